@@ -11,21 +11,24 @@ NEED_DATABASE = {
     "changepassword", "create_token", "createsuperuser", "dbshell", "drive", "migrate", "prepare", "serve", "shell",
     "start_demo",
 }  # fmt: skip
-"""Commands that make no sense without one; told before a connection times out."""
+"""Commands that need a database; refused without one, before a connection times out."""
 
 LONG_RUNNING = {"drive", "prepare", "serve", "simulations"}
-"""Commands that go on when their output cannot be written."""
+"""Commands that continue when their output cannot be written."""
 
 
 def join_running_installation() -> None:
-    """Give the command the addresses of what `up` runs here, unless it was told others."""
+    """Set the addresses of the services that `up` runs here, unless others are set."""
     from flexmarl.launcher.home import Home, default_home
     from flexmarl.launcher.state import adopt
 
     home = default_home(os.environ, ROOT)
     adopt(Home(home), os.environ)
-    if sys.argv[1:2] and sys.argv[1] in NEED_DATABASE and not os.environ.get("DATABASE_URL"):
-        sys.exit(f"nothing runs in {home}: start it with `manage.py up`, or set DATABASE_URL and REDIS_URL")
+    wants_help = {"-h", "--help"} & set(sys.argv)
+    if {*sys.argv[1:2]} & NEED_DATABASE and not wants_help and not os.environ.get("DATABASE_URL"):
+        sys.exit(
+            f"no installation is running in {home}: start it with `manage.py up`, or set DATABASE_URL and REDIS_URL"
+        )
 
 
 def main() -> None:

@@ -254,20 +254,20 @@ def added(query: QueryDict, now: datetime) -> tuple[QueryDict, str]:
     base = having(query, ("cursor", "add", "value", "path", "sign"))
     one = next((one for one in FILTERS if one.name == kind), None)
     if one is None or not value:
-        return base, "Choose what to filter by and a value."
+        return base, "Choose a filter and a value."
     if one.kind == "time":
         at = _time(value, now)
         if at is None:
-            return base, f"{value} is not a time. Write 2026-01-31, or 14d for the last fourteen days."
+            return base, f"{value} is not a time. Enter 2026-01-31, or 14d for the last fourteen days."
         value = at.isoformat(timespec="seconds")
     name = one.name
     if one.kind == "config":
         if not _PATH.fullmatch(path) or sign not in SIGNS:
-            return base, "Name a field of the specification, such as batch.tasks_per_step."
+            return base, "Enter a field of the specification, such as batch.tasks_per_step."
         name = f"config.{path}{sign}"
     elif one.kind == "metric":
         if not _SERIES.fullmatch(path):
-            return base, "Name a series, such as reward/team or reward/agent@solver."
+            return base, "Enter a series, such as reward/team or reward/agent@solver."
         name = f"metric.{path}:last{sign if sign in ('__gte', '__lte') else '__gte'}"
     values = [*base.getlist(name), value] if one.many else [value]
     return having(base, (), **{name: list(dict.fromkeys(values))}), ""

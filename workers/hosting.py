@@ -46,7 +46,7 @@ RENEW_S = 1.0
 READY_S = 180.0
 """A child that has not answered by then counts as lost; loading a large model takes minutes."""
 RETRY_S = 0.5
-HUNG_NEXT = "killed, its successor starts by itself; the child's log has its stacks"
+HUNG_NEXT = "killed and restarted automatically; the child's log has its stacks"
 
 
 @dataclass(frozen=True, slots=True)

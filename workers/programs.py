@@ -66,13 +66,13 @@ def vllm_program(python: str) -> Program:
     """Return the vLLM engine under an interpreter that has vLLM. Raises HostingError when there is none."""
     if not python:
         raise HostingError(
-            "the run wants the vLLM engine and FLEXMARL_VLLM_PYTHON is not set on this node; set it to the interpreter "
+            "the run uses the vLLM engine, but FLEXMARL_VLLM_PYTHON is not set on this node; set it to the interpreter "
             "of an environment with vLLM, or choose resources.engine: torch"
         )
     if not os.access(python, os.X_OK):
         raise HostingError(
-            "what FLEXMARL_VLLM_PYTHON names on this node cannot be run; set it to the interpreter of an environment "
-            "with vLLM, or choose resources.engine: torch"
+            "the interpreter in FLEXMARL_VLLM_PYTHON of this node cannot be run; set it to the interpreter of an "
+            "environment with vLLM, or choose resources.engine: torch"
         )
     paths = os.pathsep.join(map(str, dict.fromkeys(_ROOTS)))
     return Program(VLLM_MODULE, python, {**VLLM_ENVIRONMENT, "PYTHONPATH": paths})

@@ -78,8 +78,8 @@ class Vigil:
             return f"it hung: {SILENT_PROBES} probes without an answer and without processor time"
         if self._without_s >= self._stuck_s:
             computed = self._without_cpu_s >= IDLE_SHARE * self._without_s
-            how = "computing all the while" if computed else "waiting all the while"
-            return f"it hung: no progress of its work for {self._stuck_s:.0f} s, {how}"
+            how = "computing throughout" if computed else "waiting throughout"
+            return f"it hung: no progress for {self._stuck_s:.0f} s, {how}"
         return ""
 
 

@@ -223,6 +223,7 @@ class Migration(migrations.Migration):
             name="SocketTicket",
             fields=[
                 ("secret_hash", models.CharField(max_length=64, primary_key=True, serialize=False)),
+                ("session_key", models.CharField(blank=True, max_length=40)),
                 ("expires_at", models.DateTimeField(db_index=True)),
                 (
                     "token",

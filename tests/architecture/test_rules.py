@@ -1,5 +1,6 @@
 """The house rules hold for every file, and each checker is seen to fail on a file that breaks its rule."""
 
+import re
 import textwrap
 from pathlib import Path
 
@@ -62,6 +63,15 @@ def test_the_core_never_asks_what_time_it_is() -> None:
     assert not found
 
 
+def test_every_connection_bounds_its_statements() -> None:
+    """Whoever opens a connection says there how long a statement may take."""
+    opened = re.compile(r"\bpsycopg\.connect\(|\bConnectionPool\(|\bAsyncConnection")
+    texts = {name_of(path): path.read_text(encoding="utf-8") for path in python_files(*SOURCES)}
+    opening = {name: text for name, text in texts.items() if opened.search(text)}
+    assert len(opening) >= 5, "the pattern still finds those that open connections"
+    assert [name for name, text in opening.items() if "statement_timeout" not in text] == []
+
+
 def test_no_package_hides_the_standard_library_or_breaks_collection() -> None:
     assert checks.misplaced_packages(ROOT) == []
 
@@ -121,3 +131,21 @@ def test_misplaced_packages_are_found(tmp_path: Path) -> None:
         (tmp_path / file).write_text(textwrap.dedent(""))
     assert checks.misplaced_packages(tmp_path) == ["platform/__init__.py", "tests/unit/__init__.py"]
     assert checks.packages_without_init(tmp_path) == ["webui/views"]
+
+
+def conflict_marks(text: str) -> list[str]:
+    """Lines that a merge left to be decided."""
+    return [line for line in text.splitlines() if line[:8] in ("<" * 7 + " ", ">" * 7 + " ")]
+
+
+def test_no_file_holds_the_marks_of_a_merge() -> None:
+    kinds = ("py", "html", "css", "js", "md", "toml", "yaml", "sh")
+    folders = ("platform", "webui", "workers", "migrations", "docs", "tests", "scripts", "examples", "requirements")
+    paths = [path for folder in folders for kind in kinds for path in (ROOT / folder).rglob(f"*.{kind}")]
+    assert len(paths) > 500
+    found = {str(path.relative_to(ROOT)): conflict_marks(path.read_text(encoding="utf-8")) for path in paths}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_marks_of_a_merge_are_found() -> None:
+    assert len(conflict_marks("a\n" + "<" * 7 + " HEAD\nb\n" + "=" * 7 + "\nc\n" + ">" * 7 + " other\n")) == 2

@@ -135,8 +135,8 @@ def _moves(conn: Any, run_no: int, roles: list[str], end: float) -> None:
     )
     target = f"lease:{lease_id}"
     lines = [
-        RulingLine(4, "engine_assigned", f"atlas.cpu2 has a free place, which goes to {roles[0]}: its engine number 2, "
-                   "nobody asks it now", end - 200, roles[0], -1, target),
+        RulingLine(4, "engine_assigned", f"atlas.cpu2 has a free slot, which goes to {roles[0]}: its engine number 2, "
+                   "no turns now", end - 200, roles[0], -1, target),
         RulingLine(5, "engine_moved", f"atlas.cpu2 serves {roles[1]} instead of {roles[0]}: {queues}"
                    "gains 92 % of an engine, a load takes 0.41 s", end - 90, roles[1], -1, target, 0, "disparity"),
     ]  # fmt: skip

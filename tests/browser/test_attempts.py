@@ -14,7 +14,7 @@ INSERT INTO store.attempt (run_id, no, epoch, verb, began_by, began_at, first_st
 SELECT r.no, a.*
 FROM runs_run r, (VALUES
   (1, 1, 'start', 'ada', now() - interval '3 hours', 0, now() - interval '2 hours', 'ada', 'paused',
-   'devices_given_back', 'its devices were given back while it paused; resume asks for others', 30,
+   'devices_given_back', 'its devices were released while it paused; resume requests others', 30,
    '{"speaker": 30}'::jsonb),
   (2, 1, 'resume', 'margarethe-von-hohenstein-schwarzburg', now() - interval '2 hours', 30, NULL, '', '', '', '', NULL,
    '{}')

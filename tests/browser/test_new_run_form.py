@@ -116,7 +116,7 @@ def test_only_what_is_read_is_shown_and_nothing_hidden_is_refused(seeded: Any, v
     page.get_by_role("tab", name="Form").click()
     find = page.get_by_label("Find a setting")
     find.fill("dual clip")
-    page.get_by_text("Dual-clip ratio is read when Loss is ppo clip.").wait_for()
+    page.get_by_text("Dual-clip ratio applies when Loss is ppo clip.").wait_for()
     find.fill("rank")
     shown = page.locator("#spec-form [data-pointer]:visible").evaluate_all("all => all.map(one => one.dataset.pointer)")
     assert shown == ["/policies/speaker/tuning/rank"]

@@ -69,7 +69,7 @@ def test_a_talk(seeded: Any, visit: Callable[..., Any], theme: str, width: int) 
         400,
         {"code": "unknown_words", "param": "prompt", "message": "prompt: the agent does not know 'x'"},
     )
-    page.get_by_role("button", name="Draw another reply").click()
+    page.get_by_role("button", name="Sample another reply").click()
     page.get_by_text("the agent does not know").wait_for()
     assert field.get_attribute("aria-invalid") == "true"
     guest.keep(f"playground-refused-{width}-{theme}")

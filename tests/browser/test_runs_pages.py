@@ -96,7 +96,7 @@ def test_a_stop_of_many_says_who_is_left_alone(seeded: Any, visit: Callable[...,
     guest.page.locator("#bulk [data-bulk=stop]").click()
     dialog = guest.page.locator("#confirm")
     dialog.get_by_role("heading", name="Stop 1 run?").wait_for()
-    assert "1 of 2 will be left alone" in dialog.inner_text()
+    assert "1 of 2 will be skipped" in dialog.inner_text()
     dialog.get_by_role("button", name="Cancel").click()
 
 
@@ -201,7 +201,7 @@ def test_a_reward_is_chosen_with_its_fields_and_its_errors_stand_at_them(
     assert shown() == ["type", "name", "settings", *queued]
     assert page.get_by_label("Reward timeout, s").input_value() == "60", "what was no number is not kept"
     page.get_by_label("Reward function", exact=True).fill("politeness")
-    form.get_by_text("No entry point of flexmarl.rewards is called politeness").wait_for()
+    form.get_by_text("flexmarl.rewards has no entry point named politeness").wait_for()
     page.get_by_label("Reward settings").fill("weight 0.1")
     form.get_by_text("Enter name: value pairs separated by commas.").wait_for()
     page.get_by_label("Reward settings").fill('weight: 0.1, tone: "warm, mild", strict: true, Odd: 1')

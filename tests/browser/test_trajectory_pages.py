@@ -108,12 +108,12 @@ def test_a_label_is_set_and_found_again(seeded: Any, visit: Callable[..., Any]) 
     page.get_by_role("button", name="Label").click()
     page.locator("#label-dialog input[name=label]").fill("reward bug")
     page.locator("#label-dialog textarea").fill("<script>alert(1)</script>")
-    page.get_by_role("button", name="Set the label").click()
+    page.get_by_role("button", name="Save label").click()
     page.locator(".thd .tag", has_text="reward bug").wait_for()
     guest.goto(f"/runs/{key}/trajectories?label=any")
     assert page.locator("a.it").count() == 1
     page.get_by_role("button", name="Label").click()
-    page.get_by_role("button", name="Take mine away").click()
+    page.get_by_role("button", name="Remove my label").click()
     page.locator(".thd .tag").wait_for(state="detached")
     guest.goto(f"/runs/{key}/trajectories?label=any")
     assert "No trajectory matches" in page.locator("#trj-list").inner_text()
@@ -134,7 +134,7 @@ def test_pages_and_filters_work_without_scripts(seeded: Any, chromium: Any, visi
         first = page.locator("a.it").first.get_attribute("data-id")
         page.get_by_role("link", name="More episodes").click()
         assert page.locator("a.it").first.get_attribute("data-id") != first
-        page.get_by_role("link", name="Earlier in this order").click()
+        page.get_by_role("link", name="Previous").click()
         assert page.locator("a.it").first.get_attribute("data-id") == first
     finally:
         context.close()

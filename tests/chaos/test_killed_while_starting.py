@@ -1,5 +1,6 @@
 """SIGKILL of `up` at moments of its start: whatever it leaves half made, the next `up` takes it from there."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,16 +11,16 @@ from flexmarl.launcher.home import Home
 from flexmarl.launcher.processes import wait_until
 from flexmarl.launcher.state import marked, read_state
 from tests.support.counting import assert_accounted
-from tests.support.system import System
+from tests.support.system import Api, System
 
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
 
-STEPS = 2
+STEPS = 8
 SPEC = {
     "agents": {"speaker": {}, "listener": {}},
     "environment": {"type": "reference_game"},
     "batch": {"tasks_per_step": 4, "episodes_per_task": 2, "micro_batch_groups": 2, "rollout_groups": 2},
-    "evaluation": {"every_steps": 2, "tasks": 4},
+    "evaluation": {"every_steps": 4, "tasks": 4},
     "budget": {"train_steps": STEPS, "target": None},
 }
 MOMENTS: dict[str, Callable[[Home], bool]] = {
@@ -32,28 +33,56 @@ MOMENTS: dict[str, Callable[[Home], bool]] = {
 }
 """In the order in which a first start comes by; each start goes on with what the killed one before has left."""
 
+LATER: dict[str, Callable[[Home, float], bool]] = {
+    "the server recovers": lambda home, since: newer(home.root / "postgres" / "data" / "postmaster.pid", since),
+    "addresses are published": lambda home, since: newer(home.run / "environment.json", since),
+    "processes start": lambda home, since: (
+        newer(home.root / "up.json", since) and bool(read_state(home).get("processes"))
+    ),
+}
+"""In the order of a start that finds data, and a run that was at work."""
+
+
+def newer(path: Path, since: float) -> bool:
+    return path.exists() and path.stat().st_mtime > since
+
+
+def kill_at(system: System, moment: str, reached: Callable[[], bool]) -> None:
+    """Start `up` and kill it when the moment has come."""
+    starting = system.spawn()
+    try:
+        came = wait_until(lambda: starting.poll() is not None or reached(), 120)
+        assert came, f"never came: {moment}"
+        assert starting.poll() is None, f"{moment}: up ended by itself:\n{system.tail()}"
+    finally:
+        starting.kill()
+        starting.wait()
+
 
 def test_a_start_that_was_killed_anywhere_is_taken_up_by_the_next(short_tmp: Path) -> None:
     system = System(short_tmp / "home")
     home = Home(system.home)
     secrets: str | None = None
     for moment, reached in MOMENTS.items():
-        starting = system.spawn()
-        try:
-            came = wait_until(lambda: starting.poll() is not None or reached(home), 120)  # noqa: B023 - asked at once
-            assert came, f"never came: {moment}"
-            assert starting.poll() is None, f"{moment}: up ended by itself:\n{system.tail()}"
-        finally:
-            starting.kill()
-            starting.wait()
+        kill_at(system, moment, lambda: reached(home))  # noqa: B023 - asked at once
         kept = (system.home / "secrets.json").read_text()
         assert secrets in (None, kept), f"{moment}: secrets were made anew, and open no database any more"
         secrets = kept
     with system:
         api = system.api()
-        run = api.finish(api.create_run(name="after all", spec=SPEC)["id"], 300)
+        run = api.create_run(name="through starts", spec=SPEC)
+        api.wait(run["id"], lambda found: found["step"] >= 1, 300)
+        assert system.process is not None
+        system.process.kill()
+        system.process.wait()
+        for moment, come in LATER.items():
+            since = time.time()
+            kill_at(system, moment, lambda: come(home, since))  # noqa: B023 - asked at once
+        system.start()
+        run = Api(system.url, api.token).finish(run["id"], 300)
         assert (run["status"], run["step"]) == ("completed", STEPS), run["reason_text"]
         with psycopg.connect(system.database_url) as conn:
-            assert_accounted(conn, run["no"])
+            counted = assert_accounted(conn, run["no"])
+        assert counted.in_training == run["progress"]["episodes_proposed"]
         launch = str(read_state(home)["launch"])
     assert not list(marked(launch)), "nothing of it is left"

@@ -42,10 +42,10 @@ async def test_a_full_line_refuses_at_once_and_a_stuck_one_after_a_while() -> No
     async with line.place():
         stuck = [asyncio.create_task(line.place().__aenter__()) for _ in range(2)]
         await asyncio.sleep(0)
-        with pytest.raises(Busy, match="2 requests wait already"):
+        with pytest.raises(Busy, match="2 requests are already waiting"):
             await line.place().__aenter__()
         for task in stuck:
-            with pytest.raises(Busy, match="could begin within"):
+            with pytest.raises(Busy, match="could start within"):
                 await task
     async with line.place():
         assert line.waiting == 0, "who gave up holds no place"
@@ -81,7 +81,7 @@ async def test_one_caller_cannot_fill_the_line() -> None:
     async with line.place("greedy"):
         waiting = [asyncio.create_task(line.place("greedy").__aenter__()) for _ in range(2)]
         await asyncio.sleep(0)
-        with pytest.raises(RateLimited, match="2 of your requests wait already"):
+        with pytest.raises(RateLimited, match="2 of your requests are already waiting"):
             await line.place("greedy").__aenter__()
         waiting.append(asyncio.create_task(line.place("other").__aenter__()))
         await asyncio.sleep(0)

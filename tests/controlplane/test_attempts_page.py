@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from flexmarl.contracts.events import Verb
-from flexmarl.contracts.status import RunReason, RunStatus
+from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
 from flexmarl.controlplane.accounts.choices import ProjectRole
 from flexmarl.controlplane.accounts.queries import actor_of_user
 from flexmarl.controlplane.common.store import store_connection
@@ -69,10 +69,10 @@ def test_what_was_asked_is_listed_with_its_outcome(visitor, editor, make_run) ->
     run = make_run(editor, RunStatus.RUNNING)
     pause = actions.act(actor_of_user(editor), run, Verb.PAUSE, "lunch")
     actions.act(actor_of_user(editor), run, Verb.KILL)
-    outcome = VerbOutcome(str(pause.id), False, RunStatus.KILLED, "overtaken by kill", 5.0)
+    outcome = VerbOutcome(str(pause.id), False, RunStatus.KILLED, "superseded by kill", 5.0)
     attempts.write_outcomes(store_connection(), run.no, [outcome])
     text = page(visitor, run)
-    for words in ("overtaken by kill", "lunch", "with the driver"):
+    for words in ("superseded by kill", "lunch", "waiting for the driver"):
         assert words in text
 
 
@@ -96,13 +96,14 @@ def test_each_way_to_pause_says_what_it_costs(visitor, editor, make_run) -> None
 
 
 @pytest.mark.parametrize("status", RunStatus)
-def test_every_verb_is_there_and_one_that_is_not_possible_says_why(editor, make_run, status) -> None:
+def test_every_verb_is_there_until_a_run_ends_and_one_that_is_not_possible_says_why(editor, make_run, status) -> None:
     row = queries.run_detail(make_run(editor, status))
+    offered = set(row["allowed_actions"]) if status in TERMINAL else set(Verb)
     for verb in verbs.verbs(row, may_act=True, may_edit=False):
         assert verb["enabled"] == (verb["verb"] in row["allowed_actions"])
         assert bool(verb["why"]) != verb["enabled"]
         assert "{" not in verb["text"]
-    assert {verb["verb"] for verb in verbs.verbs(row, may_act=True, may_edit=False)} == set(Verb)
+    assert {verb["verb"] for verb in verbs.verbs(row, may_act=True, may_edit=False)} == offered
     assert verbs.verbs(row, may_act=False, may_edit=False) == [], "what nobody will ever let them do is not offered"
 
 

@@ -2,15 +2,21 @@
 
 import csv
 import io
+import re
+from pathlib import Path
 
 import pytest
 
+from flexmarl.contracts.events import Verb
 from flexmarl.controlplane.accounts import audit
 from flexmarl.controlplane.common.actions import HIDDEN, changed, record
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.models import AuditEntry
+from webui.views import auditing
 
 pytestmark = pytest.mark.django_db
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_row_keeps_what_changed_and_nothing_else() -> None:
@@ -102,3 +108,11 @@ def test_the_export_holds_the_same_rows_as_the_list(trail, monkeypatch) -> None:
         assert [row["target_name"] for row in rows] == names(client.get(f"{API}?action=run.stop"))
     assert trail[2].get(f"{API}/export").status_code == 403
     assert trail[0].get(f"{API}/export?nothing=1").status_code == 400
+
+
+def test_the_trail_has_a_word_for_everything_that_is_recorded() -> None:
+    sources = (ROOT / "platform/flexmarl/controlplane").rglob("*.py")
+    calls = [re.findall(r'record\(\s*[^)]*?"[a-z_]+\.([a-z_]+)"', path.read_text("utf-8")) for path in sources]
+    recorded = {verb for found in calls for verb in found}
+    assert {"create", "fork", "check"} <= recorded
+    assert (recorded | set(Verb)) - set(auditing.DONE) == set()

@@ -135,6 +135,6 @@ def test_a_process_that_stopped_reporting_is_named_with_what_to_do(browser) -> N
     conn.execute("UPDATE store.process_heartbeat SET heard_at = heard_at - interval '45 s' WHERE kind = 'driver'")
     text = browser.get("/cluster").content.decode()
     assert "Driver on box: no heartbeat for 45 s." in text
-    assert "no run moves and no action is carried out" in text
+    assert "no run makes progress and no action is carried out" in text
     assert "kill process 4711 and run <code>manage.py drive</code>" in text
     assert [process["state"] for process in browser.get("/cluster").context["processes"]] == ["silent", "running"]

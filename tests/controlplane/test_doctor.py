@@ -142,7 +142,7 @@ def test_a_process_that_stopped_reporting_is_an_error() -> None:
 
 def test_no_driver_at_all_is_a_warning() -> None:
     assert [(found.level, found.text) for found in doctor.processes()] == [
-        (Level.WARNING, "no driver reports, so no run moves")
+        (Level.WARNING, "no driver reports, so no run makes progress")
     ]
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import threading
 import time
 
@@ -43,7 +44,8 @@ def test_a_silent_driver_is_not_ready_and_is_named(client) -> None:
     answer = client.get("/readyz")
     assert (answer.status_code, answer.json()["checks"]["driver"]) == (503, "failed")
     (process,) = answer.json()["processes"]
-    assert process == {"process": "driver", "node": "box", "state": "silent", "detail": "no heartbeat for 23 s"}
+    assert re.fullmatch(r"no heartbeat for 2[3-9] s", process.pop("detail"))
+    assert process == {"process": "driver", "node": "box", "state": "silent"}
 
 
 def test_a_stuck_driver_is_not_ready(client) -> None:
@@ -79,7 +81,12 @@ async def never(scope, receive, send) -> None:
 
 async def test_probes_do_not_wait_for_what_hangs(monkeypatch) -> None:
     over = threading.Event()
-    monkeypatch.setattr(readiness, "report", over.wait)
+
+    def hangs() -> None:
+        over.wait()
+        raise OperationalError("too late")
+
+    monkeypatch.setattr(readiness, "_CHECKS", {"database": bool, "migrations": bool, "store": hangs, "broker": bool})
     monkeypatch.setattr(probes, "ANSWER_S", 0.3)
     application = probes.Probes(never)
     try:
@@ -88,7 +95,9 @@ async def test_probes_do_not_wait_for_what_hangs(monkeypatch) -> None:
             ask(application, "/readyz"), ask(application, "/readyz"), ask(application, "/healthz")
         )
         assert (first, second, alive) == (503, 503, (200, {"status": "ok"}))
-        assert set(body["checks"].values()) == {"failed"}
+        assert body["checks"] == {
+            "database": "ok", "migrations": "ok", "store": "failed", "broker": "unknown", "driver": "unknown",
+        }, "what answered is not blamed"  # fmt: skip
         assert time.monotonic() - began < 2.0
     finally:
         over.set()
@@ -97,7 +106,7 @@ async def test_probes_do_not_wait_for_what_hangs(monkeypatch) -> None:
 async def test_one_look_serves_all_who_ask_at_a_time(monkeypatch) -> None:
     looks = []
 
-    def report() -> readiness.Report:
+    def report(checks: dict[str, str]) -> readiness.Report:
         looks.append(1)
         return readiness.Report({"database": "ok"}, ())
 
@@ -126,7 +135,7 @@ def test_a_full_disk_is_told_and_pages_answer_on(client, editor, no_space) -> No
     (notice,) = answer.json()["notices"]
     assert notice["code"] == "disk_full"
     assert notice["text"].startswith("The disk of the data folder is full: ")
-    assert "everything goes on by itself once there is space" in notice["text"]
+    assert "continue automatically once there is space" in notice["text"]
     client.force_login(editor)
     for path in ("/", "/runs", "/cluster"):
         page = client.get(path).content.decode()

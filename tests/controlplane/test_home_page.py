@@ -55,7 +55,7 @@ def test_failed_and_paused_runs_need_somebody(browser, editor, person, make_run)
         f"{paused.key} is paused", f"{failed.key} failed",
     ]  # fmt: skip
     assert context["needs"][0]["resume"] == str(paused.id)
-    assert context["summary"] == "2 things need you, 0 runs are training"
+    assert context["summary"] == "2 items need attention, 0 runs are training"
 
 
 def test_archived_runs_and_other_projects_stay_away(browser, editor, make_run, api) -> None:

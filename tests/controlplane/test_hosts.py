@@ -38,7 +38,7 @@ def test_a_pool_that_does_not_exist_is_refused_with_those_there_are(api, admin_a
     admin_api.post("/api/v1/pools", {"name": "planned"})
     admin_api.post("/api/v1/pools", {"name": "closed", "projects": ["default"]})
     told = found(api, {"resources": {"rollout_pool": "fsat", "training_pool": "zzz"}})
-    assert told[0] == ("/resources/rollout_pool", "unknown_pool", "There is no pool fsat: no device is in it.",
+    assert told[0] == ("/resources/rollout_pool", "unknown_pool", "Pool fsat does not exist or has no device.",
                        "Did you mean fast?")  # fmt: skip
     assert told[1][:2] == ("/resources/training_pool", "unknown_pool")
     assert "default, fast, planned" in told[1][3]

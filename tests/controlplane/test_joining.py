@@ -28,7 +28,7 @@ def test_addresses_that_others_reach_are_printed_without_their_secrets() -> None
 def test_a_server_that_only_this_host_reaches_names_its_setting() -> None:
     found = joining_with({"HOST": "/tmp/sockets"}, "redis://10.0.0.7:6379/0")
     assert [setting for setting, _ in found.missing] == ["DATABASE_URL"]
-    assert "PostgreSQL server that other hosts reach" in found.missing[0][1]
+    assert "PostgreSQL server that they can reach" in found.missing[0][1]
     assert found.database == ""
 
 

@@ -103,9 +103,9 @@ def test_an_operation_ends_as_the_driver_says(api, editor, make_run, verb) -> No
     run = make_run(editor, status)
     first = api.post(f"/api/v1/runs/{run.id}/actions/{verb}").json()
     assert (first["state"], first["ended_at"]) == ("pending", None)
-    ended(run, first["id"], False, "killed", "overtaken by kill")
+    ended(run, first["id"], False, "killed", "superseded by kill")
     answer = api.get(first["url"]).json()
-    assert (answer["state"], answer["error"]) == ("failed", {"status": "killed", "reason": "overtaken by kill"})
+    assert (answer["state"], answer["error"]) == ("failed", {"status": "killed", "reason": "superseded by kill"})
     assert answer["ended_at"]
 
 

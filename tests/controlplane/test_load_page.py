@@ -34,7 +34,7 @@ def test_a_run_without_engines_says_what_it_waits_for(browser, run) -> None:
 def test_what_was_told_is_on_the_page_and_what_was_not_is_named(browser, run) -> None:
     lease_id = served(run)
     text = read(browser, run, "performance/load")
-    assert "solver waits most: 4 turns for 1 engine, where 8 replies are being made." in text
+    assert "solver waits most: 4 turns for 1 engine, where 8 replies are being generated." in text
     assert "The oldest turn, of speaker, has waited" in text
     for words in (
         "Active",

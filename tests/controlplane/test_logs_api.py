@@ -7,6 +7,7 @@ import pytest
 from asgiref.sync import async_to_sync
 
 from flexmarl.contracts.status import RunStatus
+from flexmarl.controlplane.accounts.callers import Caller
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.telemetry import queries
 from flexmarl.controlplane.telemetry.live import logbook
@@ -108,7 +109,7 @@ def test_following_yields_what_comes_and_ends_when_access_ends(run, monkeypatch)
     monkeypatch.setattr(logbook, "LOOK_S", 0.0)
 
     async def read():
-        return [part async for part in logbook.follow((1, None), str(run.id), LogFilter(), 0)]
+        return [part async for part in logbook.follow(Caller(1), str(run.id), LogFilter(), 0)]
 
     [part] = asyncio.run(read())
     assert [json.loads(line)["text"] for line in part.splitlines()] == ["child started", "slow request"]

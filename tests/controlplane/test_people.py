@@ -8,9 +8,10 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from flexmarl.controlplane.accounts import actions
+from flexmarl.controlplane.accounts.callers import actor_now
 from flexmarl.controlplane.accounts.choices import ProjectRole, Role
 from flexmarl.controlplane.accounts.models import ApiToken, Membership, Project, SocketTicket, User
-from flexmarl.controlplane.accounts.queries import actor_of_user, current_actor
+from flexmarl.controlplane.accounts.queries import actor_of_user
 from flexmarl.controlplane.common.models import AuditEntry
 from flexmarl.controlplane.common.scopes import Scope
 from tests.support.controlplane import PASSWORD, SPEC, key, make_person
@@ -177,6 +178,9 @@ def test_guessing_a_password_through_the_form_is_limited(person, settings) -> No
     codes = [browser.post(f"{API}/me/password", body, "application/json").status_code for _ in range(3)]
     assert codes == [400, 400, 429]
     assert browser.get(f"{API}/me").status_code == 200, "other requests are counted apart"
+    for _ in range(2):
+        token = bearer(browser.post(f"{API}/tokens", {"name": "more"}, "application/json").json()["token"])
+        assert token.post(f"{API}/me/password", body).status_code == 429, "more tokens are no more guesses"
 
 
 def test_preferences_and_roles_are_in_me(api) -> None:
@@ -359,22 +363,31 @@ def test_the_command_makes_a_limited_token(editor, capsys) -> None:
 def test_a_ticket_opens_one_socket_for_a_minute(editor, client_of) -> None:
     text = client_of(editor).post(f"{API}/ws-tickets").json()["ticket"]
     assert text not in str(SocketTicket.objects.values())
-    user_id, token_id = actions.take_ticket(text)
-    assert (user_id, ApiToken.objects.get(pk=token_id).owner) == (editor.id, editor)
-    assert actions.take_ticket(text) is None, "it is used up"
+    caller = actions.take_ticket(text, "127.0.0.1")
+    assert (caller.user_id, ApiToken.objects.get(pk=caller.token_id).owner) == (editor.id, editor)
+    assert actions.take_ticket(text, "127.0.0.1") is None, "it is used up"
     late = client_of(editor).post(f"{API}/ws-tickets").json()["ticket"]
     SocketTicket.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
-    assert actions.take_ticket(late) is None
-    assert actions.take_ticket("guess") is None
+    assert actions.take_ticket(late, "127.0.0.1") is None
+    assert actions.take_ticket("guess", "127.0.0.1") is None
 
 
 def test_a_ticket_is_as_narrow_as_the_token_it_was_asked_with(person, client_of) -> None:
     admin = person(Role.CLUSTER_ADMIN)
     client = client_of(admin, ["cluster:read"])
-    caller = actions.take_ticket(client.post(f"{API}/ws-tickets").json()["ticket"])
-    assert current_actor(*caller).scopes == {Scope.CLUSTER_READ}
+    caller = actions.take_ticket(client.post(f"{API}/ws-tickets").json()["ticket"], "127.0.0.1")
+    assert actor_now(caller).scopes == {Scope.CLUSTER_READ}
     ApiToken.objects.update(revoked_at=timezone.now())
-    assert current_actor(*caller).scopes == frozenset(), "and ends with it"
+    assert actor_now(caller).scopes == frozenset(), "and ends with it"
+
+
+def test_a_ticket_works_where_its_token_does_and_nowhere_else(editor, client_of) -> None:
+    near = client_of(editor)
+    ApiToken.objects.filter(owner=editor).update(networks=["127.0.0.0/8"])
+    for address, works in (("127.0.0.1", True), ("203.0.113.9", False), ("", False)):
+        text = near.post(f"{API}/ws-tickets").json()["ticket"]
+        assert (actions.take_ticket(text, address) is not None) is works, address
+        assert actions.take_ticket(text, "127.0.0.1") is None, "used up, wherever it was tried"
 
 
 def test_nobody_gets_no_ticket() -> None:

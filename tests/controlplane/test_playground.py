@@ -228,17 +228,17 @@ def test_weights_that_are_gone_and_nodes_that_are_away_are_named(stage) -> None:
     stage.live(None)
     stage.node((409, {"code": "state_missing", "detail": "no complete manifest"}))
     body = refused(stage.chat, openai.ConflictError)
-    assert (body["code"], "Name a newer version" in body["message"]) == ("version_gone", True)
+    assert (body["code"], "Use a newer version" in body["message"]) == ("version_gone", True)
     stage.node((409, {"code": "unsupported_model", "detail": "model_type 'gpt2' is not served"}))
     assert refused(stage.chat, openai.ConflictError)["code"] == "not_served"
     store_connection().execute("UPDATE store.node SET heartbeat_at = now() - interval '1 hour'")
-    assert "No node is alive" in refused(stage.chat, openai.InternalServerError)["message"]
+    assert "No running node can start an engine" in refused(stage.chat, openai.InternalServerError)["message"]
 
 
 def test_a_reply_that_the_engine_gives_up_is_no_answer(stage) -> None:
     stage.engine.give_up = True
     assert refused(stage.chat, openai.InternalServerError)["code"] == "engine_failed"
-    with pytest.raises(openai.APIError, match="gave the reply up"):
+    with pytest.raises(openai.APIError, match="stopped the reply"):
         list(stage.chat(stream=True))
 
 

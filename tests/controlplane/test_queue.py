@@ -177,14 +177,14 @@ def test_a_drain_is_shown_before_it_is_asked_for(api, admin_api, editor, make_ru
     assert (lease["device_id"], lease["use"], lease["run"]) == ("box.cpu0", "engine", run.key)
     assert [agent["role"] for agent in lease["agents"]] == ["speaker", "listener"]
     assert lease["moves_to"] is None, "an older request waits for the same pool"
-    assert lease["text"] == "no free device: it works on here until there is one, after those who wait already"
+    assert lease["text"] == "no free device: it stays here until there is one, after the runs that are already waiting"
     store_connection().execute("DELETE FROM store.command WHERE run_id = %s", [queued.no])
     [lease] = api.post("/api/v1/nodes/box/actions/drain", look).json()["leases"]
     assert (lease["moves_to"], lease["text"]) == ("den.cpu1", "to den.cpu1")
     ask(queued, engines=3, trainers=1)
     shown = api.post("/api/v1/nodes/box/actions/drain", look).json()
     assert shown["queue"] == [
-        {"run": queued.key, "text": "Needs 4 devices in default, 2 are healthy: add a node, or ask for fewer"}
+        {"run": queued.key, "text": "Needs 4 devices in default, 2 are healthy: add a node, or request fewer"}
     ]
     assert api.get("/api/v1/nodes/box").json()["state"] == "ready", "looking changes nothing"
     assert api.post("/api/v1/nodes/box/actions/drain", {"mode": "move"}).status_code == 403

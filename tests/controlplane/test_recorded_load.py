@@ -39,7 +39,7 @@ def test_presets_are_compared_on_what_a_run_recorded(api: Any, browser: Any, mak
     assert steps["sync"] > 40.0 > steps["as it was"]  # the change is one of presets, not of the run as it was
     assert steps["bounded_async"] < steps["sync"]  # its rollout need not wait for the optimizer step
     page = browser.get(told["web_url"]).content.decode()
-    assert "Where the load is from" in page
+    assert "Source of the load" in page
     assert "the model is off by" in page
     again = browser.get(f"/simulations/new?from={told['id']}").content.decode()
     assert f'<option value="{run.key}" selected>' in again

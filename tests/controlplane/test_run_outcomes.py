@@ -1,5 +1,6 @@
 """How a run ended or what it waits for, in the same words in the API, in lists and on its page; filing it away."""
 
+import json
 import re
 from datetime import UTC, datetime
 
@@ -94,3 +95,21 @@ def test_a_queued_run_names_whom_it_waits_for(browser, editor, make_run) -> None
     assert leases.grant(conn, RunLease(holder.no, "d", 1), 1, [("box.cpu0", DeviceUse.ENGINE)])
     set_state(waiting, reason=RunReason.WAITING_FOR_DEVICES, reason_text="waiting for devices")
     assert f"held by {holder.key} (1)" in header(browser, waiting)
+
+
+def test_the_header_says_why_a_run_ended_before_its_last_step(browser, editor, make_run) -> None:
+    run = make_run(editor, RunStatus.COMPLETED)
+    set_state(run, step=3, reason=RunReason.TARGET_REACHED, reason_text="eval/solved reached 1.000, the target is 0.95")
+    text = header(browser, run)
+    assert "Target reached" in text
+    assert "eval/solved reached 1.000, the target is 0.95" in text
+
+
+def test_an_estimate_to_the_last_step_says_that_a_target_may_come_first(browser, editor, make_run) -> None:
+    with_target = make_run(editor, RunStatus.RUNNING, budget={"target": {"metric": "eval/solved", "value": 0.95}})
+    without = make_run(editor, RunStatus.RUNNING, budget={"target": None})
+    for run in (with_target, without):
+        set_state(run, step=3, progress=json.dumps({"step_seconds": 2.0}))
+    assert "or at target" in header(browser, with_target)
+    assert "ETA" in header(browser, without)
+    assert "or at target" not in header(browser, without)

@@ -304,3 +304,15 @@ def test_forms_that_are_uploads_are_refused(api) -> None:
         "/api/v1/tokens", {"name": io.BytesIO(b"\x00")}, format=None, content_type="multipart/form-data; boundary=x"
     )
     assert answer.status_code == 415
+
+
+def test_the_admin_site_changes_no_password(person, client) -> None:
+    """A change there would be neither limited nor recorded."""
+    admin = person("cluster_admin")
+    before = admin.password
+    client.force_login(admin)
+    body = {"old_password": "anything", "new_password1": "a-new-one-1234", "new_password2": "a-new-one-1234"}
+    for answer in (client.get("/admin/password_change/"), client.post("/admin/password_change/", body)):
+        assert (answer.status_code, answer["Location"]) == (302, "/settings/profile")
+    admin.refresh_from_db()
+    assert admin.password == before

@@ -11,13 +11,14 @@ from channels.testing import WebsocketCommunicator
 from django.test import Client
 
 from flexmarl.controlplane.accounts import actions as people
+from flexmarl.controlplane.accounts.callers import Caller
 from flexmarl.controlplane.accounts.models import ApiToken, Membership, User
 from flexmarl.controlplane.accounts.queries import actor_of_user
 from flexmarl.controlplane.asgi import application
 from flexmarl.controlplane.common import live
 from flexmarl.controlplane.common.brief_redis import Breaker
 from flexmarl.controlplane.common.management.commands.serve import LARGEST_FRAME, Server, config_of
-from flexmarl.controlplane.telemetry.live import consumers
+from flexmarl.controlplane.telemetry.live import consumers, stream
 from flexmarl.launcher.processes import free_port
 from flexmarl.store.control.heartbeat import Heartbeat
 
@@ -38,7 +39,7 @@ async def opened(path: str = "/ws/v1/", headers: tuple = ()):
 
 
 def ticket_of(user, token: ApiToken | None = None) -> str:
-    return f"/ws/v1/?ticket={people.create_ticket(actor_of_user(user), token)[0]}"
+    return f"/ws/v1/?ticket={people.create_ticket(Caller(user.pk, token and token.pk))[0]}"
 
 
 def token_of(user) -> ApiToken:
@@ -89,7 +90,7 @@ async def test_a_topic_of_a_project_that_they_left_is_dropped_and_others_stay(ed
         await subscribed(communicator, run)
         await database_sync_to_async(leave_project)(editor)
         told = await communicator.receive_json_from(SOON_S)
-        assert told == {"error": f"You may no longer listen to {live.run_topic(run.id)}.",
+        assert told == {"error": f"You may no longer subscribe to {live.run_topic(run.id)}.",
                         "topic": live.run_topic(run.id)}  # fmt: skip
         await database_sync_to_async(live.announce)(live.run_topic(run.id), 99)
         assert await communicator.receive_nothing(timeout=0.3)
@@ -141,6 +142,37 @@ async def test_a_page_s_socket_ends_with_its_session(editor, make_run, loss) -> 
         assert await code_of(communicator) == consumers.UNAUTHENTICATED
         if loss is sign_out:
             assert await other.receive_nothing(timeout=0.3)
+
+
+def ticket_of_session(client: Client) -> str:
+    return f"/ws/v1/?ticket={client.post('/api/v1/ws-tickets').json()['ticket']}"
+
+
+@pytest.mark.parametrize("loss", [sign_out, another_password])
+async def test_a_socket_of_a_session_s_ticket_ends_with_that_session(editor, make_run, loss) -> None:
+    run = await database_sync_to_async(make_run)(editor)
+    client, _ = await database_sync_to_async(cookie_of)(editor)
+    async with opened(await database_sync_to_async(ticket_of_session)(client)) as communicator:
+        await subscribed(communicator, run)
+        await database_sync_to_async(loss)(client, editor)
+        assert await code_of(communicator) == consumers.UNAUTHENTICATED
+
+
+async def test_a_look_that_fails_ends_the_socket_and_not_the_looks(editor, make_run, monkeypatch) -> None:
+    async def broken(caller, topics) -> None:
+        raise RuntimeError("whatever it is")
+
+    monkeypatch.setattr(consumers, "REAUTHORISE_S", 1.0)
+    run = await database_sync_to_async(make_run)(editor)
+    async with opened(await database_sync_to_async(ticket_of)(editor)) as communicator:
+        await subscribed(communicator, run)
+        monkeypatch.setattr(consumers, "_look", broken)
+        assert await code_of(communicator) == consumers.TRY_LATER
+
+
+async def test_rights_are_looked_at_each_minute_or_more_often() -> None:
+    assert consumers.REAUTHORISE_S <= 60
+    assert stream.REAUTHORISE_S + stream.HEARTBEAT_S <= 60, "a stream looks when it wakes"
 
 
 async def test_a_change_that_nobody_announced_is_found_by_the_clock(editor, make_run, monkeypatch) -> None:

@@ -157,3 +157,35 @@ async def test_streams_of_a_caller_are_bounded_and_places_come_back(run, token, 
     await database_sync_to_async(unread.close)()
     async with listening(token, topic) as following:
         await following()
+
+
+async def of_session(client: AsyncClient, path: str, **values: str):
+    """Return the pieces of a stream that a browser's session opened; they are ended with the block around."""
+    answer = await client.get(path, values)
+    assert answer.status_code == 200, answer.content
+    return aiter(answer.streaming_content)
+
+
+def another_password(client: AsyncClient, user) -> None:
+    user.set_password("another one entirely")
+    user.save()
+
+
+def sign_out(client: AsyncClient, user) -> None:
+    client.logout()
+
+
+@pytest.mark.parametrize("loss", [sign_out, another_password])
+async def test_streams_of_a_session_end_with_it(run, editor, loss) -> None:
+    client = AsyncClient()
+    await database_sync_to_async(client.force_login)(editor)
+    hints = await of_session(client, "/api/v1/stream", topics=live.run_topic(run.id))
+    lines = await of_session(client, f"/api/v1/runs/{run.id}/logs", follow="true")
+    assert (await anext(hints)).startswith(b"retry")
+    assert (await anext(hints)).startswith(b"event: hint")
+    waiting = asyncio.ensure_future(anext(lines, None))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    await database_sync_to_async(loss)(client, editor)
+    assert await asyncio.wait_for(anext(hints, None), 5) is None
+    assert await asyncio.wait_for(waiting, 5) is None

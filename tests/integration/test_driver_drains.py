@@ -72,7 +72,7 @@ def test_a_deadline_stops_the_run_after_its_open_step(bench: Bench) -> None:
         time.sleep(1.0)
         assert bench.stored().status is RunStatus.RUNNING, "it trains on until the deadline is near"
         ended = bench.finish()
-        assert (ended.status, ended.reason_text) == (RunStatus.COMPLETED, "box is drained by ada")
+        assert (ended.status, ended.reason_text) == (RunStatus.COMPLETED, "box is being drained by ada")
         bench.settle()
         assert cordons.drained_leases(bench.conn) == []
 
@@ -90,7 +90,7 @@ def test_runs_are_asked_in_time_and_killed_at_the_deadline() -> None:
     assert grace_s(100.0) == GRACE_STEPS * 100.0
     assert told(1000.0, 1000.0 - MIN_GRACE_S - 1) == []
     [(_, asked)] = told(1000.0, 1000.0 - MIN_GRACE_S)
-    assert asked == RunVerb(verb=Verb.STOP, actor="ada", reason="box is drained by ada")
+    assert asked == RunVerb(verb=Verb.STOP, actor="ada", reason="box is being drained by ada")
     [(_, asked)] = told(1000.0, 800.0, step_seconds=100.0)
     assert asked.verb is Verb.STOP
     assert told(1000.0, 990.0, RunStatus.STOPPING) == [], "asked once is enough"

@@ -76,14 +76,14 @@ def test_a_run_that_does_not_exist_cannot_be_replayed(bench: Bench) -> None:
 
 
 CHANGES = [
-    ("UPDATE store.command SET status = 'void' WHERE status = 'open' AND kind = 'play_groups'", "is void, the log"),
+    ("UPDATE store.command SET status = 'void' WHERE status = 'open' AND kind = 'play_groups'", "is void, but the log"),
     ("DELETE FROM store.event WHERE seq = (SELECT max(seq) FROM store.event)", "the log should hold events"),
     ("UPDATE store.policy_version SET digest = repeat('0', 64) WHERE policy = 'speaker'", "has digest 000000000000"),
     ("DELETE FROM store.policy_version WHERE policy = 'speaker' AND version = "
      "(SELECT max(version) FROM store.policy_version WHERE policy = 'speaker')", "speaker is committed at version"),
-    ("UPDATE store.lease SET state = 'ended' WHERE use = 'engine'", "has ended and no fact tells of it"),
+    ("UPDATE store.lease SET state = 'ended' WHERE use = 'engine'", "has ended but no event reports it"),
     ("INSERT INTO store.command (run_id, no, seq, epoch, kind, route, body) "
-     "SELECT 1, max(no) + 1, max(seq), 1, 'accumulate', 'node', '{}' FROM store.command", "the log knows nothing of"),
+     "SELECT 1, max(no) + 1, max(seq), 1, 'accumulate', 'node', '{}' FROM store.command", "but not in the log"),
 ]  # fmt: skip
 
 

@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
+from tests.support.counting import assert_accounted
 from tests.support.small_disk import fill, small_disk
 from tests.support.system import ROOT, System
 
@@ -104,6 +106,13 @@ def test_a_full_disk_ends_nothing_is_said_and_is_over_when_there_is_space(disk: 
         after = system.processes()
         assert {name: after[name] for name in KEPT} == {name: before[name] for name in KEPT}
         assert after["rollout-worker"] != before["rollout-worker"]
+        if later["status"] == "running":
+            api.act(run, "stop")
+        ended = api.finish(run, BACK_S)
+        assert ended["status"] in {"stopped", "completed"}, ended["reason_text"]
+        with psycopg.connect(system.database_url) as conn:
+            counted = assert_accounted(conn, ended["no"])
+        assert counted.in_training == ended["progress"]["episodes_proposed"]
         began = time.monotonic()
     finally:
         system.stop()

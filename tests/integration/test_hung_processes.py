@@ -1,4 +1,7 @@
-"""Processes of a real `up` that hang: seen in readiness and doctor, replaced by the supervisor, within told bounds."""
+"""Processes of a real `up` that hang: seen in readiness and doctor, replaced by the supervisor, within told bounds.
+
+Each is stopped while a run trains: nothing of the run is lost, and nothing is counted twice.
+"""
 
 import contextlib
 import json
@@ -16,9 +19,11 @@ import psycopg
 import pytest
 
 from flexmarl.launcher.processes import wait_until
+from tests.support.chaos import patient
+from tests.support.counting import assert_accounted
 from tests.support.system import ROOT, ApiError, System
 
-pytestmark = [pytest.mark.services, pytest.mark.slow]
+pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(1500)]
 REPLACED_S = 15.0
 """The promise is 6 s of silence and the next round; the rest is for a machine whose cores others hold."""
 BACK_S = 60.0
@@ -67,19 +72,36 @@ def told(system: System, event: str) -> list[str]:
     return [line["process"] for line in map(json.loads, lines) if line["event"] == event]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_stopped_process_is_replaced(running: System, name: str) -> None:
-    before = running.processes()[name]
+def test_each_process_that_is_stopped_is_replaced_and_costs_a_run_nothing(running: System) -> None:
+    api = running.api()
+    endless = {"budget": {"train_steps": 1_000_000, "target": None}}
+    run = api.create_run(name="beside stopped processes", template="reference_game", spec=endless)
+    for name in NAMES:
+        step = api.wait(run["id"], lambda found: found["step"] >= 2, 300)["step"]
+        stop_until_replaced(running, name)
+        patient(lambda step=step: api.wait(run["id"], lambda found: found["step"] >= step + 2, 300))
+    api.act(run["id"], "stop")
+    ended = api.finish(run["id"], 300)
+    assert ended["status"] == "stopped", ended["reason_text"]
+    with psycopg.connect(running.database_url) as conn:
+        counted = assert_accounted(conn, run["no"])
+    assert counted.in_training == ended["progress"]["episodes_proposed"]
+
+
+def stop_until_replaced(system: System, name: str) -> None:
+    before = system.processes()[name]
     os.kill(before, signal.SIGSTOP)
     began = time.monotonic()
     try:
-        assert wait_until(lambda: running.processes().get(name, before) != before, REPLACED_S + 30)
-        assert time.monotonic() - began < REPLACED_S
-        assert told(running, "hung")[-1] == name
+        replaced = wait_until(lambda: system.processes().get(name, before) != before, REPLACED_S + 30)
+        took = time.monotonic() - began
+        assert replaced, f"{name} is still there"
+        assert took < REPLACED_S, f"{name} after {took:.1f} s"
+        assert told(system, "hung")[-1] == name
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(before, signal.SIGCONT)
-    assert wait_until(lambda: ready(running)[1].get("status") == "ok", BACK_S), ready(running)
+    assert wait_until(lambda: ready(system)[1].get("status") == "ok", BACK_S), (name, ready(system))
 
 
 def test_a_stopped_driver_is_seen_in_readiness_and_doctor(running: System) -> None:

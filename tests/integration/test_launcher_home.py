@@ -5,12 +5,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from flexmarl.launcher.errors import AlreadyRunning
-from flexmarl.launcher.home import Home
+from flexmarl.launcher.home import SECRET_NAMES, Home
+from flexmarl.launcher.plan import PUBLISHED, Options
 from flexmarl.launcher.processes import wait_until
 from flexmarl.launcher.publishing import Publisher, supervisor_log
 from flexmarl.launcher.state import (
@@ -24,6 +26,8 @@ from flexmarl.launcher.state import (
     record_of,
     write_state,
 )
+from flexmarl.launcher.up import Up
+from tests.support.system import ROOT
 
 LAUNCH = f"test-home-{os.getpid()}"
 SLEEP = "import time; time.sleep(60)"
@@ -104,10 +108,35 @@ def test_a_full_disk_keeps_state_from_being_written_and_nothing_else(home: Home,
         patched.setattr("os.fsync", full)
         publisher.publish("http://here", [], {})
         publisher.publish("http://here", [], {})
+        publisher.publish_environment({"DATABASE_URL": "here"})
         assert not (home.root / "up.json").exists()
+        assert not (home.run / "environment.json").exists()
     publisher.publish("http://here", [], {})
+    publisher.publish_environment({"DATABASE_URL": "here"})
     assert json.loads((home.root / "up.json").read_text())["url"] == "http://here"
+    assert json.loads((home.run / "environment.json").read_text()) == {"DATABASE_URL": "here"}
     assert (home.logs / "supervisor.log").read_text().count("up.json not written") == 1
+
+
+def test_addresses_that_changed_on_a_full_disk_are_told_once_there_is_space(home: Home, monkeypatch) -> None:
+    """A server comes back at another port while nothing can be written."""
+    started = Up(Options(ROOT, home.root, "127.0.0.1", 0, "box", demo=False), lambda line: None)
+    started.publisher = Publisher(home, LAUNCH, supervisor_log(home))
+    started.environment = {**dict.fromkeys(PUBLISHED, "old"), "DATABASE_URL": "postgresql://old"}
+    started._publish()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    back = iter([True])
+    started.upkeep = SimpleNamespace(round=lambda now: next(back, False))
+    started.postgres, started.valkey = SimpleNamespace(url="postgresql://new"), SimpleNamespace(url="redis://new")
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", full)
+        patched.setattr(Home, "secrets", lambda self: dict.fromkeys(SECRET_NAMES, "s"))
+        started._unfailing_round()
+    started._unfailing_round()
+    assert json.loads((home.run / "environment.json").read_text())["DATABASE_URL"] == "postgresql://new"
 
 
 def test_other_commands_join_a_running_installation(home: Home) -> None:

@@ -192,7 +192,7 @@ def test_lost_secrets_are_named(home: Home) -> None:
             postgres.start()
         assert not (home.root / "secrets.json").exists(), "new ones would lock the database"
         (home.root / "secrets.json").write_text(kept.replace(home_password(kept), "another"))
-        with pytest.raises(LaunchError, match="does not fit the data"):
+        with pytest.raises(LaunchError, match="does not match the data"):
             postgres.start()
     finally:
         postgres.stop()

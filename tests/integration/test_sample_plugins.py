@@ -78,8 +78,8 @@ def test_they_are_offered_with_their_settings(system: System) -> None:
     for kind, name in NAMES.items():
         assert f">{name}<" in options
         assert kind == "environment" or f'<option value="{name}"' in form
-    assert "How far from 1 the ratio counts at most." in options
-    assert "How far from 1 the ratio counts at most." in form
+    assert "Maximum distance of the ratio from 1." in options
+    assert "Maximum distance of the ratio from 1." in form
     assert 'data-pointer="/algorithm/loss/width"' in form
     assert 'data-label="Bound"' in form, "not the label of another field of that name"
 

@@ -116,7 +116,7 @@ def test_two_runs_of_two_drivers_that_hold_what_the_other_lacks_do_not_wait_for_
     [waiting] = grants.open_demands(store_conn)
     assert (waiting.request.engines, waiting.request.trainers) == (1, 1), "it asks for a whole gang again"
     notes = store_conn.execute("SELECT text FROM store.note WHERE run_id = 1").fetchall()
-    assert any("gives all its devices back" in text and "run 2 lacks 1 device" in text for (text,) in notes), notes
+    assert any("releases all its devices" in text and "run 2 lacks 1 device" in text for (text,) in notes), notes
     for name in ("one", "two"):
         assert b"Traceback" not in (short_tmp / f"{name}.log").read_bytes()
 

@@ -36,7 +36,7 @@ def test_hot_cold_trains_with_vllm_and_survives_its_engine(tmp_path: Path) -> No
     tmp_path.chmod(0o711)
     with System(tmp_path / "home", environment={"FLEXMARL_VLLM_PYTHON": VLLM_PYTHON}) as system:
         api = system.api()
-        with pytest.raises(ApiError, match="vLLM computes attention heads of 32, 64"):
+        with pytest.raises(ApiError, match="vLLM supports attention heads of 32, 64"):
             api.create_run(name="narrow", template="hot_cold", spec=spec("S"))
         run_id = api.create_run(name="vllm", template="hot_cold", spec=spec())["id"]
         run = api.wait(run_id, lambda run: run["step"] >= 2, 400)

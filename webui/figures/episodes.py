@@ -132,7 +132,7 @@ def _beside_team_scores(rule: Mapping[str, Any]) -> list[str]:
     if rule["per_turn"]:
         parts.append("the reward from each turn on, compared with the same turn of the others")
     if rule.get("type", "grpo") == "gae":
-        parts.append("the trainer's critic, which takes what it expected from what stands beside the turns")
+        parts.append("the trainer's critic, whose expected values are subtracted from the figures next to the turns")
     elif rule.get("type", "grpo") != "grpo":
         parts.append(f"the estimator {rule['type']}")
     if rule.get("baseline_over", "episodes") != "episodes":
@@ -142,7 +142,7 @@ def _beside_team_scores(rule: Mapping[str, Any]) -> list[str]:
     if rule.get("shaping", "none") != "none":
         parts.append(f"the shaping {rule['shaping']}")
     if rule.get("branches", "none") != "none":
-        parts.append("what each answer earned by itself, since all members answered the turns of one episode")
+        parts.append("the reward of each answer, since all members answered the turns of one episode")
     if rule.get("keep_members"):
         parts.append(f"only the {rule['keep_members']} members whose scores differ most")
     return parts
@@ -150,7 +150,7 @@ def _beside_team_scores(rule: Mapping[str, Any]) -> list[str]:
 
 def _mixed_words(sums: _Sums, others: Sequence[str]) -> str:
     text = f"Team score {number(sums.own, 2)}, group mean {number(sums.mean, 2)} over {plural(sums.count, 'episode')}."
-    return f"{text} The advantages stand beside the turns; they also use {' and '.join(others)}."
+    return f"{text} The advantages are shown next to the turns; they also use {' and '.join(others)}."
 
 
 def pick(rows: Sequence[Mapping[str, Any]], seed: int) -> dict[str, Mapping[str, Any]]:

@@ -5,12 +5,14 @@ anything, nothing was asked.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from webui.formats import duration, number
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP, END = 352, 172, 28, 24, 10, 44
+WIDTH, HEIGHT, BOTTOM, TOP = 352, 172, 24, 10
+LETTER, AXIS_GAP, END_GAP = 6.6, 6, 4
+"""Pixels: widest figure or letter of a label, from an axis label to the axis, from a curve to its end label."""
 GAP_PARTS = 2.5
 """Parts of the window without a point before a line breaks."""
 LABEL_APART = 11
@@ -48,7 +50,9 @@ class Chart:
     y_ticks: list[tuple[float, str]]
     bound_y: float | None
     words: str
-    right: int = WIDTH - END
+    left: float
+    right: float
+    """Edges of the plot: beside them is room for the longest label."""
 
 
 def demand(load: Mapping[str, Any], agents: Mapping[str, Mapping[str, Any]]) -> Chart | None:
@@ -80,7 +84,7 @@ def skew(load: Mapping[str, Any]) -> Chart | None:
         return None
     worst = max(value for _, value in points if value is not None)
     bound = _y(1.0, max(2.0, worst))
-    return Chart(drawn.lines, drawn.x_ticks, drawn.y_ticks, bound, f"skew up to {number(worst, 1)}, 1 is even")
+    return replace(drawn, bound_y=bound, words=f"skew up to {number(worst, 1)}, 1 is even")
 
 
 def chart(
@@ -90,31 +94,59 @@ def chart(
     values = [value for curve in curves for _, value in curve.points if value is not None]
     if not values:
         return None
-    (since, until), top = load["window"], max(least, *values)
+    top = max(least, *values)
+    y_ticks = [(_y(value, top), number(value, digits)) for value in (0.0, top / 2, top)] if top != 1 else _one(top)
+    ends = [_end(curve, digits) for curve in curves]
+    left = 2 * AXIS_GAP + LETTER * max(len(text) for _, text in y_ticks)
+    right = WIDTH - END_GAP - LETTER * max(len(label) for _, label in ends)
+    since, until = load["window"]
+    span = _Span(since, until, left, right)
     lines: list[Line] = []
     used: list[float] = []
-    for curve in curves:
-        pieces, dots = _pieces(curve.points, since, until, top, GAP_PARTS * load["part_s"])
-        last = next((value for _, value in reversed(curve.points) if value is not None), None)
+    for curve, (last, label) in zip(curves, ends, strict=True):
         if last is None:
             continue
+        pieces, dots = _pieces(curve.points, span, top, GAP_PARTS * load["part_s"])
         y = _y(last, top)
         while any(abs(y - other) < LABEL_APART for other in used):
             y -= LABEL_APART
         used.append(y)
-        label = f"{curve.label} {number(last, digits)}".strip()
         lines.append(Line(curve.hue, curve.dash, pieces, dots, label, round(y + 4, 1)))
     words = "; ".join(f"{curve.words}: {_said(curve.points, digits)}" for curve in curves)
-    ticks = [(_x(since + part * (until - since), since, until), part) for part in (0.0, 0.5, 1.0)]
     return Chart(
         lines,
-        [(x, f"−{duration((1 - part) * (until - since))}" if part < 1 else "now") for x, part in ticks]
-        if load["live"]
-        else [(x, f"−{duration((1 - part) * (until - since))}" if part < 1 else "end") for x, part in ticks],
-        [(_y(value, top), number(value, digits)) for value in (0.0, top / 2, top)] if top != 1 else _one(top),
+        span.ticks("now" if load["live"] else "end"),
+        y_ticks,
         None,
         words + (f", in {unit}" if unit else ""),
+        round(left, 1),
+        round(right, 1),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Seconds of the window and the pixels that show them."""
+
+    since: float
+    until: float
+    left: float
+    right: float
+
+    def x(self, at: float) -> float:
+        share = (at - self.since) / max(self.until - self.since, 1e-9)
+        return round(self.left + min(1.0, max(0.0, share)) * (self.right - self.left), 1)
+
+    def ticks(self, last: str) -> list[tuple[float, str]]:
+        whole = self.until - self.since
+        before = [(self.x(self.since + part * whole), f"−{duration((1 - part) * whole)}") for part in (0.0, 0.5)]
+        return [*before, (self.x(self.until), last)]
+
+
+def _end(curve: Curve, digits: int) -> tuple[float | None, str]:
+    """The last value of a curve and the label at its end; None and "" when nobody told any."""
+    last = next((value for _, value in reversed(curve.points) if value is not None), None)
+    return last, "" if last is None else f"{curve.label} {number(last, digits)}".strip()
 
 
 def _one(top: float) -> list[tuple[float, str]]:
@@ -126,9 +158,7 @@ def _said(points: Points, digits: int) -> str:
     return f"last {number(values[-1], digits)}, max {number(max(values), digits)}" if values else "not reported"
 
 
-def _pieces(
-    points: Points, since: float, until: float, top: float, gap: float
-) -> tuple[list[str], list[tuple[float, float]]]:
+def _pieces(points: Points, span: _Span, top: float, gap: float) -> tuple[list[str], list[tuple[float, float]]]:
     """Cut a curve where nobody told anything; a point alone is a dot."""
     parts: list[list[tuple[float, float]]] = []
     before = None
@@ -136,18 +166,13 @@ def _pieces(
         if value is None:
             before = None
             continue
-        place = (_x(at, since, until), _y(value, top))
+        place = (span.x(at), _y(value, top))
         if before is None or at - before > gap:
             parts.append([])
         parts[-1].append(place)
         before = at
     lines = [" ".join(f"{x},{y}" for x, y in part) for part in parts if len(part) > 1]
     return lines, [part[0] for part in parts if len(part) == 1]
-
-
-def _x(at: float, since: float, until: float) -> float:
-    share = (at - since) / max(until - since, 1e-9)
-    return round(LEFT + min(1.0, max(0.0, share)) * (WIDTH - LEFT - END), 1)
 
 
 def _y(value: float, top: float) -> float:

@@ -7,22 +7,9 @@ from django.http import HttpRequest, HttpResponse
 from flexmarl.controlplane.runs import queries as runs
 from webui.views.base import page, show
 from webui.views.run import run_frame
+from webui.views.words import ENDED
 
 BEGAN = {"start": "started", "resume": "resumed", "retry": "retried", "stop": "finishing after a stop"}
-ENDED = {
-    "devices_given_back": "Devices released",
-    "user_request": "Stopped by user",
-    "budget_steps": "All steps done",
-    "budget_time": "Time limit reached",
-    "target_reached": "Target reached",
-    "episodes_failed": "Episodes failed",
-    "command_failed": "A command failed",
-    "children_lost": "Children lost",
-    "cannot_start": "Cannot start",
-    "out_of_memory": "Out of memory",
-    "orchestrator_error": "Orchestrator error",
-    "store_differs": "Store inconsistent",
-}
 
 
 @page()

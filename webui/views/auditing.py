@@ -17,14 +17,14 @@ from webui.views.base import page, project_of, show
 
 PAGE = 50
 FILTERS = (
-    ("actor", "Who", "actor_name"),
-    ("action", "Did", "action"),
+    ("actor", "User", "actor_name"),
+    ("action", "Action", "action"),
     ("target_kind", "Kind", "target_kind"),
     ("target_id", "Target", "target_id"),
     ("request_id", "Request", "request_id"),
 )
 """(name in the URL and in the API, word of its chip, column)."""
-TIMES = (("since", "Since", "at__gte"), ("until", "Until", "at__lt"))
+TIMES = (("since", "After", "at__gte"), ("until", "Before", "at__lt"))
 RUN = "run"
 DONE = {
     "create": "created",
@@ -40,6 +40,10 @@ DONE = {
     "start": "started",
     "retry": "retried",
     "clone": "cloned",
+    "fork": "forked",
+    "check": "checked",
+    "check_cancel": "cancelled the check of",
+    "cancel": "cancelled",
     "archive": "archived",
     "restore": "restored",
     "cordon": "cordoned",

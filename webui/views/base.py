@@ -296,7 +296,7 @@ def forbidden_error(request: HttpRequest, exception: Exception | None = None) ->
 def server_error(request: HttpRequest) -> HttpResponse:
     """Handle a failure outside of the API's views; one of the database is said without it."""
     if speaks_problems(request):
-        return plain_problem(request, InternalError("Something went wrong here. The request id names the log lines."))
+        return plain_problem(request, InternalError("An internal error occurred. Search the logs for the request id."))
     if not isinstance(sys.exc_info()[1], OperationalError):
         with contextlib.suppress(OperationalError):
             return error_page(request, 500)

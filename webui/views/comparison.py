@@ -59,7 +59,7 @@ def _draw(request: HttpRequest, ids: list[str]) -> int:
         return telemetry.parse_id(ids[0])[0]
     draw = whole_number(request, "draw")
     if draw is None or draw < 0:
-        raise NotFound("Name the group with ?draw= or its members with ?ids=.")
+        raise NotFound("Select the group with ?draw= or its members with ?ids=.")
     return draw
 
 

@@ -61,7 +61,7 @@ def home(request: HttpRequest) -> HttpResponse:
 
 def summary(needs: int, active: int) -> str:
     """Say in one line how many things need somebody and how many runs train."""
-    first = f"{plural(needs, 'thing')} need{'s' if needs == 1 else ''} you" if needs else "Nothing needs attention"
+    first = f"{plural(needs, 'item')} need{'s' if needs == 1 else ''} attention" if needs else "Nothing needs attention"
     return f"{first}, {plural(active, 'run')} {'is' if active == 1 else 'are'} training"
 
 
@@ -181,9 +181,9 @@ def devices_out(devices: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if device["node_state"] == "silent" and device["lease"] is not None:
             silent[device["node"]] = silent.get(device["node"], 0) + 1
         elif device["state"] in ("cordoned", "draining", "drained", "lost"):
-            found.append((f"Device {device['id']} is {device['state']}", "No run gets it until that changes."))
+            found.append((f"Device {device['id']} is {device['state']}", "No run can use it until this changes."))
     for node, count in silent.items():
-        text = f"Runs hold {plural(count, 'device')} of it. They wait until it is back or proved dead."
+        text = f"Runs hold {plural(count, 'device')} of it. They wait until it returns or is declared lost."
         found.append((f"Node {node} does not answer", text))
     return [
         {

@@ -33,8 +33,8 @@ SWAPS = {
     "bind": ("bound to", "Created, or restored from its committed version"),
     "suspend": ("suspended from", "Suspended with its accumulated gradients"),
     "resume": ("resumed on", "Resumed with its accumulated gradients"),
-    "sleep": ("fell asleep on", "Its weights and KV caches were released: trainers have the device now"),
-    "wake": ("woke on", "Trainers released the device: it loads the published weights"),
+    "sleep": ("put to sleep on", "Its weights and KV caches were released: trainers have the device now"),
+    "wake": ("woken on", "Trainers released the device: it loads the published weights"),
 }
 """What became of a policy on a trainer device, or of an engine whose device trainers share -> (words, meaning)."""
 
@@ -95,7 +95,7 @@ def sentence(load: Mapping[str, Any]) -> str:
     return (
         f"{hungry['policy']} waits most: {plural(hungry['waiting'], 'turn')} for "
         f"{plural(hungry['engines'], 'engine')}, where {plural(hungry['in_flight'], 'reply', 'replies')} "
-        f"{'is' if hungry['in_flight'] == 1 else 'are'} being made."
+        f"{'is' if hungry['in_flight'] == 1 else 'are'} being generated."
     )
 
 

@@ -72,7 +72,7 @@ _STATES = {
     "cut": "cut, waiting for its trainer",
     "accumulated": "accumulated, waiting for the optimizer step",
     "applied": "applied",
-    "void": "void, trained again elsewhere",
+    "void": "void, abandoned by a stop or a new attempt",
 }
 
 

@@ -98,10 +98,13 @@ def _held(run: Mapping[str, Any]) -> str:
 
 
 def verbs(run: Mapping[str, Any], *, may_act: bool, may_edit: bool) -> list[dict[str, Any]]:
-    """Every choice that the reader may ever make, with its consequence; one that is not possible now says why."""
+    """Every choice that the reader may still make, with its consequence; one that is not possible now says why."""
     found = []
+    over = run["status"] in SHOWN_TERMINAL
     for choice in [*(choices(run) if may_act else ()), *(_filing(run) if may_edit else ())]:
         legal = choice.verb in run["allowed_actions"] or (choice.verb in FILED and _may_be_filed(run))
+        if over and not legal:
+            continue  # what has ended will never allow it
         why = "" if legal else WHY_NOT.get(choice.verb, f"Not possible while {run['status']}.")
         found.append(
             {

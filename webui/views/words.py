@@ -5,6 +5,7 @@ from typing import Any
 
 from flexmarl.contracts.resolve import leaves
 from flexmarl.contracts.specification import ExperimentSpec
+from flexmarl.contracts.status import SHOWN_TERMINAL
 from webui.figures.base import Points, SeriesSet
 from webui.figures.devices import BUSY, Timeline, shares
 from webui.figures.learning import eval_text
@@ -13,6 +14,21 @@ from webui.formats import DASH, duration, number, plural, si, signed
 
 STEPS = 100
 """Newest steps that tiles speak of."""
+ENDED = {
+    "devices_given_back": "Devices released",
+    "user_request": "Stopped by user",
+    "budget_steps": "All steps done",
+    "budget_time": "Time limit reached",
+    "target_reached": "Target reached",
+    "episodes_failed": "Episodes failed",
+    "command_failed": "A command failed",
+    "children_lost": "Children lost",
+    "cannot_start": "Cannot start",
+    "out_of_memory": "Out of memory",
+    "orchestrator_error": "Orchestrator error",
+    "store_differs": "Store inconsistent",
+}
+"""Reason of an ended run or attempt -> the same in a few words."""
 
 
 def notice(run: Mapping[str, Any]) -> dict[str, str] | None:
@@ -29,6 +45,8 @@ def notice(run: Mapping[str, Any]) -> dict[str, str] | None:
         return {"tone": "wn", "icon": "refresh", "word": "Recovering", "text": f"{text}. {next_}"}
     if status in ("running", "starting", "resuming") and text:
         return {"tone": "", "icon": "info-circle", "word": "Now", "text": text}
+    if status in SHOWN_TERMINAL and run["reason"] in ENDED:
+        return {"tone": "", "icon": "info-circle", "word": ENDED[run["reason"]], "text": text}
     return None
 
 

@@ -74,7 +74,7 @@ def base_of(meta: Mapping[str, object], policy: str, lora: Lora) -> str:
     """
     if "base" not in meta:
         raise WrongAdapterError(
-            f"{policy} trains an adapter, and this content is none; publish the adapter, or set tuning: full"
+            f"{policy} trains an adapter, but this content is not one; publish the adapter, or set tuning: full"
         )
     told = {key: meta.get(key) for key in ("rank", "alpha", "targets")}
     wanted = {key: value for key, value in description("", lora).items() if key != "base"}
@@ -87,7 +87,7 @@ def no_adapter(meta: Mapping[str, object], policy: str) -> None:
     """Raise WrongAdapterError when the content for a policy that trains every weight is an adapter."""
     if "base" in meta:
         raise WrongAdapterError(
-            f"{policy} trains every weight, and this content is an adapter of rank {meta.get('rank')}; "
+            f"{policy} trains all weights, but this content is an adapter of rank {meta.get('rank')}; "
             "load whole weights, or set tuning: lora"
         )
 

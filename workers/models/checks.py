@@ -43,7 +43,7 @@ def check_numbers(state: "Mapping[str, torch.Tensor]") -> None:
     """Raise NonfiniteWeights unless every value is a number."""
     for name, tensor in state.items():
         if not math.isfinite(_sum(tensor)):
-            raise NonfiniteWeights(f"{name} holds values that are no numbers; no engine can serve these weights")
+            raise NonfiniteWeights(f"{name} contains values that are not numbers; engines cannot serve these weights")
 
 
 def _sum(tensor: "torch.Tensor") -> float:

@@ -44,7 +44,7 @@ def check_folder(path: str) -> None:
     """Raise UnsupportedModel unless a folder has the files of a whole model with its tokenizer."""
     with ModelFolder(path) as folder:
         if folder.has(CONFIG) and not folder.has("config.json"):
-            text = "the folder is an adapter; name it as tuning.adapter and the model it is laid over here, or a merged"
+            text = "the folder is an adapter; set it as tuning.adapter and set its base model here, or a merged"
             raise UnsupportedModel(f"{text} one")
         for name in ("config.json", "tokenizer.json"):
             if not folder.has(name):

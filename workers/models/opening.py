@@ -92,7 +92,7 @@ class ModelFolder:
             while piece := os.read(descriptor, _PIECE):
                 found += piece
                 if len(found) > most:
-                    raise UnsupportedModel(f"{name} is longer than {most} bytes, the most that is read of it")
+                    raise UnsupportedModel(f"{name} is longer than the limit of {most} bytes")
                 self.in_time()
         return bytes(found)
 
@@ -105,13 +105,13 @@ class ModelFolder:
                 raise
             raise UnsupportedModel(f"{name} is not JSON: {type(error).__name__}: {error}") from error
         if not isinstance(found, dict):
-            raise UnsupportedModel(f"{name} holds no JSON object")
+            raise UnsupportedModel(f"{name} is not a JSON object")
         return found
 
     def in_time(self) -> None:
         """Raise UnsupportedModel once the time for reading the folder is over."""
         if time.monotonic() > self._deadline:
-            raise UnsupportedModel("the folder could not be read in time; put it on a faster file system")
+            raise UnsupportedModel("the folder could not be read in time; move it to a faster file system")
 
 
 def place_of(descriptor: int) -> str:

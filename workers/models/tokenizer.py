@@ -59,7 +59,7 @@ def _check(vocabulary: tuple[str, ...]) -> None:
     if vocabulary[:3] != SPECIAL_WORDS:
         raise ValueError(f"a vocabulary begins with {SPECIAL_WORDS}, not with {vocabulary[:3]}")
     if len(set(vocabulary)) != len(vocabulary):
-        raise ValueError("a vocabulary names each word once")
+        raise ValueError("a vocabulary contains each word once")
     for word in vocabulary:
         if not word or word.split() != [word]:
-            raise ValueError(f"{word!r} is not a word: words are not empty and hold no blanks")
+            raise ValueError(f"{word!r} is not a word: words are not empty and contain no spaces")

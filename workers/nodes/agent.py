@@ -125,7 +125,7 @@ class NodeAgent:
     async def _heartbeat(self) -> None:
         node = self._settings.node
         if not await self._store(lambda conn: leases.heartbeat_node(conn, node, self._incarnation)):
-            raise Superseded(f"another node agent registered as {node!r}; give each its own FLEXMARL_NODE")
+            raise Superseded(f"another node agent registered as {node!r}; set a different FLEXMARL_NODE for each")
 
     # Commands --------------------------------------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ def nvidia_smi_load() -> str:
     try:
         return subprocess.run(_QUERY, capture_output=True, text=True, timeout=5, check=True).stdout
     except (subprocess.SubprocessError, OSError) as error:
-        log.warning("nvidia-smi does not tell the load", error=str(error))
+        log.warning("nvidia-smi does not report the load", error=str(error))
         return ""
 
 

@@ -85,7 +85,7 @@ async def _asked(process: Process, body: bytes) -> bytes:
     try:
         text = await process.stdout.readline()
     except ValueError as error:  # longer than a line may be: nothing can be read of it
-        raise ConnectionResetError("its answer has no end") from error
+        raise ConnectionResetError("its answer does not end") from error
     if not text.endswith(b"\n"):
         raise ConnectionResetError("without an answer")
     return text

@@ -89,7 +89,7 @@ class Scorer:
         try:
             tries = kept.spec.max_tries
             if taken.takes > tries:
-                reason = f"no result after {tries} tries; {taken.reason or 'the workers died at it'}"
+                reason = f"no result after {tries} tries; {taken.reason or 'the workers exited'}"
                 await self._store(partial(rewards.settle, taken=taken, result="", reason=reason))
                 return
             try:

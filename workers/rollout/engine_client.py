@@ -115,7 +115,9 @@ class EngineClient:
             if recalled:
                 continue
             if one.moves > MAX_MOVES:
-                raise TooManyMovesError(f"{one.moves} engines in turn took it and did not finish it, the last: {why}")
+                raise TooManyMovesError(
+                    f"{one.moves} engines accepted it one after another and did not finish it; the last error: {why}"
+                )
             if time.monotonic() + pause >= deadline:
                 raise TurnTimeoutError(f"no engine answered {request.policy} v{request.pin.version}: {why}")
             await asyncio.sleep(pause)

@@ -62,7 +62,9 @@ class ExternalClient:
         while True:
             left = min(model.timeout_s, deadline - time.monotonic())
             if left <= 0:
-                raise ExternalError(ExternalFailure.TIMEOUT, f"{model.model} gave no turn in time; last: {last}")
+                raise ExternalError(
+                    ExternalFailure.TIMEOUT, f"{model.model} returned no turn in time; last error: {last}"
+                )
             try:
                 said = await self._ask(model, headers, body, left)
                 ids = usable_ids(said, ask, codec, max_tokens)

@@ -101,7 +101,7 @@ def _entry(turn: Turn) -> list[object]:
     """Name a turn in the transcript; what is out of the ordinary with it is said."""
     moves = turn.reply.moves
     times = "once" if moves == 1 else f"{moves} times"
-    notes = [f"moved {times} between engines while it was made"] if moves else []
+    notes = [f"moved {times} between engines during generation"] if moves else []
     notes += ["the episode went on with this answer"] if turn.carried else []
     return [turn.role, turn.turn, *(["; ".join(notes)] if notes else [])]
 

@@ -197,7 +197,7 @@ class Waiting:
     def _spoilt(self, choice: Choice) -> str:
         version = choice.segments[-2] if choice.segments else self.request.pin.version
         text = f"the log-probability of token {len(choice.token_ids)} of a reply of {self.request.policy} v{version}"
-        return f"{text} is no number; the weights or what they compute overflow, lower the learning rate"
+        return f"{text} is not a number; weights or activations overflow: lower the learning rate"
 
     def refuse(self, refused: TurnRefusedError) -> None:
         """End the try, and the turn with it: no engine can answer it."""

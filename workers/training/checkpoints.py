@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flexmarl.contracts.specification.team import FactoryModel, FolderModel
-from flexmarl.host.files import NO_SPACE, sync_folder
+from flexmarl.host.files import NO_SPACE, sync_folder, sync_tree
 from workers.models import write_tokenizer
 from workers.models.adapter import peft_config
 from workers.models.folders import copy_files
@@ -77,7 +77,7 @@ def _write(temporary: Path, target: Path, about: dict[str, object], exports: Ite
             _write_adapter(temporary / export.policy, export.adapter, _base(bases, temporary, target, export))
             _write_tokenizer(temporary / export.policy, export)
     write_manifest(temporary, about)
-    _sync(temporary)
+    sync_tree(temporary)
     _replace(temporary, target)
 
 
@@ -144,13 +144,3 @@ def _replace(temporary: Path, target: Path) -> None:
     remove(target)
     temporary.rename(target)
     sync_folder(target.parent)
-
-
-def _sync(folder: Path) -> None:
-    """Force every file below a folder to disk."""
-    for path in folder.rglob("*"):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

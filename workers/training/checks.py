@@ -16,5 +16,5 @@ def check_tokenizer(policy: str, tokenizer: bytes, weights: "Mapping[str, torch.
     rows = len(weights[EMBEDDING]) if EMBEDDING in weights else None  # an adapter leaves the embedding as it is
     named = Codec(tokenizer).size
     if rows is not None and named > rows:
-        detail = f"the tokenizer of {policy!r} names {named} ids and its model knows {rows}; give it the model's own"
+        detail = f"the tokenizer of {policy!r} has {named} ids, its model {rows}; use the model's tokenizer"
         raise TrainerRefusal(RefusalCode.TOKENIZER_DIFFERS, detail)

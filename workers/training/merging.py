@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flexmarl.contracts.specification.team import Lora
+from flexmarl.host.files import sync_folder, sync_tree
 from flexmarl.store.data.model_roots import ModelRoots
 from workers.models.adapter import check_adapter
 from workers.models.folders import CONFIG, WEIGHTS, copy_files, merged
@@ -42,9 +43,12 @@ def merge(checkpoint: Path, policy: str) -> Path:
     temporary = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
     try:
         _write(checkpoint / policy, temporary)
+        sync_tree(temporary)  # no manifest tells whether it is whole: its name alone does
         temporary.rename(target)
-    except FileExistsError:  # somebody else was faster
-        pass
+        sync_folder(target.parent)
+    except OSError:
+        if not target.is_dir():  # else somebody was faster
+            raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return target

@@ -101,7 +101,7 @@ class Suspension:
     def refuse_older(self, order: int) -> None:
         """Raise TrainerRefusal when a command of before the device was given up comes late."""
         if 0 < order < self._vacated:
-            raise TrainerRefusal(RefusalCode.SUPERSEDED, "the device was given up since this was asked for")
+            raise TrainerRefusal(RefusalCode.SUPERSEDED, "the device was released after this request")
 
     def vacate(self, order: int) -> None:
         """Keep nothing on the device from now on; what lies suspended elsewhere stays."""

@@ -134,7 +134,7 @@ class Trainer:
         learner = self._learner(asked.policy)
         learner.accumulator.check_exactly(asked.accumulator, tuple(asked.micro_batches))
         if asked.next_version != held.version + 1:
-            detail = f"version {asked.next_version} asked for, {held.version + 1} follows"
+            detail = f"version {asked.next_version} requested, but {held.version + 1} is next"
             raise TrainerRefusal(RefusalCode.OTHER_VERSION, detail, learner.accumulator.epoch)
         began = time.time()
         learned = learner.step(asked.learning_rate)
@@ -314,7 +314,7 @@ class Trainer:
         """Keep what was restored under the names that the platform knows; store what is new of it."""
         known = Stored(asked.digest, "" if asked.redo else asked.state)
         if not shelf.adopt(known):
-            raise StateMissing(asked.digest, "let go of while it was restored")
+            raise StateMissing(asked.digest, "released while it was being restored")
         if known.state or asked.policy not in self._spec.trainable_policies():
             return known
         return shelf.put_state(asked.digest, learner.training_state())

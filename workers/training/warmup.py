@@ -55,7 +55,9 @@ def _draw(family: Family[Any], roles: Collection[str], count: int, rng: random.R
     while len(found) < count:
         drawn = [shown for shown in family.demonstrations(rng, count) if shown.role in roles]
         if not drawn:
-            raise TrainerRefusal(RefusalCode.NO_DEMONSTRATIONS, f"the environment shows nothing for {sorted(roles)}")
+            raise TrainerRefusal(
+                RefusalCode.NO_DEMONSTRATIONS, f"the environment has no demonstrations for {sorted(roles)}"
+            )
         found += drawn
     return found[:count]
 

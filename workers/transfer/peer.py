@@ -139,7 +139,7 @@ class StateRoutes:
         except StateError as missing:
             return web.json_response({"code": missing.code, "detail": str(missing)}, status=404)
         if made is None:
-            return web.json_response({"code": "state_missing", "detail": "the whole is the shorter way"}, status=404)
+            return web.json_response({"code": "state_missing", "detail": "the full content is smaller"}, status=404)
         return web.Response(body=msgspec.json.encode(_Made(made)), content_type="application/json")
 
     async def chunk(self, request: web.Request) -> web.StreamResponse:

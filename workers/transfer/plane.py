@@ -129,7 +129,7 @@ class Plane:
     def suspend(self, tensors: Tensors, meta: Meta | None = None, reach: str = "process") -> Ticket:
         """Keep a state that its owner gives up. Unless the ticket says that it was copied, its tensors belong to the
         plane from now on. Raises StateFull."""
-        full = StateFull("", "there is no place for suspended states")
+        full = StateFull("", "there is no storage for suspended states")
         for shelter in self._shelters.values():
             if REACHES.index(shelter.reach) < REACHES.index(reach):
                 continue
@@ -156,7 +156,7 @@ class Plane:
 
     def _shelter(self, ticket: Ticket) -> Shelter:
         if ticket.place not in self._shelters:
-            raise StateMissing(ticket.name, f"{ticket.place} is no place of this plane")
+            raise StateMissing(ticket.name, f"{ticket.place} is not a location of this host")
         return self._shelters[ticket.place]
 
 

@@ -24,7 +24,7 @@ class SameWordOptions(IsolatedEnvironmentOptions):
     words: int = Field(default=6, ge=2, le=len(WORDS))
     """Number of words in the game."""
     offered: int = Field(default=3, ge=2, le=len(WORDS))
-    """Words that the players see in an episode; all of the game if there are fewer."""
+    """Number of words shown to the players in an episode, at most those of the game."""
 
     implementation: ClassVar[str] = "sample_plugins.environments:SameWord"
 
@@ -43,7 +43,7 @@ class SmoothClipOptions(RowLossOptions):
 
     type: Literal["smooth_clip"] = "smooth_clip"
     width: float = Field(default=0.2, gt=0.0, le=10.0)
-    """How far from 1 the ratio counts at most."""
+    """Maximum distance of the ratio from 1."""
 
     implementation: ClassVar[str] = "sample_plugins.losses:SmoothClip"
 
@@ -53,16 +53,16 @@ class MedianBaselineOptions(TurnRewardOptions):
 
     type: Literal["median_baseline"] = "median_baseline"
     bound: float = Field(default=1.0, gt=0.0, le=1000.0)
-    """Largest advantage, and smallest with a minus before it."""
+    """Bound of the absolute advantage."""
 
     implementation: ClassVar[str] = "sample_plugins.advantages:MedianBaseline"
 
 
 class RoundRobinOptions(RouterOptions):
-    """Engines answer in turn, by their names."""
+    """Engines take turns, in the order of their names."""
 
     type: Literal["round_robin"] = "round_robin"
     requests: int = Field(default=1, ge=1, le=10_000)
-    """Requests that an engine gets before it is the next one's turn."""
+    """Consecutive requests per engine."""
 
     implementation: ClassVar[str] = "sample_plugins.routers:RoundRobin"

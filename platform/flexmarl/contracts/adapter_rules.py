@@ -18,7 +18,7 @@ def adapter_rules(spec: ExperimentSpec) -> Iterator[Problem]:
             yield Problem(
                 pointer=f"{where}/targets",
                 code="duplicate",
-                detail="A matrix has one adapter; targets names one twice.",
+                detail="targets contains a matrix twice; each matrix has one adapter.",
                 hint=f"Set {', '.join(dict.fromkeys(lora.targets))}.",
             )
         if isinstance(policy.source, FactoryModel):
@@ -29,6 +29,6 @@ def adapter_rules(spec: ExperimentSpec) -> Iterator[Problem]:
                     pointer=f"{where}/rank",
                     code="out_of_range",
                     detail=f"The smallest side of an adapted matrix of size {policy.source.size} is {most}; an adapter "
-                    f"of rank {lora.rank} would hold more than the matrix.",
+                    f"of rank {lora.rank} would be larger than the matrix.",
                     hint=f"Set {max(1, most // 8)}, or type: full.",
                 )

@@ -32,7 +32,7 @@ def _homes(spec: ExperimentSpec) -> Iterator[Problem]:
             yield Problem(
                 pointer=where,
                 code="not_read",
-                detail="homes belongs to static and colocated allocation; others choose devices on demand.",
+                detail="homes applies to static and colocated allocation only; other types choose devices on demand.",
                 hint="Remove homes, or set type: static.",
             )
         elif name not in spec.trainable_policies():
@@ -47,8 +47,8 @@ def _homes(spec: ExperimentSpec) -> Iterator[Problem]:
             yield Problem(
                 pointer=where,
                 code="wrong_devices",
-                detail=f"{name} is trained on {count} of the run's {devices} trainer devices, counted from 0 and each "
-                "named once.",
+                detail=f"{name} needs {count} different indices of the run's {devices} trainer devices, counted "
+                "from 0.",
                 hint=f"Set {list(range(count))}.",
             )
 
@@ -62,7 +62,7 @@ def _of_their_own(spec: ExperimentSpec) -> Iterator[Problem]:
             yield Problem(
                 pointer=where,
                 code="not_read",
-                detail=f"With {allocation.type} every trainer has a device of its own.",
+                detail=f"With {allocation.type}, every trainer has its own device.",
                 hint="Set 0, or type: colocated.",
             )
         return
@@ -71,14 +71,14 @@ def _of_their_own(spec: ExperimentSpec) -> Iterator[Problem]:
             yield Problem(
                 pointer=f"/policies/{name}/devices/most",
                 code="not_read",
-                detail=f"{name} has chosen devices and never takes more than its least.",
+                detail=f"{name} has assigned devices and always uses its minimum number.",
                 hint=f"Set {spec.policies[name].devices.least}, or remove {name} from homes.",
             )
     if own >= resources.training_devices:
         yield Problem(
             pointer=where,
             code="too_many_devices",
-            detail=f"Of {resources.training_devices} trainers, {own} have devices of their own, and none shares one.",
+            detail=f"Of {resources.training_devices} trainers, {own} have their own devices, so none shares one.",
             hint=f"Set {resources.training_devices - 1}, or type: agent_centric.",
         )
 
@@ -90,8 +90,8 @@ def allocation_warnings(spec: ExperimentSpec) -> Iterator[Problem]:
         yield Problem(
             pointer="/mechanisms/allocation/own_devices",
             code="never_used",
-            detail=f"{own} with devices of their own have places for all policies that are trained, so none of these "
-            "ever goes where engines are.",
+            detail=f"The {own} trainers with their own devices have slots for all trained policies, so no policy "
+            "uses the shared devices.",
             hint="Set trainer_policies: 1 in /resources, or name policies for the trainers from 0 on in homes.",
         )
 
@@ -122,7 +122,7 @@ def _fixed_sizes(spec: ExperimentSpec) -> Iterator[Problem]:
             yield Problem(
                 pointer=f"/policies/{name}/devices/most",
                 code="not_read",
-                detail=f"Static devices do not change, so {name} never takes more than its least, {devices.least}.",
+                detail=f"Static devices do not change, so {name} always uses its minimum, {devices.least}.",
                 hint=f"Set {devices.least}, or type: agent_centric in /mechanisms/allocation.",
             )
 
@@ -137,16 +137,16 @@ def _crowded(spec: ExperimentSpec) -> Iterator[Problem]:
             there.append(name)
             gang = next((own for own in there if spec.policies[own].devices.least > 1), None)
             if gang is not None and len(there) > 1:
-                detail = f"{gang} takes several devices and has them for itself; device {device} is named twice."
+                detail = f"{gang} uses several devices exclusively; device {device} is assigned twice."
             elif places is not None and len(there) > places:
-                detail = f"Device {device} is named by {len(there)} policies; trainer_policies lets it hold {places}."
+                detail = f"Device {device} is assigned to {len(there)} policies; trainer_policies allows {places}."
             else:
                 continue
             yield Problem(
                 pointer=f"/mechanisms/allocation/homes/{name}",
                 code="wrong_devices",
                 detail=detail,
-                hint=f"Name another device for {name}, or leave it out of homes.",
+                hint=f"Assign another device to {name}, or remove it from homes.",
             )
 
 
@@ -166,7 +166,7 @@ def _places_missing(spec: ExperimentSpec) -> Iterator[Problem]:
         yield Problem(
             pointer="/resources/training_devices",
             code="too_few_devices",
-            detail=f"Static devices hold all {len(sizes)} policies at once, which takes {needed} of them.",
+            detail=f"Static allocation holds all {len(sizes)} policies at once, which needs {needed} devices.",
             hint=f"Set {needed}, {hint}" if needed <= MOST_TRAINING_DEVICES else f"Set {hint}",
         )
 
@@ -181,15 +181,15 @@ def _colocated_places(spec: ExperimentSpec) -> Iterator[Problem]:
         yield Problem(
             pointer="/mechanisms/mover/type",
             code="not_with_colocated",
-            detail="Places of engines move while queues are long; engines that sleep have none.",
+            detail="Engine slots move by queue length; sleeping engines have no queues.",
             hint="Set static, or type: agent_centric in /mechanisms/allocation.",
         )
     if places < len(spec.policies):
         yield Problem(
             pointer="/resources/engine_policies",
             code="not_with_colocated",
-            detail="Engines that sleep in turns load what they serve when they wake, so each policy needs a place of "
-            f"its own; {resources.rollout_devices} engines have {places} for {len(spec.policies)} policies.",
+            detail="Sleeping engines load their policies when they wake, so each policy needs its own slot; "
+            f"{resources.rollout_devices} engines have {places} slots for {len(spec.policies)} policies.",
             hint="Set null, or more rollout_devices, or type: agent_centric in /mechanisms/allocation.",
         )
 
@@ -202,21 +202,21 @@ def _colocated(spec: ExperimentSpec) -> Iterator[Problem]:
         yield Problem(
             pointer="/resources/training_devices",
             code="too_many_devices",
-            detail=f"Colocated trainers share the devices of engines, of which there are {resources.rollout_devices}.",
+            detail=f"Colocated trainers share the devices of engines; the run has {resources.rollout_devices}.",
             hint=f"Set {resources.rollout_devices + own}, or more rollout_devices.",
         )
     if resources.training_pool != resources.rollout_pool and not own:
         yield Problem(
             pointer="/resources/training_pool",
             code="not_read",
-            detail="Colocated trainers are where the engines are, so there is one pool.",
+            detail="Colocated trainers use the devices of the engines, so both have the same pool.",
             hint=f"Set {resources.rollout_pool}, as in rollout_pool, or type: agent_centric in /mechanisms/allocation.",
         )
     if resources.engine == "vllm":
         yield Problem(
             pointer="/resources/engine",
             code="cannot_sleep",
-            detail="A vLLM engine gives its memory up with its process alone, and a trainer beside it needs it.",
+            detail="A vLLM engine releases memory only when its process ends; a colocated trainer needs it.",
             hint="Set torch, or type: agent_centric in /mechanisms/allocation.",
         )
     yield from _colocated_places(spec)
@@ -224,14 +224,14 @@ def _colocated(spec: ExperimentSpec) -> Iterator[Problem]:
         yield Problem(
             pointer="/mechanisms/publication/type",
             code="not_with_colocated",
-            detail=f"{mechanisms.publication.type} plays while others are trained; colocated devices do one at a time.",
+            detail=f"{mechanisms.publication.type} plays during training; colocated devices do one of them at a time.",
             hint="Set cohort, or type: agent_centric in /mechanisms/allocation.",
         )
     if mechanisms.policy_clock:
         yield Problem(
             pointer="/mechanisms/policy_clock",
             code="not_with_colocated",
-            detail="Colocated devices train when nothing plays, so no policy can step ahead of its cohort.",
+            detail="Colocated devices train while no episode is playing, so policies step with their cohort.",
             hint="Set false, or type: agent_centric in /mechanisms/allocation.",
         )
 
@@ -247,22 +247,22 @@ def _gangs(spec: ExperimentSpec) -> Iterator[Problem]:
             yield Problem(
                 pointer=where,
                 code="too_many_devices",
-                detail=f"{name} wants {wanted} trainer devices; the run has training_devices {most}.",
+                detail=f"{name} needs {wanted} trainer devices; training_devices is {most}.",
                 hint=f"Set {most}, or training_devices {wanted} in /resources.",
             )
         if name not in trained:
             yield Problem(
                 pointer=where,
                 code="not_trained",
-                detail=f"Every agent of {name} is frozen; nothing of it is shared out among trainers.",
+                detail=f"Every agent of {name} is frozen, so there is nothing to distribute over trainers.",
                 hint="Set 1.",
             )
         if isinstance(policy.tuning, Lora):
             yield Problem(
                 pointer=where,
                 code="not_with_lora",
-                detail=f"The adapter of {name} is trained on one device; what its ranks would share is the frozen "
-                "model beneath.",
+                detail=f"The adapter of {name} is trained on one device; several ranks would only shard the frozen "
+                "base model.",
                 hint=f"Set 1, or type: full in /policies/{name}/tuning.",
             )
         advantage, loss = spec.algorithm.advantage, spec.algorithm.loss
@@ -274,13 +274,13 @@ def _gangs(spec: ExperimentSpec) -> Iterator[Problem]:
                 yield Problem(
                     pointer=where,
                     code=f"not_with_{chosen}",
-                    detail=f"{chosen} looks at several rows at once, and ranks share out single rows.",
+                    detail=f"{chosen} compares several rows, and ranks process single rows.",
                     hint=f"Set 1, or another type in /algorithm/{slot}.",
                 )
         if spec.mechanisms.ordered:
             yield Problem(
                 pointer=where,
                 code="not_with_ordered",
-                detail="ordered promises bits, and how several ranks sum a gradient depends on their number.",
+                detail="Ordered runs are bitwise reproducible; sums over ranks depend on their number.",
                 hint="Set 1, or ordered: false in /mechanisms.",
             )

@@ -27,15 +27,15 @@ def _environment(spec: ExperimentSpec) -> Iterator[Problem]:
         yield Problem(
             pointer="/environment/type",
             code="not_copyable",
-            detail=f"{environment.type} plays in processes whose state cannot be copied, so no turn of it can be "
-            "answered several times.",
+            detail=f"{environment.type} runs in processes whose state cannot be copied, so no turn can be answered "
+            "several times.",
             hint=f"Set branch_controller: none, or an environment that can be copied: {', '.join(others)}.",
         )
     elif spec.sampling.branch_score == "turn" and not environment.facts().rewards_turns:
         yield Problem(
             pointer="/sampling/branch_score",
             code="needs_turn_rewards",
-            detail=f"{environment.type} says what an episode earned, and not what a turn did.",
+            detail=f"{environment.type} rewards episodes, not turns.",
             hint="Set played_out, or an environment that rewards turns: arithmetic, kitchen.",
         )
 
@@ -49,7 +49,7 @@ def _joints(spec: ExperimentSpec) -> Iterator[Problem]:
         yield Problem(
             pointer="/sampling/branch_joint",
             code="nothing_to_cross",
-            detail=f"{spec.environment.type} asks one role at a time, so an answer has no others beside it.",
+            detail=f"{spec.environment.type} queries one role at a time, so there are no joint answers.",
             hint="Set aligned.",
         )
         return
@@ -59,8 +59,8 @@ def _joints(spec: ExperimentSpec) -> Iterator[Problem]:
         yield Problem(
             pointer="/batch/episodes_per_task",
             code="out_of_range",
-            detail=f"cross tries every answer of {together} roles beside all others': {members} members make "
-            f"{members**together} joint answers of a turn, and {MOST_JOINTS} are the most.",
+            detail=f"cross combines every answer of {together} roles: {members} members give {members**together} "
+            f"joint answers per turn; at most {MOST_JOINTS} are allowed.",
             hint=f"Set {most}, or branch_joint: aligned in /sampling.",
         )
 
@@ -78,15 +78,20 @@ def _whole_episodes(spec: ExperimentSpec) -> Iterator[Problem]:
             "/algorithm/shaping/type",
             algorithm.shaping.type,
             ("none", "overlong"),
-            "plays one history, in which most answers of a member have no part",
+            "plays one history, which most answers of a member are not part of",
         ),
-        ("/sampling/keep_members", spec.sampling.keep_members, (None,), "plays one episode, which all members score"),
+        (
+            "/sampling/keep_members",
+            spec.sampling.keep_members,
+            (None,),
+            "plays one episode, which gives all members their scores",
+        ),
         ("/batch/settle", batch.settle, ("group",), "ends all members at once"),
         ("/batch/min_members", batch.min_members, (None,), "finishes all members or none"),
         ("/mechanisms/redundancy/type", mechanisms.redundancy.type, ("none", "extra_groups"), "needs all its members"),
         ("/mechanisms/redundancy/extra_members", extra, (0,), "needs all its members"),
-        ("/mechanisms/parallel/members", parallel.members, (None,), "asks all members at once"),
-        ("/mechanisms/parallel/turns", parallel.turns, ("own",), "asks all members at once"),
+        ("/mechanisms/parallel/members", parallel.members, (None,), "queries all members at once"),
+        ("/mechanisms/parallel/turns", parallel.turns, ("own",), "queries all members at once"),
         ("/reward/type", spec.reward.type, ("environment",), "needs rewards while the episode plays"),
     )
     for pointer, value, legal, why in demands:

@@ -21,7 +21,7 @@ def broken_engine_rules(spec: ExperimentSpec) -> Iterator[Problem]:
         yield Problem(
             pointer="/mechanisms/ordered",
             code="not_with_engine",
-            detail="An ordered run promises bits, and vLLM's depend on what else it computes at the moment.",
+            detail="Ordered runs are bitwise reproducible; vLLM's results depend on the rest of its batch.",
             hint="Set ordered: false, or resources: {engine: torch}.",
         )
     for name in spec.trainable_policies():
@@ -31,8 +31,8 @@ def broken_engine_rules(spec: ExperimentSpec) -> Iterator[Problem]:
             yield Problem(
                 pointer=f"{where}/in_flight",
                 code="not_with_engine",
-                detail=f"vLLM serves each version with attention keys of its own; replies of {name} cannot continue on "
-                "older ones.",
+                detail=f"vLLM keeps a KV cache per version; replies of {name} cannot continue with that of an older "
+                "version.",
                 hint="Set resume, or resources: {engine: torch}.",
             )
 
@@ -47,7 +47,7 @@ def _models(spec: ExperimentSpec) -> Iterator[Problem]:
             yield Problem(
                 pointer=f"/policies/{name}/model/size",
                 code="not_with_engine",
-                detail=f"vLLM computes attention heads of {', '.join(map(str, VLLM_HEAD_DIMS))}; those of size "
+                detail=f"vLLM supports attention heads of {', '.join(map(str, VLLM_HEAD_DIMS))}; those of size "
                 f"{policy.source.size} are {size} wide.",
                 hint=f"Set {fits}, or resources: {{engine: torch}}.",
             )

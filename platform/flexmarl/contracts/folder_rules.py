@@ -53,7 +53,7 @@ def parts_below(path: str, root: str) -> tuple[str, ...] | None:
 def check_root(root: str) -> str:
     """Return an allowed root as it is written. Raises ValueError that says what is legal."""
     if not _parts(root):
-        raise ValueError(f"{root!r} is no folder that can be allowed; name an absolute one below /, without ..")
+        raise ValueError(f"{root!r} cannot be allowed; use an absolute folder below /, without ..")
     return root
 
 

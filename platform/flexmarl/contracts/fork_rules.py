@@ -37,7 +37,7 @@ def _model(policy: str, was: PolicySpec, now: PolicySpec) -> Iterator[Problem]:
 def _tuning(policy: str, was: PolicySpec, now: PolicySpec) -> Iterator[Problem]:
     where = f"/policies/{policy}/tuning"
     if was.tuning.type != now.tuning.type:
-        yield _differs(f"{where}/type", now.tuning.type, was.tuning.type, "what was published is of")
+        yield _differs(f"{where}/type", now.tuning.type, was.tuning.type, "the published weights are of")
         return
     if not (isinstance(was.tuning, Lora) and isinstance(now.tuning, Lora)):
         return
@@ -56,6 +56,6 @@ def _differs(where: str, now: object, was: object, why: str) -> Problem:
     return Problem(
         pointer=where,
         code=INCOMPATIBLE,
-        detail=f"{field} is {now}; {why} {was}, and a run that begins with them keeps it.",
+        detail=f"{field} is {now}; {why} {was}, and a run that starts from them must keep it.",
         hint=f"Set {was}, or start a new run.",
     )

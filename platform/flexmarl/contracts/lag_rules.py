@@ -36,16 +36,16 @@ def _policy(spec: ExperimentSpec, name: str) -> Iterator[Problem]:
         yield Problem(
             pointer=f"{where}/in_flight",
             code="needs_bound",
-            detail=f"{lag.in_flight} lets newer weights end what older ones began, which needs a bound of 1 or more; "
-            f"that of {name} is 0.",
+            detail=f"{lag.in_flight} lets newer weights continue running replies, which needs a bound of 1 or more; "
+            f"the bound of {name} is 0.",
             hint="Set finish, or bound: 1.",
         )
     if lag.in_flight != "finish" and spec.mechanisms.publication.type != "cohort":
         yield Problem(
             pointer=f"{where}/in_flight",
             code="not_with_publication",
-            detail=f"{spec.mechanisms.publication.type} names the weights of a group before they exist, so its replies "
-            f"cannot follow an update; {name} is to {lag.in_flight}.",
+            detail=f"{spec.mechanisms.publication.type} pins the weights of a group before they exist, so its replies "
+            f"cannot follow an update; in_flight of {name} is {lag.in_flight}.",
             hint="Set finish, or publication: cohort.",
         )
     if lag.at_admission == "trained" and (lag.bound == 0 or spec.mechanisms.publication.type != "cohort"):
@@ -54,7 +54,7 @@ def _policy(spec: ExperimentSpec, name: str) -> Iterator[Problem]:
         yield Problem(
             pointer=f"{where}/at_admission",
             code="needs_bound" if strict else "not_with_publication",
-            detail=f"trained counts the groups that are on their way, which needs {what}; "
+            detail=f"at_admission: trained counts groups in flight, which needs {what}; "
             f"{name} has {f'bound {lag.bound}' if strict else spec.mechanisms.publication.type}.",
             hint=f"Set admit, or {'bound: 1' if strict else what}.",
         )
@@ -62,7 +62,7 @@ def _policy(spec: ExperimentSpec, name: str) -> Iterator[Problem]:
         yield Problem(
             pointer=f"{where}/at_cut",
             code="needs_bound",
-            detail=f"At bound 0 no row of {name} is ever older than its step, so {lag.at_cut} would mean nothing.",
+            detail=f"At bound 0 no row of {name} is older than its step, so at_cut: {lag.at_cut} has no effect.",
             hint="Set wait, or bound: 1.",
         )
 
@@ -75,14 +75,14 @@ def _ordered(spec: ExperimentSpec) -> Iterator[Problem]:
             yield Problem(
                 pointer=f"{_record(spec, name)}/bound",
                 code="ordered_is_on_policy",
-                detail="An ordered run promises bits; with a bound above 0 the weights of a group depend on timing.",
+                detail="Ordered runs are bitwise reproducible; with a bound above 0, weights depend on timing.",
                 hint="Set 0, or ordered: false.",
             )
     if spec.mechanisms.redundancy.type != "none":
         yield Problem(
             pointer="/mechanisms/redundancy/type",
             code="ordered_is_on_policy",
-            detail="An ordered run promises bits; which episodes are surplus depends on timing.",
+            detail="Ordered runs are bitwise reproducible; which episodes are surplus depends on timing.",
             hint="Set none, or ordered: false.",
         )
 
@@ -93,7 +93,7 @@ def _redundancy(spec: ExperimentSpec) -> Iterator[Problem]:
         yield Problem(
             pointer="/mechanisms/redundancy/share",
             code="out_of_range",
-            detail=f"A share of a step's groups is proposed beyond them with extra_groups; {redundancy.type} has none.",
+            detail=f"share applies to extra_groups only; the type is {redundancy.type}.",
             hint="Set 0, or type: extra_groups.",
         )
     none = redundancy.type == "none"
@@ -109,14 +109,14 @@ def _redundancy(spec: ExperimentSpec) -> Iterator[Problem]:
         yield Problem(
             pointer="/mechanisms/redundancy/surplus",
             code="members_are_cancelled",
-            detail="A group is compared as a whole, so surplus members cannot outlive it.",
+            detail="A group is compared as a whole, so surplus members cannot continue after it.",
             hint="Set cancel.",
         )
     if redundancy.type == "extra_environments" and redundancy.surplus != "cancel":
         yield Problem(
             pointer="/mechanisms/redundancy/surplus",
             code="members_are_cancelled",
-            detail="A member counts once, so the slower of its two environments is always given up.",
+            detail="A member counts once, so the slower of its two environments is always cancelled.",
             hint="Set cancel.",
         )
     if redundancy.type == "extra_environments" and redundancy.extra > spec.batch.episodes_per_task:
@@ -131,7 +131,7 @@ def _redundancy(spec: ExperimentSpec) -> Iterator[Problem]:
         yield Problem(
             pointer="/mechanisms/redundancy/surplus",
             code="needs_bound",
-            detail=f"Surplus that is trained in a later step needs a bound of 1 or more; that of {strict[0]} is 0.",
+            detail=f"Surplus trained in a later step needs a bound of 1 or more; that of {strict[0]} is 0.",
             hint=f"Set join or cancel, or bound: 1 in {_record(spec, strict[0])}.",
         )
 
@@ -146,7 +146,7 @@ def _paused(spec: ExperimentSpec) -> Iterator[Problem]:
         yield Problem(
             pointer="/mechanisms/redundancy/surplus",
             code="needs_trained",
-            detail="Paused surplus goes on when the next step begins, and that begins before this one is trained: "
+            detail="Paused surplus continues when the next step begins, which is before this step is trained: "
             f"at_admission is {lags[trained[0]].at_admission}.",
             hint=f"Set continue, or at_admission: trained in {_record(spec, trained[0])}.",
         )
@@ -155,7 +155,7 @@ def _paused(spec: ExperimentSpec) -> Iterator[Problem]:
         yield Problem(
             pointer=f"{_record(spec, other)}/in_flight",
             code="not_with_pause",
-            detail="Paused surplus leaves the engines with the tokens it has and goes on under the newest weights; "
-            f"what {other} has in flight at an update is to {lags[other].in_flight}.",
+            detail="Paused surplus leaves the engines with its tokens and continues with the newest weights; "
+            f"in_flight of {other} is {lags[other].in_flight}.",
             hint="Set resume, or surplus: continue in /mechanisms/redundancy.",
         )

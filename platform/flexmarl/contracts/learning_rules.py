@@ -32,7 +32,7 @@ def _reference(spec: ExperimentSpec) -> Iterator[Problem]:
         yield Problem(
             pointer="/algorithm/kl/reference/type",
             code="not_read",
-            detail=f"The reference is {reference.type}, and nothing is compared with it.",
+            detail=f"The reference is {reference.type}, but nothing is compared with it.",
             hint="Set first, or kl.coefficient above 0.",
         )
     steps = spec.budget.train_steps
@@ -42,16 +42,16 @@ def _reference(spec: ExperimentSpec) -> Iterator[Problem]:
         yield Problem(
             pointer="/algorithm/kl/reference/version",
             code="out_of_range",
-            detail=f"Version {reference.version} would be there after step {reference.version}, and the run has "
-            f"{steps}: no step would be compared with it.",
+            detail=f"Version {reference.version} would exist after step {reference.version}, but the run has "
+            f"{steps} steps: no step would be compared with it.",
             hint=f"Set {steps - 1} or less, or the reference first." if steps > 1 else "Set the reference first.",
         )
     if isinstance(reference, RenewedVersion) and reference.every < durability.every:
         yield Problem(
             pointer="/algorithm/kl/reference/every",
             code="out_of_range",
-            detail=f"Steps are taken again from a training state up to {durability.every} versions old, and need the "
-            "reference of each: it must stay at least as long.",
+            detail=f"After a failure, steps are repeated from a training state up to {durability.every} versions old, "
+            "with the reference of each, so it must be kept at least as long.",
             hint=f"Set {durability.every} or more, or a lower every in /mechanisms/durability.",
         )
 
@@ -70,6 +70,6 @@ def _members(spec: ExperimentSpec) -> Iterator[Problem]:
         yield Problem(
             pointer="/batch/episodes_per_task",
             code="needs_peers",
-            detail=f"{comparing[0].strip('/').replace('/', '.')} compares a task's episodes, and one has no peers.",
+            detail=f"{comparing[0].strip('/').replace('/', '.')} compares a task's episodes, so one is not enough.",
             hint="Set 2 or more, or under /algorithm advantage: {type: reinforce}.",
         )

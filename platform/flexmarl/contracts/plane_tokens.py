@@ -64,7 +64,7 @@ def check(secret: str, text: str, run_id: int, now: float) -> PlaneToken:
         raise PlaneRefused(PlaneRefusalCode.UNAUTHORIZED, "the bearer secret or token is missing or wrong")
     if int(parts[1]) != run_id:
         raise PlaneRefused(
-            PlaneRefusalCode.TOKEN_FOREIGN, f"the token is of run {parts[1]}, this child serves {run_id}"
+            PlaneRefusalCode.TOKEN_FOREIGN, f"the token is for run {parts[1]}, this child serves {run_id}"
         )
     if not hmac.compare_digest(mac.encode(), _mac(secret, body).encode()) or parts[2] not in set(Plane):
         raise PlaneRefused(PlaneRefusalCode.UNAUTHORIZED, "the token is not signed by this child's secret")

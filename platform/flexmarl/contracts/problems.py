@@ -79,12 +79,12 @@ def _problem(item: Any, schema: Mapping[str, Any], raw: object) -> Problem:
         if owners:
             chosen = _value(path[:-1], raw)
             kind = chosen.get("type", "the default") if isinstance(chosen, Mapping) else "the default"
-            detail = f"{name} is a setting of {', '.join(owners)}; {kind} does not read it."
+            detail = f"{name} is a setting of {', '.join(owners)}; {kind} does not use it."
             return Problem(pointer=where, code="not_read", detail=detail, hint=f"Remove it, or set type: {owners[0]}.")
         legal = _legal_fields(path[:-1], schema, raw)
         close = nearest(name, legal)
         hint = f"Did you mean {close}?" if close else f"Fields here: {', '.join(legal)}." if legal else "Remove it."
-        return Problem(pointer=where, code="unknown_field", detail=f"{name} is not a field here.", hint=hint)
+        return Problem(pointer=where, code="unknown_field", detail=f"{name} is not a known field.", hint=hint)
     if kind in _BOUNDS:
         key, words = _BOUNDS[kind]
         bound = context[key]
@@ -99,7 +99,7 @@ def _problem(item: Any, schema: Mapping[str, Any], raw: object) -> Problem:
         return Problem(
             pointer=where + ("/type" if kind == "union_tag_invalid" else ""),
             code="unknown_value",
-            detail=f"{name} does not know {context.get('tag', item['input'])!r}.",
+            detail=f"{name} cannot be {context.get('tag', item['input'])!r}.",
             hint=f"Legal values: {legal_text}.",
         )
     if kind == "string_pattern_mismatch":
@@ -123,7 +123,7 @@ def _legal(node: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
     """Return a legal value of a field: an example of its own, its only words, or one of its type."""
     tags = node.get("discriminator", {}).get("mapping", {})
     if tags:
-        return f"Its type is one of: {', '.join(tags)}."
+        return f"Set type to one of: {', '.join(tags)}."
     node = variant(node, None, schema)
     if node.get("examples"):
         return f"Write it like {node['examples'][0]}."
@@ -140,8 +140,8 @@ def _legal(node: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
         "integer": f"Set a whole number, for example {1 if bound is None else bound}.",
         "number": f"Set a number, for example {1 if bound is None else bound}.",
         "boolean": "Set true or false.",
-        "string": "Write a text of one character or more." if node.get("minLength") else "Write a text.",
-        "array": "Write a list, such as [0].",
+        "string": "Set a text of at least one character." if node.get("minLength") else "Set a text.",
+        "array": "Set a list, such as [0].",
     }
     return words.get(str(node.get("type")), "")
 
@@ -149,8 +149,8 @@ def _legal(node: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
 def _words_of(pattern: str) -> str:
     """Return what a pattern asks for."""
     if pattern == NAME:
-        return "Lower-case letters, digits and underscore, a letter first, at most 32."
-    return f"Its pattern is {pattern}."
+        return "Use at most 32 lower-case letters, digits and underscores, beginning with a letter."
+    return f"It must match {pattern}."
 
 
 def _document_path(loc: tuple[int | str, ...], raw: object, *, missing: bool) -> list[int | str]:

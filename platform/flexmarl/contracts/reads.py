@@ -146,7 +146,7 @@ def unread(spec: ExperimentSpec) -> Iterator[Problem]:
                 pointer=pointer,
                 code="not_read",
                 detail=f"{name} is {_said(value)}, and {chosen if kind == 'type' else f'{kind} {chosen}'} "
-                "does not read it.",
+                "does not use it.",
                 hint="Remove it." if default is None else f"Remove it, or set {_said(default)}.",
             )
 

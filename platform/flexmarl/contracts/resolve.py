@@ -182,9 +182,9 @@ def _lookup(known: Mapping[str, Any], name: str, where: str) -> Any:
 def _validate(document: dict[str, Any]) -> ExperimentSpec:
     endless = [where for where, value in leaves(document) if isinstance(value, float) and not isfinite(value)]
     if endless:
-        hint = "Write a finite number, for example 1."
+        hint = "Set a finite number, for example 1."
         raise SpecProblems(
-            [Problem(pointer=where, code="invalid", detail="This is no finite number.", hint=hint) for where in endless]
+            [Problem(pointer=where, code="invalid", detail="The number is not finite.", hint=hint) for where in endless]
         )
     try:
         return ExperimentSpec.model_validate(document)

@@ -22,7 +22,7 @@ def reward_rules(spec: ExperimentSpec) -> Iterator[Problem]:
         yield Problem(
             pointer="/algorithm/advantage/per_turn",
             code="needs_environment_reward",
-            detail=f"per_turn compares rewards of turns, but {reward.type} gives an episode one for the whole.",
+            detail=f"per_turn compares rewards of turns, but {reward.type} rewards whole episodes.",
             hint="Set false, or reward.type: environment.",
         )
     if reward.wait_s < reward.timeout_s:
@@ -51,7 +51,7 @@ def unknown_function(reward: RewardSpec, installed: Collection[str]) -> list[Pro
         Problem(
             pointer="/reward/name",
             code="unknown_value",
-            detail=f"No entry point of {FUNCTIONS} is called {reward.name}.",
+            detail=f"{FUNCTIONS} has no entry point named {reward.name}.",
             hint=f"Did you mean {close}? {known}" if close else f"{known} Other types need none: brevity, service.",
         )
     ]

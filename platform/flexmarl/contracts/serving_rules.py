@@ -19,8 +19,8 @@ def serving_rules(spec: ExperimentSpec) -> Iterator[Problem]:
         yield Problem(
             pointer="/mechanisms/mover/type",
             code="needs_one_version",
-            detail="An engine that serves two versions takes newer weights beside what is left of older ones, so "
-            "nothing is gained by gathering that.",
+            detail="An engine that serves two versions loads newer weights while older replies finish, so repacking "
+            "these gains nothing.",
             hint="Set static, or engine_versions: 1 in /resources.",
         )
 
@@ -35,16 +35,16 @@ def _lag(spec: ExperimentSpec) -> Iterator[Problem]:
             yield Problem(
                 pointer=f"{where}/bound",
                 code="needs_bound",
-                detail="Engines that take newer weights each at its own time play groups of several versions at once; "
-                f"{name} has bound 0.",
+                detail="With one version per engine, groups of several versions are played at once; the bound of "
+                f"{name} is 0.",
                 hint=f"Set 1 or more, or {_TWO}.",
             )
         elif lag.in_flight != "finish":
             yield Problem(
                 pointer=f"{where}/in_flight",
                 code="not_with_one_version",
-                detail="An engine that serves one version plays its groups to the end before it takes another; "
-                f"those of {name} are to {lag.in_flight}.",
+                detail="An engine that serves one version finishes its groups before it loads another; in_flight of "
+                f"{name} is {lag.in_flight}.",
                 hint=f"Set finish, or {_TWO}.",
             )
 
@@ -55,31 +55,31 @@ def _mechanisms(spec: ExperimentSpec) -> Iterator[Problem]:
         (
             "/mechanisms/publication/type",
             mechanisms.publication.type != "cohort",
-            f"{mechanisms.publication.type} names the weights of a group before an engine has them.",
+            f"{mechanisms.publication.type} pins the weights of a group before an engine has them.",
             "cohort",
         ),
         (
             "/mechanisms/redundancy/surplus",
             mechanisms.redundancy.type == "extra_groups" and mechanisms.redundancy.surplus in GOES_ON,
-            "Groups that go on for the next step keep the weights they began with, and their engines with them.",
+            "Groups that continue for the next step keep their weights, and so do their engines.",
             "cancel",
         ),
         (
             "/mechanisms/allocation/type",
             mechanisms.allocation.type == "colocated",
-            "Engines that share devices with trainers take newer weights all at once, when they wake.",
+            "Engines that share devices with trainers load newer weights together, when they wake.",
             "agent_centric",
         ),
         (
             "/resources/engine_policies",
             resources.has_places(len(spec.policies)),
-            "An engine that plays a group to its end must hold every policy that the group asks.",
+            "An engine that plays a group to its end must hold every policy of the group.",
             "null",
         ),
         (
             "/mechanisms/mover/type",
             mechanisms.mover.type == "demand",
-            "Places move between policies where engines cannot hold all of them; these hold all.",
+            "Slots move between policies only if engines cannot hold all of them; these engines hold all.",
             "repack",
         ),
     )

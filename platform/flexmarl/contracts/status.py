@@ -70,10 +70,10 @@ def shown_status(status: str, reason: str) -> str:
     return STOPPED if stopped else str(status)
 
 
-MEMORY_NEXT = "free memory on that host, let it serve fewer devices, or choose a smaller model or shorter replies"
+MEMORY_NEXT = "free memory on that host, use fewer devices there, or choose a smaller model or shorter replies"
 """What helps where memory ran out, whoever lacked it."""
 
-SPACE_NEXT = "free some space there; the run then goes on by itself"
+SPACE_NEXT = "free some space there; the run then continues automatically"
 """What helps where a disk is full."""
 
 TERMINAL: frozenset[RunStatus] = frozenset(

@@ -29,9 +29,9 @@ def _readiness(spec: ExperimentSpec) -> Iterator[Problem]:
             yield Problem(
                 pointer="/mechanisms/trainer_protocol",
                 code="needs_batch",
-                detail=f"{protocol} takes gradients while the cohort still plays, and the plug-in at {where} needs "
-                "the whole batch first.",
-                hint="Set batch, or choose a plug-in that needs no more than the group, such as grpo.",
+                detail=f"{protocol} computes gradients while the cohort is still playing, but the plug-in at {where} "
+                "needs the whole batch first.",
+                hint="Set batch, or choose a plug-in that needs only the group, such as grpo.",
             )
 
 
@@ -50,7 +50,7 @@ def _mini_batches(spec: ExperimentSpec) -> Iterator[Problem]:
         yield Problem(
             pointer="/batch/min_rows",
             code="not_with_mini_batch",
-            detail="mini_batch steps on every slice of the cohort; nothing is carried into the next one.",
+            detail="mini_batch steps on every slice of the cohort; no gradient is carried into the next cohort.",
             hint="Set 1, or the protocol micro_batch.",
         )
 
@@ -84,28 +84,28 @@ def _clock(spec: ExperimentSpec) -> Iterator[Problem]:
         yield Problem(
             pointer="/mechanisms/trainer_protocol",
             code="not_with_policy_clock",
-            detail="A policy's own clock counts rows as they are accumulated while the cohort plays.",
+            detail="policy_clock counts rows as they are accumulated while the cohort is playing.",
             hint="Set micro_batch or per_group.",
         )
     if mechanisms.publication.type != "cohort":
         yield Problem(
             pointer="/mechanisms/publication/type",
             code="not_with_policy_clock",
-            detail="With a clock per policy, which version serves next is only known when the cohort is settled.",
+            detail="With policy_clock, the next served version is known only when the cohort is settled.",
             hint="Set cohort.",
         )
     if spec.batch.min_rows == 1:
         yield Problem(
             pointer="/batch/min_rows",
             code="needs_min_rows",
-            detail="A policy's own clock steps as soon as it has min_rows rows, which is 1 here.",
+            detail="policy_clock steps as soon as min_rows rows are accumulated, which is 1 here.",
             hint="Set the rows of a policy's step, such as half the rows of a cohort.",
         )
     if mechanisms.ordered:
         yield Problem(
             pointer="/mechanisms/ordered",
             code="not_with_policy_clock",
-            detail="A policy's own clock depends on the order of arrival, which ordered runs exclude.",
+            detail="policy_clock depends on the order of arrival, which ordered runs exclude.",
             hint="Set false.",
         )
 
@@ -132,14 +132,14 @@ def _settle(spec: ExperimentSpec) -> Iterator[Problem]:
             yield Problem(
                 pointer="/batch/settle",
                 code="needs_group",
-                detail=f"Episodes settle one by one, and the plug-in at {where} needs the whole {need}.",
-                hint="Set group, or plug-ins that need no more than the episode, such as reinforce and no filter.",
+                detail=f"Episodes settle one by one, but the plug-in at {where} needs the whole {need}.",
+                hint="Set group, or choose plug-ins that need only the episode, such as reinforce and no filter.",
             )
     for pointer, what in _whole_groups(spec):
         yield Problem(
             pointer=pointer,
             code="not_with_settle_episode",
-            detail=f"Episodes settle one by one, and {what} speaks of whole groups.",
+            detail=f"Episodes settle one by one, but {what} applies to whole groups.",
             hint="Remove it, or settle: group in /batch.",
         )
 

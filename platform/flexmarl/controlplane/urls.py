@@ -11,6 +11,7 @@ from flexmarl.controlplane.common.api.exceptions import unknown_path
 
 urlpatterns = [
     path("admin/login/", RedirectView.as_view(pattern_name="webui:sign_in", query_string=True)),  # one door
+    path("admin/password_change/", RedirectView.as_view(pattern_name="webui:profile")),  # which limits and records it
     path("admin/", admin.site.urls),
     path("api/v1/", include("flexmarl.controlplane.api")),
     re_path(r"^api(?:/(?P<path>.*))?$", unknown_path),

@@ -31,7 +31,7 @@ class Level(StrEnum):
 
 
 _WORDS = {
-    Level.FULL: ("is full", "runs wait, and everything goes on by itself once there is space"),
+    Level.FULL: ("is full", "runs wait and continue automatically once there is space"),
     Level.LOW: ("is nearly full", "without space, runs wait"),
 }
 
@@ -122,7 +122,7 @@ def describe(home: Path) -> str:
     if found.level is Level.OK:
         return ""
     word, then = _WORDS[found.level]
-    room = f"{in_words(found.free)} of {in_words(found.total)} free" if found.nodes else "no more files can be made"
+    room = f"{in_words(found.free)} of {in_words(found.total)} free" if found.nodes else "no more files can be created"
     held = ", ".join(f"{share.name} {in_words(share.bytes)}" for share in shares(home)[:MOST_NAMED])
     takers = f" The data folder takes: {held}." if held else ""
     return f"The disk of the data folder {word}: {room}.{takers} {ADVICE}; {then}."

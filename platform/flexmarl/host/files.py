@@ -49,11 +49,16 @@ def write_durably(path: Path, pieces: Sequence[memoryview | bytes], mode: int = 
 
 def sync_folder(folder: Path) -> None:
     """Force the names of a folder to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    _flush(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def sync_tree(folder: Path) -> None:
+    """Force every file below a folder to the disk, and the names in it and in each folder below."""
+    for place, _, names in os.walk(folder):
+        for path in (Path(place, name) for name in names):
+            if not path.is_symlink():
+                _flush(path, os.O_RDONLY | os.O_CLOEXEC)
+        sync_folder(Path(place))
 
 
 def drain(descriptor: int, pieces: Sequence[memoryview | bytes]) -> None:
@@ -92,5 +97,13 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except ValueError as error:
         raise UnreadableFileError(path, f"is damaged: {error}") from error
     if not isinstance(value, dict):
-        raise UnreadableFileError(path, "is damaged: it holds no JSON object")
+        raise UnreadableFileError(path, "is damaged: it is not a JSON object")
     return value
+
+
+def _flush(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

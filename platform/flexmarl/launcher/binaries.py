@@ -2,7 +2,8 @@
 
 As root the servers run as `nobody`. When a folder above the Python environment is closed to that account, the
 executables are copied once to a folder of ours in the system's temporary directory. Invariant: that folder is owned by
-us and writable by nobody else, or it is not used; no existing folder is opened up.
+us and writable by nobody else, or it is not used; no existing folder is opened up. It gets its name when all of it is
+on the disk: a power loss leaves no half of a server for the next start.
 """
 
 import importlib.util
@@ -15,6 +16,7 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
+from flexmarl.host.files import sync_folder, sync_tree
 from flexmarl.launcher.errors import LaunchError
 from flexmarl.launcher.processes import Account
 
@@ -61,6 +63,7 @@ def copied(sources: list[Path], label: str) -> Path:
         else:
             shutil.copy2(source, fresh / source.name)
     fresh.chmod(0o755)
+    sync_tree(fresh)
     try:
         fresh.rename(target)
     except OSError:
@@ -69,6 +72,7 @@ def copied(sources: list[Path], label: str) -> Path:
             shutil.rmtree(fresh)
             return target
         return fresh
+    sync_folder(target.parent)
     return target
 
 

@@ -17,7 +17,7 @@ class AlreadyRunning(LaunchError):
         then = (
             f"pid {pid}; stop it with: kill {pid}"
             if pid
-            else f"by a process that is not visible here; see: lslocks | grep {lock}"
+            else f"by a process that is not visible from here; see: lslocks | grep {lock}"
         )
         super().__init__(f"{where}, {then}")
         self.url = url

@@ -40,7 +40,7 @@ class Home:
                 folder.chmod(0o700)
         except PermissionError as error:
             raise LaunchError(
-                f"cannot use {self.root} ({error.strerror}); it belongs to another account, so set FLEXMARL_HOME to a"
+                f"cannot use {self.root} ({error.strerror}); it belongs to another account; set FLEXMARL_HOME to a"
                 " folder of your own"
             ) from None
 
@@ -74,7 +74,7 @@ class Home:
         text = f"{what}; nothing was changed. Restore it from a backup of {self.root}"
         if (self.root / "postgres" / "data").exists():
             return f"{text}, or move {self.root / 'postgres'} and {SECRETS} away to start with an empty database"
-        return f"{text}, or remove it: there is no database here that needs it"
+        return f"{text}, or remove it: no database here needs it"
 
     def open_log(self, name: str) -> int:
         """Return a descriptor that appends to the log of one process; the caller closes it. Never raises."""

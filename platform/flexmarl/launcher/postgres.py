@@ -29,6 +29,8 @@ USER = "flexmarl"
 DATABASE = "flexmarl"
 START_S = 60.0
 """Recovery after a crash replays at most max_wal_size."""
+STATEMENT_S = 60.0
+"""Longest statement of the launcher: it makes a database, which copies a few megabytes."""
 SHARED_MEMORY_GONE_S = 10.0
 """Backends of a killed postmaster leave within this time."""
 
@@ -119,7 +121,7 @@ class EmbeddedPostgres(Service):
         if held != major:
             raise LaunchError(
                 f"{self.data} holds data of PostgreSQL {held} and the installed server is {major}; dump it with the old"
-                f" version, or move {self.folder} away to start anew"
+                f" version, or move {self.folder} away to start with an empty database"
             )
 
     def _run(self, install: Path) -> None:
@@ -161,20 +163,24 @@ class EmbeddedPostgres(Service):
         finally:
             os.close(log)
 
+    def _connect(self) -> psycopg.Connection:
+        options = f"-c statement_timeout={STATEMENT_S:g}s"
+        return psycopg.connect(self.url_of("postgres"), autocommit=True, connect_timeout=2, options=options)
+
     def _answers(self) -> bool:
         try:
-            psycopg.connect(self.url_of("postgres"), connect_timeout=2).close()
+            self._connect().close()
         except psycopg.OperationalError as error:
             if "password authentication failed" in str(error):
                 raise LaunchError(
-                    f"{self.home.root / 'secrets.json'} does not fit the data in {self.data}; restore the file, or move"
-                    f" {self.folder} away to start anew"
+                    f"{self.home.root / 'secrets.json'} does not match the data in {self.data}; restore the file, or"
+                    f" move {self.folder} away to start with an empty database"
                 ) from None
             return False
         return True
 
     def _create_database(self) -> None:
-        with psycopg.connect(self.url_of("postgres"), autocommit=True) as connection:
+        with self._connect() as connection:
             known = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone()
             if known is None:
                 connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))

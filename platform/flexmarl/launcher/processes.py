@@ -48,7 +48,7 @@ def refuse_nameless(uid: int) -> None:
         pwd.getpwuid(uid)
     except KeyError:
         raise LaunchError(
-            f"user id {uid} has no name here, which PostgreSQL asks for; run as a named account, or set DATABASE_URL"
+            f"user id {uid} has no name, which PostgreSQL requires; run as a named account, or set DATABASE_URL"
         ) from None
 
 

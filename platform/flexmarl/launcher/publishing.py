@@ -1,18 +1,18 @@
-"""The supervisor's two outputs, which a full disk must not turn into its end: its log, and what `up.json` says.
+"""The supervisor's outputs, which a full disk must not turn into its end: its log, and what it tells others in files.
 
-Invariant: neither raises. What could not be written is written once it can be: `up.json` in a later round, and the log
-says how many lines it lacks.
+Invariant: none of them raises. What could not be written is written once it can be: a file in a later round, and the
+log says how many lines it lacks.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TextIO, cast
 
 import structlog
 
 from flexmarl.host.output import Unfailing
 from flexmarl.launcher.home import Home
-from flexmarl.launcher.state import Record, write_state
+from flexmarl.launcher.state import Record, publish_environment, write_state
 
 
 def supervisor_log(home: Home) -> structlog.typing.FilteringBoundLogger:
@@ -29,26 +29,47 @@ def supervisor_log(home: Home) -> structlog.typing.FilteringBoundLogger:
     return log
 
 
+class _Kept:
+    """A file that says what is wanted, written when that differs from what was written last."""
+
+    def __init__(self, name: str, log: structlog.typing.FilteringBoundLogger) -> None:
+        self._name, self._log = name, log
+        self._written: object = None
+        self._failing = False
+
+    def put(self, wanted: object, write: Callable[[], None]) -> None:
+        """Make the file say this. Called in every round, so a failure is made good as soon as it can be."""
+        if wanted == self._written:
+            return
+        try:
+            write()
+        except OSError as error:
+            if not self._failing:
+                self._log.error(f"{self._name} not written", reason=str(error))
+            self._failing = True
+            return
+        self._written, self._failing = wanted, False
+
+
 class Publisher:
-    """`up.json` of one launch, written when it differs from what was written last."""
+    """`up.json` and `run/environment.json` of one launch."""
 
     def __init__(self, home: Home, launch: str, log: structlog.typing.FilteringBoundLogger) -> None:
         self._home, self._launch, self.log = home, launch, log
         self.ready = False
         """Whether the address was announced."""
-        self._written: object = None
-        self._failing = False
+        self._state, self._addresses = _Kept("up.json", log), _Kept("environment.json", log)
 
     def publish(self, url: str, records: list[Record], refused: Mapping[str, str]) -> None:
-        """Make the file say this. Called in every round, so a failure is made good as soon as it can be."""
-        wanted = (url, self.ready, list(records), dict(refused))
-        if wanted == self._written:
-            return
-        try:
-            write_state(self._home, launch=self._launch, url=url, ready=self.ready, records=records, refused=refused)
-        except OSError as error:
-            if not self._failing:
-                self.log.error("up.json not written", reason=str(error))
-            self._failing = True
-            return
-        self._written, self._failing = wanted, False
+        """Say which processes run, and where."""
+        ready = self.ready
+        self._state.put(
+            (url, ready, list(records), dict(refused)),
+            lambda: write_state(
+                self._home, launch=self._launch, url=url, ready=ready, records=records, refused=refused
+            ),
+        )
+
+    def publish_environment(self, environment: Mapping[str, str]) -> None:
+        """Say at which addresses other commands of the same owner find the services."""
+        self._addresses.put(dict(environment), lambda: publish_environment(self._home, environment))

@@ -46,7 +46,9 @@ class Service:
             return str(folder)
         if sys.platform.startswith("linux"):
             return "/proc/self/cwd"
-        raise LaunchError(f"the account nobody cannot enter {folder}; set FLEXMARL_HOME to a folder it can enter")
+        raise LaunchError(
+            f"the account nobody cannot access {folder}; set FLEXMARL_HOME to a folder that it can access"
+        )
 
     def alive(self) -> bool:
         """Tell whether our process runs."""
@@ -56,7 +58,7 @@ class Service:
         """Return the last lines the service wrote, joined, for an error text."""
         path = self.home.logs / f"{self.name}.log"
         lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
-        return " | ".join(lines[-TAIL_LINES:]) or "it wrote nothing"
+        return " | ".join(lines[-TAIL_LINES:]) or "no output"
 
     def environment(self) -> dict[str, str]:
         """Return the little a server needs; our secrets are not in it."""

@@ -30,7 +30,6 @@ from flexmarl.launcher.state import (
     HomeLock,
     clear_state,
     end_left_overs,
-    publish_environment,
 )
 from flexmarl.launcher.supervisor import ROUND_S, Signals, StopAsked, Supervisor, wait_for
 from flexmarl.launcher.upkeep import Upkeep
@@ -137,7 +136,7 @@ class Up:
         self.environment = {**environment, LAUNCH_VARIABLE: self.launch}
         if self.supervisor and self.supervisor.environment != self.environment:
             self.supervisor.replace_all(self.environment)
-        publish_environment(self.home, {name: self.environment[name] for name in PUBLISHED})
+        self._publish()
 
     def _step(self, *command: str) -> dict[str, str]:
         """Run a management command to its end and return the JSON object in its last line of output."""
@@ -165,7 +164,7 @@ class Up:
     def _last_line_of(self, name: str) -> str:
         with contextlib.suppress(OSError):
             lines = (self.home.logs / f"{name}.log").read_text(errors="replace").strip().splitlines()
-            return lines[-1] if lines else "it printed nothing"
+            return lines[-1] if lines else "no output"
         return "its log could not be written"
 
     def _log_of(self, name: str) -> str:
@@ -198,6 +197,8 @@ class Up:
         records = self.supervisor.records() if self.supervisor else []
         refused = self.supervisor.refused() if self.supervisor else {}
         self.publisher.publish(url_of(self.options.host, self.port), records, refused)
+        if self.environment:
+            self.publisher.publish_environment({name: self.environment[name] for name in PUBLISHED})
 
     def _tell_admin(self, first: dict[str, str]) -> None:
         """Say the first admin's password as soon as it is made: whatever ends this start, it has been seen."""
@@ -206,9 +207,7 @@ class Up:
             return
         change = f"FLEXMARL_HOME={shlex.quote(str(self.home.root))} {sys.executable} manage.py changepassword"
         if name := first.get("username"):
-            self.say(
-                f"Nobody has signed in as {name} yet; if you do not have its password, set one with: {change} {name}"
-            )
+            self.say(f"No sign-in as {name} yet; if you do not have its password, set one with: {change} {name}")
         else:
             self.say(f"Sign in with your account; set a lost password with: {change} NAME")
 
@@ -216,9 +215,11 @@ class Up:
         url = url_of(self.options.host, self.port)
         for child in self.supervisor.children if self.supervisor else []:
             if child.state is State.WAITING:
-                self.say(f"{child.spec.name} exited immediately and is restarted; see {self._log_of(child.spec.name)}")
+                self.say(
+                    f"{child.spec.name} exited immediately and is being restarted; see {self._log_of(child.spec.name)}"
+                )
             elif child.state is State.REFUSED:
-                self.say(f"{child.spec.name} does not run: {child.refusal}")
+                self.say(f"{child.spec.name} is not running: {child.refusal}")
         self.say(f"Data and logs: {self.home.root}")
         self.publisher.ready = True
         self.say(f"FlexMARL runs at {url}   (up in {seconds:.1f} s; Ctrl-C stops it)")

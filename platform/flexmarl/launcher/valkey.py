@@ -79,7 +79,7 @@ class EmbeddedValkey(Service):
         return self._watch.judge(Look(now, beat, self._usage.busy(self.process.pid)))
 
     def kill(self) -> None:
-        """End a server that hangs; its file was synced within the last second."""
+        """End a server that hangs; nothing that it holds is missed."""
         if self.process is not None:
             end(self.process, [])
             self.process = None

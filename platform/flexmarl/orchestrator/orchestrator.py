@@ -246,7 +246,7 @@ def _explain(ctx: Context) -> None:
         if "devices" in state.outstanding:
             state.reason, state.reason_text = RunReason.WAITING_FOR_DEVICES, "waiting for devices"
         elif all(lease.incarnation for lease in working):
-            state.reason, state.reason_text = RunReason.BINDING_POLICIES, "making or loading the policies"
+            state.reason, state.reason_text = RunReason.BINDING_POLICIES, "creating or loading the policies"
         return
     if state.status is not RunStatus.RUNNING:
         return
@@ -254,7 +254,7 @@ def _explain(ctx: Context) -> None:
     if gone is not None:
         engine = gone.use is DeviceUse.ENGINE
         state.reason = RunReason.RECOVERING_ENGINE if engine else RunReason.RECOVERING_TRAINER
-        state.reason_text = f"{gone.use} on {gone.device_id} starts again"
+        state.reason_text = f"{gone.use} on {gone.device_id} restarts"
     elif "devices" in state.outstanding:
         text = "waiting for a device to replace a lost one" if working else "waiting for devices again"
         state.reason, state.reason_text = RunReason.WAITING_FOR_DEVICES, text

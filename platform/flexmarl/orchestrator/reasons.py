@@ -47,10 +47,10 @@ def _request(state: RunState, command: RequestDevices) -> str:
     if command.replaces:
         lease = state.leases.get(command.replaces)
         where = lease.device_id if lease is not None else f"lease {command.replaces}"
-        return f"{where} is wanted back; the run works on with it until another device is ready"
+        return f"{where} is recalled; the run keeps using it until another device is ready"
     trainers = command.trainers + command.beside
     missing = [_count(n, use) for n, use in ((command.engines, "engine"), (trainers, "trainer")) if n]
-    return f"the run lacks {' and '.join(missing)}, all or none"
+    return f"the run lacks {' and '.join(missing)}; they are granted together"
 
 
 def _host(state: RunState, command: HostLease) -> str:
@@ -61,12 +61,12 @@ def _host(state: RunState, command: HostLease) -> str:
 def _release(state: RunState, command: ReleaseLease) -> str:
     lease = state.leases.get(command.lease_id)
     if lease is not None and lease.recalled:
-        return f"{lease.device_id} is wanted back: {lease.recalled}"
+        return f"{lease.device_id} is recalled: {lease.recalled}"
     if lease is not None and lease.replaces:
-        return f"{lease.device_id} stood by for a lease that may stay or is gone"
+        return f"{lease.device_id} was the replacement of a lease that stays or has ended"
     if state.rest.frozen and state.status not in TERMINAL | {RunStatus.PAUSED, RunStatus.PAUSING}:
-        return f"a part of the run's devices is lost for good, and others can go on with {_where(lease)}"
-    return f"the run is {state.status} and needs no device of it"
+        return f"a part of the run's devices is permanently lost, and other runs can use {_where(lease)}"
+    return f"the run is {state.status} and no longer needs the device"
 
 
 def _where(lease: LeaseState | None) -> str:
@@ -78,15 +78,15 @@ def _play(state: RunState, command: PlayGroups) -> str:
     if command.origin is Origin.EVAL:
         return f"evaluation after step {command.cohort}: {groups} under {_vector(command)}"
     verb = "is" if len(command.groups) == 1 else "are"
-    where = f", given to {_where(state.leases[command.engine])}" if command.engine in state.leases else ""
+    where = f", assigned to {_where(state.leases[command.engine])}" if command.engine in state.leases else ""
     return f"{groups} of step {command.cohort + 1} {verb} open, pinned to {_vector(command)}{where}"
 
 
 def _hold(state: RunState, command: HoldGroups) -> str:
     what = f"the surplus in {_count(len(command.commands), 'command')}"
     if command.hold:
-        return f"step {state.step + 1} has its groups: {what} stands still until it is trained"
-    return f"{what} goes on: step {state.step + 1} begins"
+        return f"step {state.step + 1} has its groups: {what} is suspended until it is trained"
+    return f"{what} continues: step {state.step + 1} begins"
 
 
 def _vector(command: PlayGroups) -> str:
@@ -99,28 +99,28 @@ def _bind(state: RunState, command: BindPolicy) -> str:
     if command.version is None:
         return f"{command.policy} has no version yet"
     if command.resume:
-        return f"{command.policy} has something to do: it goes on at v{command.version} with what it had gathered"
-    return f"no trainer holds {command.policy}: it starts again from v{command.version}, the newest committed one"
+        return f"{command.policy} has work: it continues at v{command.version} with its accumulated gradients"
+    return f"no trainer holds {command.policy}: it restarts from v{command.version}, the newest committed version"
 
 
 def _suspend(state: RunState, command: SuspendPolicy) -> str:
     lease = state.leases.get(command.lease_id)
     where = f"lease {command.lease_id}" if lease is None else lease.device_id
     if lease is not None and lease.beside and state.hand == "engines":
-        return f"the engine on {where} is to wake"
-    return f"{where} is wanted for another policy than {command.policy}"
+        return f"the engine on {where} must wake"
+    return f"{where} is needed for another policy than {command.policy}"
 
 
 def _vacate(state: RunState, command: VacateTrainer) -> str:
-    return f"the engine on {_where(state.leases.get(command.lease_id))} is to wake"
+    return f"the engine on {_where(state.leases.get(command.lease_id))} must wake"
 
 
 def _sleep(state: RunState, command: SleepEngine) -> str:
-    return f"nothing plays any more, and the trainer on {_where(state.leases.get(command.lease_id))} has work"
+    return f"no episode is playing, and the trainer on {_where(state.leases.get(command.lease_id))} has work"
 
 
 def _wake(state: RunState, command: WakeEngine) -> str:
-    return f"the trainer on {_where(state.leases.get(command.lease_id))} holds nothing any more"
+    return f"the trainer on {_where(state.leases.get(command.lease_id))} holds no policy"
 
 
 def _join(state: RunState, command: JoinGang) -> str:
@@ -153,12 +153,12 @@ def _load(state: RunState, command: LoadWeights) -> str:
 def _unload(state: RunState, command: UnloadPolicy) -> str:
     lease = state.leases.get(command.lease_id)
     if lease is not None and command.to:
-        return f"what {lease.device_id} plays goes on at {_where(state.leases.get(command.to))}: it takes others"
+        return f"replies of {lease.device_id} continue at {_where(state.leases.get(command.to))}; it loads new weights"
     if lease is None:
-        return f"lease {command.lease_id} serves {command.policy} no more"
+        return f"lease {command.lease_id} no longer serves {command.policy}"
     if not lease.serves:
-        return f"{lease.device_id} serves this version of {command.policy} no more"
-    return f"{lease.device_id} serves {', '.join(lease.serves)} and {command.policy} no more"
+        return f"{lease.device_id} no longer serves this version of {command.policy}"
+    return f"{lease.device_id} serves {', '.join(lease.serves)} and no longer {command.policy}"
 
 
 def _checkpoint(state: RunState, command: WriteCheckpoint) -> str:

@@ -33,9 +33,9 @@ def examine(scenario: Scenario) -> tuple[Report, list[Finding]]:
 
 def _play(scenario: Scenario, watch: Callable[[Cluster], None]) -> Report:
     if scenario.spec.sampling.branches:
-        raise SimulationError("Members that branch are not simulated; set sampling.branch_controller: none.")
+        raise SimulationError("Branching members are not simulated; set sampling.branch_controller: none.")
     if scenario.granularity == "episode" and isinstance(scenario.workload, RecordedWorkload):
-        raise SimulationError("A record is played turn by turn; set granularity: turn.")
+        raise SimulationError("A recorded load needs granularity: turn.")
     scenario = long_enough(scenario)
     _check_granularity(scenario)
     cluster, wanted = alone(scenario), scenario.warm_up + scenario.steps
@@ -46,7 +46,7 @@ def _play(scenario: Scenario, watch: Callable[[Cluster], None]) -> Report:
         if stands or not cluster.clock.play():
             state = driver.core.state
             raise SimulationError(
-                f"After {cluster.clock.now:.0f} s nothing is left to happen; {len(done)} of {wanted} steps are done "
+                f"After {cluster.clock.now:.0f} s no events are left; {len(done)} of {wanted} steps are done "
                 f"and the run is {state.status}: {state.reason_text}"
             )
         if driver.ended and len(done) < wanted:

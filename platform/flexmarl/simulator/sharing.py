@@ -41,11 +41,9 @@ class Arrival(Strict):
     @classmethod
     def _without_faults(cls, scenario: Scenario) -> Scenario:
         if scenario.faults != Faults():
-            raise broken_at(("faults",), "runs that share a pool are simulated without faults: leave `faults` out")
+            raise broken_at(("faults",), "runs that share a pool are simulated without faults: remove `faults`")
         if scenario.spec.sampling.branches:
-            raise broken_at(
-                ("spec", "sampling", "branch_controller"), "members that branch are not simulated: set none"
-            )
+            raise broken_at(("spec", "sampling", "branch_controller"), "branching members are not simulated: set none")
         return scenario
 
 
@@ -72,7 +70,7 @@ class SharedPools(Strict):
         names = [run.name for run in self.runs]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise broken_at(("runs",), f"two are called {twice}; each needs a name of its own")
+            raise broken_at(("runs",), f"two runs are named {twice}; each needs its own name")
         return self
 
 
@@ -137,7 +135,7 @@ def _composed(number: int, run: dict[str, Any]) -> dict[str, Any]:
     workload, preset = run.pop("workload", "hub"), run.pop("preset", "flexmarl")
     changes = run.pop("changes", {})
     if not isinstance(changes, Mapping):
-        detail, hint = f"{changes!r} is no mapping.", "Write it like {steps: 4, spec: {...}}."
+        detail, hint = f"{changes!r} is not a mapping.", "Write it like {steps: 4, spec: {...}}."
         raise SpecProblems([Problem(pointer=f"/runs/{number}/changes", code="wrong_type", detail=detail, hint=hint)])
     try:
         return {**run, "scenario": compose(workload, preset, changes)}
@@ -165,7 +163,7 @@ def simulate_pool(shared: SharedPools) -> PoolReport:
             break
         moved = max([moved, *(c.log.stepped[-1] for c in clusters if c.log.stepped)])
     if not any(cluster.log.stepped for cluster in clusters):
-        raise SimulationError(f"No run made a step: {'; '.join(_says(cluster, pool) for cluster in clusters)}")
+        raise SimulationError(f"No run completed a step: {'; '.join(_says(cluster, pool) for cluster in clusters)}")
     return _report(shared, clusters, pool, clock)
 
 
@@ -185,7 +183,7 @@ def starved(report: PoolReport) -> list[Finding]:
                 Finding(
                     "starvation", run.arrived, until,
                     f"{run.name} waits for devices since {run.arrived:.0f} s; after {PATIENCE_S:.0f} s of that {names} "
-                    "came later and got theirs",
+                    "came later and got devices",
                     "Serve whoever waited beyond the patience first, whatever the others' priority and share.",
                 )
             )  # fmt: skip

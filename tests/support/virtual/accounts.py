@@ -73,7 +73,7 @@ def _late(world: World) -> set[int]:
 def _beyond(world: World) -> set[int]:
     """Return the draws that settled in time and that no step was left for; a ruling says so of each."""
     told = [ruling for decision in world.log.decisions for ruling in decision.rulings]
-    return {int(r.target.removeprefix("draw:")) for r in told if "beyond what the last step needs" in r.reason}
+    return {int(r.target.removeprefix("draw:")) for r in told if "not needed by the last step" in r.reason}
 
 
 def _trainable(world: World, late: set[int]) -> set[RowKey]:

@@ -56,8 +56,8 @@ def test_a_plug_in_is_found_by_its_entry_point() -> None:
         ("gone", "no_such_module:Loss", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("gone", f"{__name__}:Missing", "AttributeError"),
         ("misnamed", f"{__name__}:OtherOptions", "its type is 'other', and its entry point is named 'misnamed'"),
-        ("of_another_kind", f"{__name__}:OfAnotherKind", "it is no LossOptions"),
-        ("test", f"{__name__}:test_a_plug_in_is_found_by_its_entry_point", "it is no LossOptions"),
+        ("of_another_kind", f"{__name__}:OfAnotherKind", "it is not a LossOptions"),
+        ("test", f"{__name__}:test_a_plug_in_is_found_by_its_entry_point", "it is not a LossOptions"),
         ("gspo", f"{__name__}:Taken", "the name is taken by flexmarl"),
         ("homeless", f"{__name__}:Homeless", "implementation is ''; write it like package.module:Class"),
     ],
@@ -112,7 +112,7 @@ def test_its_settings_are_checked_as_those_of_built_in_ones() -> None:
     ]
     [(pointer, code, text)] = refusals({"type": "ppo_clip", "width": 0.3})
     assert (pointer, code) == ("/loss/width", "not_read")
-    assert text == "width is a setting of other; ppo_clip does not read it. Remove it, or set type: other."
+    assert text == "width is a setting of other; ppo_clip does not use it. Remove it, or set type: other."
     [(pointer, code, text)] = refusals({"type": "nothing"})
     assert (pointer, code) == ("/loss/type", "unknown_value")
     assert "'online_dpo', 'other'" in text

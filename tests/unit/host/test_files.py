@@ -9,6 +9,7 @@ import pytest
 
 from flexmarl.host import files
 from flexmarl.host.files import UnreadableFileError, read_json, write_durably, write_json
+from flexmarl.launcher.binaries import copied
 
 
 def test_content_is_flushed_before_the_name_and_the_name_before_it_returns(
@@ -74,3 +75,32 @@ def test_nobody_else_writes_small_files_of_the_launcher() -> None:
     text = "\n".join(path.read_text() for path in (root / "launcher").glob("*.py"))
     assert "write_text" not in text.replace("password.write_text", ""), "the password file of initdb is gone at once"
     assert "json.dump" not in text
+
+
+def test_a_copy_of_a_server_gets_its_name_when_all_of_it_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made once and used by every later start, so a half one would keep all of them from starting."""
+    (tmp_path / "package" / "bin").mkdir(parents=True)
+    (tmp_path / "package" / "bin" / "server").write_bytes(b"server")
+    (tmp_path / "package" / "bin" / "link").symlink_to("nowhere")
+    (tmp_path / "places").mkdir()
+    flushed: set[int] = set()
+    flush, rename = os.fsync, Path.rename
+
+    def noted(descriptor: int) -> None:
+        flush(descriptor)
+        flushed.add(os.fstat(descriptor).st_ino)
+
+    def renamed(path: Path, target: Path) -> Path:
+        missing = [one for one in (path, *path.rglob("*")) if not one.is_symlink() and one.stat().st_ino not in flushed]
+        assert missing == [], "it has a name before it is on the disk"
+        return rename(path, target)
+
+    monkeypatch.setattr("os.fsync", noted)
+    monkeypatch.setattr(Path, "rename", renamed)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "places"))
+    made = copied([tmp_path / "package"], "server-1")
+    assert (made / "package" / "bin" / "server").read_bytes() == b"server"
+    assert made.parent.stat().st_ino in flushed, "and its name is there, too"
+    assert copied([tmp_path / "package"], "server-1") == made

@@ -145,7 +145,7 @@ def test_a_verb_is_overtaken_by_the_next_one_and_missed_by_a_failure():
     ask(cluster, Verb.STOP, operation="stop")
     cluster.core.handle(e.RunGivenUp(cause="orchestrator_error", text="ValueError: x"), cluster.now)
     found = {o.operation: (o.succeeded, o.text) for o in outcomes(cluster)}
-    assert found["pause"] == (False, "overtaken by stop")
+    assert found["pause"] == (False, "superseded by stop")
     assert "stop" not in found
     decision = Orchestrator.restore(cluster.spec, running(seed=1).core.snapshot())
     decision.handle(e.RunVerb(verb=Verb.STOP, operation="stop"), 2000.0)

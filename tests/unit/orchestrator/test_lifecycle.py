@@ -234,7 +234,7 @@ def test_a_start_that_failed_is_said_on_the_run_the_first_time():
     lease = cluster.core.state.of_use(DeviceUse.ENGINE)[0]
     decision = cluster.tell(e.ChildLost(lease_id=lease.lease_id, incarnation="e1", reason="no module x", ready=False))
     assert decision.status is RunStatus.STARTING
-    text = f"engine on {lease.device_id} did not start: no module x; it is started again"
+    text = f"engine on {lease.device_id} did not start: no module x; it is restarted"
     assert decision.reason_text == text
     assert [note.text for note in decision.notes] == [text]
     assert cluster.run(until=lambda x: x.status is RunStatus.RUNNING).core.state.reason_text != text
@@ -249,7 +249,7 @@ def test_memory_that_does_not_suffice_again_and_again_ends_the_run_by_that_name(
         statuses.append(decision.status)
     assert len(statuses) == 5
     assert decision.reason is RunReason.OUT_OF_MEMORY
-    assert "(out_of_memory); free memory on that host, let it serve fewer devices" in decision.reason_text
+    assert "(out_of_memory); free memory on that host, use fewer devices there" in decision.reason_text
 
 
 def test_a_failed_command_is_repeated_after_a_back_off():

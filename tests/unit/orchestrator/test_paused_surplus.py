@@ -92,10 +92,10 @@ def test_it_is_told_with_its_reason():
     cluster = started(paused(), seed=4)
     cluster.run(until=standing)
     told = [one for decision in cluster.decisions for one in decision.commands if isinstance(one.command, HoldGroups)]
-    assert "stands still until it is trained" in told[-1].reason
+    assert "is suspended until it is trained" in told[-1].reason
     cluster.run(until=lambda x: not standing(x))
     told = [one for decision in cluster.decisions for one in decision.commands if isinstance(one.command, HoldGroups)]
-    assert "goes on" in told[-1].reason
+    assert "continues" in told[-1].reason
 
 
 def test_where_devices_are_shared_the_trainer_has_them_while_surplus_stands_still():

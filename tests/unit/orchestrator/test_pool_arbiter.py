@@ -69,7 +69,7 @@ def test_nobody_overtakes_an_older_demand_unless_it_can_never_be_met():
     assert said(result)[2] == "Behind run 1, which waits longer for default"
     result = arbitrate([demand(1, 9, 0), demand(2)], FREE, rules())
     assert granted(result) == [2]
-    assert said(result) == {1: "Needs 9 devices in default, 3 are healthy: add a node, or ask for fewer"}
+    assert said(result) == {1: "Needs 9 devices in default, 3 are healthy: add a node, or request fewer"}
 
 
 def test_engines_and_trainers_may_come_from_two_pools():

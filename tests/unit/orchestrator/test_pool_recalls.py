@@ -69,7 +69,7 @@ def test_a_run_whose_gang_the_pool_cannot_hold_any_more_makes_way_whatever_its_p
     big = part(1, lacks=3, holds=2, priority=90)
     [one] = wanted_back([big, part(2, lacks=1, holds=1)], capacity=3)
     assert (one.run_id, one.for_run, one.never) == (1, 2, True)
-    assert in_words(one).startswith("a part of its devices is lost for good; the pool is too small")
+    assert in_words(one).startswith("a part of its devices is permanently lost; the pool is too small")
     new = Demand(3, 1, "p", 2, "", 0, since=3.0)
     assert recalled([big, new], capacity=3) == [1], "also for a run that has not begun"
 
@@ -164,8 +164,8 @@ def test_a_recalled_run_gives_all_back_and_goes_on_with_a_whole_gang(use):
     assert all(lease.releasing for lease in cluster.core.state.leases.values())
     [asked] = [n.command for n in decision.commands if n.command.kind == "request_devices"]
     assert (asked.engines, asked.trainers, asked.replaces) == (1, 1, 0)
-    assert any("gives all its devices back" in note.text for note in decision.notes)
-    assert all("lost for good" in n.reason for n in decision.commands if n.command.kind == "release_lease")
+    assert any("releases all its devices" in note.text for note in decision.notes)
+    assert all("permanently lost" in n.reason for n in decision.commands if n.command.kind == "release_lease")
     assert cluster.core.state.reason is RunReason.WAITING_FOR_DEVICES
     cluster.grants = True
     cluster.run()

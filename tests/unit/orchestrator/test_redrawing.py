@@ -97,7 +97,7 @@ def test_a_step_goes_on_with_what_it_has_when_the_limit_is_reached_and_says_so()
     assert "the limit of 12 groups is reached" in next(
         r.reason for r in decision.rulings if r.kind is RulingKind.GROUP_REFUSED
     )
-    assert "goes on with 2 of 6 groups" in cluster.notes[-1].text
+    assert "continues with 2 of 6 groups" in cluster.notes[-1].text
     cluster.run(until=lambda x: x.core.state.step == 1)
     assert {key[0] for key in cluster.trained} == kept
     assert cluster.metrics["groups/drawn", "", "sum", 1] == 12

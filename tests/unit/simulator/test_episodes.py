@@ -273,5 +273,5 @@ def test_faults_cost_as_much_as_turn_by_turn(faults: dict[str, Any]):
 def test_whole_episodes_that_nobody_can_answer_any_more_come_to_no_end_in_time():
     faults = {"node_devices": 8, "nodes": [{"at": 30, "node": 0}], "replace": None}
     given = Scenario.model_validate(told("flexmarl").model_dump() | {"faults": faults})
-    with pytest.raises(SimulationError, match="nothing is left to happen"):
+    with pytest.raises(SimulationError, match="no events are left"):
         simulate(whole(given))

@@ -80,9 +80,7 @@ def test_a_barrier_holds_the_episodes_of_one_command():
 
 
 def test_what_episodes_do_together_is_not_played_as_a_whole():
-    with pytest.raises(
-        SpecProblems, match="/granularity: turns that are taken together are no events of episode: set turn"
-    ):
+    with pytest.raises(SpecProblems, match="/granularity: episode cannot simulate turns: together; set turn"):
         compose(PLAIN, "sync", {"granularity": "episode", "spec": {"mechanisms": {"parallel": {"turns": "together"}}}})
 
 

@@ -82,8 +82,8 @@ def test_a_run_that_is_too_large_waits_and_says_why():
     found = fates(play(4, run("large", workload=large), run("small")))
     assert found["small"].status is RunStatus.COMPLETED
     assert found["large"].wait_s is None
-    assert found["large"].says == "Needs 10 devices in default, 4 are healthy: add a node, or ask for fewer"
-    with pytest.raises(SimulationError, match="No run made a step: Needs 10 devices in default"):
+    assert found["large"].says == "Needs 10 devices in default, 4 are healthy: add a node, or request fewer"
+    with pytest.raises(SimulationError, match="No run completed a step: Needs 10 devices in default"):
         play(4, run("large", workload=large))
 
 

@@ -60,7 +60,7 @@ def test_the_reason_is_what_shrinks_most_and_none_where_nothing_does():
     found = told([report(100.0, tail=0.5)], [report(125.0, step_s=8.0, tail=0.25)])
     assert found["why"].startswith("engines: ")
     assert found["why"].endswith("5.00 s a step become 2.00 s")
-    assert told([report(100.0)], [report(90.0, tail=0.5)])["why"] == "nothing that stood still shrinks"
+    assert told([report(100.0)], [report(90.0, tail=0.5)])["why"] == "no idle time shrinks"
 
 
 def test_costs_are_named_where_they_grow():

@@ -313,7 +313,7 @@ def test_no_single_figure_is_claimed_when_more_than_the_team_score_counts() -> N
         ({"group_key": "team"}, "the group key team"),
         ({"shaping": "overlong"}, "the shaping overlong"),
         ({"keep_members": 4}, "only the 4 members"),
-        ({"branches": "at_grpo_tree"}, "each answer earned by itself"),
+        ({"branches": "at_grpo_tree"}, "the reward of each answer"),
     ],
 )
 def test_what_else_decides_an_advantage_is_named(change: dict, words: str) -> None:

@@ -81,7 +81,7 @@ def test_skew_is_drawn_against_even() -> None:
         ),
         (
             {"policies": [policy(waiting=5, in_flight=16, engines=2), policy("critic", waiting=1)]},
-            "solver waits most: 5 turns for 2 engines, where 16 replies are being made.",
+            "solver waits most: 5 turns for 2 engines, where 16 replies are being generated.",
         ),
     ],
 )
@@ -116,3 +116,13 @@ def test_lists_are_narrowed_by_state_doubt_and_policy() -> None:
     assert words.chosen(rows, "active", "solver") == [served]
     assert words.chosen(rows, "", "solver") == [served, loading]
     assert words.version_text({**served, "loading": loading["loading"]}, "solver") == "v3, v2, loads v4"
+
+
+@pytest.mark.parametrize("most", [1, 640, 12_800])
+def test_there_is_room_beside_the_plot_for_its_longest_labels(most) -> None:
+    chart = drawings.requests(load(queues=[point(10.0, most, most), point(12.0, most, most)]))
+    letter = 6
+    assert chart.left - 6 >= letter * max(len(text) for _, text in chart.y_ticks)
+    assert drawings.WIDTH - chart.right - 4 >= letter * max(len(line.label) for line in chart.lines)
+    assert chart.x_ticks[0][0] == chart.left
+    assert chart.x_ticks[-1][0] == chart.right

@@ -260,7 +260,7 @@ def test_wrong_adapters_are_refused_in_words(tmp_path: Path) -> None:
     missing = {name: tensor for name, tensor in adapter(LORA, 0).items() if "o_proj.lora_B" not in name}
     wider = adapter(Lora(rank=5, alpha=12.0), 0)
     for digest, words in {
-        whole: "trains an adapter, and this content is none",
+        whole: "trains an adapter, but this content is not one",
         plane_with(tmp_path, PARTIAL, 0): "that of speaker has",
         plane_with(tmp_path, LORA, 0, base=other): f"is laid over {other[:12]}",
         plane.put(missing, under).digest: "o_proj.lora_B.weight is absent",

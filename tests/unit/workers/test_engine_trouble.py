@@ -208,7 +208,7 @@ def test_a_tokenizer_with_more_ids_than_the_model_knows_is_refused_before_anythi
     weights = initial_weights(FactoryModel(), len(WORDS), 1)
     check_tokenizer("p", tokenizer_json(WORDS), weights)
     check_tokenizer("p", tokenizer_json(WORDS[:-5]), weights)
-    with pytest.raises(TrainerRefusal, match="names 41 ids and its model knows 40") as refused:
+    with pytest.raises(TrainerRefusal, match="has 41 ids, its model 40") as refused:
         check_tokenizer("p", tokenizer_json((*WORDS, "more")), weights)
     assert refused.value.code == "tokenizer_differs"
 

@@ -10,8 +10,9 @@ import torch
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from tests.unit.workers.test_train_checkpoint import ROW
 from workers.child import IntervalLog
+from workers.training import merging
 from workers.training.errors import TrainerRefusal
-from workers.training.merging import merge
+from workers.training.merging import merge, merged_folder
 from workers.training.trainer import CREATE, Trainer
 from workers.training.wire import AccumulateRequest, BindReply, BindRequest, CheckpointRequest, StepReply, StepRequest
 from workers.transfer import LocalTier
@@ -80,6 +81,32 @@ def test_a_whole_model_goes_out_and_in_bit_for_bit(tmp_path: Path) -> None:
     assert bound.digest == reply.digest, "the same content has the same name"
 
 
+def test_a_merged_model_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but its name says that it is whole; and of two that make it at once one is kept."""
+    seen: list[tuple[str, bool]] = []
+    target = merged_folder(tmp_path, "speaker")
+
+    def written(adapter: Path, folder: Path) -> None:
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(b"weights")
+
+    def flushed(folder: Path) -> None:
+        seen.append((folder.name, target.exists()))
+
+    monkeypatch.setattr(merging, "_write", written)
+    monkeypatch.setattr(merging, "sync_tree", flushed)
+    assert merge(tmp_path, "speaker") == target
+    assert [named for _, named in seen] == [False]
+
+    def overtaken(adapter: Path, folder: Path) -> None:
+        written(adapter, folder)
+        written(adapter, merged_folder(tmp_path, "listener"))
+
+    monkeypatch.setattr(merging, "_write", overtaken)
+    assert (merge(tmp_path, "listener") / "model.safetensors").read_bytes() == b"weights"
+    assert len(list(target.parent.iterdir())) == 2, "nothing else is left"
+
+
 def test_a_merged_model_computes_what_the_adapter_does_and_is_a_model_source(first, tmp_path: Path) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
@@ -132,7 +159,7 @@ def test_a_folder_that_is_no_model_is_refused_by_field(first, tmp_path: Path) ->
     for number, (path, said) in enumerate(
         (
             (tmp_path / "nowhere", "policies.speaker.model.path: "),
-            (folder / "speaker", "is an adapter; name it as tuning.adapter"),
+            (folder / "speaker", "is an adapter; set it as tuning.adapter"),
             (other, "model_type 'gpt2' is not served"),
         )
     ):

@@ -49,4 +49,4 @@ def test_a_logarithm_that_is_too_wide_is_refused_with_what_fits():
     with pytest.raises(SpecProblems) as refused:
         resolve(spec)
     (problem,) = refused.value.problems
-    assert "3 fits, or shape: normal" in problem.detail
+    assert "use at most 3, or shape: normal" in problem.detail

@@ -113,7 +113,7 @@ def main() -> None:
     except UnsupportedModel as refused:
         failed = ChildFailed("unsupported_model", str(refused), "choose another model, or resources.engine: torch")
     except EngineFailedError as broken:
-        failed = ChildFailed("engine_failed", str(broken), "mend the environment of FLEXMARL_VLLM_PYTHON")
+        failed = ChildFailed("engine_failed", str(broken), "fix the environment of FLEXMARL_VLLM_PYTHON")
     else:
         source = StatePlaneSource(engine, config, spec.policies, instances)
         _serve(config, engine, source, answer)

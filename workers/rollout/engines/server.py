@@ -153,7 +153,7 @@ class EngineServer:
         asked = msgspec.json.decode(await request.read(), type=LoadRequest)
         async with self._device:
             if self._superseded(asked):
-                return self._refusal(409, "superseded", f"{asked.policy}: a later load was asked for already")
+                return self._refusal(409, "superseded", f"{asked.policy}: superseded by a later load")
             if self._engine.has(asked.policy, asked.version, asked.digest):
                 return json_response(Held(asked.version, asked.digest))
             self._busy_time.close()
@@ -176,7 +176,7 @@ class EngineServer:
         """Give the memory back, once nothing runs if that is waited for; answers when nothing is held any more."""
         asked = msgspec.json.decode(await request.read() or b"{}", type=SleepRequest)
         if self._sleep.overtaken(asked.order):
-            return self._refusal(409, "superseded", "a later command to sleep or to wake was here already")
+            return self._refusal(409, "superseded", "superseded by a later command to sleep or to wake")
         self._sleep.near = asked.drain
         try:
             while asked.drain and self._engine.busy:
@@ -196,7 +196,7 @@ class EngineServer:
         """Hold again what was held before, or nothing if that is asked for; answers with what is held."""
         asked = msgspec.json.decode(await request.read() or b"{}", type=WakeRequest)
         if self._sleep.overtaken(asked.order):
-            return self._refusal(409, "superseded", "a later command to sleep or to wake was here already")
+            return self._refusal(409, "superseded", "superseded by a later command to sleep or to wake")
         async with self._device:
             asleep, started = self._sleep.held is not None, time.time()
             with self._intervals.progress.work():
@@ -212,7 +212,7 @@ class EngineServer:
         asked = msgspec.json.decode(await request.read(), type=UnloadRequest)
         self._sleep.refuse()
         if self._superseded(asked):
-            return self._refusal(409, "superseded", f"{asked.policy}: a later load was asked for already")
+            return self._refusal(409, "superseded", f"{asked.policy}: superseded by a later load")
         self._calls.settle(self._engine.close(asked.policy, asked.hand_over), asked.to)
         while not self._engine.forget(asked.policy):
             await asyncio.sleep(UNLOAD_LOOKS_S)

@@ -48,7 +48,7 @@ class Sleep:
     def refuse(self) -> None:
         """Raise AsleepError while the engine sleeps or is about to."""
         if self.near or self.held is not None:
-            raise AsleepError("this engine sleeps, since its device is lent away; wake it, or ask another one")
+            raise AsleepError("this engine sleeps because a trainer uses its device; wake it, or use another engine")
 
     def begin(self, engine: Engine) -> None:
         """Put an engine to sleep; one that sleeps stays so. Raises BusyError, CannotSleepError."""
@@ -57,7 +57,9 @@ class Sleep:
             return
         load = engine.depth()
         if engine.busy:
-            raise BusyError(f"{load.running} requests run and {load.waiting} wait; an engine sleeps only without")
+            raise BusyError(
+                f"{load.running} requests are running and {load.waiting} waiting; engines sleep only without requests"
+            )
         held = engine.versions()
         self.freed = engine.let_go()
         give_back()

@@ -89,7 +89,7 @@ class AdapterInstance(Instance):
             except Exception as error:  # vLLM raises what its loaders raise: assertions, key errors, runtime errors
                 raise EngineFailedError(f"vLLM cannot load this adapter: {said(error)}") from error
         if not taken:
-            raise EngineFailedError("vLLM has no room for this adapter; the engine has to start anew")
+            raise EngineFailedError("vLLM has no room for this adapter; the engine must be restarted")
         self._adapter, self.version, self.digest = adapter, version, digest
 
     def step(self) -> list[Finished]:

@@ -106,7 +106,7 @@ class VllmEngine:
 
     def let_go(self) -> int:
         """Refuse: on a CPU vLLM's sleep does nothing, and of its levels on a GPU none was tried here."""
-        raise CannotSleepError("vLLM gives its memory back with its process alone: end the lease, and grant it anew")
+        raise CannotSleepError("vLLM releases memory only when its process ends: end the lease and grant it again")
 
     def close(self, policy: str, hand_over: bool) -> list[Finished]:
         """Take no more requests of a policy; returns what ran, with the tokens it has, whoever carries it on.

@@ -85,7 +85,7 @@ class Instance:
         except Exception as error:  # vLLM raises what its loaders raise: assertions, key errors, runtime errors
             raise EngineFailedError(f"vLLM cannot load these weights: {said(error)}") from error
         if not self._engine.reset_prefix_cache():
-            raise EngineFailedError("vLLM kept attention keys of the weights before; the engine has to start anew")
+            raise EngineFailedError("vLLM kept attention keys of the weights before; the engine must be restarted")
         self.version, self.digest = version, digest
 
     def add(self, request: Request) -> None:

@@ -173,7 +173,7 @@ class Gangs:
         held = [policy for policy, following in followed.items() if following.alive]
         self._followed |= {policy: followed[policy] for policy in held}
         if held:
-            raise TrainerRefusal(RefusalCode.GANG_INCOMPLETE, f"the parts of {', '.join(held)} are still at work")
+            raise TrainerRefusal(RefusalCode.GANG_INCOMPLETE, f"the parts of {', '.join(held)} are still in use")
 
     def _place(self, asked: BindRequest) -> Place:
         if self._rendezvous is None:
@@ -218,7 +218,7 @@ class Following:
         told = log.bind(policy=self.asked.policy, rank=self.asked.rank, meeting=self.asked.meeting)
         try:
             if not self._place.await_go(GO_S, lambda: not self._left.is_set()):
-                told.info("the gang did not come together")
+                told.info("the gang did not form")
                 return
             self._group = self._connect()
             told.info("joined the gang")

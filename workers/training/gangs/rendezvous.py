@@ -87,7 +87,7 @@ class Place:
                 self.store.wait(expected, timedelta(seconds=seconds))
                 self.store.set(_GO, "1")
                 return
-            detail = "this forming of the gang is over"
+            detail = "this attempt to form the gang has ended"
         except DistStoreError:
             missing = [name.removeprefix("here/") for name in expected if not self.store.check([name])]
             detail = f"rank {', '.join(missing)} of {ranks} did not come within {seconds:g} s"
@@ -100,7 +100,7 @@ class Place:
 
         try:
             if self.over:
-                raise TrainerRefusal(RefusalCode.GANG_INCOMPLETE, "this forming of the gang is over")
+                raise TrainerRefusal(RefusalCode.GANG_INCOMPLETE, "this attempt to form the gang has ended")
             self.store.set(f"here/{rank}", "1")
         except DistError as error:
             raise TrainerRefusal(RefusalCode.GANG_INCOMPLETE, f"the leader is gone: {error}") from error

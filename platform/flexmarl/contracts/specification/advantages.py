@@ -49,7 +49,7 @@ class AdvantageOptions(PluginOptions):
             yield Problem(
                 pointer="/algorithm/advantage/turn_rewards",
                 code="needs_per_turn",
-                detail="joint adds up the turn rewards of all roles and needs per_turn.",
+                detail="turn_rewards: joint adds the turn rewards of all roles and needs per_turn.",
                 hint="Set per_turn: true, or turn_rewards: own.",
             )
 
@@ -129,13 +129,19 @@ class GaeOptions(AdvantageOptions):
         group_key, shaping = algorithm.group_key, algorithm.shaping
         for pointer, value, wanted, broken, why in (
             ("/algorithm/group_key", group_key, "episode_group", group_key != "episode_group", "compares no rows"),
-            ("/algorithm/shaping/type", shaping.type, "none", shaping.of_turns, "adds up what later turns earn itself"),
+            (
+                "/algorithm/shaping/type",
+                shaping.type,
+                "none",
+                shaping.of_turns,
+                "computes returns of later turns itself",
+            ),
         ):
             if broken:
                 yield Problem(
                     pointer=pointer,
                     code="not_with_gae",
-                    detail=f"gae {why}, so {value} means nothing beside it.",
+                    detail=f"gae {why}, so {value} has no effect.",
                     hint=f"Set {wanted}, or another advantage than gae.",
                 )
 

@@ -25,7 +25,7 @@ class CorrectionOptions(PluginOptions):
             yield Problem(
                 pointer="/algorithm/correction/type",
                 code="ratio_counted_twice",
-                detail=f"{loss.type} has a ratio of its own; weighing its tokens again would count it twice.",
+                detail=f"{loss.type} has its own ratio; a second weight per token would apply it twice.",
                 hint="Set none, or loss: {type: policy_gradient}.",
             )
 

@@ -201,7 +201,7 @@ class GameOptions(IsolatedEnvironmentOptions):
     def _has_sides(self) -> Self:
         """Refuse a random opponent where there is nobody to oppose."""
         if self.opponent == "random" and self.game in self.SOLO:
-            raise ValueError(f"{self.game} has no second side that could play at random; opponent: agent fits")
+            raise ValueError(f"{self.game} has no second side for a random opponent; opponent: agent fits")
         return self
 
     def facts(self) -> EnvironmentFacts:
@@ -222,7 +222,7 @@ class GameOptions(IsolatedEnvironmentOptions):
         )
         if len(seats) > 1 and game.sides == "versus":
             # What one side wins the other loses: the mean of both says nothing about how well they play.
-            return EnvironmentFacts(game.title, roles, 0.5, 0.5, 0.5, "never: what one side wins, the other loses")
+            return EnvironmentFacts(game.title, roles, 0.5, 0.5, 0.5, "never: the game is zero-sum")
         won = "the game is won" if game.sides == "versus" else "the best reward is reached"
         return EnvironmentFacts(game.title, roles, game.random_score, game.optimum, 1.0, won)
 

@@ -25,7 +25,9 @@ class Latency(Strict):
     @model_validator(mode="after")
     def _wide_only_when_normal(self) -> Self:
         if self.shape == "log_normal" and self.sigma > 3.0:
-            raise ValueError(f"a logarithm with sigma {self.sigma:g} is too wide; 3 fits, or shape: normal")
+            raise ValueError(
+                f"sigma {self.sigma:g} is too large for a log-normal delay; use at most 3, or shape: normal"
+            )
         return self
 
 

@@ -72,7 +72,7 @@ class GspoOptions(ClippedLossOptions):
                 yield Problem(
                     pointer=f"/algorithm/loss/{name}",
                     code="out_of_range",
-                    detail=f"gspo clips the geometric mean of a row's ratios, which is within thousandths of 1; {name} "
+                    detail=f"gspo clips the geometric mean of a row's ratios, which is close to 1; {name} "
                     f"{value} would clip nothing.",
                     hint=f"Set {published}, or at most {WIDEST_ROW_CLIP}.",
                 )
@@ -119,10 +119,10 @@ class DecoupledPpoOptions(ClippedLossOptions):
             yield Problem(
                 pointer="/algorithm/loss/type",
                 code="needs_mini_batch",
-                detail="decoupled_ppo clips what later steps of a cohort add to its first one, and here a cohort is "
-                "one step.",
+                detail="decoupled_ppo clips the later optimizer steps of a cohort relative to the first, but here a "
+                "cohort has one step.",
                 hint="Set trainer_protocol: mini_batch in /mechanisms, or loss: policy_gradient with correction: "
-                "truncated_importance, which is the same then.",
+                "truncated_importance, which is then equivalent.",
             )
 
 
@@ -142,12 +142,12 @@ class OnlineDpoOptions(LossOptions):
         demands = (
             ("/algorithm/advantage/type", advantage.type, "best_worst",
              "compares the best member of a group with its worst"),
-            ("/algorithm/advantage/per_turn", advantage.per_turn, False, "compares what a role said in whole episodes"),
+            ("/algorithm/advantage/per_turn", advantage.per_turn, False, "compares whole episodes of a role"),
             ("/algorithm/group_key", algorithm.group_key, "episode_group",
              "compares a role with itself, episode by episode"),
             ("/algorithm/correction/type", algorithm.correction.type, "none",
-             "weighs rows in pairs, whoever sampled them"),
-            ("/algorithm/kl/coefficient", algorithm.kl.coefficient, 0.0, "keeps near the reference by beta"),
+             "weights pairs of rows, whichever version sampled them"),
+            ("/algorithm/kl/coefficient", algorithm.kl.coefficient, 0.0, "uses beta for the distance to the reference"),
         )  # fmt: skip
         for pointer, value, wanted, why in demands:
             if value != wanted:

@@ -55,8 +55,8 @@ class OverlongOptions(ShapingOptions):
             yield Problem(
                 pointer="/algorithm/shaping/buffer_tokens",
                 code="out_of_range",
-                detail=f"A reply of {shortest} has {trained[shortest]} tokens at most, so all of it would be the "
-                "buffer's.",
+                detail=f"A reply of {shortest} has {trained[shortest]} tokens at most, so the buffer would cover "
+                "all of it.",
                 hint=f"Set {trained[shortest]} or less.",
             )
 

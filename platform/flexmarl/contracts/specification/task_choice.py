@@ -70,8 +70,8 @@ class DynamicSamplingOptions(GroupFilterOptions):
             yield Problem(
                 pointer="/mechanisms/redundancy/type",
                 code="not_with_dynamic_sampling",
-                detail="dynamic_sampling proposes another group for each one refused; groups proposed beforehand as "
-                "well would make a step of more than it needs.",
+                detail="dynamic_sampling draws a new group for each rejected one; with additional groups a step would "
+                "have more groups than it needs.",
                 hint="Set none or extra_members, or group_filter: drop_zero_variance in /sampling.",
             )
 

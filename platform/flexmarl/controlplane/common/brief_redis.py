@@ -47,7 +47,7 @@ class BriefClient(redis.Redis):
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Carry out a command. Raises redis.ConnectionError at once while the server counts as away."""
         if SERVER.open:
-            raise redis.ConnectionError("the server has just not answered")
+            raise redis.ConnectionError("the server did not answer recently")
         try:
             return super().execute_command(*args, **options)
         except (redis.ConnectionError, redis.TimeoutError):

@@ -121,7 +121,7 @@ def _unpack_body(request: HttpRequest) -> HttpResponseBase | None:
         return None
     try:
         if coding != "gzip":
-            raise UnsupportedEncoding(f"Content-Encoding {coding} is not known here; send gzip or nothing.")
+            raise UnsupportedEncoding(f"Content-Encoding {coding} is not supported; send gzip or nothing.")
         body = unpack(request.body, int(settings.DATA_UPLOAD_MAX_MEMORY_SIZE))
     except ProblemError as problem:
         rendered = problems.render(problem, request_id_of(request))

@@ -123,6 +123,6 @@ def problem_of(error: BaseException) -> ProblemError:
             )
         case _:
             return DatabaseUnavailable(
-                "Nothing was changed, or all of it: ask again under the same Idempotency-Key.",
+                "Either nothing or everything was changed: repeat the request with the same Idempotency-Key.",
                 headers={"Retry-After": "2"},
             )

@@ -81,16 +81,18 @@ class Line:
             else:
                 self._leave(caller, turn)
             if isinstance(gone, TimeoutError):
-                text = f"No request of {self.waiting + 1} could begin within {self._patience_s:g} s."
+                text = f"No request of {self.waiting + 1} could start within {self._patience_s:g} s."
                 raise Busy(text, headers=_LATER) from None
             raise
 
     def _queue(self, caller: Hashable) -> "asyncio.Future[None]":
         waiting, mine = self.waiting, len(self._queues.get(caller, ()))
         if waiting >= self._max_waiting:
-            raise Busy(f"{waiting} requests wait already.", headers=_LATER)
+            raise Busy(f"{waiting} requests are already waiting.", headers=_LATER)
         if mine >= self._max_of_one:
-            raise RateLimited(f"{mine} of your requests wait already; send at most as many at once.", headers=_LATER)
+            raise RateLimited(
+                f"{mine} of your requests are already waiting; send at most as many at once.", headers=_LATER
+            )
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queues.setdefault(caller, deque()).append(turn)
         return turn

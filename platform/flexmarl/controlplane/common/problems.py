@@ -71,19 +71,19 @@ class NotFound(ProblemError):
 
 class BadHost(ProblemError):
     code = "bad_host"
-    title = "The Host header names no service of this installation"
+    title = "The Host header does not belong to this installation"
 
 
 class MethodNotAllowed(ProblemError):
     status = 405
     code = "method_not_allowed"
-    title = "This method is not possible here"
+    title = "Method not allowed"
 
 
 class UnsupportedMediaType(ProblemError):
     status = 415
     code = "unsupported_media_type"
-    title = "Bodies of this type are not read here"
+    title = "Unsupported media type"
 
 
 class Conflict(ProblemError):

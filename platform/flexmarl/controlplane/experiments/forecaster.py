@@ -82,9 +82,9 @@ class Forecaster:
             made, text = self._line.recv()
         except (EOFError, OSError):
             self.stop()
-            raise PredictionFailed("The process that predicts has ended. Try again.") from None
+            raise PredictionFailed("The prediction process exited. Try again.") from None
         if not made:
-            raise PredictionFailed(f"The simulated run makes no step. {text}")
+            raise PredictionFailed(f"The simulated run completes no step. {text}")
         return Prediction.model_validate_json(text)
 
     def _start(self) -> None:

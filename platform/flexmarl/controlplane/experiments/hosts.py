@@ -23,7 +23,7 @@ def unhostable(spec: ExperimentSpec, project: str) -> Iterator[Problem]:
             yield Problem(
                 pointer=f"/resources/{member}",
                 code="unknown_pool",
-                detail=f"There is no pool {pool}: no device is in it.",
+                detail=f"Pool {pool} does not exist or has no device.",
                 hint=f"Did you mean {close}?" if close else f"Pools: {', '.join(usable)}.",
             )
     engine, pool = spec.resources.engine, spec.resources.rollout_pool

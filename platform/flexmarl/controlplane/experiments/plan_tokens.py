@@ -56,8 +56,8 @@ def check_plan(token: str, found: Resolved) -> Plan | None:
     except signing.SignatureExpired:
         raise _stale([("age", f"at most {VALID_S} s", "older")]) from None
     except signing.BadSignature:
-        detail = "The plan token was not issued here."
-        hint = "Send the plan_token of POST /api/v1/runs/plan, or none."
+        detail = "The plan token is invalid."
+        hint = "Send the plan_token from POST /api/v1/runs/plan, or omit it."
         raise ValidationProblem(detail, errors=[FieldError("/plan_token", "wrong_type", detail, hint)]) from None
     now = _digests(found.document)
     changes: list[tuple[str, Any, Any]] = [

@@ -132,7 +132,7 @@ def _predicted(found: Resolved, project: str) -> tuple[Plan | None, list[Problem
     try:
         stored = predictions.predict(found.spec, project)
     except PredictionFailed as failed:
-        hint = "The rest of the plan holds."
+        hint = "The rest of the plan is valid."
         return None, [Problem(pointer="", code="prediction_failed", detail=str(failed), hint=hint)]
     return stored, predictions.warnings(stored)
 

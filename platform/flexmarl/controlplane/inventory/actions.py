@@ -36,9 +36,9 @@ class DrainOrder:
     def check(self, now: datetime) -> None:
         """Raise ValidationProblem when mode and deadline do not fit."""
         if self.mode is DrainMode.STOP and self.deadline is None:
-            raise _wrong("deadline", "required", "Stopping needs a deadline.", "Send a future RFC 3339 time.")
+            raise _wrong("deadline", "required", "Mode stop needs a deadline.", "Send a future RFC 3339 time.")
         if self.mode is not DrainMode.STOP and self.deadline is not None:
-            raise _wrong("deadline", "not_allowed", f"A drain with mode {self.mode} has no deadline.", "Leave it out.")
+            raise _wrong("deadline", "not_allowed", f"A drain with mode {self.mode} has no deadline.", "Omit it.")
         if self.deadline is not None and self.deadline <= now:
             raise _wrong("deadline", "out_of_range", "The deadline has passed.", "Send a future RFC 3339 time.")
 

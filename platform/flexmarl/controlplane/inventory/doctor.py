@@ -146,7 +146,7 @@ def disk(home: Path) -> Iterator[Finding]:
     try:
         seconds = _sync_seconds(place)
     except OSError as error:
-        yield Finding("disk", Level.ERROR, f"{place} takes no file: {error.strerror}", advice)
+        yield Finding("disk", Level.ERROR, f"{place} cannot be written: {error.strerror}", advice)
         return
     slow = seconds > SLOW_SYNC_S
     advice = "put FLEXMARL_HOME and the database on a local disk" if slow else ""
@@ -188,7 +188,7 @@ def broker(url: str) -> Iterator[Finding]:
         return
     name = f"{facts.get('server_name', 'redis')} {facts.get('valkey_version') or facts['redis_version']}"
     slow = seconds > SLOW_BROKER_S
-    advice = "bring it nearer, or look at its load" if slow else ""
+    advice = "move it closer, or check its load" if slow else ""
     level = Level.WARNING if slow else Level.OK
     yield Finding("broker", level, f"{name} answers in {seconds * 1000:.1f} ms", advice)
     policy = facts.get("maxmemory_policy", "noeviction")
@@ -214,7 +214,7 @@ def database() -> Iterator[Finding]:
         return
     yield Finding("database", Level.OK, f"PostgreSQL {version}, {size / 2**20:.0f} MiB")
     if fsync != "on":
-        advice = "set fsync = on: promises about lost samples rest on it"
+        advice = "set fsync = on: without it, samples can be lost"
         yield Finding("database", Level.WARNING, "fsync is off", advice)
 
 
@@ -228,7 +228,7 @@ def migrations() -> Iterator[Finding]:
     try:
         schema.check(store_connection())
     except SchemaMismatch as error:
-        yield Finding("migrations", Level.ERROR, str(error), "use the version of FlexMARL that made this database")
+        yield Finding("migrations", Level.ERROR, str(error), "use the version of FlexMARL that created this database")
         return
     yield Finding("migrations", Level.OK, f"all applied; store schema {schema.VERSION}")
 
@@ -248,7 +248,7 @@ def processes() -> Iterator[Finding]:
         yield Finding("processes", Level.OK, f"reporting: {', '.join(working)}")
     if not any(process["kind"] == "driver" for process in found):
         advice = f"start one: {own_processes.COMMANDS['driver']}"
-        yield Finding("processes", Level.WARNING, "no driver reports, so no run moves", advice)
+        yield Finding("processes", Level.WARNING, "no driver reports, so no run makes progress", advice)
 
 
 def clock() -> Iterator[Finding]:
@@ -286,7 +286,7 @@ def _node_advice(node: dict[str, Any]) -> tuple[Level, str]:
         return Level.WARNING, f"start it on {node['name']}: python -m workers.node"
     if node["state"] == "ready":
         return Level.OK, ""
-    return Level.WARNING, "nothing new runs there; enable it on the page Pools and nodes when it may work again"
+    return Level.WARNING, "it gets no new leases; enable it on the page Pools and nodes"
 
 
 def devices() -> Iterator[Finding]:
@@ -304,7 +304,7 @@ def devices() -> Iterator[Finding]:
         level, advice = _node_advice(node)
         yield Finding("devices", level, text, advice)
     if all(node["state"] == "silent" for node in nodes):
-        yield Finding("devices", Level.ERROR, "no node is alive", "start one: python -m workers.node")
+        yield Finding("devices", Level.ERROR, "no node is running", "start one: python -m workers.node")
     if Path("/dev/nvidiactl").exists() and not any(device["kind"] == "cuda" for device in found):
         advice = "install torch with CUDA in the environment of the node, then start the node again"
-        yield Finding("devices", Level.WARNING, "this machine has a GPU that no node offers", advice)
+        yield Finding("devices", Level.WARNING, "this machine has a GPU that no node registered", advice)

@@ -53,8 +53,8 @@ def only_here(host: str) -> bool:
 def _words(server: str, host: str, kind: str) -> str:
     where = f"at {host}" if host and not host.startswith("/") else "through a socket of this host"
     return (
-        f"The {server} is reached {where}, which no other host can do. Start this installation with the address of a "
-        f"{kind} server that other hosts reach."
+        f"The {server} is reached {where}, which other hosts cannot use. Start this installation with the address of a "
+        f"{kind} server that they can reach."
     )
 
 

@@ -80,6 +80,6 @@ def _of_processes(home: Path) -> list[Notice]:
         return []
     advice = "Correct the setting, then stop `manage.py up` and start it again."
     return [
-        Notice(REFUSED, f"The process {name} does not run", f"{reason}. {advice}", bad=True)
+        Notice(REFUSED, f"The process {name} is not running", f"{reason}. {advice}", bad=True)
         for name, reason in refused.items()
     ]

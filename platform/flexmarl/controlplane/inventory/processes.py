@@ -25,12 +25,12 @@ COMMANDS = {
     **{role: f"python -m workers.run --role {role}" for role in ("device", "rollout", "reward")},
 }
 CONSEQUENCES = {
-    "driver": "no run moves and no action is carried out",
+    "driver": "no run makes progress and no action is carried out",
     "simulations": "simulations and predictions wait",
     "node": "commands to engines and trainers of its host wait",
-    "device": "its host starts no engine and no trainer, and restarts none",
-    "rollout": "the episodes that it played are played again elsewhere",
-    "reward": "the rewards that it computed are computed again elsewhere",
+    "device": "no engine or trainer is started or restarted on its host",
+    "rollout": "its episodes are replayed elsewhere",
+    "reward": "its rewards are computed again elsewhere",
 }
 """While a process of the kind is away and no other stands in for it."""
 

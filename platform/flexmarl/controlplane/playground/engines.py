@@ -99,7 +99,7 @@ class Places:
     def take(self) -> None:
         """Take a place. Raises RateLimited at once when there is none: waiting would hold a thread."""
         if not self._left.acquire(blocking=False):
-            detail = f"{self._most} {self._what} are open in this process. Ask again in a second."
+            detail = f"{self._most} {self._what} are open in this process. Try again in a second."
             raise RateLimited(detail, headers={"Retry-After": "1"})
 
     def leave(self) -> None:
@@ -107,8 +107,8 @@ class Places:
         self._left.release()
 
 
-PLAY_PLACES = Places(CALLS, "talks with agents")
-LIVE_PLACES = Places(LIVE_CALLS, "talks with agents of runs that train")
+PLAY_PLACES = Places(CALLS, "requests to agents")
+LIVE_PLACES = Places(LIVE_CALLS, "requests to agents of training runs")
 
 
 def live(model: Model) -> Engine | None:
@@ -124,7 +124,7 @@ def bring_up(model: Model, wait_s: float) -> Engine:
     """
     addresses = nodes.addresses_for(store_connection(), model.run.no)[:NODES]
     if not addresses:
-        raise EngineFailed("No node is alive that could bring an engine up.", headers={"Retry-After": "5"})
+        raise EngineFailed("No running node can start an engine.", headers={"Retry-After": "5"})
     deadline, refused = time.monotonic() + wait_s, []
     for address in addresses:
         answer = _from_node(address, model, deadline)
@@ -153,7 +153,9 @@ def _from_node(address: str, model: Model, deadline: float) -> Engine | PlayRefu
         if answer.endpoint and answer.digest == model.digest:
             return Engine(answer.endpoint, answer.token, live=False)
         if time.monotonic() + AGAIN_S > deadline:
-            detail = f"An engine for {model.run.key} is starting since {answer.since_s:.0f} s. Ask again in a moment."
+            detail = (
+                f"An engine for {model.run.key} has been starting for {answer.since_s:.0f} s. Try again in a moment."
+            )
             raise EngineStarting(detail, headers={"Retry-After": "1"})
         time.sleep(AGAIN_S)
 
@@ -178,11 +180,11 @@ def _ask_node(address: str, asked: PlayRequest) -> PlayEngine | PlayRefusal:
 def _no_engine(model: Model, refused: list[PlayRefusal]) -> ProblemError:
     said = "; ".join(dict.fromkeys(one.detail for one in refused))
     if any(one.code in {"state_missing", "state_corrupt"} for one in refused):
-        detail = f"{model.name}: its weights are not kept any more ({said})."
-        hint = f"Name a newer version, or {model.run.key}/{model.role} for the newest."
+        detail = f"{model.name}: its weights are no longer stored ({said})."
+        hint = f"Use a newer version, or {model.run.key}/{model.role} for the newest."
         return VersionGone(detail, errors=[FieldError("/model", VersionGone.code, detail, hint)])
     if any(one.code == "unsupported_model" for one in refused):
-        return NotServed(f"{model.name} can be talked to only while the run's own engines serve it: {said}.")
+        return NotServed(f"{model.name} is available only while the run's own engines serve it: {said}.")
     return EngineFailed(f"No engine answers for {model.name}: {said}.", headers={"Retry-After": "5"})
 
 
@@ -227,9 +229,9 @@ def _parts_of(line: bytes) -> list[Part]:
         return []
     choices = orjson.loads(line[6:])["choices"]
     if any(choice["finish_reason"] == "nonfinite" for choice in choices):
-        raise EngineFailed("The weights of this version compute log-probabilities that are no numbers.")
+        raise EngineFailed("The weights of this version compute log-probabilities that are not numbers.")
     if any(choice["finish_reason"] in ("abort", "out_of_memory") for choice in choices):
-        raise EngineFailed("The engine gave the reply up. Ask again.", headers={"Retry-After": "1"})
+        raise EngineFailed("The engine stopped the reply. Try again.", headers={"Retry-After": "1"})
     return [Part(c["index"], c["token_ids"], c["logprobs"], c["finish_reason"]) for c in choices]
 
 

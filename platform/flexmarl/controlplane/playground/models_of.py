@@ -75,7 +75,7 @@ def find(actor: Actor, text: str) -> Model:
     if role not in run.spec["agents"]:
         raise ModelNotFound(f"{key} has no agent {role}; it has {', '.join(sorted(run.spec['agents']))}.")
     if run.spec["agents"][role].get("external"):
-        raise ModelNotFound(f"{role} of {key} is played by a model outside of the platform: ask that one.")
+        raise ModelNotFound(f"{role} of {key} uses an external model; send requests to that model.")
     return _of(run, role, None if number is None else int(number))
 
 

@@ -96,11 +96,11 @@ def _known(body: Mapping[str, Any], honoured: set[str]) -> None:
         if name in honoured:
             continue
         if name not in NEUTRAL:
-            raise wrong(name, "is not known here", f"honoured are {', '.join(sorted(honoured))}", "unknown_parameter")
+            raise wrong(name, "is not supported", f"supported are {', '.join(sorted(honoured))}", "unknown_parameter")
         if not any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in NEUTRAL[name]):
             neutral = NEUTRAL[name][-1]
-            rule = "leave it out" if neutral is None else f"leave it out or set {neutral!r}"
-            raise wrong(name, "agents of runs cannot honour it", rule, "unsupported_parameter")
+            rule = "omit it" if neutral is None else f"omit it or set {neutral!r}"
+            raise wrong(name, "agents of runs do not support it", rule, "unsupported_parameter")
 
 
 def _messages(body: Mapping[str, Any]) -> str:
@@ -137,7 +137,9 @@ def _prompts(body: Mapping[str, Any]) -> tuple[Prompt, ...]:
             return (tuple(given),)
         if all(isinstance(one, Sequence) and one and _are_ids(one) for one in given):
             return tuple(tuple(one) for one in given)
-    raise wrong("prompt", "is no prompt", "send a text, a list of texts, a list of token ids or a list of such lists")
+    raise wrong(
+        "prompt", "is not a prompt", "send a text, a list of texts, a list of token ids or a list of such lists"
+    )
 
 
 def _are_ids(values: Sequence[Any]) -> bool:
@@ -194,7 +196,7 @@ def _words(body: Mapping[str, Any], name: str, most: int | None) -> tuple[str, .
         return None
     words = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Sequence) else (None,)
     if not all(isinstance(word, str) and word and word.split() == [word] for word in words):
-        raise wrong(name, "is not a list of words", "send single words of the agent, without blanks")
+        raise wrong(name, "is not a list of words", "send single words of the agent, without spaces")
     if most is not None and len(words) > most:
         raise wrong(name, f"has {len(words)} words", f"send at most {most}")
     return words

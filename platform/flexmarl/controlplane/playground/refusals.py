@@ -45,7 +45,7 @@ def body_of(problem: ProblemError, request_id: str) -> dict[str, Any]:
 def unknown_path(request: HttpRequest, path: str = "") -> JsonResponse:
     """Answer a path that this dialect does not have here: a problem, with OpenAI's `error` beside it."""
     known = "/v1/models, /v1/chat/completions and /v1/completions"
-    problem = NotFound(f"There is nothing at {request.path}; there are {known}.")
+    problem = NotFound(f"There is nothing at {request.path}; available: {known}.")
     rendered = render(problem, request_id_of(request))
     body = {**rendered.body, **body_of(problem, request_id_of(request))}
     return JsonResponse(body, status=problem.status, content_type=CONTENT_TYPE)

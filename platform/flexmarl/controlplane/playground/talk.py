@@ -106,7 +106,7 @@ class Talk:
                 async for part in engines.parts(other, self.model, self.asked, seeds):
                     yield part
         except NotHeld:
-            detail = f"{self.model.name} was let go while it was asked. Ask again."
+            detail = f"{self.model.name} was unloaded during the request. Try again."
             raise EngineFailed(detail, headers={"Retry-After": "1"}) from None
         finally:
             self.close()

@@ -156,7 +156,7 @@ def create_once(actor: Actor, draft: Draft, *, marks: Marks, **options: Any) -> 
 
 def _same(run: Run, marks: Marks) -> Run:
     if run.request_digest and run.request_digest != marks.request_digest:
-        text = f"{run.key} has the external id {run.external_id} and was made of another body."
+        text = f"{run.key} has the external id {run.external_id} and was created from another body."
         hint = "Repeat the first body exactly, or use a new external id."
         error = FieldError("external_id", "conflict", text, hint, "query")
         raise Conflict(f"{text} {hint}", errors=[error], extra={"existing": str(run.id)})
@@ -234,7 +234,7 @@ def update_run(
         changes["tags"] = legal_tags(tags)
     if name is not None:
         if not 1 <= len(name.strip()) <= 64:
-            detail = "A name has 1 to 64 characters."
+            detail = "A name must have 1 to 64 characters."
             raise ValidationProblem(detail, errors=[FieldError("/name", "out_of_range", detail)])
         changes["name"] = name.strip()
     if note is not None:

@@ -60,7 +60,7 @@ def prepare(run: Run, wanted: Wanted) -> Ready:
     """Have an archive made ready. Raises CheckpointGone, CheckpointDamaged, ValidationProblem or NodeAway."""
     row = checkpoints.find(run, wanted.step)
     if not row.node:
-        detail = f"The node of the checkpoint after step {wanted.step} was not kept."
+        detail = f"The node of the checkpoint after step {wanted.step} is unknown."
         raise CheckpointDamaged(detail, extra={"reason": "unknown_node"})
     if not checkpoint_rows.read_on(store_connection(), run.no, wanted.step):
         raise checkpoints.gone(run, wanted.step)

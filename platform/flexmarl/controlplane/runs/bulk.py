@@ -46,7 +46,7 @@ def act_on_matching(actor: Actor, members: Mapping[str, Any], expected: int | No
     """Act on all runs that match. Raises Conflict when they are not as many as the caller saw."""
     _check(wish)
     if expected is None:
-        detail = "A filter needs expected_count: how many runs you saw it match."
+        detail = "A filter needs expected_count, the number of runs that you expect it to match."
         raise ValidationProblem(detail, errors=[FieldError("/expected_count", "required", detail)])
     rows = lists.matching(queries.runs(actor), members, "/filter")
     found = list(rows[: MOST + 1])

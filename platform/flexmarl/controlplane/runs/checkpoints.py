@@ -43,7 +43,9 @@ def find(run: Run, step: int) -> Checkpoint:
     if found is None:
         there = Checkpoint.objects.filter(run_id=run.no).exclude(state__in=GONE).order_by("-step")
         steps = ", ".join(str(number) for number in there.values_list("step", flat=True)[:10])
-        raise NotFound(f"{run.key} has no checkpoint after step {step}; it has those after {steps or 'no step yet'}.")
+        raise NotFound(
+            f"{run.key} has no checkpoint after step {step}; it has checkpoints after {steps or 'no step yet'}."
+        )
     return found
 
 

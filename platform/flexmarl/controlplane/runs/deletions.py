@@ -35,7 +35,7 @@ MAX_REASON = 300
 
 class HasWaitingForks(Conflict):
     code = "has_waiting_forks"
-    title = "Other runs are to begin with its weights"
+    title = "Other runs will start from its weights"
 
 
 @transaction.atomic

@@ -142,8 +142,8 @@ def _fate(mode: DrainMode, to: str | None, lack: Requirement | None) -> str:
         return "its run stops before the deadline"
     if to is not None:
         return f"to {to}"
-    waits = "no free device: it works on here until there is one"
-    return waits if lack is None or lack.code in _PLAIN else f"{waits}, after those who wait already"
+    waits = "no free device: it stays here until there is one"
+    return waits if lack is None or lack.code in _PLAIN else f"{waits}, after the runs that are already waiting"
 
 
 def _run(no: int, rows: dict[int, dict[str, Any]], leases: Sequence[Held]) -> dict[str, Any]:
@@ -181,5 +181,5 @@ def _small(waiting: Waiting) -> bool:
 
 def _summary(leases: int, runs: int) -> str:
     if leases == 0:
-        return "Nothing runs there: it is drained at once."
+        return "Nothing runs there: it is drained immediately."
     return f"{leases} lease{'' if leases == 1 else 's'} of {runs} run{'' if runs == 1 else 's'} there now."

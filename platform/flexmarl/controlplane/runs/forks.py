@@ -49,7 +49,7 @@ def fork(actor: Actor, run: Run, draft: Draft, source: Source, **options: Any) -
     parent, spec = ExperimentSpec.model_validate(run.spec), ExperimentSpec.model_validate(made.spec)
     taken = sorted(spec.policies.keys() & found.keys())
     if not taken:
-        detail = f"No policy is left that {run.key} has weights of: {', '.join(sorted(found))}."
+        detail = f"No policy of the fork has weights in {run.key}, which has: {', '.join(sorted(found))}."
         hint = "Keep one of them."
         raise ValidationProblem(detail, errors=[FieldError("/policies", "required", detail, hint, "spec")])
     problems = list(fork_rules(parent, spec, taken, source.take == "training_state"))
@@ -73,8 +73,8 @@ def _of_checkpoint(run: Run, step: int) -> dict[str, Origin]:
     if not checkpoint_rows.read_on(store_connection(), run.no, step):
         raise checkpoints.gone(run, step)
     if not row.parts:
-        detail = f"The checkpoint after step {step} was written before checkpoints named their contents."
-        hint = "Name a newer checkpoint, or send checkpoint: newest."
+        detail = f"The checkpoint after step {step} was written in an older format."
+        hint = "Use a newer checkpoint, or send checkpoint: newest."
         raise ValidationProblem(detail, errors=[FieldError("/checkpoint", "no_contents", detail, hint)])
     return {
         policy: Origin(policy, run.no, policy, part["version"], step, True, part["digest"], part["state"])
@@ -85,12 +85,12 @@ def _of_checkpoint(run: Run, step: int) -> dict[str, Origin]:
 def _newest(run: Run) -> dict[str, Origin]:
     status = RunStatus(run.state.status)
     if status not in TERMINAL and status is not RunStatus.PAUSED:
-        detail = f"{run.key} is {status}: its newest vector moves on. Name a checkpoint, or pause it first."
+        detail = f"{run.key} is {status}: its newest vector changes. Use a checkpoint, or pause the run first."
         allowed = [str(verb) for verb in allowed_now(status, run.state.pending_verb)]
         raise InvalidState(detail, state=status.value, allowed_actions=allowed)
     found = steps.newest_versions(store_connection(), run.no)
     if not found:
-        detail = f"{run.key} has no version yet: it never bound a policy."
+        detail = f"{run.key} has no version yet: no policy was bound."
         raise ValidationProblem(detail, errors=[FieldError("/checkpoint", "no_version", detail, "Clone it instead.")])
     return {
         policy: Origin(policy, run.no, policy, version.version, run.state.step, False, version.digest, version.state)
@@ -105,5 +105,5 @@ def _check_states(spec: ExperimentSpec, source: Source, origins: list[Origin]) -
     lacking = [one.policy for one in origins if not one.state and one.policy in spec.trainable_policies()]
     if lacking:
         detail = f"No training state is stored with this vector for {', '.join(lacking)}."
-        hint = "Send take: weights, or name a checkpoint whose policies have a training_state."
+        hint = "Send take: weights, or use a checkpoint whose policies have a training_state."
         raise ValidationProblem(detail, errors=[FieldError("/take", "no_training_state", detail, hint)])

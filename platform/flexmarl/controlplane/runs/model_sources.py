@@ -68,7 +68,7 @@ class CheckpointSources:
             was, now = parent.model_copy(update={"policies": theirs}), spec.model_copy(update={"policies": mine})
             yield from fork_rules(was, now, [name], False)
             if isinstance(policy.tuning, Lora) and policy.tuning.adapter:
-                detail = "The checkpoint's own adapter goes on; another one cannot be put in its place."
+                detail = "Training continues with the checkpoint's own adapter, which cannot be replaced."
                 where = f"/policies/{name}/tuning/adapter"
                 yield Problem(pointer=where, code="incompatible", detail=detail, hint="Remove adapter.")
 
@@ -98,7 +98,7 @@ class CheckpointSources:
             run = queries.find_run(self.actor, model["run"])
         except NotFound:
             detail = "There is no such run, or you may not read it."
-            hint = "Name the key or id of a run of a project that you can read."
+            hint = "Use the key or id of a run in a project you can read."
             return Problem(pointer=f"/policies/{name}/model/run", code="unknown_run", detail=detail, hint=hint)
         row = Checkpoint.objects.filter(run_id=run.no, step=model["step"], state=WHOLE).first()
         if row is None:
@@ -140,6 +140,6 @@ def _no_step(name: str, run: Run, step: int) -> Problem:
     return Problem(
         pointer=f"/policies/{name}/model/step",
         code="unknown_checkpoint",
-        detail=f"{run.key} has no whole checkpoint after step {step}.",
-        hint=f"It has those after {steps}." if steps else "It has none yet; name another run.",
+        detail=f"{run.key} has no complete checkpoint after step {step}.",
+        hint=f"It has checkpoints after {steps}." if steps else "It has none yet; use another run.",
     )

@@ -41,7 +41,7 @@ def require(run: Run) -> None:
         if granted:
             lineage.grant(conn, run.no, from_run, granted)
         elif lineage.waits_for(conn, run.no, from_run):
-            raise PermissionDenied("The run's owner may not read the run any more whose weights it begins with.")
+            raise PermissionDenied("The run's owner can no longer read the run that its weights come from.")
 
 
 def _granted(run_id: int, from_run: int) -> bool:

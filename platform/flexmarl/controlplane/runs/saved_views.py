@@ -119,5 +119,5 @@ def _once_per_name(name: str) -> Iterator[None]:
     try:
         yield
     except IntegrityError:
-        detail = f"You have a view {name} of this page already."
+        detail = f"You already have a view {name} of this page."
         raise DuplicateName(detail, errors=[FieldError("/name", "duplicate", detail)]) from None

@@ -40,11 +40,11 @@ def check(verb: Verb, options: VerbOptions) -> None:
     errors = []
     if verb is not Verb.PAUSE:
         for name in options.given:
-            detail = f"{name} belongs to pause; {verb} takes only a reason."
-            errors.append(FieldError(f"/{name}", "not_allowed", detail, f"Leave {name} out."))
+            detail = f"{name} applies to pause only; {verb} accepts only a reason."
+            errors.append(FieldError(f"/{name}", "not_allowed", detail, f"Omit {name}."))
     elif isinstance(options.hold_s, float | int) and not _legal_hold(options.hold_s):
         detail = f"hold_s must be 0 to {MAX_HOLD_S} seconds, or null."
-        hint = "0 gives the devices back at once, null keeps them until the run is resumed."
+        hint = "0 releases the devices immediately, null keeps them until the run is resumed."
         errors.append(FieldError("/hold_s", "out_of_range", detail, hint))
     if errors:
         raise ValidationProblem(errors[0].detail, errors=errors)

@@ -10,7 +10,7 @@ from typing import Any
 from csp.constants import NONCE, NONE, SELF
 
 from flexmarl.contracts.events import Verb
-from flexmarl.contracts.status import RunReason, RunStatus
+from flexmarl.contracts.status import SHOWN_STATUSES, RunReason
 from flexmarl.contracts.wire import EpisodeStatus
 from flexmarl.controlplane.common import brief_redis
 from flexmarl.controlplane.common.database import Limits, Purpose
@@ -237,10 +237,10 @@ SPECTACULAR_SETTINGS = {
         "flexmarl.controlplane.common.api.document.complete",
     ],
     "ENUM_NAME_OVERRIDES": {
-        "RunStatus": [(status.value, status.value) for status in RunStatus],
+        "RunStatus": [(status, status) for status in SHOWN_STATUSES],
         "RunVerb": [(verb.value, verb.value) for verb in Verb],
         "OperationAction": [(action, action) for action in (*(verb.value for verb in Verb), "delete")],
-        "OperationResultStatus": [(status, status) for status in (*(status.value for status in RunStatus), "deleted")],
+        "OperationResultStatus": [(status, status) for status in (*SHOWN_STATUSES, "deleted")],
         "EpisodeStatus": [(status.value, status.value) for status in EpisodeStatus],
         "MicroBatchState": [(state, state) for state in ("waiting", "accumulating", "stepping", "published")],
         "DeviceState": [(state, state) for state in ("ready", "cordoned", "draining", "drained", "lost")],
@@ -253,7 +253,7 @@ SPECTACULAR_SETTINGS = {
         "TokenState": [(state, state) for state in ("active", "expired", "revoked")],
         "RunReason": [(reason.value, reason.value) for reason in RunReason if reason.value],
         "ServiceRole": "flexmarl.controlplane.accounts.api.serializers.SERVICE_CHOICES",
-        "BulkAction": [(name, name) for name in (*(str(verb) for verb in Verb), "archive", "restore", "tag", "untag")],
+        "BulkAction": "flexmarl.controlplane.runs.bulk.ACTIONS",
         "DrainMode": [(mode, mode) for mode in ("wait", "move", "stop")],
         "DrainKind": [(kind, kind) for kind in ("node", "device")],
         "ValueSource": [(source, source) for source in ("user", "template", "preset", "default")],

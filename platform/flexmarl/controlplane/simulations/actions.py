@@ -46,7 +46,7 @@ def insert(actor: Actor, simulation: Simulation) -> Simulation:
         raise Invalid(detail, errors=[FieldError("/project", "unknown_value", detail)])
     waiting = Simulation.objects.filter(project_id=project, state__in=OPEN).count()
     if waiting >= MOST_OPEN:
-        detail = f"{waiting} simulations of {project} wait or are played. Cancel one, or ask again later."
+        detail = f"{waiting} simulations of {project} are waiting or running. Cancel one, or try again later."
         raise RateLimited(detail, headers={"Retry-After": "30"})
     simulation.save()
     after = {"kind": str(simulation.kind), "presets": simulation.request.get("presets", [])}

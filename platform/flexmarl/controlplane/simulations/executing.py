@@ -49,7 +49,7 @@ class Asked:
 
 def take() -> Simulation | None:
     """Take the simulation that waits longest, or one whose process died; None when there is none."""
-    gave_up = "The simulation process ended {takes} times, most likely out of memory."
+    gave_up = "The simulation process exited {takes} times, most likely out of memory."
     return leased_work.take(Simulation, LEASE_S, gave_up)
 
 

@@ -59,7 +59,7 @@ def run_named(actor: Actor, reference: str) -> Run:
     try:
         return runs.find_run(actor, reference)
     except NotFound as unknown:
-        hint = "Name the key or the id of a run of a project that you may read."
+        hint = "Use the key or id of a run in a project you can read."
         raise ValidationProblem(
             unknown.detail, errors=[FieldError("/run", "unknown_value", unknown.detail, hint)]
         ) from None
@@ -71,8 +71,8 @@ def create(
 ) -> Simulation:
     """Ask for a comparison on a run's record. Raises TooLittleRecorded, or ValidationProblem with every refusal."""
     if project and project != run.project_id:
-        detail = f"{run.key} is a run of {run.project_id}: what it recorded is played there."
-        hint = f"Leave project out, or set {run.project_id}."
+        detail = f"{run.key} belongs to {run.project_id}, where its recording must be simulated."
+        hint = f"Omit project, or set {run.project_id}."
         raise ValidationProblem(detail, errors=[FieldError("/project", "unknown_value", detail, hint)])
     actor.require(Scope.RUNS_WRITE, run.project_id)
     _refuse_short(run)
@@ -101,7 +101,7 @@ def _refuse_short(run: Run) -> None:
 def _refuse_changed_load(wish: Comparison) -> None:
     for number, path in enumerate(wish.changes):
         if path.split(".")[0] == "workload":
-            detail = f"{path}: a recorded load is played as it was recorded."
+            detail = f"{path}: a recorded load cannot be changed."
             hint = "Change spec. or machine. instead, or choose a built-in workload."
             raise ValidationProblem(detail, errors=[FieldError(f"/changes/{number}", "unknown_field", detail, hint)])
 

@@ -75,8 +75,8 @@ def read_changes(lines: Iterable[str]) -> dict[str, Any]:
             hint = "Write it like spec.batch.tasks_per_step=32."
             raise ValidationProblem(detail, errors=[FieldError(f"/changes/{number}", "invalid", detail, hint)])
         if path.split(".")[0] not in ("spec", "machine", "workload"):
-            detail = f"{path} is nothing that may be changed here."
-            hint = "Paths begin with spec., machine. or workload.; steps and seeds have members of their own."
+            detail = f"{path} cannot be changed here."
+            hint = "Paths begin with spec., machine. or workload.; steps and seeds are set separately."
             raise ValidationProblem(detail, errors=[FieldError(f"/changes/{number}", "unknown_field", detail, hint)])
         found[path] = value
     return found
@@ -89,7 +89,7 @@ def checked(wish: Comparison, workload: str | Mapping[str, Any] = "", *, leave_o
     """
     if len(wish.presets) * wish.seeds > MOST_PLAYED:
         detail = f"{len(wish.presets)} presets times {wish.seeds} seeds are more than {MOST_PLAYED}."
-        hint = f"Set {max(1, MOST_PLAYED // len(wish.presets))} seeds, or name fewer presets."
+        hint = f"Set {max(1, MOST_PLAYED // len(wish.presets))} seeds, or fewer presets."
         raise ValidationProblem(detail, errors=[FieldError("/seeds", "out_of_range", detail, hint)])
     refused = []
     for preset in wish.presets:

@@ -110,7 +110,7 @@ def too_little(run: Run, episodes: int, steps: int) -> TooLittleRecorded:
     """Return the refusal of a run that cannot be played again."""
     return TooLittleRecorded(
         f"{run.key} has {episodes} finished episodes of {steps} train steps stored; {LEAST_STEPS} steps are needed. "
-        "Let it train on; a run whose samples were retired cannot be played again."
+        "Let it train longer; a run whose samples were deleted cannot be replayed."
     )
 
 
@@ -131,7 +131,7 @@ def _sorted(
 ) -> tuple[list[Alternative], list[tuple[str, tuple[Problem, ...]]]]:
     known = {one.name: one for one in alternatives(spec)}
     if unknown := [name for name in only if name not in known]:
-        detail = f"{unknown[0]} is no alternative of this run."
+        detail = f"{unknown[0]} is not an alternative of this run."
         hint = f"There are: {', '.join(known)}."
         raise ValidationProblem(
             detail, errors=[FieldError(f"/alternatives/{only.index(unknown[0])}", "unknown_value", detail, hint)]

@@ -43,7 +43,7 @@ def spread_once(seen: Snapshot) -> list[Change]:
         chosen = len(standing.homes) == standing.least and set(standing.homes) <= set(room)
         gang = standing.homes if chosen else tuple(sorted(room[: standing.least]))
         book.bind(name, gang)
-        changes.append(Bind(name, gang, "static", f"{name} is trained there from now on"))
+        changes.append(Bind(name, gang, "static", f"{name} is trained there"))
     return changes
 
 
@@ -156,9 +156,9 @@ def _make_room(book: Book, name: str, standing: Standing) -> list[Change]:
 def _left(seen: Snapshot, own: Standing) -> tuple[str, str]:
     """Say why a policy makes room: as a cause, and in words."""
     if not own.has_work:
-        return "drained", "has nothing to do"
+        return "drained", "has no work"
     if len(own.gang) > own.least:
-        return "wide", f"has {len(own.gang)} devices and could do with {own.least}"
+        return "wide", f"has {len(own.gang)} devices and needs only {own.least}"
     return "patience", f"had them for {seen.now - own.bound_at:.1f} s"
 
 

@@ -205,7 +205,12 @@ def _vacate(ctx: Context) -> None:
         own = _standing(ctx, name, {})
         if own.still and any(ctx.state.leases[lease_id].beside for lease_id in own.gang):
             _suspend(ctx, name)
-            ctx.rule(RulingKind.DEVICES_TAKEN, f"the engine beside {name} is to wake", policy=name, cause="turned")
+            ctx.rule(
+                RulingKind.DEVICES_TAKEN,
+                f"the engine that shares the device of {name} must wake",
+                policy=name,
+                cause="turned",
+            )
 
 
 def _suspend(ctx: Context, name: str) -> None:

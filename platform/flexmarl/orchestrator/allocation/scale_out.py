@@ -61,11 +61,13 @@ def _replanned(book: Book, sizes: dict[str, int], usable: list[int], leaves: set
     out: list[Change] = []
     for other in sorted(leaves):
         if any(device in wanted and (wanted[device] > 1 or seen.places) for device in seen.policies[other].gang):
-            out.append(Suspend(other, "drained", f"{other} has nothing to do, others could be done earlier there"))
+            out.append(Suspend(other, "drained", f"{other} has no work, others would finish earlier there"))
     for name in movers:
         before, size = len(seen.policies[name].gang), len(gangs[name])
         cause = "grow" if size > before else "wide" if size < before else "shared"
-        text = f"{name} gets {size} devices instead of {before}: all could be done in {then_s:.1f} s, not {now_s:.1f}"
+        text = (
+            f"{name} gets {size} devices instead of {before}: all would finish in {then_s:.1f} s instead of {now_s:.1f}"
+        )
         out.append(Suspend(name, cause, text, gangs[name]))
     return out
 
@@ -101,7 +103,7 @@ def _part(book: Book, quiet: list[int]) -> list[Change]:
     there = [name for name in book.residents[quiet[0]] if not book.fits(chosen, quiet[0])] if chosen else []
     if not chosen or not seen.pays(best, 1 + len(there)):
         return []
-    text = f"{chosen} shares its device with others that work, and another has nothing to do"
+    text = f"{chosen} shares its device with others that work, and another device is idle"
     return [Suspend(mover, "shared", text) for mover in there or [chosen]]
 
 

@@ -157,6 +157,6 @@ def _needs_shared(ctx: Context, name: str) -> bool:
 
 def _why(hand: Hand, work: Collection[str], seconds: float) -> str:
     if hand == "engines":
-        return f"nothing is left to train after {seconds:.1f} s: trainers give their devices up, engines wake"
-    what = f"{', '.join(sorted(work))} to train" if work else "something else to do"
-    return f"no episode plays after {seconds:.1f} s and trainers have {what}: engines sleep"
+        return f"training is done after {seconds:.1f} s: trainers release the devices, engines wake"
+    what = f"{', '.join(sorted(work))} to train" if work else "other work"
+    return f"no episode is playing after {seconds:.1f} s and trainers have {what}: engines sleep"

@@ -16,11 +16,11 @@ def may_start(ctx: Context) -> Verdict:
     """Tell whether a cohort may start beside the open ones, and what it waits for if not."""
     state = ctx.state
     if state.next_cohort >= ctx.plan.spec.budget.train_steps:
-        return Verdict(False, "the budget has no step left for it")
+        return Verdict(False, "the budget has no step left")
     if ctx.plan.by_credit:
-        return Verdict(False, "it waits until what is open is trained")
+        return Verdict(False, "it waits until the open cohorts are trained")
     if state.cohorts and not state.cohorts[-1].filled:
-        return Verdict(False, "the one before it waits for groups of its own")
+        return Verdict(False, "the previous cohort is not complete yet")
     lags = {name: ctx.plan.spec.lag_policy_of(name) for name in ctx.plan.trainable}
     playing = sum(len(cohort.open) for cohort in state.cohorts)
     verdict = admit(lags, {name: steps_before(ctx, name) for name in lags}, playing)
@@ -56,7 +56,10 @@ def _left(cohort: Cohort, own: PolicyCohort, per_cohort: int) -> int:
         return 0
     if cohort.settled_at is None or cohort.pending:
         return max(per_cohort - own.steps, 1)
-    return len({micro_batch.part for micro_batch in own.micro_batches if not micro_batch.applied})
+    left = (micro_batch.part for micro_batch in own.micro_batches if not micro_batch.applied)
+    if per_cohort == 1:  # asked for every policy after most facts: one row that waits says it all
+        return int(next(left, None) is not None)
+    return len(set(left))
 
 
 def abandon_older(ctx: Context, policy: str) -> None:
@@ -76,5 +79,5 @@ def abandon_older(ctx: Context, policy: str) -> None:
         for key in set(cohort.open.values()):
             ctx.withdraw(key)
         version = cohort.pins[policy].version
-        ctx.note(f"{episodes} episodes of step {cohort.no + 1} begin anew under version {version} of {policy}")
+        ctx.note(f"{episodes} episodes of step {cohort.no + 1} restart under version {version} of {policy}")
         drive_rollout(ctx, cohort)

@@ -285,7 +285,7 @@ def _settle_cohort(ctx: Context, cohort: Cohort) -> None:
     cohort.settled_at = ctx.now
     text = f"every group is settled: {cohort.kept} kept, {cohort.refused} refused, {cohort.dropped} dropped"
     if cohort.handed_on or cohort.cancelled:
-        text += f"; of the surplus, {cohort.handed_on} go on in the next step and {cohort.cancelled} are cancelled"
+        text += f"; of the surplus, {cohort.handed_on} continue in the next step and {cohort.cancelled} are cancelled"
     ctx.rule(RulingKind.COHORT_SETTLED, text + drawn_text(ctx, cohort), cohort=cohort.no)
     stop_idling(ctx, cohort)
     lost = cohort.kept + cohort.refused == 0

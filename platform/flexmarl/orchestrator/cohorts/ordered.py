@@ -18,8 +18,8 @@ def watch_the_clock(ctx: Context, event: GroupSettled) -> None:
     if lost is None or not ctx.plan.ordered:
         return
     ctx.note(
-        f"ordered: the clock ended member {lost.member} of group {event.draw} ({lost.reason[:200]}); from here on a "
-        "repetition of this run may end in other bits",
+        f"ordered: a timeout ended member {lost.member} of group {event.draw} ({lost.reason[:200]}); from here on a "
+        "repetition of this run may give different results",
         NoteLevel.WARNING,
         target=f"draw:{event.draw}",
     )

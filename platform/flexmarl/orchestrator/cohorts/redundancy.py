@@ -117,7 +117,7 @@ def _record(ctx: Context, cohort: Cohort, group: PendingGroup) -> None:
     """Count a settled group that no step will train."""
     rows = sum(len(own) for own in group.rows.values())
     ctx.state.samples_recorded += rows
-    text = f"group {group.draw} is beyond what the last step needs: {rows} rows are recorded"
+    text = f"group {group.draw} is not needed by the last step: {rows} rows are recorded"
     ctx.rule(RulingKind.GROUP_SURPLUS, text, cohort=cohort.no, target=f"draw:{group.draw}", rows=rows)
 
 

@@ -40,8 +40,8 @@ def drawn_text(ctx: Context, cohort: Cohort) -> str:
         return ""
     if cohort.size >= plan.most_draws and cohort.kept + cohort.dropped < plan.groups:
         ctx.note(
-            f"step {cohort.no + 1} goes on with {cohort.kept} of {plan.groups} groups: {cohort.size} were drawn, which "
-            "is the limit; easier or harder tasks teach more, or sampling.group_filter.draw_limit is raised",
+            f"step {cohort.no + 1} continues with {cohort.kept} of {plan.groups} groups: {cohort.size} were drawn, "
+            "which is the limit; use easier or harder tasks, or raise sampling.group_filter.draw_limit",
             NoteLevel.WARNING,
             target=f"cohort:{cohort.no}",
         )

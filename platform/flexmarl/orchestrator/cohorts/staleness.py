@@ -71,7 +71,7 @@ def _drop(ctx: Context, cohort: Cohort, policy: str, group: PendingGroup, rows: 
     ctx.state.dropped[STALE] = ctx.state.dropped.get(STALE, 0) + rows
     ctx.state.samples_recorded += rows
     bound = ctx.plan.spec.lag_policy_of(policy).bound
-    text = f"rows of {policy} in group {group.draw} are older than version {version} may train: its bound is {bound}"
+    text = f"rows of {policy} in group {group.draw} are too old for version {version}: the bound is {bound}"
     ctx.rule(
         RulingKind.ROWS_DROPPED,
         text,

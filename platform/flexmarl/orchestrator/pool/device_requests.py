@@ -55,4 +55,4 @@ def on_pools_changed(ctx: Context, event: PoolsChanged) -> None:
     where = event.rollout_pool
     if event.training_pool != where:
         where = f"{where} and {event.training_pool}"
-    ctx.note(f"the run asks for devices in {where}", actor=event.actor, target="run")
+    ctx.note(f"the run requests devices in {where}", actor=event.actor, target="run")

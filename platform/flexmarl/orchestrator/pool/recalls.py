@@ -69,10 +69,10 @@ def recalls(demands: Sequence[Demand], result: Arbitration, free: Sequence[FreeD
 def in_words(recall: Recall) -> str:
     """Say to people why a run gives its devices back."""
     other = numbered(recall.for_run)
-    why = f"{other} lacks {devices(recall.lacks)} in {recall.pool} and comes first"
+    why = f"{other} lacks {devices(recall.lacks)} in {recall.pool} and is ahead"
     if recall.never:
         why = f"the pool is too small for this run now, and {other} lacks {devices(recall.lacks)} in {recall.pool}"
-    return f"a part of its devices is lost for good; {why}"
+    return f"a part of its devices is permanently lost; {why}"
 
 
 def _is_stuck(demand: Demand, waiting: Waiting, rules: Rules) -> bool:

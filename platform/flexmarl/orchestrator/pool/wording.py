@@ -6,7 +6,7 @@ from flexmarl.orchestrator.pool.arbiter import Ahead, Requirement, Unmet
 
 _AHEAD = {
     Ahead.PART: "holds a part of its devices and waits",
-    Ahead.RUNNING: "works already and waits",
+    Ahead.RUNNING: "is already running and waits",
     Ahead.OVERDUE: "has waited too long",
     Ahead.PRIORITY: "has a higher priority",
     Ahead.SHARE: "belongs to a project that holds less and waits",
@@ -34,7 +34,7 @@ def in_words(lack: Requirement, name_of: Callable[[int], str] = numbered) -> str
             )
         case Unmet.POOL_TOO_SMALL:
             short = f"Needs {devices(lack.wanted)} in {lack.pool}, {lack.there} {verb} healthy"
-            return f"{short}: add a node, or ask for fewer"
+            return f"{short}: add a node, or request fewer"
         case Unmet.QUOTA_TOO_SMALL:
             return f"Needs {devices(lack.wanted)} in {lack.pool}, the quota of project {lack.project} is {lack.limit}"
         case Unmet.QUOTA_REACHED:

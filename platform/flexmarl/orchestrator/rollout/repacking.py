@@ -77,7 +77,7 @@ def _carry_out(ctx: Context, by_lease: dict[int, LeaseState], move: Move) -> Non
         dismiss(ctx, source, name)
     ctx.rule(
         RulingKind.ENGINE_EMPTIED,
-        f"{source.device_id} has {depth} replies of {groups} groups left under {version}: they go on at "
+        f"{source.device_id} has {depth} replies of {groups} groups left under {version}: they continue at "
         f"{destination.device_id}, which stays below {ctx.plan.spec.mechanisms.mover.below}",
         target=f"lease:{source.lease_id}",
         cause="repack",

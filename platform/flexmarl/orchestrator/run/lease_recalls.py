@@ -23,9 +23,9 @@ def on_lease_recalled(ctx: Context, event: LeaseRecalled) -> None:
     where = f"{lease.use} on {lease.device_id}"
     lease.recalled = "" if event.withdrawn else event.reason or "recalled"
     if event.withdrawn:
-        ctx.note(f"{where} may stay: {event.reason}", target=f"lease:{lease.lease_id}")
+        ctx.note(f"{where} keeps its device: {event.reason}", target=f"lease:{lease.lease_id}")
     else:
-        ctx.note(f"{where} is to move: {lease.recalled}", target=f"lease:{lease.lease_id}")
+        ctx.note(f"{where} must move: {lease.recalled}", target=f"lease:{lease.lease_id}")
 
 
 def drive_moves(ctx: Context) -> None:
@@ -95,9 +95,9 @@ def moving_text(ctx: Context) -> str:
     for lease in _recalled(ctx):
         new = _replacement(ctx, lease)
         if ctx.plan.colocated:
-            return f"{lease.use} on {lease.device_id} gives its device back after this step"
+            return f"{lease.use} on {lease.device_id} releases its device after this step"
         if new is None:
-            return f"{lease.use} on {lease.device_id} is to move and keeps its device until another is free"
+            return f"{lease.use} on {lease.device_id} must move and keeps its device until another is free"
         if not new.incarnation:
             return f"{lease.use} on {lease.device_id} moves to {new.device_id}, which starts"
         return f"{lease.use} moves from {lease.device_id} to {new.device_id} after this step"

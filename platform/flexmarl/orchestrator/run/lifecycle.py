@@ -34,7 +34,7 @@ _EVALUATED_AT_END = (RunReason.BUDGET_STEPS, RunReason.BUDGET_TIME)
 def move(ctx: Context, to: RunStatus, reason: RunReason = RunReason.NONE, text: str = "") -> None:
     """Take the run to another status. Raises ValueError when the table does not allow it."""
     if not may_move(ctx.state.status, to):
-        raise ValueError(f"a run cannot move from {ctx.state.status} to {to} by itself")
+        raise ValueError(f"a run cannot move from {ctx.state.status} to {to} without a request")
     _enter(ctx, to, reason, text)
 
 
@@ -78,7 +78,7 @@ def _begin_retry(ctx: Context, event: RunVerb) -> tuple[RunReason, str]:
 def _begin_resume(ctx: Context, event: RunVerb) -> tuple[RunReason, str]:
     ctx.state.rest.release_at = None
     if ctx.state.status is RunStatus.PAUSED:
-        return RunReason.BINDING_POLICIES, "making sure of devices and weights"
+        return RunReason.BINDING_POLICIES, "checking devices and weights"
     pausing.go_on(ctx)
     return RunReason.NONE, ""
 
@@ -184,7 +184,7 @@ def _check_budget(ctx: Context) -> None:
     found = target_reached(ctx)
     limit = time_limit(ctx)
     if found is None and limit is not None and ctx.now >= limit:
-        found = RunReason.BUDGET_TIME, f"{budget.seconds:g} s are over"
+        found = RunReason.BUDGET_TIME, f"the time limit of {budget.seconds:g} s is reached"
     if found is None and not state.cohorts and state.step >= budget.train_steps:
         found = RunReason.BUDGET_STEPS, f"all {budget.train_steps} train steps are done"
     if found is not None:

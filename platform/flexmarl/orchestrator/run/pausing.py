@@ -41,8 +41,8 @@ def begin_pause(ctx: Context, event: RunVerb) -> str:
     abandoned = freeze(ctx)
     ctx.withdraw_kind("request_devices")
     if not abandoned:
-        return "finishing what is under way in the trainer first"
-    return f"{abandoned} running episodes abandoned; they are played again on resume"
+        return "finishing the current work of the trainer first"
+    return f"{abandoned} running episodes abandoned; they are replayed on resume"
 
 
 def freeze(ctx: Context) -> int:
@@ -66,8 +66,8 @@ def on_gang_recalled(ctx: Context, event: GangRecalled) -> None:
     if waiting is None or waiting.no != event.command_no:
         return
     abandoned = freeze(ctx)
-    again = f"; {abandoned} running episodes are played again" if abandoned else ""
-    ctx.note(f"the run gives all its devices back: {event.reason}{again}", NoteLevel.WARNING, target="run")
+    again = f"; {abandoned} running episodes will be replayed" if abandoned else ""
+    ctx.note(f"the run releases all its devices: {event.reason}{again}", NoteLevel.WARNING, target="run")
     ctx.withdraw(GANG)
     ctx.withdraw_kind("request_devices")
     release_all(ctx)
@@ -144,7 +144,11 @@ def resting_text(ctx: Context) -> str:
     hold_s = ctx.state.rest.hold_s
     if hold_s is None:
         return "devices and weights are kept"
-    return "weights are kept, devices go back at once" if hold_s == 0 else f"devices go back after {hold_s:g} s"
+    return (
+        "weights are kept, devices are released immediately"
+        if hold_s == 0
+        else f"devices are released after {hold_s:g} s"
+    )
 
 
 def give_back_when_due(ctx: Context) -> None:
@@ -155,7 +159,7 @@ def give_back_when_due(ctx: Context) -> None:
     if recalled is None and (at is None or ctx.now < at):
         return
     why = "" if recalled is None else f": {recalled.recalled}"
-    text = f"its devices were given back while it paused{why}; resume asks for others"
+    text = f"its devices were released while it paused{why}; resume requests others"
     release_all(ctx)
     state.rest.release_at = None
     state.reason, state.reason_text = RunReason.DEVICES_GIVEN_BACK, text

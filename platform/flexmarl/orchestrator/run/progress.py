@@ -78,10 +78,10 @@ def waiting_for(plan: Plan, state: RunState) -> str:
         return "devices"
     lost = [lease for use in DeviceUse for lease in state.at_work(use) if not lease.incarnation]
     if lost:
-        return f"{lost[0].use} on {lost[0].device_id} to start"
+        return f"the start of the {lost[0].use} on {lost[0].device_id}"
     unbound = [name for name, policy in state.policies.items() if not policy.accumulator]
     if unbound:
-        return f"the trainer to take {', '.join(unbound)}"
+        return f"binding of {', '.join(unbound)} to a trainer"
     if state.cohort is not None:
         return _cohort_waits_for(plan, state, state.cohort)
     if state.evaluation is not None:

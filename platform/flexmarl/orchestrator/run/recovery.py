@@ -124,7 +124,7 @@ def _say_not_started(ctx: Context, lease: LeaseState | None, why: str) -> None:
     """Say on the run at once that a child ended before it was ready, while its device worker tries again."""
     if lease is None or lease.releasing or ctx.state.status in TERMINAL:
         return
-    text = f"{lease.use} on {lease.device_id} did not start: {why}; it is started again"
+    text = f"{lease.use} on {lease.device_id} did not start: {why}; it is restarted"
     ctx.note(text, NoteLevel.WARNING, target=f"lease:{lease.lease_id}")
     if ctx.state.status is RunStatus.STARTING:
         ctx.state.reason_text = text
@@ -153,7 +153,7 @@ def on_lease_ended(ctx: Context, event: LeaseEnded) -> None:
         return
     resources = ctx.plan.spec.resources
     if ctx.state.replacements > max(MAX_REPLACEMENTS, resources.rollout_devices + resources.training_devices):
-        text = f"{ctx.state.replacements} leases ended without a finished step between them, the last: {why}"
+        text = f"{ctx.state.replacements} leases ended without a finished step between them; the last reason: {why}"
         reason = RunReason.OUT_OF_MEMORY if why.startswith(RunReason.OUT_OF_MEMORY) else RunReason.CHILDREN_LOST
         fail(ctx, reason, f"{text}; read the log of {lease.device_id}'s node")
         return
@@ -222,7 +222,7 @@ def _give_up(ctx: Context, kind: str, name: str, event: CommandFailed) -> None:
 
 def drive_hosts(ctx: Context) -> None:
     """Issue the hosting of a lease again whose command failed."""
-    for lease in ctx.state.leases.values():
-        key = f"host:{lease.lease_id}"
-        if key in ctx.state.failures and not lease.incarnation and not lease.releasing and ctx.wanted(key):
+    failed = sorted(int(key.partition(":")[2]) for key in ctx.state.failures if key.startswith("host:"))
+    for lease, key in [(ctx.state.leases.get(lease_id), f"host:{lease_id}") for lease_id in failed]:
+        if lease is not None and not lease.incarnation and not lease.releasing and ctx.wanted(key):
             _host(ctx, lease)

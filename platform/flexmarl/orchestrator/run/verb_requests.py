@@ -13,7 +13,7 @@ from flexmarl.orchestrator.types import NoteLevel, Outcome
 
 def take(ctx: Context, event: RunVerb) -> None:
     """Let a legal verb take effect; the one before it is overtaken."""
-    _conclude(ctx, False, f"overtaken by {event.verb}")
+    _conclude(ctx, False, f"superseded by {event.verb}")
     ctx.state.wish = Wish(event.verb, event.operation, event.actor, event.cause)
 
 
@@ -37,7 +37,7 @@ def follow(ctx: Context) -> None:
 
 def forget(ctx: Context) -> None:
     """What follows is the run's own doing."""
-    _conclude(ctx, False, "the run came to an end of its own")
+    _conclude(ctx, False, "the run ended first")
     ctx.state.wish = None
 
 

@@ -135,7 +135,7 @@ def for_waiting(seen: Snapshot) -> list[Move]:
 
 
 def _waited(seconds: float) -> str:
-    return f"waited {seconds:.1f} s" if seconds >= 0.05 else "just came"
+    return f"waited {seconds:.1f} s" if seconds >= 0.05 else "arrived just now"
 
 
 def _givers(board: _Board, into: str) -> Iterator[tuple[int, str]]:

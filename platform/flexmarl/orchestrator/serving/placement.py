@@ -98,10 +98,10 @@ def _fill(ctx: Context, engines: dict[int, LeaseState], turns: dict[str, int]) -
         lease = engines[lease_id]
         lease.serves.append(name)
         has = sum(name in other.serves for other in engines.values())
-        asked = f"{turns[name]} turns are asked of it" if turns[name] else "nobody asks it now"
+        asked = f"{turns[name]} turns are waiting or running" if turns[name] else "no turns now"
         ctx.rule(
             RulingKind.ENGINE_ASSIGNED,
-            f"{lease.device_id} has a free place, which goes to {name}: its engine number {has}, {asked}",
+            f"{lease.device_id} has a free slot, which goes to {name}: its engine number {has}, {asked}",
             policy=name,
             target=f"lease:{lease_id}",
         )

@@ -36,7 +36,7 @@ def admit(lags: Mapping[str, LagPolicy], to_come: Mapping[str, int], playing: in
         if steps > lag.bound:
             return Verdict(False, f"{name} takes {steps} steps before these rows, its bound is {lag.bound}")
         if playing and lag.at_admission == "wait":
-            return Verdict(False, f"{name} waits until {playing} older groups are settled")
+            return Verdict(False, f"{name} waits for {playing} older groups to settle")
     return Verdict(True)
 
 

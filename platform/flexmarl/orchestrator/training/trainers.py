@@ -213,7 +213,7 @@ def _nothing_left(ctx: Context, cohort: Cohort, name: str, own: PolicyCohort) ->
     if own.steps:
         return
     own.null_step = True
-    text = f"{name}: no row to train on in step {cohort.no + 1}, the version stays"
+    text = f"{name}: no rows in step {cohort.no + 1}; the version stays"
     ctx.note(text, target=f"policy:{name}")
     ctx.rule(RulingKind.NULL_STEP, text, policy=name, cohort=cohort.no)
 

@@ -213,7 +213,7 @@ def _why(profile: Profile, likely: Sequence[Report]) -> tuple[str, ...]:
 
 def _from(source: Source, of: str) -> str:
     words = {"runs": "measured in", "profile": "measured by", "declared": "declared by", "default": "a default"}
-    return f"{words[source]} {of}".strip() if source != "default" else "nothing like it has been measured yet"
+    return f"{words[source]} {of}".strip() if source != "default" else "not measured yet"
 
 
 def _percent(share: float) -> str:

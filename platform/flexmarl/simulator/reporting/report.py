@@ -25,12 +25,12 @@ USES: tuple[Use, Use] = ("engine", "trainer")
 _MOVES = (RulingKind.ENGINE_MOVED, RulingKind.ENGINE_EMPTIED)
 CAUSES: tuple[Cause, ...] = ("weights", "swap", "tail", "training", "rollout", "other")
 EXPLAINED: dict[Cause, str] = {
-    "weights": "the device itself took new weights in",
-    "swap": "the device itself started, bound or suspended a policy",
-    "tail": "others of its kind were at work",
-    "training": "an engine stood still while a trainer worked",
-    "rollout": "a trainer stood still while an engine worked",
-    "other": "nobody worked: environments, and commands on their way",
+    "weights": "loading new weights",
+    "swap": "starting, binding or suspending a policy",
+    "tail": "other devices of its kind were busy",
+    "training": "engines idle while a trainer was busy",
+    "rollout": "trainers idle while an engine was busy",
+    "other": "all devices idle: environments, and commands in transit",
 }
 
 

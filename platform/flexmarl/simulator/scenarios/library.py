@@ -70,7 +70,7 @@ def compose(workload: str | Mapping[str, Any], preset: str, changes: Mapping[str
 def _known(library: Mapping[str, Any], name: object, where: str) -> Any:
     if not isinstance(name, str):
         hint = f"Known: {', '.join(library)}."
-        raise SpecProblems([Problem(pointer=where, code="wrong_type", detail=f"{name!r} is no name.", hint=hint)])
+        raise SpecProblems([Problem(pointer=where, code="wrong_type", detail=f"{name!r} is not a name.", hint=hint)])
     if name in library:
         return library[name]
     close = nearest(name, library)

@@ -210,13 +210,13 @@ class Delays(Strict):
     """What the platform itself takes."""
 
     report: float = Field(default=0.005, ge=0.0)
-    """From a fact to the driver's reading of it."""
+    """Latency from an event to the driver."""
     decide: float = Field(default=0.0005, ge=0.0)
-    """The driver's work on one fact; facts are handled one after the other."""
+    """Driver time per event; facts are handled one after the other."""
     hop: float = Field(default=0.003, ge=0.0)
-    """From a decision to the child that carries it out."""
+    """Latency from a decision to an engine or trainer."""
     pick_up: float = Field(default=0.01, ge=0.0)
-    """From a decision to a rollout worker that begins with it."""
+    """Latency from a decision to a rollout worker."""
     hold: float = Field(default=0.006, ge=0.0)
     """From a decision until rollout workers learn that what they play stands still, or goes on."""
     start: float = Field(default=5.0, ge=0.0)
@@ -226,13 +226,13 @@ class Delays(Strict):
     workers: int = Field(default=1, ge=1)
     """Rollout workers among which the episodes are shared out."""
     carry: float = Field(default=0.0, ge=0.0)
-    """A node's work around each command of a trainer, which waits meanwhile: rows in, the result stored."""
+    """Node time per trainer command, which waits meanwhile: rows in, the result stored."""
     fetch: float = Field(default=0.0, ge=0.0)
     """Reading the rows of a micro-batch for which a trainer stands idle; else that is done while it works."""
     commit: float = Field(default=0.0, ge=0.0)
-    """What it takes beside that around an optimizer step: its weights are stored and the version is committed."""
+    """Additional node time per optimizer step: its weights are stored and the version is committed."""
     settle: float = Field(default=0.0, ge=0.0)
-    """From a group's end until its rows are written, beside `report`."""
+    """Time from a group's end until its rows are written, beside `report`."""
 
 
 class Scale(Strict):
@@ -348,7 +348,7 @@ class Scenario(Strict):
         ):
             wrong = next((name for name in names if name not in known), None)
             if wrong is not None:
-                raise broken_at(where, f"{wrong} is not in the team; there are {', '.join(known)}")
+                raise broken_at(where, f"{wrong} is not in the team, which has {', '.join(known)}")
         return self
 
     @model_validator(mode="after")
@@ -371,14 +371,14 @@ class Scenario(Strict):
         if self.granularity == "turn":
             return self
         if self.spec.mechanisms.parallel.turns == "together":
-            raise broken_at(("granularity",), "turns that are taken together are no events of episode: set turn")
+            raise broken_at(("granularity",), "episode cannot simulate turns: together; set turn")
         if self.spec.resources.engine_versions == 1:
-            raise broken_at(("granularity",), "episode spreads turns over all engines that hold a version: set turn")
+            raise broken_at(("granularity",), "episode distributes turns over all engines with a version: set turn")
         if self.workload.lasts is not None or self.machine.delays.turn:
-            rule = "workload.lasts and machine.delays.turn are of turns: set turn, or leave them"
+            rule = "workload.lasts and machine.delays.turn need turns: set turn, or remove them"
             raise broken_at(("granularity",), rule)
         if self.machine.host.cores:
-            raise broken_at(("granularity",), "machine.host is shared by single events: set turn, or leave it")
+            raise broken_at(("granularity",), "machine.host needs single events: set turn, or remove it")
         return self
 
 

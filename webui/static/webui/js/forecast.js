@@ -69,9 +69,9 @@ function rangeBar(range) {
 function use(found, words) {
   const rows = [["Engines", "engine"], ["Trainers", "trainer"]].map(([word, kind]) => {
     const causes = found.bubble[kind].slice(0, 2).map((cause) => `${words[kind][cause.cause]} ${percent(cause.likely)}\u00a0%`).join(", ");
-    return el("div", { class: "ub" }, el("span", { class: "w5", text: word }), rangeBar(found.utilisation[kind]), el("b", { class: "num", text: `${span(found.utilisation[kind], percent).replace("\u200b", "")} %` }), el("span", { class: "muted s12 of", title: found.bubble[kind].map((cause) => `${words[kind][cause.cause]}: ${cause.text}`).join("\n"), text: causes ? `else ${causes}` : "" }));
+    return el("div", { class: "ub" }, el("span", { class: "w5", text: word }), rangeBar(found.utilisation[kind]), el("b", { class: "num", text: `${span(found.utilisation[kind], percent).replace("\u200b", "")} %` }), el("span", { class: "muted s12 of", title: found.bubble[kind].map((cause) => `${words[kind][cause.cause]}: ${cause.text}`).join("\n"), text: causes ? `idle: ${causes}` : "" }));
   });
-  return el("div", { class: "p16 bt" }, el("b", { text: "At work" }), el("span", { class: "muted s12", text: " share of the time devices are held" }), ...rows);
+  return el("div", { class: "p16 bt" }, el("b", { text: "Busy" }), el("span", { class: "muted s12", text: " share of the time devices are held" }), ...rows);
 }
 
 function memory(found, agents) {

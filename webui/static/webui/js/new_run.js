@@ -39,6 +39,8 @@ async function replan() {
   clearTimeout(ahead);
   forecastStale();
   changes();
+  $("#run-name").placeholder = state.document.name || "";
+  $("#spec-form").inert = state.textErrors.length > 0; // what it would change is not what the text says
   if (state.textErrors.length) { settle(state.planned, state.textErrors); return; }
   try {
     const asked = draft();
@@ -314,7 +316,7 @@ $("#preset").addEventListener("change", (event) => {
 $("#run-name").addEventListener("input", later);
 $("#discard").addEventListener("click", async () => {
   const count = changed();
-  const lost = count ? `${count} change${count === 1 ? "" : "s"}` : "What was typed";
+  const lost = count ? `${count} change${count === 1 ? "" : "s"}` : "Your input";
   const asked = { title: "Discard changes?", text: `${lost} and the saved draft of this page are lost.`, primary: "Discard changes" };
   if ((count || state.edited || state.textErrors.length || state.bad.size) && !(await confirmed(asked))) return;
   Object.assign(state, { document: copy(data.document), preset: data.preset, textErrors: [], edited: false });
@@ -363,7 +365,7 @@ $("#keep").addEventListener("click", (event) => make(event.currentTarget, false)
 $("#g-run").addEventListener("input", () => { showMarkErrors([]); sections.summariseMarks(); keep(state, data); });
 
 const nameOf = (pointer) => inputOf(pointer)?.closest(".fit").dataset.label || pointer.split("/").at(-1);
-sections.begin(data.parent ? data.parent.key : data.template, (pointer) => (data.reads[pointer] ? inWords(data.reads[pointer], nameOf) : "its section shows it"));
+sections.begin(data.parent ? data.parent.key : data.template, (pointer) => (data.reads[pointer] ? inWords(data.reads[pointer], nameOf) : "it is visible in its section"));
 beginChanges(state, data);
 yaml.begin(state, replan);
 const old = restored(data);

@@ -23,7 +23,7 @@ export function show(plan, { agents, stale, ahead = {} }) {
 function state(plan, stale) {
   const place = $("#plan-state");
   const fits = plan.devices?.fits_now;
-  const [tone, shape, word] = stale ? ["wn", "history", "Of the last valid text"] : fits ? ["ok", "circle-check", "Devices available"] : plan.devices?.fits_ever ? ["wn", "clock", "Waits for devices"] : ["bad", "alert-triangle", "Not enough devices"];
+  const [tone, shape, word] = stale ? ["wn", "history", "For the last valid text"] : fits ? ["ok", "circle-check", "Devices available"] : plan.devices?.fits_ever ? ["wn", "clock", "Waits for devices"] : ["bad", "alert-triangle", "Not enough devices"];
   place.replaceChildren(el("span", { class: `pill ${tone}` }, icon(shape), word));
 }
 
@@ -97,5 +97,5 @@ export function fail(error, retry) {
 export function none() {
   $(".plan").setAttribute("aria-busy", "false");
   $("#plan-state").replaceChildren();
-  $("#plan-body").replaceChildren(el("div", { class: "state" }, icon("adjustments"), el("b", { text: "No plan yet" }), el("p", { class: "soft", text: "It appears when every field is right." })));
+  $("#plan-body").replaceChildren(el("div", { class: "state" }, icon("adjustments"), el("b", { text: "No plan yet" }), el("p", { class: "soft", text: "It appears when all fields are valid." })));
 }

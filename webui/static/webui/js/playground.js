@@ -59,7 +59,7 @@ async function ask() {
   try {
     const reply = await answered(body);
     show(body, reply, performance.now() - began);
-    state.textContent = `${reply.usage.completion_tokens} tokens by v${reply.model.split("@").pop()}, ${reply.choices[0].finish_reason === "stop" ? "ended by itself" : "stopped at the token limit"}.`;
+    state.textContent = `${reply.usage.completion_tokens} tokens by v${reply.model.split("@").pop()}, ${reply.choices[0].finish_reason === "stop" ? "complete" : "stopped at the token limit"}.`;
     announce(`${role} replied: ${reply.choices[0].text}`);
     again.disabled = false;
   } catch (refused) {
@@ -76,7 +76,7 @@ function fail(refused) {
   error.hidden = false;
   const field = { max_tokens: "max_tokens", temperature: "temperature", model: "version" }[said.param] || "observation";
   form.elements[field].setAttribute("aria-invalid", "true");
-  state.textContent = refused.requestId ? `Not answered. Request ${said.request_id || refused.requestId}` : "Not answered.";
+  state.textContent = refused.requestId ? `No answer. Request ${said.request_id || refused.requestId}` : "No answer.";
 }
 
 function clearError() {

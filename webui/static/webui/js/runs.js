@@ -16,7 +16,7 @@ const RESULTS = {
   stop: "Each run ends after its current step, with a checkpoint. It cannot be resumed.",
   kill: "Each run ends immediately. Episodes of its current step are discarded; committed steps are kept.",
   archive: "They are hidden from lists. Restore brings them back.",
-  delete: "This deletes them for good: metrics, trajectories, events, log lines, labels, checkpoints and weights. Forks that have begun keep their own copies. It cannot be undone.",
+  delete: "This permanently deletes metrics, trajectories, events, log lines, labels, checkpoints and weights. Forks that have begun keep their own copies. It cannot be undone.",
 };
 
 const rows = () => $$("tr.go", list);
@@ -147,7 +147,7 @@ async function act(verb) {
     const would = await post("/api/v1/runs/bulk", { ...body, dry_run: true });
     const refused = would.results.filter((one) => one.outcome === "refused");
     if (!would.done) { toast(refused[0]?.error.detail || "No run in the selection allows this."); return; }
-    const rest = refused.length ? ` ${refused.length} of ${would.count} will be left alone: ${refused[0].error.detail}` : "";
+    const rest = refused.length ? ` ${refused.length} of ${would.count} will be skipped: ${refused[0].error.detail}` : "";
     if (RESULTS[verb] || rest) {
       const yes = await confirmed({ title: `${LABELS[verb]} ${plural(would.done)}?`, text: `${RESULTS[verb] || ""}${rest}`.trim(), primary: `${LABELS[verb]} ${plural(would.done)}` });
       if (!yes) return;

@@ -86,7 +86,7 @@ export function find(written, why) {
   if (!finding) restore();
   $("#spec-form").classList.toggle("finding", finding);
   const lines = [...new Map(missed.map((one) => [one.join(), one])).values()].slice(0, 6);
-  $("#find-unread").replaceChildren(...lines.map(([name, when]) => el("li", {}, el("b", { text: name }), ` is read when ${when}.`)));
+  $("#find-unread").replaceChildren(...lines.map(([name, when]) => el("li", {}, el("b", { text: name }), ` applies when ${when}.`)));
   $("#find-unread").hidden = !lines.length;
   $("#find-none").hidden = !finding || count + lines.length > 0;
   if (finding) announce(`${count} setting${count === 1 ? "" : "s"} found`);

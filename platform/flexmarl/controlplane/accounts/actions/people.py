@@ -75,7 +75,7 @@ def update_user(
         setattr(user, name, changes.get(name, getattr(user, name)))
     is_admin = user.role == Role.CLUSTER_ADMIN and user.is_active
     if admins == {user.id} and not is_admin:
-        raise Conflict("This is the last active cluster admin. Make another one first.")
+        raise Conflict("This is the last active cluster admin. Appoint another one first.")
     user.is_staff = user.role == Role.CLUSTER_ADMIN
     user.is_superuser = user.is_superuser and user.is_staff
     if (after := _facts(user)) != before:
@@ -101,7 +101,7 @@ def reset_password(actor: Actor, user_id: object) -> tuple[User, str]:
 def change_own_password(actor: Actor, current: str, new: str) -> User:
     """Change one's own password, at a browser alone: a token must not outlive its owner's distrust."""
     if actor.user_id is None or actor.limits is not None:
-        raise PermissionDenied("A password is changed by its owner, signed in at a browser.")
+        raise PermissionDenied("Only its owner can change a password, signed in with a browser.")
     user = User.objects.select_for_update().get(pk=actor.user_id)
     if not user.check_password(current):
         raise bad("/current", "wrong", "This is not your current password.")

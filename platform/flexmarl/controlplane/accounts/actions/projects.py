@@ -38,7 +38,7 @@ def create_project(actor: Actor, name: str, description: str = "") -> Project:
     except ValidationError as error:
         raise bad("/name", "refused", " ".join(error.messages), "For example math-team.") from error
     if name in RESERVED:
-        raise bad("/name", "reserved", f"{name} is not a name for a project.", "For example math-team.")
+        raise bad("/name", "reserved", f"{name} is not a valid project name.", "For example math-team.")
     if Project.objects.filter(name=name).exists():
         raise DuplicateName(f"There is a project named {name}.")
     project = Project.objects.create(name=name, description=description)
@@ -74,7 +74,7 @@ def update_project(
 def _require_weight(weight: float) -> None:
     least, most = WEIGHTS
     if not least <= weight <= most:  # no number compares as outside too
-        detail = f"weight must lie between {least:g} and {most:g}, {weight:g} does not."
+        detail = f"weight must be between {least:g} and {most:g}; it is {weight:g}."
         raise bad("/weight", "out_of_range", detail, "The default is 1.")
 
 
@@ -164,4 +164,4 @@ def _keep_an_admin(actor: Actor, member: Membership) -> None:
         return
     others = Membership.objects.filter(project=member.project, role=ProjectRole.ADMIN, user__is_active=True)
     if not others.exclude(pk=member.pk).exists():
-        raise Conflict("This is the last project admin. Make another one first, or ask a cluster admin.")
+        raise Conflict("This is the last project admin. Appoint another one first, or ask a cluster admin.")

@@ -137,7 +137,7 @@ def _projects(actor: Actor, projects: list[str], owner: User, limits: Limits) ->
         inside = not limits.projects or name in limits.projects
         theirs = name == owner.project_id if owner.is_service else actor.may(Scope.RUNS_READ, name)
         if not inside or not theirs:
-            hint = "Name projects of which its owner is a member."
+            hint = "Use projects of which its owner is a member."
             raise bad(f"/projects/{index}", "unknown_value", f"There is no project {name} for this token.", hint)
     return sorted(set(projects)) or sorted(limits.projects)
 

@@ -20,6 +20,7 @@ from flexmarl.controlplane.accounts.api.serializers import (
     TokenSerializer,
 )
 from flexmarl.controlplane.accounts.api.views import read
+from flexmarl.controlplane.accounts.callers import caller_of
 from flexmarl.controlplane.accounts.models import ApiToken
 from flexmarl.controlplane.common.api.conditional import etag, if_match
 from flexmarl.controlplane.common.api.filters import Parameter
@@ -140,8 +141,7 @@ class TicketsView(ApiView):
     @extend_schema(operation_id="ws_tickets_create", request=None, responses={201: TicketSerializer})
     def post(self, request: Request) -> Response:
         """Make a ticket that opens one web socket within a minute, with what the caller may do."""
-        token = request.auth if isinstance(request.auth, ApiToken) else None
-        text, end = actions.create_ticket(queries.actor_of(request), token)
+        text, end = actions.create_ticket(caller_of(request))
         return Response({"ticket": text, "expires_at": rfc3339(end)}, status=201)
 
 

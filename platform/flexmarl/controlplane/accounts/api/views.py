@@ -22,6 +22,7 @@ from flexmarl.controlplane.accounts.api.serializers import (
 )
 from flexmarl.controlplane.accounts.choices import Role
 from flexmarl.controlplane.accounts.models import User
+from flexmarl.controlplane.common.api import throttling
 from flexmarl.controlplane.common.api.conditional import etag, if_match
 from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.api.permissions import SIGNED_IN
@@ -48,7 +49,7 @@ class MeView(ApiView):
 class PasswordView(ApiView):
     scopes = {"POST": SIGNED_IN}
     stores_answers = False
-    rate_class: ClassVar[str] = "secret"
+    rate_class: ClassVar[str] = throttling.SECRET
 
     @extend_schema(operation_id="me_change_password", request=NewPasswordSerializer, responses={204: None})
     def post(self, request: Request) -> Response:

@@ -11,6 +11,8 @@ class SocketTicket(models.Model):
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="+")
     token = models.ForeignKey(ApiToken, null=True, on_delete=models.CASCADE, related_name="+")
     """The token it was asked for with: the socket may do no more than it."""
+    session_key = models.CharField(max_length=40, blank=True)
+    """The browser's session it was asked for with, when it was none of a token: the socket ends with it."""
     expires_at = models.DateTimeField(db_index=True)
 
     def __str__(self) -> str:

@@ -107,5 +107,9 @@ def _add_examples(operation: Schema, sampler: Sampler) -> None:
         media["example"] = sampler.of(media["schema"], "", needed_only=True) if own is None else own
     for status, answer in operation["responses"].items():
         for kind, media in answer.get("content", {}).items():
-            if status != "default" and "json" in kind and "schema" in media:
-                media["example"] = sampler.of(media["schema"], "")
+            if status == "default" or media["schema"].get("format") == "binary":
+                continue
+            is_json = kind == "application/json"
+            media["example"] = (
+                sampler.of(media["schema"], "") if is_json else sampler.text_of(operation["operationId"], kind)
+            )

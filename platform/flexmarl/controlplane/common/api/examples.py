@@ -1,5 +1,6 @@
 """Examples of the OpenAPI document: written for what people send first, made from the schemas for all the rest."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,18 @@ BODIES: dict[str, Any] = {
     "openai_completions": {"model": "code-words-1/speaker", "prompt": "color 2 shape 1", "max_tokens": 4},
 }
 """Operation -> body."""
+_POINT = {
+    "name": "reward/team", "agent": "", "stat": "mean", "step": 12, "time": "2026-01-31T12:00:00Z", "samples": 6144,
+    "value": 0.83,
+}  # fmt: skip
+_TEXT_ANSWERS = {
+    "audit_export": "at,actor,action,target_kind,target_id,target_name,project,request_id,before,after,detail,id\r\n",
+    "runs_series_export": f"{','.join(_POINT)}\r\n{','.join(map(str, _POINT.values()))}\r\n",
+    "stream": 'event: hint\nid: cluster@7\ndata: {"topic":"cluster","seq":7}\n\n',
+    "openai_chat": 'data: {"choices":[{"index":0,"delta":{"content":"ba"},"finish_reason":null}]}\n\ndata: [DONE]\n\n',
+    "openai_completions": 'data: {"choices":[{"index":0,"text":"ba","finish_reason":null}]}\n\ndata: [DONE]\n\n',
+}
+"""Operation -> answer as CSV or server-sent events."""
 _FORMATS = {
     "uuid": "01932c07-7a1e-7c3b-9d2e-3f1b6a9c0d11",
     "date-time": "2026-01-31T12:00:00Z",
@@ -67,6 +80,30 @@ class Sampler:
             one = self.of(schema.get("items", {}), name, needed_only=needed_only, depth=depth + 1)
             return [one] * max(1, schema.get("minItems", 1))
         return _scalar(kind, schema, name)
+
+    def text_of(self, operation: str, kind: str) -> str:
+        """Return an answer of an operation that is not JSON: the text written for it, or one line of NDJSON."""
+        return (
+            f"{json.dumps(self._line_of(operation))}\n" if kind == "application/x-ndjson" else _TEXT_ANSWERS[operation]
+        )
+
+    def _line_of(self, operation: str) -> dict[str, Any]:
+        match operation:
+            case "runs_series_export":
+                return _POINT
+            case "runs_trajectory_export":
+                line = self._component("TrajectoryDetail")
+                turns = [{**turn, **self._component("TurnTokens")} for turn in line["turns"]]
+                return {
+                    **{name: value for name, value in line.items() if name not in {"group", "labels"}},
+                    "turns": turns,
+                }
+            case _:
+                return self._component("LogLine")
+
+    def _component(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.of(self._components[name], "")
+        return found
 
     def _resolved(self, schema: Schema) -> Schema:
         found: Schema = self._components[schema["$ref"].rpartition("/")[2]]

@@ -8,7 +8,7 @@ import psycopg
 import structlog
 from django.conf import settings
 from django.core.exceptions import PermissionDenied as DjangoPermissionDenied
-from django.core.exceptions import RequestDataTooBig
+from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
 from django.db import OperationalError
 from django.http import Http404, HttpRequest, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
@@ -26,7 +26,7 @@ _RULES = (
     (r"Ensure this value is greater than or equal to (.+?)(?:\.0)?\.", r"{name} must be at least \1."),
     (
         r"Ensure this field has no more than (\d+) (characters|elements)\.",
-        r"{name} takes at most \1 \2.",
+        r"{name} may have at most \1 \2.",
     ),
     (
         r"Ensure this field has at least (\d+) (characters|elements)\.",
@@ -34,7 +34,7 @@ _RULES = (
     ),
     (r"This field is required\.", r"{name} is missing."),
     (r"This field may not be (blank|null)\.", r"{name} must not be \1."),
-    (r"This list may not be empty\.", r"{name} needs one element or more."),
+    (r"This list may not be empty\.", r"{name} must have at least one element."),
     (r"A valid integer is required\.", r"{name} must be a whole number, such as 1."),
     (r"A valid number is required\.", r"{name} must be a number, such as 1.5."),
     (r"Must be a valid boolean\.", r"{name} must be true or false."),
@@ -64,7 +64,7 @@ def problem_response(error: Exception, context: dict[str, Any]) -> Response:
 @csrf_exempt  # it changes nothing, and a refusal of the form's token would be a page
 def unknown_path(request: HttpRequest, path: str = "") -> JsonResponse:
     """Answer a path of the API that does not exist, whatever the method."""
-    return plain_problem(request, problems.NotFound(f"There is nothing at {request.path}."))
+    return plain_problem(request, problems.NotFound(f"Nothing exists at {request.path}."))
 
 
 def plain_problem(request: HttpRequest, problem: ProblemError) -> JsonResponse:
@@ -100,10 +100,12 @@ def _problem_of(error: Exception, view: Any) -> ProblemError:
             return problems.PermissionDenied(str(error))
         case RequestDataTooBig():
             return problems.PayloadTooLarge(f"At most {settings.DATA_UPLOAD_MAX_MEMORY_SIZE} bytes. Send it in parts.")
+        case SuspiciousOperation():  # what Django refuses to read, such as a thousand parameters
+            return problems.ValidationProblem(f"The request cannot be read: {error}")
         case OperationalError() | psycopg.OperationalError():
             return database.problem_of(error)
         case _:
-            return InternalError("Something went wrong here. The request id names the log lines.")
+            return InternalError("An internal error occurred. Search the logs for the request id.")
 
 
 def _of_framework(error: exceptions.APIException, view: Any) -> ProblemError:
@@ -124,7 +126,7 @@ def _of_framework(error: exceptions.APIException, view: Any) -> ProblemError:
             return problems.MethodNotAllowed(f"{error.detail} Legal: {legal}.")
         case exceptions.UnsupportedMediaType():
             legal = " or ".join(parser.media_type for parser in getattr(view, "parser_classes", ()))
-            return problems.UnsupportedMediaType(f"This takes a body of the type {legal}.")
+            return problems.UnsupportedMediaType(f"The body must have the type {legal}.")
         case _:
             return _other(error)
 

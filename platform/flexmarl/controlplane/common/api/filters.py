@@ -41,7 +41,7 @@ class Parameter:
     def parse(self, text: str) -> Any:
         """Read one value. Raises ValidationProblem naming the parameter and a legal value."""
         if not is_safe(text):
-            raise self._refuse("...", "wrong_type", "Send text without NUL characters.")
+            raise self._refuse("...", "wrong_type", "Text must not contain NUL characters.")
         if self.choices and text not in self.choices:
             raise self._refuse(text, "unknown_value", f"Legal: {', '.join(self.choices)}.")
         try:
@@ -124,7 +124,7 @@ def parse(given: QueryDict, parameters: Iterable[Parameter]) -> dict[str, Any]:
     known = {parameter.name: parameter for parameter in parameters}
     unknown = [name for name in given if name not in known]
     if unknown:
-        legal = f"Legal: {', '.join(known)}." if known else "This takes no parameters."
+        legal = f"Legal: {', '.join(known)}." if known else "No parameters are supported here."
         raise ValidationProblem(
             f"Unknown query parameter {unknown[0]}.",
             errors=[FieldError(n, "unknown_parameter", f"There is no parameter {n}.", legal, "query") for n in unknown],

@@ -20,16 +20,16 @@ class SafeJsonParser(JSONParser):
         try:
             body = super().parse(stream, media_type, parser_context)
         except RecursionError:
-            raise ParseError(f"it is nested more than {MAX_DEPTH} deep.") from None
+            raise ParseError(f"it is nested more than {MAX_DEPTH} levels deep.") from None
         _check(body, 0)
         return body
 
 
 def _check(node: Any, depth: int) -> None:
     if depth > MAX_DEPTH:
-        raise ParseError(f"it is nested more than {MAX_DEPTH} deep.")
+        raise ParseError(f"it is nested more than {MAX_DEPTH} levels deep.")
     if isinstance(node, str) and not is_safe(node):
-        raise ParseError("a text has a NUL character or half of a surrogate pair.")
+        raise ParseError("a text contains a NUL character or half of a surrogate pair.")
     if isinstance(node, Mapping):
         for key, value in node.items():
             _check(key, depth + 1)

@@ -26,7 +26,7 @@ class StrictSerializer(serializers.Serializer):
             unknown = {
                 name: [
                     serializers.ErrorDetail(
-                        f"There is no member {name}. Legal: {', '.join(self.fields)}.", "unknown_field"
+                        f"{name} is not a known member. Known members: {', '.join(self.fields)}.", "unknown_field"
                     )
                 ]
                 for name in data

@@ -47,7 +47,7 @@ class ApiView(APIView):
         """Check caller, rate, parameters and the key, in this order."""
         super().initial(request, *args, **kwargs)
         if not all(is_safe(value) for value in kwargs.values() if isinstance(value, str)):
-            raise NotFound("There is no such thing: a part of the path is not legal text.")
+            raise NotFound("Not found: a part of the path is not valid text.")
         if "run_id" in kwargs:
             structlog.contextvars.bind_contextvars(run=kwargs["run_id"])
         self.values = filters.read(request, self.parameters_of(request.method or "GET"))

@@ -60,7 +60,7 @@ class BulkView(ApiView):
         body.is_valid(raise_exception=True)
         given = body.validated_data
         if ("ids" in given) == ("filter" in given):
-            problem = "Send ids or filter, one of them."
+            problem = "Send either ids or filter."
             raise ValidationProblem(problem, errors=[FieldError("/ids", "ambiguous", problem)])
         wish = Wish(given["action"], given["reason"], tuple(given["tags"]), given["dry_run"])
         actor = actor_of(request)

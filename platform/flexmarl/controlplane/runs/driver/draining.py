@@ -52,10 +52,12 @@ def _recalls(session: RunSession, drained: Iterable[Drained]) -> list[tuple[str,
     for lease in session.core.state.leases.values():
         one = moving.get(lease.lease_id)
         if one is not None and not lease.recalled and not lease.releasing:
-            reason = f"{one.where} is drained by {one.by}"
+            reason = f"{one.where} is being drained by {one.by}"
             facts.append((f"recall:{one.lease_id}:{one.since}", LeaseRecalled(lease_id=one.lease_id, reason=reason)))
         elif one is None and lease.recalled and not lease.releasing:
-            event = LeaseRecalled(lease_id=lease.lease_id, reason="its device is not drained any more", withdrawn=True)
+            event = LeaseRecalled(
+                lease_id=lease.lease_id, reason="its device is no longer being drained", withdrawn=True
+            )
             facts.append((f"keep:{lease.lease_id}:{session.seq}", event))
     return facts
 
@@ -66,9 +68,9 @@ def _stops(session: RunSession, drained: Iterable[Drained], now: float) -> list[
         return []
     first = min(due, key=lambda one: one.deadline or 0.0)
     deadline, status = first.deadline or 0.0, session.core.state.status
-    reason = f"{first.where} is drained by {first.by}"
+    reason = f"{first.where} is being drained by {first.by}"
     if now >= deadline and (status in _STOPPABLE or status is RunStatus.STOPPING):
-        text = f"{reason}; its deadline is over"
+        text = f"{reason}; the deadline has passed"
         return [(f"drain-kill:{first.lease_id}:{first.since}", RunVerb(verb=Verb.KILL, actor=first.by, reason=text))]
     if now >= deadline - grace_s(session.core.progress().step_seconds) and status in _STOPPABLE:
         return [(f"drain-stop:{first.lease_id}:{first.since}", RunVerb(verb=Verb.STOP, actor=first.by, reason=reason))]

@@ -243,7 +243,7 @@ class Driver:
             self.held.pop(held.lease.run_id, None)
             try:
                 cause = f"{type(error).__name__}: {error}"[:500]
-                text = f"the orchestrator cannot go on: {cause}; report the log of this run's driver"
+                text = f"the orchestrator cannot continue: {cause}; report the log of this run's driver"
                 abandon(conn, held.lease, text)
             except FenceLost as lost:
                 log.warning("run_lost", run_id=held.lease.run_id, reason=str(lost))

@@ -70,7 +70,7 @@ def _numbers(state: RunState, rows: Standing) -> Iterator[str]:
 def _unknown_commands(known: Mapping[int, str], rows: Standing) -> Iterator[str]:
     for no, kind in rows.under_way.items():
         if no not in known and kind not in (_LIVES_WITH_ITS_LEASE, _ENDS_AFTER_ITS_FACTS):
-            yield f"command {no} ({kind}) is under way and the log knows nothing of it"
+            yield f"command {no} ({kind}) is in progress but not in the log"
 
 
 def _known_commands(
@@ -83,9 +83,9 @@ def _known_commands(
         elif row.kind != kind:
             yield f"command {no} is {row.kind}, the log decided {kind}"
         elif row.status == "void":
-            yield f"command {no} ({kind}) is void, the log waits for it"
+            yield f"command {no} ({kind}) is void, but the log waits for it"
         elif row.status in ("done", "failed") and kind in _TOLD_WITH_ITS_ROW and not waiting:
-            yield f"command {no} ({kind}) is {row.status} and no fact tells of it"
+            yield f"command {no} ({kind}) is {row.status} but no event reports it"
 
 
 def _versions(state: RunState, rows: Standing) -> Iterator[str]:
@@ -103,7 +103,7 @@ def _leases(state: RunState, rows: Standing) -> Iterator[str]:
     if "devices_granted" not in rows.waiting:
         held = {lease_id for lease_id, now in rows.leases.items() if now == "held"}
         for lease_id in sorted(held - state.leases.keys()):
-            yield f"lease {lease_id} is the run's and the log knows nothing of it"
+            yield f"lease {lease_id} belongs to the run but is not in the log"
     if "lease_ended" not in rows.waiting:
         for lease_id in sorted(state.leases.keys() - rows.leases.keys()):
-            yield f"lease {lease_id} has ended and no fact tells of it"
+            yield f"lease {lease_id} has ended but no event reports it"

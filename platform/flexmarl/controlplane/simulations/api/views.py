@@ -114,7 +114,7 @@ def _asked_for(actor: Actor, given: Mapping[str, Any]) -> Simulation:
     if bool(given["workload"]) == bool(given["run"]):
         code, pointer = ("ambiguous", "/run") if given["run"] else ("required", "/workload")
         detail = "Send workload or run, not both." if given["run"] else "Send workload or run."
-        hint = "A workload is one of /api/v1/workloads; a run lends its recorded load."
+        hint = "A workload is one of /api/v1/workloads; with run, its recorded load is used."
         raise ValidationProblem(detail, errors=[FieldError(pointer, code, detail, hint)])
     run = recorded_load.run_named(actor, given["run"]) if given["run"] else None
     wish = Comparison(

@@ -9,6 +9,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from flexmarl.controlplane.accounts.callers import caller_of
 from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.api.views import ApiView
@@ -106,10 +107,10 @@ class LogsView(ApiView):
         rows = logbook.log_lines(run, wanted, after=after, before=values.get("before"), limit=limit)
         if not values.get("follow"):
             return Response({"results": rows, "next_after": rows[-1]["seq"] if rows else after or 0})
-        who = (actor.user_id, getattr(request.auth, "pk", None))
         start = after if after is not None else (rows[0]["seq"] - 1 if rows else 0)
         answer = StreamingHttpResponse(
-            Stream(str(actor.user_id), logbook.follow(who, str(run.id), wanted, start)), content_type=NDJSON
+            Stream(str(actor.user_id), logbook.follow(caller_of(request), str(run.id), wanted, start)),
+            content_type=NDJSON,
         )
         answer.headers["Cache-Control"] = "no-store"
         answer.headers["X-Accel-Buffering"] = "no"

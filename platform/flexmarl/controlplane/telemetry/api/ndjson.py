@@ -25,10 +25,10 @@ class NdjsonParser(BaseParser):
             try:
                 values.append(orjson.loads(line))
             except orjson.JSONDecodeError as error:
-                hint = "One JSON object per line; NaN and Infinity are no JSON."
+                hint = "One JSON object per line; NaN and Infinity are not JSON."
                 errors.append(FieldError(f"/{number}", "not_json", f"Line {number + 1}: {error}.", hint))
         if errors:
             raise ValidationProblem(
-                f"{len(errors)} lines are no JSON; nothing was written.", errors=errors[:_SHOWN_ERRORS]
+                f"{len(errors)} lines are not JSON; nothing was written.", errors=errors[:_SHOWN_ERRORS]
             )
         return values

@@ -31,7 +31,7 @@ def window_arguments(values: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a window. Refuses a length out of range and a step with a length."""
     seconds = values.get("window_s")
     if values.get("until") is not None and not 0 <= values["until"] <= MAX_MOMENT:
-        raise _refused("until", "out_of_range", "is no moment: send seconds since the epoch.")
+        raise _refused("until", "out_of_range", "is not a time: send seconds since the epoch.")
     if seconds is not None and not MIN_WINDOW_S <= seconds <= MAX_WINDOW_S:
         raise _refused("window_s", "out_of_range", f"is not between {MIN_WINDOW_S:g} and {MAX_WINDOW_S:g}.")
     if values.get("step") is not None and (seconds is not None or values.get("until") is not None):

@@ -67,7 +67,7 @@ class SeriesDataView(ApiView):
         points = self.values.get("max_points", series.DEFAULT_POINTS)
         if not 4 <= points <= series.MAX_POINTS:
             detail = f"max_points={points} is not between 4 and {series.MAX_POINTS}."
-            raise _refuse("max_points", "out_of_range", detail, f"Send {series.DEFAULT_POINTS}, or leave it out.")
+            raise _refuse("max_points", "out_of_range", detail, f"Send {series.DEFAULT_POINTS}, or omit it.")
         values = self.values
         window = Window(
             values.get("x", "step"), values.get("from"), values.get("to"), points, values.get("buckets", False)

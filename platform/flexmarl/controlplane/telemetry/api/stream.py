@@ -6,6 +6,7 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiResponse, extend_schema
 from rest_framework.request import Request
 
+from flexmarl.controlplane.accounts.callers import caller_of
 from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.api.permissions import SIGNED_IN
@@ -38,11 +39,10 @@ class StreamView(ApiView):
         seqs = {topic: sequence_of(actor, topic) for topic in topics}
         for topic, seq in seqs.items():
             if seq is None:
-                raise NotFound(f"There is no topic {topic} for you.")
+                raise NotFound(f"Topic {topic} does not exist, or you may not read it.")
         told = stream.read(request.headers.get("Last-Event-ID", ""))
         known = {topic: seq for topic, seq in seqs.items() if seq is not None}
-        who = (actor.user_id, getattr(request.auth, "pk", None))
-        listener = stream.Listener(who, known, told)
+        listener = stream.Listener(caller_of(request), known, told)
         answer = StreamingHttpResponse(stream.Stream(str(actor.user_id), listener.events()), content_type=EVENT_STREAM)
         answer.headers["Cache-Control"] = "no-store"
         answer.headers["X-Accel-Buffering"] = "no"

@@ -88,7 +88,7 @@ class DeviceView(ApiView):
         body.is_valid(raise_exception=True)
         given = body.validated_data
         if len(given) != 1:
-            raise ValidationProblem("Send pool or note, one of them.")
+            raise ValidationProblem("Send either pool or note.")
         if "pool" in given:
             inventory_actions.move_device(actor_of(request), device_id, if_match(request, required=True), given["pool"])
         else:

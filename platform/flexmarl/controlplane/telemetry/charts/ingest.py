@@ -64,9 +64,9 @@ def add_points(actor: Actor, run: Run, lines: Sequence[Any]) -> dict[str, int]:
 def _errors(line: Any, agents: set[str]) -> list[FieldError]:
     """Check one line; pointers are inside the line."""
     if not isinstance(line, Mapping):
-        return [FieldError("", "wrong_type", "A line is an object.", f"Members: {', '.join(MEMBERS)}.")]
+        return [FieldError("", "wrong_type", "A line must be an object.", f"Members: {', '.join(MEMBERS)}.")]
     found = [
-        FieldError(f"/{name}", "unknown_field", f"{name} is no member of a point.", f"Legal: {', '.join(MEMBERS)}.")
+        FieldError(f"/{name}", "unknown_field", f"{name} is not a member of a point.", f"Legal: {', '.join(MEMBERS)}.")
         for name in line
         if name not in MEMBERS
     ]
@@ -75,7 +75,7 @@ def _errors(line: Any, agents: set[str]) -> list[FieldError]:
         (
             "agent",
             _one_of(line.get("agent", ""), agents),
-            f"Leave it out, or one of {', '.join(sorted(agents - {''}))}.",
+            f"Omit it, or use one of {', '.join(sorted(agents - {''}))}.",
         ),
         ("stat", _one_of(line.get("stat", "mean"), STATS), f"One of {', '.join(STATS)}."),
         ("step", _whole(line.get("step"), _MAX_STEP), f"A whole number from 0 to {_MAX_STEP}."),
@@ -86,7 +86,7 @@ def _errors(line: Any, agents: set[str]) -> list[FieldError]:
     for name, legal, hint in checks:
         if not legal:
             code = "required" if name not in line else "not_legal"
-            found.append(FieldError(f"/{name}", code, f"{name} is missing or not legal.", hint))
+            found.append(FieldError(f"/{name}", code, f"{name} is missing or invalid.", hint))
     return found
 
 

@@ -31,7 +31,7 @@ MOST_KEPT = 10
 
 def take() -> ConsistencyCheck | None:
     """Take the check that waits longest, or one whose process died; None when there is none."""
-    row = leased_work.take(ConsistencyCheck, LEASE_S, "The process that made it ended {takes} times. Start it again.")
+    row = leased_work.take(ConsistencyCheck, LEASE_S, "The process that ran it exited {takes} times. Start it again.")
     return None if row is None else ConsistencyCheck.objects.select_related("run").get(pk=row.pk)
 
 

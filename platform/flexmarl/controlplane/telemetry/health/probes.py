@@ -2,7 +2,7 @@
 
 Invariants: neither waits in the line of requests nor for a thread that requests use. Alive is answered by the event
 loop itself: an answer proves that it turns. Ready is looked at in a thread of its own, once for all who ask at a time,
-and answered within `ANSWER_S`: a service that does not answer by then has failed the look.
+and answered within `ANSWER_S`: a check that has no answer by then has failed, and those behind it are unknown.
 """
 
 import asyncio
@@ -31,6 +31,8 @@ class Probes:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="readiness")
         self._look: asyncio.Future[readiness.Report] | None = None
         self._looked_at = 0.0
+        self._found: dict[str, str] = {}
+        """What the look under way has found until now: check -> result."""
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """Answer a probe, or hand over."""
@@ -48,11 +50,13 @@ class Probes:
         look = self._look
         if look is None or (look.done() and time.monotonic() - self._looked_at >= KEPT_S):
             self._looked_at = time.monotonic()
-            look = self._look = asyncio.get_running_loop().run_in_executor(self._thread, readiness.report)
+            self._found = {}
+            look = asyncio.get_running_loop().run_in_executor(self._thread, readiness.report, self._found)
+            self._look = look
         try:
             return await asyncio.wait_for(asyncio.shield(look), ANSWER_S)
         except TimeoutError:
-            return await asyncio.to_thread(readiness.unanswered, ANSWER_S)  # it looks at the disk
+            return await asyncio.to_thread(readiness.unanswered, ANSWER_S, dict(self._found))  # it looks at the disk
 
 
 async def _answer(scope: dict[str, Any], send: Any, status: int, body: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ installation whose driver is silent or stuck, for then no run moves. Other proce
 change nothing about whether requests may come here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,7 @@ class Report:
     """What a look found."""
 
     checks: dict[str, str]
-    """Check -> ok | failed."""
+    """Check -> ok | failed | unknown: not looked at, since one before it did not answer in time."""
     processes: tuple[ProcessState, ...]
     """Those that are silent or stuck."""
     notices: tuple[Notice, ...] = ()
@@ -54,18 +54,23 @@ class Report:
         return {"status": state, "checks": self.checks, "processes": silent, "notices": notices}
 
 
-def report() -> Report:
+def report(checks: dict[str, str]) -> Report:
     """Look at everything. For a thread of its own: its connection is given back at the end."""
     database.purpose.set(Purpose.HEALTH)
     try:
-        return look()
+        return look(checks)
     finally:
         connections.close_all()
 
 
-def look() -> Report:
-    """Look at everything on the connection of this thread. Without any driver there is none to fail."""
-    checks = {name: "ok" if _passes(name, check) else "failed" for name, check in _CHECKS.items()}
+def look(checks: dict[str, str] | None = None) -> Report:
+    """Look at everything on the connection of this thread. Without any driver there is none to fail.
+
+    `checks` takes what was found as soon as it was, for whoever does not wait for the end.
+    """
+    checks = {} if checks is None else checks
+    for name, check in _CHECKS.items():
+        checks[name] = "ok" if _passes(name, check) else "failed"
     found = _processes() if checks["store"] == "ok" else []
     drivers = [process for process in found if process.kind == "driver"]
     works = not drivers or any(process.state == "running" for process in drivers)
@@ -82,10 +87,12 @@ def _processes() -> list[ProcessState]:
         return []
 
 
-def unanswered(after_s: float) -> Report:
-    """Return the report of a look that did not end in time: a service hangs."""
-    log.warning("not_ready", error=f"no answer within {after_s:g} s")
-    return Report(dict.fromkeys((*_CHECKS, "driver"), "failed"), (), tuple(machine.notices()))
+def unanswered(after_s: float, found: Mapping[str, str]) -> Report:
+    """Return the report of a look that did not end in time. Only the check that is under way is to blame."""
+    left = [name for name in (*_CHECKS, "driver") if name not in found]
+    log.warning("not_ready", check=left[0] if left else "", error=f"no answer within {after_s:g} s")
+    checks = {**found, **{name: "unknown" if number else "failed" for number, name in enumerate(left)}}
+    return Report(checks, (), tuple(machine.notices()))
 
 
 def _passes(name: str, check: Callable[[], None]) -> bool:

@@ -18,7 +18,8 @@ from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
 from django.db import DatabaseError
 
-from flexmarl.controlplane.accounts.sockets import Caller, actor_now, caller_of
+from flexmarl.controlplane.accounts.callers import Caller, actor_now
+from flexmarl.controlplane.accounts.sockets import caller_of
 from flexmarl.controlplane.common import live, measuring
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.scopes import Scope
@@ -130,16 +131,22 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
     async def _check_for_ever(self) -> None:
         while True:
             await asyncio.sleep(REAUTHORISE_S * random.uniform(0.7, 0.95))  # sockets that came together part
-            await self._check()
+            try:
+                await self._check()
+            except Exception as error:  # whatever it is: nobody listens on whose rights are not looked at any more
+                log.warning("rights_not_checked", error=str(error))
+                await self.close(code=TRY_LATER)
+                return
 
     async def _check(self) -> None:
         """Drop what the caller may not read any more."""
         topics = list(self.topics)
         found = await self._sequences(topics)
-        for topic, seq in zip(topics, found or (), strict=False):
-            if seq is None and topic in self.topics:
-                await self._leave(topic)
-                await self.send_json({"error": f"You may no longer listen to {topic}.", "topic": topic})
+        lost = [topic for topic, seq in zip(topics, found or (), strict=False) if seq is None and topic in self.topics]
+        self.topics.difference_update(lost)  # before anything waits for the broker or for a client that does not read
+        for topic in lost:
+            await self.channel_layer.group_discard(live.group_of(topic), self.channel_name)
+            await self.send_json({"error": f"You may no longer subscribe to {topic}.", "topic": topic})
 
     async def _sequences(self, topics: list[str]) -> list[int | None] | None:
         """Return the sequence of each topic, None for one that the caller may not read.

@@ -15,7 +15,7 @@ import psycopg
 from channels.db import database_sync_to_async
 from django.db import transaction
 
-from flexmarl.controlplane.accounts.queries import current_actor
+from flexmarl.controlplane.accounts.callers import Caller, actor_now
 from flexmarl.controlplane.common.problems import FieldError, ProblemError, ValidationProblem
 from flexmarl.controlplane.common.store import giving_back, store_connection
 from flexmarl.controlplane.common.times import from_epoch, rfc3339
@@ -72,12 +72,12 @@ async def export(run: Run, wanted: LogFilter) -> AsyncIterator[bytes]:
         after = rows[-1].seq
 
 
-async def follow(who: tuple[Any, Any], reference: str, wanted: LogFilter, after: int) -> AsyncIterator[bytes]:
+async def follow(caller: Caller, reference: str, wanted: LogFilter, after: int) -> AsyncIterator[bytes]:
     """Yield lines behind a cursor as they come, until the reader may not read any more or `FOLLOW_S` has passed."""
     end, told = time.monotonic() + FOLLOW_S, time.monotonic()
     while time.monotonic() < end:
         try:
-            rows = await _next(who, reference, wanted, after)
+            rows = await _next(caller, reference, wanted, after)
         except ProblemError:
             return
         if rows:
@@ -92,8 +92,8 @@ async def follow(who: tuple[Any, Any], reference: str, wanted: LogFilter, after:
 
 
 @database_sync_to_async
-def _next(who: tuple[Any, Any], reference: str, wanted: LogFilter, after: int) -> list[StoredLine]:
-    return _page(find_run(current_actor(*who), reference), wanted, MAX_LIMIT, after=after)
+def _next(caller: Caller, reference: str, wanted: LogFilter, after: int) -> list[StoredLine]:
+    return _page(find_run(actor_now(caller), reference), wanted, MAX_LIMIT, after=after)
 
 
 def _page(

@@ -17,13 +17,14 @@ from typing import Any
 from channels.db import database_sync_to_async
 from channels.layers import get_channel_layer
 
-from flexmarl.controlplane.accounts.queries import current_actor
+from flexmarl.controlplane.accounts.callers import Caller, actor_now
 from flexmarl.controlplane.common import live, measuring
 from flexmarl.controlplane.common.problems import RateLimited
 from flexmarl.controlplane.telemetry.live.topics import sequence_of
 
 HEARTBEAT_S = 15.0
-REAUTHORISE_S = 60.0
+REAUTHORISE_S = 45.0
+"""Rights are looked at again behind so long, and a heartbeat later at the latest."""
 LONGEST_S = 3600.0
 """A stream ends after an hour; the client connects again."""
 MAX_STREAMS = 8
@@ -61,8 +62,8 @@ PLACES = Places()
 class Listener:
     """One caller's stream of hints."""
 
-    def __init__(self, caller: tuple[object, object], seqs: Mapping[str, int], told: Mapping[str, int]) -> None:
-        self.user_id, self.token_id = caller
+    def __init__(self, caller: Caller, seqs: Mapping[str, int], told: Mapping[str, int]) -> None:
+        self.caller = caller
         self.seqs = dict(seqs)
         """Topic -> its sequence when the stream was asked for."""
         self.told = dict(told)
@@ -123,7 +124,7 @@ class Listener:
             waiting.cancel()
 
     def _concerned(self, message: dict[str, Any]) -> bool:
-        return message.get("of") == str(self.user_id)
+        return message.get("of") in self.caller.names
 
     def _event(self, topic: str, seq: int) -> bytes:
         self.told[topic] = seq
@@ -132,7 +133,7 @@ class Listener:
 
     @database_sync_to_async
     def _newest(self) -> dict[str, int]:
-        actor = current_actor(self.user_id, self.token_id)
+        actor = actor_now(self.caller)
         found = {topic: sequence_of(actor, topic) for topic in self.seqs}
         return {topic: seq for topic, seq in found.items() if seq is not None}
 

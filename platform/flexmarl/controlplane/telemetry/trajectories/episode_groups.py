@@ -91,7 +91,7 @@ def compare(run: Run, ids: Sequence[str]) -> dict[str, Any]:
         raise _refuse(f"{len(wanted)} trajectories cannot be compared.", f"Name {FEWEST} to {MOST} of one group.")
     keys = [parse_id(text) for text in wanted]
     if len({key[0] for key in keys}) > 1:
-        raise _refuse("The trajectories are of different groups.", "Name members of one draw.")
+        raise _refuse("The trajectories are of different groups.", "Use members of one draw.")
     found = trajectories.details(store_connection(), run.no, keys)
     missing = set(keys) - {one.episode.key for one in found}
     if missing:

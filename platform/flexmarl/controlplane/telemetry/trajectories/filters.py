@@ -23,7 +23,7 @@ def wanted(run: Run, values: Mapping[str, Any]) -> EpisodeFilter:
     role_score = _pair(values, "agent_reward")
     if ("agent" in values) != (role_score != (None, None)):
         name = "agent" if "agent" not in values else "agent_reward__gte"
-        raise _refuse(name, f"{name} is missing: agent and a bound of its score go together.")
+        raise _refuse(name, f"{name} is missing: agent and a bound of its score must be sent together.")
     made = EpisodeFilter(
         origin=origin,
         cohort=None if step is None else cohort_of(origin, step),
@@ -55,7 +55,7 @@ def _pair(values: Mapping[str, Any], name: str) -> tuple[Any, Any]:
 def _pin(text: str) -> tuple[str, int]:
     policy, _, version = text.rpartition(":")
     if not policy or not version.isascii() or not version.isdigit() or len(version) > 9:
-        raise _refuse("version", f"version={text} is not legal: write <policy>:<version>, such as solver:12.")
+        raise _refuse("version", f"version={text} is invalid: send <policy>:<version>, such as solver:12.")
     return policy, int(version)
 
 

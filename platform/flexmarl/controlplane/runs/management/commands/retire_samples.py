@@ -29,7 +29,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Retire and print one line per run."""
         if bool(options["runs"]) == (options["days"] is not None):
-            raise CommandError("give either runs or --days")
+            raise CommandError("use either runs or --days")
         if options["days"] is not None and options["days"] < 0:
             raise CommandError(f"--days is {options['days']}; it must be a whole number from 0")
         with connect(database_url(), "flexmarl.retire_samples", statement_s=0) as conn:

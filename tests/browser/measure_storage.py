@@ -1,0 +1,17 @@
+"""Writes what a storage pass measured into the database that DATABASE_URL names: `measure_storage.py KEY...`."""
+
+import sys
+
+import django
+
+if __name__ == "__main__":
+    django.setup()
+    from flexmarl.controlplane.common.store import store_connection
+    from flexmarl.controlplane.runs.models import Run
+    from flexmarl.store.reads import storage
+    from flexmarl.store.reads.storage import Pass, Use
+
+    kinds = ("samples", "episodes", "events", "log", "series", "checkpoints")
+    numbers = Run.objects.filter(key__in=sys.argv[1:]).values_list("no", flat=True)
+    uses = [Use(no, kind, 1000, 50_000_000) for no in numbers for kind in kinds]
+    storage.save(store_connection(), uses, Pass(1000.0, 1002.0, "atlas", {"database": 10**8, "free": 10**10}, []))
