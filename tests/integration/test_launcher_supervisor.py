@@ -136,7 +136,7 @@ def beats_on(loop: str) -> str:
     return f"""
 import os, sys, threading, time
 sys.path[:0] = {[str(ROOT / "platform")]!r}
-from flexmarl.store.heartbeat import Heartbeat
+from flexmarl.store.control.heartbeat import Heartbeat
 heartbeat = Heartbeat("test", descriptor=int(os.environ["FLEXMARL_HEARTBEAT_FD"]))
 heartbeat.start()
 turned = heartbeat.watch("loop", 3.0)
