@@ -68,7 +68,7 @@ class Hints(threading.Thread):
         self._stopping.set()
 
     def _listen(self) -> None:
-        with self._client.pubsub(ignore_subscribe_messages=True) as channel:  # type: ignore[no-untyped-call]
+        with self._client.pubsub(ignore_subscribe_messages=True) as channel:
             channel.subscribe(WAKE_CHANNEL)
             self._heard = True
             for wake in list(self._wakes.values()):

@@ -269,7 +269,6 @@ class Migration(migrations.Migration):
                     "project",
                     models.ForeignKey(
                         db_column="project",
-                        default="default",
                         on_delete=django.db.models.deletion.PROTECT,
                         related_name="runs",
                         to="accounts.project",
@@ -475,7 +474,6 @@ class Migration(migrations.Migration):
                     "project",
                     models.ForeignKey(
                         db_column="project",
-                        default="default",
                         on_delete=django.db.models.deletion.CASCADE,
                         related_name="saved_views",
                         to="accounts.project",

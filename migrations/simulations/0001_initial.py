@@ -76,7 +76,6 @@ class Migration(migrations.Migration):
                     "project",
                     models.ForeignKey(
                         db_column="project",
-                        default="default",
                         on_delete=django.db.models.deletion.PROTECT,
                         related_name="simulations",
                         to="accounts.project",

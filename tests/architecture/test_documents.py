@@ -11,6 +11,9 @@ DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 COMMANDS = {path.stem for path in ROOT.glob("platform/flexmarl/controlplane/*/management/commands/*.py")}
 DJANGO_COMMANDS = {"shell", "changepassword", "collectstatic", "check", "migrate", "createsuperuser"}
 
+RECIPE_STEP = re.compile(r"^\*\*Step \d+\.\*\*.*?^```\w+\n.*?^```$", re.DOTALL | re.MULTILINE)
+"""Of CONTRIBUTING.md: names files that following it makes, and is followed by a test of its own."""
+
 
 def names() -> list[str]:
     return [str(path.relative_to(ROOT)) for path in DOCUMENTS]
@@ -32,6 +35,7 @@ def unknown_modules(text: str) -> list[str]:
 
 
 def unknown_paths(text: str) -> list[str]:
+    text = RECIPE_STEP.sub("", text)
     found = set(re.findall(r"(?<![\w./-])((?:tests|workers|platform|webui|scripts)/[\w./-]*\w)", text))
     return sorted(path for path in found if not (ROOT / path).exists())
 
@@ -49,6 +53,7 @@ def test_named_commands_modules_and_files_exist(name: str) -> None:
 
 def test_what_does_not_exist_is_found() -> None:
     text = "[a](nowhere.md) `manage.py dance` python -m workers.nobody, see tests/none.py"
+    text += "\n\n**Step 1.** New file `tests/made.py`.\n\n```python\nuse(tests/made.py)\n```\n"
     assert missing_links(ROOT / "README.md", text) == ["nowhere.md"]
     assert unknown_commands(text) == ["dance"]
     assert unknown_modules(text) == ["workers.nobody"]

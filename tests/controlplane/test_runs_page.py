@@ -153,8 +153,8 @@ def test_the_bulk_filter_of_the_page_matches_what_it_shows(browser, api, editor,
 
 def test_saved_views_of_others_are_shown_only_when_shared(browser, editor, person) -> None:
     other = person("editor", "otto")
-    SavedView.objects.create(owner=other, page="runs", name="Hidden", query="q=1")
-    SavedView.objects.create(owner=other, page="runs", name="Shown", query="q=2", shared=True)
+    SavedView.objects.create(owner=other, project_id="default", page="runs", name="Hidden", query="q=1")
+    SavedView.objects.create(owner=other, project_id="default", page="runs", name="Shown", query="q=2", shared=True)
     page = text(browser.get("/runs?q=2"))
     assert "Shown" in page
     assert "Hidden" not in page

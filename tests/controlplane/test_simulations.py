@@ -224,7 +224,7 @@ def test_waiting_ones_are_limited_by_project(api: Any, editor: Any) -> None:
     one = asked(api).json()
     row = Simulation.objects.get(pk=one["id"])
     Simulation.objects.bulk_create(
-        Simulation(kind=row.kind, name="x", request=row.request, owner_id=editor.pk)
+        Simulation(kind=row.kind, name="x", project_id="default", request=row.request, owner_id=editor.pk)
         for _ in range(actions.MOST_OPEN - 1)
     )
     answer = asked(api)

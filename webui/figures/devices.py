@@ -227,7 +227,8 @@ class _Sides:
 
 
 def _overlap(one: Sequence[Any], low: float, high: float) -> float:
-    return max(0.0, min(one[1], high) - max(one[0], low))
+    begin, end = float(one[0]), float(one[1])
+    return max(0.0, min(end, high) - max(begin, low))
 
 
 def _longest(parts: Iterable[tuple[float, str]]) -> list[tuple[str, float]]:

@@ -50,7 +50,7 @@ def tokens(request: HttpRequest) -> HttpResponse:
     """List a person's tokens; the page creates and revokes them through the API."""
     actor = accounts.actor_of(request)
     everybodys = request.GET.get("whose") == "all"
-    found = accounts.tokens_kept_by(actor) if everybodys else accounts.tokens_of(request.user.pk)
+    found = accounts.tokens_kept_by(actor) if everybodys else accounts.tokens_of(accounts.account_of(request))
     rows = [accounts.token_row(token) for token in found.order_by("-created_at")[:MOST_TOKENS]]
     state = request.GET.get("state", "")
     context = {
@@ -76,11 +76,12 @@ def _counted(rows: list[dict[str, Any]]) -> list[tuple[str, str, int]]:
 def profile(request: HttpRequest) -> HttpResponse:
     """Show a person's preferences, roles and password."""
     actor = accounts.actor_of(request)
-    me = accounts.me(request.user, actor)
+    account = accounts.account_of(request)
+    me = accounts.me(account, actor)
     context = {
         "nav": "profile",
         "me": me,
-        "role_word": request.user.get_role_display(),
+        "role_word": account.get_role_display(),
         "scopes": scope_rows(actor.scopes),
         "zones": sorted(available_timezones()),
     }

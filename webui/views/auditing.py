@@ -140,7 +140,7 @@ def _query(request: HttpRequest) -> str:
             del query[name]
     for name, _, _ in TIMES:
         if name in query:
-            at = _time(query[name])
+            at = _time(str(query[name]))
             del query[name]
             if at is not None:
                 query[name] = at.isoformat()

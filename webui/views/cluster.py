@@ -17,6 +17,7 @@ from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.controlplane.inventory.joining import joining
 from flexmarl.controlplane.inventory.processes import processes
 from flexmarl.controlplane.runs import drains, queue
+from flexmarl.controlplane.runs.pool_look import Look
 from flexmarl.controlplane.telemetry import queries as telemetry
 from webui.figures.pools import device_marks, heat_rows
 from webui.views.base import is_part, page, show
@@ -33,7 +34,7 @@ class Read(NamedTuple):
     nodes: list[dict[str, Any]]
     devices: list[dict[str, Any]]
     pools: list[dict[str, Any]]
-    seen: queue.Look
+    seen: Look
 
 
 @page(Scope.CLUSTER_READ)

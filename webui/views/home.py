@@ -33,7 +33,7 @@ def home(request: HttpRequest) -> HttpResponse:
     """Show what is wrong first, then what runs and what waits."""
     actor, project = actor_of(request), project_of(request)
     mine = runs.light(runs.runs(actor)).filter(owner_id=request.user.pk, archived_at=None)
-    mine = mine.filter(project=project) if project else mine
+    mine = mine.filter(project_id=project) if project else mine
     if not mine.exists():
         return _first_visit(request)
     open_ones = list(mine.exclude(state__status__in=TERMINAL)[:MOST_OPEN])

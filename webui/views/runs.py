@@ -51,7 +51,7 @@ def _show(request: HttpRequest, query: QueryDict, wrong: str = "") -> HttpRespon
 
 def _in_project(request: HttpRequest) -> Any:
     rows, project = runs.light(runs.runs(actor_of(request))), project_of(request)
-    return rows.filter(project=project) if project else rows
+    return rows.filter(project_id=project) if project else rows
 
 
 def _frame(request: HttpRequest, query: QueryDict) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def _frame(request: HttpRequest, query: QueryDict) -> dict[str, Any]:
     kept = saved_views.saved_views(actor_of(request)).filter(page="runs")
     project = project_of(request)
     if project:
-        kept = kept.filter(project=project)
+        kept = kept.filter(project_id=project)
     templates = experiments.templates()
     return {
         "nav": "runs",

@@ -39,7 +39,7 @@ CHIPS = {
 @page()
 def listing(request: HttpRequest) -> HttpResponse:
     """Show simulations, newest first, narrowed by the address in the words of the API."""
-    context = {"nav": "simulations", "chips": _chips(request.GET), "q": request.GET.get("q", "")}
+    context: dict[str, Any] = {"nav": "simulations", "chips": _chips(request.GET), "q": request.GET.get("q", "")}
     context["states"] = STATES
     context |= {"presets": [row["name"] for row in experiments.presets()], "workloads": simulations.workloads()}
     context |= {"asked": {name: request.GET.get(name, "") for name in CHIPS}, **_rows(request)}
@@ -54,7 +54,7 @@ def _rows(request: HttpRequest) -> dict[str, Any]:
     for name in [name for name in wanted if name in PAGE_ONLY or not wanted[name]]:
         del wanted[name]
     rows, place = simulations.simulations(actor_of(request)), project_of(request)
-    rows = rows.filter(project=place) if place else rows
+    rows = rows.filter(project_id=place) if place else rows
     try:
         found = filters.apply(rows, FILTERS, filters.parse(wanted, FILTERS))
         values = {"limit": PAGE, "count": "exact"} | ({"cursor": cursor} if cursor else {})

@@ -1,7 +1,10 @@
 """Websocket routes."""
 
+from typing import Any, cast
+
 from django.urls import path
 
 from flexmarl.controlplane.telemetry.live.consumers import LiveConsumer
 
-websocket_urlpatterns = [path("ws/v1/", LiveConsumer.as_asgi())]
+# Channels takes Django's patterns with applications in place of views; its types know only patterns of its own.
+websocket_urlpatterns: list[Any] = [path("ws/v1/", cast("Any", LiveConsumer.as_asgi()))]

@@ -82,8 +82,12 @@ def chunks(rows: QuerySet[AuditEntry], line: Callable[[dict[str, Any]], str]) ->
 
 async def from_thread(parts: Iterator[str]) -> AsyncIterator[str]:
     """Draw parts in a thread, for a server that runs on an event loop."""
-    take = database_sync_to_async(next)
-    while (part := await take(parts, None)) is not None:
+
+    def draw() -> str | None:
+        return next(parts, None)
+
+    take = database_sync_to_async(draw)
+    while (part := await take()) is not None:
         yield part
 
 

@@ -69,7 +69,7 @@ def _device(request: HttpRequest | None, username: str) -> str:
     """Return what a browser is counted by, when somebody of this name has signed in there."""
     if request is None:
         return ""
-    value = request.get_signed_cookie(DEVICE_COOKIE, "", _SALT, max_age=DEVICE_S)
+    value = request.get_signed_cookie(DEVICE_COOKIE, "", _SALT, max_age=DEVICE_S) or ""
     return value if value.partition(" ")[2] == username and username else ""
 
 

@@ -7,6 +7,7 @@ revoked or expires, leave nothing open behind them.
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import UUID
 
 from django.contrib.auth import get_user
 from django.contrib.sessions.backends.db import SessionStore
@@ -22,8 +23,8 @@ from flexmarl.controlplane.common.actor import Actor
 class Caller:
     """A person or service account, and the credential they came with."""
 
-    user_id: object
-    token_id: object = None
+    user_id: UUID | str | None
+    token_id: UUID | str | None = None
     """The token; nothing that it opened may do more than it."""
     session_key: str = ""
     """Key of the browser's session; empty when a token was sent."""

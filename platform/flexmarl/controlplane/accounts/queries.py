@@ -2,15 +2,18 @@
 
 from collections.abc import Iterable, Mapping
 from typing import Any
+from uuid import UUID
 
 from django.contrib.auth.models import AnonymousUser
 from django.db.models import Count, Q, QuerySet
+from django.http import HttpRequest
+from rest_framework.request import Request
 
 from flexmarl.controlplane.accounts.choices import PROJECT_SCOPES_OF, SCOPES_OF, ProjectRole, Role, UserKind
 from flexmarl.controlplane.accounts.models import ApiToken, Membership, Project, User
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.middleware import request_id_of
-from flexmarl.controlplane.common.problems import NotFound
+from flexmarl.controlplane.common.problems import NotFound, Unauthenticated
 from flexmarl.controlplane.common.scopes import OF_PROJECTS, Scope
 from flexmarl.controlplane.common.times import rfc3339
 
@@ -23,6 +26,13 @@ def actor_of(request: Any) -> Actor:
     return _actor(user, token if isinstance(token, ApiToken) else None, request_id_of(request))
 
 
+def account_of(request: Request | HttpRequest) -> User:
+    """Return the account that a request came with. Raises Unauthenticated without one."""
+    if isinstance(request.user, User):
+        return request.user
+    raise Unauthenticated("This needs an account of one's own.")
+
+
 def never_signed_in(username: str) -> bool:
     """Tell whether an active account was made and nobody has signed in with it yet."""
     return User.objects.filter(username=username, is_active=True, last_login=None).exists()
@@ -33,7 +43,7 @@ def actor_of_user(user: User) -> Actor:
     return _actor(user, None, "")
 
 
-def current_actor(user_id: object, token_id: object = None) -> Actor:
+def current_actor(user_id: UUID | str | None, token_id: UUID | str | None = None) -> Actor:
     """Build the actor of a person as they are now, narrowed by a token; one who may do nothing when either is gone."""
     user = User.objects.filter(pk=user_id).first() if user_id else None
     token = ApiToken.objects.filter(pk=token_id).first() if token_id else None
@@ -90,7 +100,7 @@ def users() -> QuerySet[User]:
     return User.objects.filter(kind=UserKind.PERSON).order_by("-id")
 
 
-def user(user_id: object) -> User:
+def user(user_id: UUID | str) -> User:
     """Return a person. Raises NotFound."""
     found = users().filter(pk=user_id).first()
     if found is None:
@@ -149,7 +159,7 @@ def members(project: str) -> QuerySet[Membership]:
     return found.filter(user__kind=UserKind.PERSON).order_by("user__username")
 
 
-def member(project: str, user_id: object) -> Membership:
+def member(project: str, user_id: UUID | str) -> Membership:
     """Return a member. Raises NotFound."""
     found = members(project).filter(user_id=user_id).first()
     if found is None:
@@ -203,7 +213,7 @@ def service_accounts(project: str) -> QuerySet[User]:
     return found.annotate(token_count=Count("tokens", filter=Q(tokens__revoked_at=None))).order_by("username")
 
 
-def service_account(project: str, user_id: object) -> User:
+def service_account(project: str, user_id: UUID | str) -> User:
     """Return a service account of a project. Raises NotFound."""
     found = service_accounts(project).filter(pk=user_id).first()
     if found is None:
@@ -229,9 +239,9 @@ def service_account_row(account: User) -> dict[str, Any]:
     }
 
 
-def tokens_of(user_id: object) -> QuerySet[ApiToken]:
+def tokens_of(user: User) -> QuerySet[ApiToken]:
     """The tokens of a person or service account, newest first."""
-    return ApiToken.objects.select_related("owner", "created_by").filter(owner_id=user_id)
+    return ApiToken.objects.select_related("owner", "created_by").filter(owner=user)
 
 
 def tokens_kept_by(actor: Actor) -> QuerySet[ApiToken]:

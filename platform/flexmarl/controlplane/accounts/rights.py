@@ -5,6 +5,7 @@ digest, for the key of a session is a secret. Rows that are changed past the mod
 """
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 from django.contrib.sessions.models import Session
@@ -55,4 +56,4 @@ def _on_token(instance: ApiToken, **_: Any) -> None:
     changed(instance.owner_id)
 
 
-_ON = {"user_id": _on_membership, "owner_id": _on_token}
+_ON: dict[str, Callable[..., None]] = {"user_id": _on_membership, "owner_id": _on_token}

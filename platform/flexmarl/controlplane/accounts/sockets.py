@@ -4,6 +4,7 @@ A session travels by itself with whatever page opens the socket, so the page's o
 whoever has one asked for it, so no origin is asked, and the session is not looked at.
 """
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -16,7 +17,7 @@ from flexmarl.controlplane.accounts.actions import take_ticket
 from flexmarl.controlplane.accounts.callers import NOBODY, Caller
 
 
-def caller_of(scope: dict[str, Any]) -> Caller:
+def caller_of(scope: Mapping[str, Any]) -> Caller:
     """Return who opened a socket."""
     if "caller" in scope:
         caller: Caller = scope["caller"]

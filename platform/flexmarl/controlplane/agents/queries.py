@@ -28,7 +28,7 @@ def next_hue(used: Iterable[int]) -> int:
 def all_hues() -> dict[str, dict[str, int]]:
     """Map every project that has agents to the hues of its roles; one query."""
     found: dict[str, dict[str, int]] = {}
-    for project, role, hue in AgentDefinition.objects.values_list("project_id", "role", "hue"):
+    for project, role, hue in AgentDefinition.objects.values_list("project__name", "role", "hue"):
         found.setdefault(project, {})[role] = hue
     return found
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Self
 from uuid import UUID
 
-from flexmarl.controlplane.common.problems import PermissionDenied
+from flexmarl.controlplane.common.problems import PermissionDenied, Unauthenticated
 from flexmarl.controlplane.common.scopes import OF_PROJECTS, Scope
 
 
@@ -42,6 +42,13 @@ class Actor:
     def system(cls, name: str = "system") -> Self:
         """Return the actor of the platform itself: set-up commands, housekeeping."""
         return cls(None, name, frozenset(Scope))
+
+    @property
+    def person(self) -> UUID:
+        """Id of the account that acts. Raises Unauthenticated for the platform itself and for nobody."""
+        if self.user_id is None:
+            raise Unauthenticated("This needs an account of one's own.")
+        return self.user_id
 
     @property
     def scopes(self) -> frozenset[Scope]:

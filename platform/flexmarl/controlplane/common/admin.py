@@ -1,14 +1,19 @@
 """The read-only admin base, and support staff's view of the audit trail."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.http import HttpRequest
 
 from flexmarl.controlplane.common.models import AuditEntry
 
+if TYPE_CHECKING:
+    AnyModelAdmin = admin.ModelAdmin[Any]
+else:
+    AnyModelAdmin = admin.ModelAdmin  # generic in its stubs only
 
-class ReadOnlyAdmin(admin.ModelAdmin):
+
+class ReadOnlyAdmin(AnyModelAdmin):
     """Shows rows; nobody adds, changes or deletes them here."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:

@@ -116,7 +116,7 @@ class AdmittingHandler(ASGIHandler):
         return response
 
     async def _answer(self, request: HttpRequest) -> HttpResponseBase:
-        return cast("HttpResponseBase", await super().run_get_response(request))
+        return await super().run_get_response(request)
 
 
 def _places(purpose: Purpose) -> int:
@@ -142,8 +142,9 @@ class _Answer:
 
     @classmethod
     def of(cls, request: HttpRequest, response: HttpResponseBase) -> "_Answer | None":
-        whole = isinstance(response, HttpResponse) and response.status_code < HTTPStatus.BAD_REQUEST
-        return cls(response, request.resolver_match) if whole else None  # a problem names the request that met it
+        if isinstance(response, HttpResponse) and response.status_code < HTTPStatus.BAD_REQUEST:
+            return cls(response, request.resolver_match)
+        return None  # a stream, or a problem, which names the request that met it
 
     def again(self, request: HttpRequest) -> HttpResponse:
         """Give it to another request, which is counted and logged as any."""

@@ -49,7 +49,7 @@ class BriefClient(redis.Redis):
         if SERVER.open:
             raise redis.ConnectionError("the server did not answer recently")
         try:
-            return super().execute_command(*args, **options)
+            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call] # no types in redis
         except (redis.ConnectionError, redis.TimeoutError):
             SERVER.trip()
             raise
@@ -70,6 +70,8 @@ class BriefCache(RedisCache):
     """
 
     _clients: ClassVar[dict[tuple[str, ...], BriefCacheClient]] = {}
+    _servers: list[str]
+    _options: dict[str, Any]
 
     @cached_property
     def _cache(self) -> BriefCacheClient:

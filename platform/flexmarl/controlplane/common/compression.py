@@ -127,7 +127,7 @@ def _unpack_body(request: HttpRequest) -> HttpResponseBase | None:
         rendered = problems.render(problem, request_id_of(request))
         return JsonResponse(rendered.body, status=rendered.status, content_type="application/problem+json")
     request._body = body
-    request._stream = io.BytesIO(body)  # type: ignore[attr-defined]
+    request._stream = io.BytesIO(body)
     request.META["CONTENT_LENGTH"] = str(len(body))
     del request.META["HTTP_CONTENT_ENCODING"]
     return None

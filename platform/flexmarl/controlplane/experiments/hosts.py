@@ -10,11 +10,12 @@ from flexmarl.contracts.problems import Problem, nearest
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.controlplane.experiments.pools import MEMBERS
 from flexmarl.controlplane.inventory import queries as inventory
+from flexmarl.controlplane.inventory.models import INSTALLATION_POOL
 
 
 def unhostable(spec: ExperimentSpec, project: str) -> Iterator[Problem]:
     """Return a refusal for each pool that there is none of, and for an engine that its pool's nodes lack."""
-    known = sorted({*inventory.pool_names(), inventory.INSTALLATION_POOL})
+    known = sorted({*inventory.pool_names(), INSTALLATION_POOL})
     usable = [name for name in known if not project or inventory.may_use(project, name)]
     for member in MEMBERS:
         pool = getattr(spec.resources, member)

@@ -206,12 +206,13 @@ def _pool_row(name: str, pool: Pool | None, own: Sequence[Mapping[str, Any]]) ->
 def prices(names: Iterable[str]) -> dict[str, float]:
     """Return what a device hour costs, of the pools among some where somebody has said."""
     found = Pool.objects.filter(name__in=set(names), device_hour_price__isnull=False)
-    return dict(found.values_list("name", "device_hour_price"))
+    rows = found.values_list("name", "device_hour_price")
+    return {name: price for name, price in rows if price is not None}
 
 
 def default_pool(project: str) -> str:
     """Name the pool that a project's runs take when they name none: its own, the installation's, or `default`."""
-    own = ProjectPool.objects.filter(project=project).values_list("pool__name", flat=True).first()
+    own = ProjectPool.objects.filter(project_id=project).values_list("pool__name", flat=True).first()
     chosen = Pool.objects.filter(is_default=True).values_list("name", flat=True).first()
     return own or chosen or INSTALLATION_POOL
 

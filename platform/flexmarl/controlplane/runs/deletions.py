@@ -46,7 +46,7 @@ def delete(actor: Actor, run: Run, reason: str = "") -> RunDeletion:
     """
     if not queries.may_edit(actor, run):
         raise PermissionDenied("Only its owner and operators may delete a run.")
-    state = RunState.objects.select_for_update().get(pk=run.no)
+    state = RunState.objects.select_for_update().get(run=run)
     if not Run.objects.filter(pk=run.pk).exists():
         return _found(Q(run=run.pk))
     _check_state(run, state)

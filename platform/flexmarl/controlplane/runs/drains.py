@@ -20,6 +20,8 @@ from flexmarl.orchestrator.pool.wording import in_words
 from flexmarl.store.control import pool_rules
 from flexmarl.store.control.cordons import DrainMode, Kind
 
+__all__ = ["DrainMode", "Held", "Kind", "Read", "preview"]
+
 _PLAIN = frozenset({Unmet.NOT_FREE, Unmet.POOL_TOO_SMALL})
 _FIRST = 1 << 40
 """Command numbers of requests that are only imagined begin here: no run has so many."""

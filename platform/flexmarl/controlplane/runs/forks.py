@@ -59,7 +59,7 @@ def fork(actor: Actor, run: Run, draft: Draft, source: Source, **options: Any) -
     origins = [found[one] if _keeps(spec, source, one) else replace(found[one], state="") for one in taken]
     _check_states(spec, source, origins)
     lineage.put(store_connection(), made.no, origins)
-    asked = {"from": run.key, "checkpoint": source.checkpoint, "take": source.take}
+    asked: dict[str, Any] = {"from": run.key, "checkpoint": source.checkpoint, "take": source.take}
     record(actor, "run.fork", "run", made.id, made.key, project=made.project_id, **asked)
     return made
 

@@ -46,7 +46,7 @@ def require(run: Run) -> None:
 
 def _granted(run_id: int, from_run: int) -> bool:
     owner = Run.objects.filter(no=run_id).values_list("owner_id", flat=True).first()
-    project = Run.objects.filter(no=from_run).values_list("project_id", flat=True).first()
+    project = Run.objects.filter(no=from_run).values_list("project__name", flat=True).first()
     return project is not None and current_actor(owner).may(Scope.RUNS_READ, project)
 
 

@@ -50,10 +50,12 @@ def runs(actor: Actor, scope: Scope = Scope.RUNS_READ) -> QuerySet[Run]:
 def _unread() -> tuple[str, ...]:
     """Columns of the joined rows that no row of a run shows: each one named costs the SQL compiler."""
     shown = {"owner": "username", "experiment": "name", "parent": "key"}
+    related = {relation: Run._meta.get_field(relation).related_model for relation in shown}
     return tuple(
         f"{relation}__{field.name}"
         for relation, kept in shown.items()
-        for field in Run._meta.get_field(relation).related_model._meta.concrete_fields
+        if (model := related[relation]) is not None
+        for field in model._meta.concrete_fields
         if field.name != kept and not field.primary_key
     )
 

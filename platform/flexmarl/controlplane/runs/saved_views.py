@@ -48,7 +48,7 @@ def create(
     """Keep a view. Sharing it needs the right to write in the project."""
     actor.require(Scope.RUNS_WRITE if shared else Scope.RUNS_READ, project)
     known_project(project)
-    view = SavedView(owner_id=actor.user_id, project_id=project, page=page, name=name, query=query, shared=shared)
+    view = SavedView(owner_id=actor.person, project_id=project, page=page, name=name, query=query, shared=shared)
     with _once_per_name(name), transaction.atomic():
         view.save(force_insert=True)
         record(actor, "saved_view.create", "saved_view", view.id, name, project=project, shared=shared)

@@ -44,7 +44,7 @@ def offered(actor: Actor, project: str = "", key: str = "") -> list[dict[str, An
     """List the newest ended runs that have recorded enough to be played again; or the run of a key, ended or not."""
     rows = runs.light(runs.runs(actor, Scope.RUNS_WRITE)).defer("spec")
     rows = rows.filter(key=key) if key else rows.filter(state__status__in=[str(status) for status in TERMINAL])
-    rows = rows.filter(project=project) if project else rows
+    rows = rows.filter(project_id=project) if project else rows
     found = list(rows[:LOOKED_AT])
     counts = recorded.counted_of(store_connection(), [run.no for run in found])
     enough = [(run, *counts[run.no]) for run in found if counts.get(run.no, (0, 0))[1] >= LEAST_STEPS]

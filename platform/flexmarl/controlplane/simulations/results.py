@@ -5,7 +5,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 from flexmarl.simulator import Report
-from flexmarl.simulator.reporting.report import BUSY, CAUSES, USES
+from flexmarl.simulator.devices.trace import BUSY
+from flexmarl.simulator.reporting.report import CAUSES, USES
 
 MOST_INTERVALS = 6_000
 """Of a drawing; the shortest are left out beyond."""

@@ -77,7 +77,7 @@ class Pools:
         share = np.array([_shared(own, engines) for own in self._engines])
         slots, cache = self._taken @ share
         each, model = len(engines) * self._model.replicas, self._model
-        took = max(0, min(len(cells), floor(model.slots * each - slots)))
+        took: int = max(0, min(len(cells), floor(model.slots * each - slots)))
         if model.kv_tokens < inf:
             fits = int(np.searchsorted(np.cumsum(cells), model.kv_tokens * each - cache, side="right"))
             took = min(took, max(fits, int(slots == 0)))

@@ -7,6 +7,7 @@ trainers; all estimates are of what things take that have a core for themselves.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
+from math import sqrt
 from statistics import fmean, median
 from typing import NamedTuple
 
@@ -98,7 +99,8 @@ def tell_tokens(told: Sequence[Gradients]) -> bool:
     """Tell whether gradients differ enough in size to say what a token takes."""
     counts, tokens = [one.count for one in told], [one.tokens for one in told]
     mean = float(np.average(tokens, weights=counts))
-    return float(np.average((np.array(tokens) - mean) ** 2, weights=counts)) ** 0.5 >= ALIKE * mean
+    variance = float(np.average((np.array(tokens) - mean) ** 2, weights=counts))
+    return sqrt(variance) >= ALIKE * mean
 
 
 def others(rows: RunRows) -> dict[str, float]:
@@ -223,7 +225,8 @@ def _between(settled: Sequence[Settled]) -> list[float]:
 def _queued(came: np.ndarray, each: float) -> np.ndarray:
     """Return how long each waits for those before it, in order of coming, when the driver takes so long for each."""
     places = each * np.arange(len(came))
-    return np.maximum.accumulate(came - places) + places - came
+    waits: np.ndarray = np.maximum.accumulate(came - places) + places - came
+    return waits
 
 
 def carrying(commanded: Sequence[Commanded], hop: float) -> dict[str, float]:

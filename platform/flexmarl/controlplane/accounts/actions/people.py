@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from typing import Any
+from uuid import UUID
 from zoneinfo import available_timezones
 
 from django.contrib.auth.password_validation import validate_password
@@ -34,7 +35,7 @@ def create_user(
     actor: Actor,
     username: str,
     password: str,
-    role: str = Role.MEMBER,  # type: ignore[assignment] # a str; mypy sees the pair of value and label
+    role: str = Role.MEMBER,
     email: str = "",
     memberships: Iterable[Mapping[str, str]] = (),
 ) -> User:
@@ -61,7 +62,7 @@ def create_user(
 
 @transaction.atomic
 def update_user(
-    actor: Actor, user_id: object, changes: Mapping[str, Any], precondition: Precondition = any_version
+    actor: Actor, user_id: UUID | str, changes: Mapping[str, Any], precondition: Precondition = any_version
 ) -> User:
     """Change a person's `role`, `is_active` or `email`. The last active cluster admin stays one."""
     actor.require(Scope.USERS_ADMIN)
@@ -86,7 +87,7 @@ def update_user(
 
 
 @transaction.atomic
-def reset_password(actor: Actor, user_id: object) -> tuple[User, str]:
+def reset_password(actor: Actor, user_id: UUID | str) -> tuple[User, str]:
     """Give a person a new password, which is returned and stored nowhere. Ends their sessions."""
     actor.require(Scope.USERS_ADMIN)
     user, password = _person(user_id), tokens.new_password()
@@ -102,7 +103,7 @@ def change_own_password(actor: Actor, current: str, new: str) -> User:
     """Change one's own password, at a browser alone: a token must not outlive its owner's distrust."""
     if actor.user_id is None or actor.limits is not None:
         raise PermissionDenied("Only its owner can change a password, signed in with a browser.")
-    user = User.objects.select_for_update().get(pk=actor.user_id)
+    user = User.objects.select_for_update().get(pk=actor.person)
     if not user.check_password(current):
         raise bad("/current", "wrong", "This is not your current password.")
     set_password(user, new, "/new")
@@ -115,7 +116,7 @@ def change_own_password(actor: Actor, current: str, new: str) -> User:
 @transaction.atomic
 def update_preferences(actor: Actor, **changes: Any) -> User:
     """Change one's own theme, density, time zone, or whether single letters act as keys."""
-    user = User.objects.select_for_update().get(pk=actor.user_id)
+    user = User.objects.select_for_update().get(pk=actor.person)
     for name, legal, what in (("theme", Theme.values, "a theme"), ("density", Density.values, "a density")):
         if name in changes:
             require_known(changes[name], legal, f"/{name}", what)
@@ -153,7 +154,7 @@ def set_password(user: User, password: str, pointer: str = "/password") -> None:
     user.set_password(password)
 
 
-def _person(user_id: object) -> User:
+def _person(user_id: UUID | str) -> User:
     user = User.objects.select_for_update().filter(pk=user_id, kind=UserKind.PERSON).first()
     if user is None:
         raise NotFound("This user does not exist.")

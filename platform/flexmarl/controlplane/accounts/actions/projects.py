@@ -90,7 +90,7 @@ def delete_project(actor: Actor, name: str, precondition: Precondition = any_ver
     try:
         project.delete()
     except ProtectedError as error:
-        kinds = sorted({str(row._meta.verbose_name_plural) for row in error.protected_objects})  # type: ignore[attr-defined]
+        kinds = sorted({str(row._meta.verbose_name_plural) for row in error.protected_objects})
         raise Conflict(f"The project still has {', '.join(kinds)}.") from None
     pool_rules.forget_project(store_connection(), name)
     record(actor, "project.delete", "project", project.id, name, project=name, before=before)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
 from django.db import transaction
 from django.utils import timezone
@@ -33,7 +34,11 @@ def create_service_account(actor: Actor, project: str, name: str, role: str) -> 
 
 @transaction.atomic
 def update_service_account(
-    actor: Actor, project: str, user_id: object, changes: Mapping[str, Any], precondition: Precondition = any_version
+    actor: Actor,
+    project: str,
+    user_id: UUID | str,
+    changes: Mapping[str, Any],
+    precondition: Precondition = any_version,
 ) -> User:
     """Change its `role`, or switch it off and on with `is_active`. Switched off, its tokens are revoked for good."""
     home = locked_project(actor, project)
@@ -59,7 +64,7 @@ def update_service_account(
     return user
 
 
-def find_service_account(project: str, user_id: object) -> User:
+def find_service_account(project: str, user_id: UUID | str) -> User:
     """Return a service account of a project."""
     found = User.objects.select_for_update(of=("self",)).filter(pk=user_id, kind=UserKind.SERVICE, project_id=project)
     user = found.first()

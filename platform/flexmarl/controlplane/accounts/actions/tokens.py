@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from ipaddress import IPv4Network, IPv6Network, ip_network
+from uuid import UUID
 
 from django.db import transaction
 from django.db.models import F
@@ -32,7 +33,7 @@ def create_token(
     expires_in_days: int = DEFAULT_TOKEN_DAYS,
     projects: Iterable[str] = (),
     networks: Iterable[str] = (),
-    service_account: tuple[str, object] | None = None,
+    service_account: tuple[str, UUID | str] | None = None,
 ) -> tuple[ApiToken, str]:
     """Make a token for the caller, or for a (project, service account) they keep.
 
@@ -63,7 +64,7 @@ def create_token(
 
 
 @transaction.atomic
-def rename_token(actor: Actor, token_id: object, name: str, precondition: Precondition = any_version) -> ApiToken:
+def rename_token(actor: Actor, token_id: UUID | str, name: str, precondition: Precondition = any_version) -> ApiToken:
     """Change a token's name."""
     token = find_token(actor, token_id)
     precondition(token.version)
@@ -77,7 +78,7 @@ def rename_token(actor: Actor, token_id: object, name: str, precondition: Precon
 
 
 @transaction.atomic
-def revoke_token(actor: Actor, token_id: object, precondition: Precondition = any_version) -> None:
+def revoke_token(actor: Actor, token_id: UUID | str, precondition: Precondition = any_version) -> None:
     """Revoke a token one keeps. Revoking twice changes nothing."""
     token = find_token(actor, token_id)
     precondition(token.version)
@@ -87,7 +88,7 @@ def revoke_token(actor: Actor, token_id: object, precondition: Precondition = an
         record(actor, "token.revoke", "token", token.id, token.name, project=token.owner.project_id or "")
 
 
-def find_token(actor: Actor, token_id: object) -> ApiToken:
+def find_token(actor: Actor, token_id: UUID | str) -> ApiToken:
     """Return a token the caller keeps, locked: their own, one of a service account they keep, or any as an admin."""
     actor.require(Scope.TOKENS_WRITE)
     found = ApiToken.objects.select_for_update(of=("self",)).select_related("owner").filter(pk=token_id)
@@ -103,7 +104,7 @@ def _keeps(actor: Actor, owner: User) -> bool:
     return owner.is_service and actor.may(Scope.PROJECTS_ADMIN, owner.project_id)
 
 
-def _owner(actor: Actor, service_account: tuple[str, object] | None) -> tuple[User, frozenset[Scope]]:
+def _owner(actor: Actor, service_account: tuple[str, UUID | str] | None) -> tuple[User, frozenset[Scope]]:
     """Who will own the token, and the scopes it can have at most."""
     actor.require(Scope.TOKENS_WRITE)
     if service_account is not None:

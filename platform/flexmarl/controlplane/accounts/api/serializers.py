@@ -1,5 +1,7 @@
 """Shapes of people, projects, tokens and audit rows."""
 
+from typing import Any
+
 from rest_framework import serializers
 
 from flexmarl.controlplane.accounts.actions import DEFAULT_TOKEN_DAYS, MAX_TOKEN_DAYS
@@ -11,7 +13,7 @@ SCOPES = [str(scope) for scope in Scope]
 SERVICE_CHOICES = [(role, word) for role, word in ProjectRole.choices if role in SERVICE_ROLES]
 
 
-class UserSerializer(serializers.Serializer):
+class UserSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     username = serializers.CharField()
     email = serializers.CharField(allow_blank=True)
@@ -25,7 +27,7 @@ class UserSerializer(serializers.Serializer):
     web_url = serializers.CharField()
 
 
-class ProjectScopesSerializer(serializers.Serializer):
+class ProjectScopesSerializer(serializers.Serializer[Any]):
     name = serializers.CharField()
     role = serializers.ChoiceField(ProjectRole.choices, allow_null=True)
     scopes = serializers.ListField(child=serializers.ChoiceField(SCOPES))
@@ -81,7 +83,7 @@ class NewPasswordSerializer(StrictSerializer):
     new = serializers.CharField(max_length=128, trim_whitespace=False)
 
 
-class ProjectSerializer(serializers.Serializer):
+class ProjectSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     name = serializers.CharField()
     description = serializers.CharField(allow_blank=True)
@@ -113,7 +115,7 @@ class ProjectChangesSerializer(StrictSerializer):
     )
 
 
-class MemberSerializer(serializers.Serializer):
+class MemberSerializer(serializers.Serializer[Any]):
     user_id = serializers.UUIDField()
     username = serializers.CharField()
     is_active = serializers.BooleanField()
@@ -135,7 +137,7 @@ class MemberChangesSerializer(StrictSerializer):
     role = serializers.ChoiceField(ProjectRole.choices)
 
 
-class ServiceAccountSerializer(serializers.Serializer):
+class ServiceAccountSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     name = serializers.CharField()
     project = serializers.CharField()
@@ -159,7 +161,7 @@ class ServiceAccountChangesSerializer(StrictSerializer):
     is_active = serializers.BooleanField(required=False)
 
 
-class TokenSerializer(serializers.Serializer):
+class TokenSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     name = serializers.CharField()
     key = serializers.CharField(help_text="The token's public part.")
@@ -206,12 +208,12 @@ class MadeTokenSerializer(TokenSerializer):
     token = serializers.CharField(allow_null=True, help_text="The token itself. Shown once: null in a repetition.")
 
 
-class TicketSerializer(serializers.Serializer):
+class TicketSerializer(serializers.Serializer[Any]):
     ticket = serializers.CharField(help_text="For `/ws/v1/?ticket=`. Valid once.")
     expires_at = serializers.DateTimeField()
 
 
-class AuditEntrySerializer(serializers.Serializer):
+class AuditEntrySerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     at = serializers.DateTimeField()
     actor = serializers.CharField()

@@ -59,7 +59,7 @@ class TokensView(ListView):
     def query(self, request: Request) -> QuerySet[ApiToken]:
         if self.values.get("whose") == "all":
             return queries.tokens_kept_by(queries.actor_of(request))
-        return queries.tokens_of(request.user.pk)
+        return queries.tokens_of(queries.account_of(request))
 
     def row_maker(self, request: Request) -> Callable[[ApiToken], dict[str, Any]]:
         return queries.token_row
@@ -83,7 +83,7 @@ class ServiceTokensView(ListView):
 
     def query(self, request: Request) -> QuerySet[ApiToken]:
         project = kept_project(request, self.kwargs["name"])
-        return queries.tokens_of(queries.service_account(project, self.kwargs["user_id"]).pk)
+        return queries.tokens_of(queries.service_account(project, self.kwargs["user_id"]))
 
     def row_maker(self, request: Request) -> Callable[[ApiToken], dict[str, Any]]:
         return queries.token_row

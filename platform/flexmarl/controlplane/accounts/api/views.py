@@ -37,7 +37,7 @@ class MeView(ApiView):
     @extend_schema(operation_id="me_read", responses=MeSerializer)
     def get(self, request: Request) -> Response:
         """Tell who calls, what they are and what they may do."""
-        return Response(queries.me(request.user, queries.actor_of(request)))
+        return Response(queries.me(queries.account_of(request), queries.actor_of(request)))
 
     @extend_schema(operation_id="me_update", request=PreferencesSerializer, responses=MeSerializer)
     def patch(self, request: Request) -> Response:

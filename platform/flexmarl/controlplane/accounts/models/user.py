@@ -1,7 +1,7 @@
 """A person or a service account. Roles decide everything; Django's own permissions serve the admin site only."""
 
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib.auth.models import AbstractUser, UserManager
 from django.db import models
@@ -48,7 +48,7 @@ class User(AbstractUser):
     version = models.PositiveIntegerField(default=1, editable=False)
     updated_at = models.DateTimeField(auto_now=True)
 
-    objects = PeopleManager()
+    objects: ClassVar[PeopleManager] = PeopleManager()
 
     class Meta:
         constraints = [

@@ -1,9 +1,11 @@
 """Shapes of agents."""
 
+from typing import Any
+
 from rest_framework import serializers
 
 
-class AgentSerializer(serializers.Serializer):
+class AgentSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     project = serializers.CharField()
     role = serializers.CharField()

@@ -3,7 +3,7 @@
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
-from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT, Project
+from flexmarl.controlplane.accounts.models import Project
 from flexmarl.controlplane.common.models import Entity
 
 HUES = 8
@@ -15,7 +15,6 @@ class AgentDefinition(Entity):
         Project,
         to_field="name",
         db_column="project",
-        default=DEFAULT_PROJECT,
         on_delete=models.PROTECT,
         related_name="agents",
     )

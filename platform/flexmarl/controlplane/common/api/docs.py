@@ -11,7 +11,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 from flexmarl.controlplane.common.api.permissions import PUBLIC
 
 
-class OnceGenerator(SchemaGenerator):  # type: ignore[misc]
+class OnceGenerator(SchemaGenerator):
     """Makes the document once per process: it is the same for everybody, and routes do not change."""
 
     _made: ClassVar[dict[str, Any] | None] = None

@@ -52,7 +52,8 @@ _NEEDS = frozenset({"default", "title", "required", "discriminator", "minPropert
 
 def _loose(schema: Schema) -> Schema:
     """Ask for no member, and for any variant: what is missing is known only when all is laid together."""
-    return _without(schema, _NEEDS, {"oneOf": "anyOf"})
+    loose: Schema = _without(schema, _NEEDS, {"oneOf": "anyOf"})
+    return loose
 
 
 def _without(node: Any, names: frozenset[str], renamed: Mapping[str, str] | None = None) -> Any:

@@ -147,8 +147,9 @@ def _scalar(kind: Any, schema: Schema, name: str) -> Any:
 
 
 def _between(schema: Schema, value: float) -> float:
-    low = schema.get("minimum", schema.get("exclusiveMinimum", value))
-    return min(max(value, low + (1 if low == schema.get("exclusiveMinimum") else 0)), schema.get("maximum", value))
+    low: float = schema.get("minimum", schema.get("exclusiveMinimum", value))
+    high: float = schema.get("maximum", value)
+    return min(max(value, low + (1 if low == schema.get("exclusiveMinimum") else 0)), high)
 
 
 def _text(schema: Schema, name: str) -> str:

@@ -133,8 +133,8 @@ def _of_framework(error: exceptions.APIException, view: Any) -> ProblemError:
 
 def _other(error: exceptions.APIException) -> ProblemError:
     problem = ProblemError(str(error.detail))
-    problem.status, problem.code = error.status_code, str(error.default_code)  # type: ignore[misc]
-    problem.title = HTTPStatus(error.status_code).phrase  # type: ignore[misc]
+    problem.status, problem.code = error.status_code, str(error.default_code)
+    problem.title = HTTPStatus(error.status_code).phrase
     return problem
 
 

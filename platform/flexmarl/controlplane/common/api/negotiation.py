@@ -1,6 +1,6 @@
 """The API answers JSON, whatever a client says it accepts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from rest_framework.negotiation import DefaultContentNegotiation
@@ -12,7 +12,8 @@ class AlwaysJson(DefaultContentNegotiation):
     """Chooses a view's first renderer."""
 
     def select_renderer(
-        self, request: Request, renderers: Sequence[BaseRenderer], format_suffix: Any = None
+        self, request: Request, renderers: Iterable[BaseRenderer], format_suffix: Any = None
     ) -> tuple[BaseRenderer, str]:
         """Return the renderer and its media type."""
-        return renderers[0], renderers[0].media_type
+        first = next(iter(renderers))
+        return first, first.media_type

@@ -35,8 +35,9 @@ class Declared(BasePermission):
         if not isinstance(needed, Scope):
             raise PermissionDenied("This method is not allowed.")
         everywhere, projects = request.user.everywhere, request.user.in_projects
-        if request.auth is not None:
-            everywhere, projects = request.auth.narrow(everywhere, projects)
+        token: Any = request.auth
+        if token is not None:
+            everywhere, projects = token.narrow(everywhere, projects)
         if needed not in everywhere.union(*projects.values()):
             raise PermissionDenied(f"This needs the scope {needed}.", extra={"required_scopes": [str(needed)]})
         return True

@@ -36,7 +36,7 @@ class OperationSchema(AutoSchema):
                 OpenApiParameter(
                     idempotency.HEADER,
                     location=OpenApiParameter.HEADER,
-                    required=self.view.key_required,
+                    required=getattr(self.view, "key_required", False),
                     description="Random value; a repetition under it is answered from the first one's answer.",
                 )
             )
@@ -56,13 +56,17 @@ class OperationSchema(AutoSchema):
         if direction == "response":
             own = getattr(self.view, "refusal", None)
             kind, about = ("application/json", "Refused, in OpenAI's shape.") if own else _PROBLEM
-            refusal = self._get_response_for_code(own or ProblemSerializer, "default", [kind])
+            refusal = self._get_response_for_code(  # type: ignore[no-untyped-call]
+                own or ProblemSerializer, "default", [kind]
+            )
             bodies.setdefault("default", {**refusal, "description": about})
         return bodies
 
     def _map_serializer_field(self, field: Any, direction: Any, bypass_extensions: bool = False) -> Any:
         """A member of any JSON value: null is one, and `oneOf` anything and null would forbid just that."""
-        schema = super()._map_serializer_field(field, direction, bypass_extensions)
+        schema = super()._map_serializer_field(  # type: ignore[no-untyped-call]
+            field, direction, bypass_extensions
+        )
         return {k: v for k, v in schema.items() if (k, v) != ("oneOf", [{}, {"type": "null"}])}
 
     def get_tags(self) -> list[str]:

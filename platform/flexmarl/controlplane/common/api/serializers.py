@@ -7,7 +7,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-_JSON_TYPES: tuple[tuple[type[serializers.Field], tuple[type, ...]], ...] = (
+_JSON_TYPES: tuple[tuple[type[serializers.Field[Any, Any, Any, Any]], tuple[type, ...]], ...] = (
     (serializers.BooleanField, (bool,)),
     (serializers.IntegerField, (int,)),
     (serializers.FloatField, (int, float)),
@@ -17,7 +17,7 @@ _JSON_TYPES: tuple[tuple[type[serializers.Field], tuple[type, ...]], ...] = (
 """Field -> JSON types of its values. REST framework would turn "1" into 1, "yes" into true and 7 into "7"."""
 
 
-class StrictSerializer(serializers.Serializer):
+class StrictSerializer(serializers.Serializer[Any]):
     """Refuses members it does not name, and values of another JSON type than theirs."""
 
     def to_internal_value(self, data: Any) -> Any:
@@ -44,11 +44,11 @@ class StrictSerializer(serializers.Serializer):
         try:
             super().to_internal_value(data)
         except serializers.ValidationError as error:
-            return dict(error.detail)
+            return dict(error.detail) if isinstance(error.detail, dict) else {}
         return {}
 
 
-def _mistyped(field: serializers.Field, value: Any) -> Any:
+def _mistyped(field: serializers.Field[Any, Any, Any, Any], value: Any) -> Any:
     """Return what REST framework says of a value it cannot read, when a value is only of another type; else nothing."""
     if isinstance(field, serializers.ListField) and isinstance(value, list):
         found = {index: error for index, one in enumerate(value) if (error := _mistyped(field.child, one))}
@@ -72,7 +72,7 @@ class _AnyField(serializers.JSONField):
     pass
 
 
-class FieldErrorSerializer(serializers.Serializer):
+class FieldErrorSerializer(serializers.Serializer[Any]):
     pointer = serializers.CharField(help_text="JSON pointer into the body, or the name of a parameter or header.")
     location = serializers.ChoiceField(["body", "query", "header", "spec", "scenario"])
     code = serializers.CharField()
@@ -80,7 +80,7 @@ class FieldErrorSerializer(serializers.Serializer):
     hint = serializers.CharField(allow_blank=True)
 
 
-class ProblemSerializer(serializers.Serializer):
+class ProblemSerializer(serializers.Serializer[Any]):
     type = serializers.CharField()
     title = serializers.CharField()
     status = serializers.IntegerField()
@@ -88,13 +88,13 @@ class ProblemSerializer(serializers.Serializer):
     instance = serializers.CharField()
     code = serializers.CharField()
     request_id = serializers.CharField()
-    errors = FieldErrorSerializer(many=True)
+    errors = FieldErrorSerializer(many=True)  # type: ignore[assignment]
     state = serializers.CharField(required=False)
     allowed_actions = serializers.ListField(child=serializers.CharField(), required=False)
 
 
 @cache
-def listing(row: type[serializers.Serializer]) -> type[serializers.Serializer]:
+def listing(row: type[serializers.Serializer[Any]]) -> type[serializers.Serializer[Any]]:
     """Return the shape of a list of rows."""
     name = row.__name__.removesuffix("Serializer") + "List"
     members = {
@@ -103,4 +103,4 @@ def listing(row: type[serializers.Serializer]) -> type[serializers.Serializer]:
         "previous": serializers.CharField(allow_null=True),
         "count": serializers.IntegerField(allow_null=True),
     }
-    return type(name, (serializers.Serializer,), members)
+    return type(name, (serializers.Serializer[Any],), members)

@@ -4,6 +4,7 @@
 connections of its own, with the same bounds of statements.
 """
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from django.db.backends.postgresql import base
@@ -18,6 +19,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     _pools: ClassVar[dict[tuple[str, Purpose], ConnectionPool]] = {}
     _work: Work | None = None
+    _configure_connection: Callable[[Any], None]
 
     @property
     def pool(self) -> ConnectionPool | None:
@@ -68,7 +70,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         if self._work is not None and self.connection is not None:
             self._work.given_back(self.connection)
             self._work = None
-        super()._close()
+        super()._close()  # type: ignore[misc] # a method that its stubs do not name
 
     def _limits(self, purpose: Purpose) -> Limits:
         found: Limits = self.settings_dict["OPTIONS"]["purposes"][purpose]

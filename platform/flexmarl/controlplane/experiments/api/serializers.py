@@ -23,7 +23,7 @@ class PartialSpecificationField(serializers.DictField):
     """A specification of which anything may be missing."""
 
 
-class ExperimentSerializer(serializers.Serializer):
+class ExperimentSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     project = serializers.CharField()
     name = serializers.CharField()
@@ -43,7 +43,7 @@ class NewExperimentSerializer(StrictSerializer):
     project = serializers.CharField(required=False, default=DEFAULT_PROJECT, max_length=64)
 
 
-class PluginSerializer(serializers.Serializer):
+class PluginSerializer(serializers.Serializer[Any]):
     kind = serializers.CharField()
     pointer = serializers.CharField(help_text="Where a specification names one.")
     name = serializers.CharField()
@@ -54,7 +54,7 @@ class PluginSerializer(serializers.Serializer):
     problem = serializers.CharField(allow_blank=True, help_text="Why it cannot be used; empty: it can.")
 
 
-class TemplateSerializer(serializers.Serializer):
+class TemplateSerializer(serializers.Serializer[Any]):
     name = serializers.CharField()
     title = serializers.CharField()
     description = serializers.CharField()
@@ -70,7 +70,7 @@ class TemplateSerializer(serializers.Serializer):
     web_url = serializers.CharField()
 
 
-class PresetSerializer(serializers.Serializer):
+class PresetSerializer(serializers.Serializer[Any]):
     name = serializers.CharField()
     title = serializers.CharField()
     description = serializers.CharField()
@@ -115,20 +115,20 @@ class MeasureSerializer(DraftSerializer):
     project = serializers.SlugField(required=False, max_length=64, default=DEFAULT_PROJECT)
 
 
-class FitSerializer(serializers.Serializer):
+class FitSerializer(serializers.Serializer[Any]):
     needed = serializers.ListField(child=serializers.JSONField())
     fits_now = serializers.BooleanField()
     fits_ever = serializers.BooleanField()
     text = serializers.CharField()
 
 
-class SpanSerializer(serializers.Serializer):
+class SpanSerializer(serializers.Serializer[Any]):
     low = serializers.FloatField()
     likely = serializers.FloatField()
     high = serializers.FloatField()
 
 
-class UtilisationSerializer(serializers.Serializer):
+class UtilisationSerializer(serializers.Serializer[Any]):
     engine = SpanSerializer()
     trainer = SpanSerializer()
 
@@ -138,7 +138,7 @@ class PredictedCauseSerializer(SpanSerializer):
     text = serializers.CharField()
 
 
-class PredictedBubbleSerializer(serializers.Serializer):
+class PredictedBubbleSerializer(serializers.Serializer[Any]):
     engine = PredictedCauseSerializer(many=True)
     trainer = PredictedCauseSerializer(many=True)
 
@@ -147,14 +147,14 @@ class MemoryPartSerializer(SpanSerializer):
     name = serializers.ChoiceField(["weights", "optimizer", "activations", "cache"])
 
 
-class DeviceMemorySerializer(serializers.Serializer):
+class DeviceMemorySerializer(serializers.Serializer[Any]):
     parts = MemoryPartSerializer(many=True)
     total = SpanSerializer()
     capacity = serializers.IntegerField(allow_null=True)
     fits = serializers.ChoiceField(["yes", "maybe", "no", "unknown"])
 
 
-class PredictedDeviceSerializer(serializers.Serializer):
+class PredictedDeviceSerializer(serializers.Serializer[Any]):
     no = serializers.IntegerField()
     use = serializers.ChoiceField(["engine", "trainer"])
     pool = serializers.CharField()
@@ -167,17 +167,17 @@ class FigureSerializer(SpanSerializer):
     of = serializers.CharField(allow_blank=True, help_text="The policy or role.")
     unit = serializers.ChoiceField(get_args(Unit))
     meaning = serializers.CharField()
-    source = serializers.ChoiceField(["runs", "profile", "declared", "default"])
+    source = serializers.ChoiceField(["runs", "profile", "declared", "default"])  # type: ignore[assignment]
     source_text = serializers.CharField(allow_blank=True)
 
 
-class SplitChangeSerializer(serializers.Serializer):
+class SplitChangeSerializer(serializers.Serializer[Any]):
     pointer = serializers.CharField(help_text="Into the specification.")
     before = serializers.JSONField(allow_null=True)
     value = serializers.JSONField(allow_null=True)
 
 
-class SplitSerializer(serializers.Serializer):
+class SplitSerializer(serializers.Serializer[Any]):
     engines = serializers.IntegerField()
     trainers = serializers.IntegerField()
     shared = serializers.BooleanField(help_text="Engines and trainers share the same devices, in turns.")
@@ -186,7 +186,7 @@ class SplitSerializer(serializers.Serializer):
     gain = SpanSerializer(help_text="Share of the time per trained token that it saves.")
 
 
-class SplitAdviceSerializer(serializers.Serializer):
+class SplitAdviceSerializer(serializers.Serializer[Any]):
     devices = serializers.IntegerField(help_text="Everything the run requests.")
     looked_at = serializers.IntegerField(help_text="Other splits that were simulated.")
     stopped = serializers.BooleanField(help_text="Others were skipped for lack of time.")
@@ -194,7 +194,7 @@ class SplitAdviceSerializer(serializers.Serializer):
     better = SplitSerializer(allow_null=True)
 
 
-class PredictionSerializer(serializers.Serializer):
+class PredictionSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     made_at = serializers.DateTimeField()
     step_s = SpanSerializer()
@@ -212,13 +212,13 @@ class PredictionSerializer(serializers.Serializer):
     split = SplitAdviceSerializer(help_text="Whether another split of the same devices would be faster.")
 
 
-class PlanSerializer(serializers.Serializer):
+class PlanSerializer(serializers.Serializer[Any]):
     spec = SpecificationField(allow_null=True, help_text="Null when refused.")
     sources = serializers.DictField(child=serializers.CharField())
     preset = serializers.CharField(allow_blank=True)
     template = serializers.CharField(allow_blank=True)
     arithmetic = serializers.JSONField(help_text="Null when refused.")
-    errors = FieldErrorSerializer(many=True)
+    errors = FieldErrorSerializer(many=True)  # type: ignore[assignment]
     warnings = FieldErrorSerializer(many=True)
     devices = FitSerializer(allow_null=True)
     prediction = PredictionSerializer(

@@ -1,5 +1,7 @@
 """Shapes of pools, quotas, nodes, devices' administration and their change log."""
 
+from typing import Any
+
 from rest_framework import serializers
 
 from flexmarl.controlplane.common.api.serializers import StrictSerializer
@@ -9,7 +11,7 @@ NAME = r"^[a-z0-9][a-z0-9-]{0,63}$"
 MOST_DEVICES = 1_000_000
 
 
-class QuotaSerializer(serializers.Serializer):
+class QuotaSerializer(serializers.Serializer[Any]):
     project = serializers.CharField()
     pool = serializers.CharField()
     devices = serializers.IntegerField(help_text="Maximum leased at once.")
@@ -22,7 +24,7 @@ class QuotaChangeSerializer(StrictSerializer):
     devices = serializers.IntegerField(min_value=0, max_value=MOST_DEVICES)
 
 
-class PoolSerializer(serializers.Serializer):
+class PoolSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField(allow_null=True)
     name = serializers.CharField()
     description = serializers.CharField(allow_blank=True)
@@ -61,7 +63,7 @@ class ProjectPoolSerializer(StrictSerializer):
     pool = serializers.CharField(allow_null=True, max_length=64, help_text="Null: the installation's default.")
 
 
-class DrainStateSerializer(serializers.Serializer):
+class DrainStateSerializer(serializers.Serializer[Any]):
     mode = serializers.ChoiceField(["wait", "move", "stop"])
     deadline = serializers.DateTimeField(allow_null=True)
     by = serializers.CharField()
@@ -70,7 +72,7 @@ class DrainStateSerializer(serializers.Serializer):
     done = serializers.BooleanField()
 
 
-class NodeSerializer(serializers.Serializer):
+class NodeSerializer(serializers.Serializer[Any]):
     name = serializers.CharField()
     address = serializers.CharField()
     agent_version = serializers.CharField(allow_blank=True)
@@ -100,7 +102,7 @@ class NodeChangeSerializer(StrictSerializer):
     note = serializers.CharField(allow_blank=True, max_length=MAX_NOTE)
 
 
-class ChangeSerializer(serializers.Serializer):
+class ChangeSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     at = serializers.DateTimeField()
     actor = serializers.CharField()

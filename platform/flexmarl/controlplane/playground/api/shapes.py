@@ -1,5 +1,7 @@
 """Shapes of OpenAI's dialect, as the document tells them. What is refused of a body is decided in `questions`."""
 
+from typing import Any
+
 from rest_framework import serializers
 
 from flexmarl.controlplane.common.api.serializers import one_of
@@ -8,7 +10,7 @@ from flexmarl.controlplane.playground.questions import MOST_REPLIES, MOST_STOPS
 _WORDS = {"type": "array", "items": {"type": "string"}}
 
 
-class ModelSerializer(serializers.Serializer):
+class ModelSerializer(serializers.Serializer[Any]):
     id = serializers.CharField(help_text="`<run>/<agent>`, of one version with `@<version>`.")
     object = serializers.ChoiceField(["model"])
     created = serializers.IntegerField()
@@ -16,12 +18,12 @@ class ModelSerializer(serializers.Serializer):
     version = serializers.IntegerField()
 
 
-class ModelListSerializer(serializers.Serializer):
+class ModelListSerializer(serializers.Serializer[Any]):
     object = serializers.ChoiceField(["list"])
-    data = ModelSerializer(many=True)
+    data = ModelSerializer(many=True)  # type: ignore[assignment]
 
 
-class _AskSerializer(serializers.Serializer):
+class _AskSerializer(serializers.Serializer[Any]):
     model = serializers.CharField(help_text="As `GET /v1/models` names it.")
     max_tokens = serializers.IntegerField(required=False, allow_null=True, min_value=1)
     temperature = serializers.FloatField(required=False, allow_null=True, min_value=0)
@@ -36,7 +38,7 @@ class _AskSerializer(serializers.Serializer):
     )
 
 
-class MessageSerializer(serializers.Serializer):
+class MessageSerializer(serializers.Serializer[Any]):
     role = serializers.ChoiceField(["system", "developer", "user", "assistant"])
     content = one_of({"type": "string"}, {"type": "array", "items": {"type": "object"}}, required=True)
 
@@ -52,20 +54,20 @@ class CompletionRequestSerializer(_AskSerializer):
     logprobs = serializers.IntegerField(required=False, allow_null=True, min_value=0, max_value=1)
 
 
-class UsageSerializer(serializers.Serializer):
+class UsageSerializer(serializers.Serializer[Any]):
     prompt_tokens = serializers.IntegerField()
     completion_tokens = serializers.IntegerField()
     total_tokens = serializers.IntegerField()
 
 
-class _ChoiceSerializer(serializers.Serializer):
+class _ChoiceSerializer(serializers.Serializer[Any]):
     index = serializers.IntegerField()
     finish_reason = serializers.CharField(allow_null=True)
     token_ids = serializers.ListField(child=serializers.IntegerField())
     logprobs = serializers.JSONField(allow_null=True)
 
 
-class ReplySerializer(serializers.Serializer):
+class ReplySerializer(serializers.Serializer[Any]):
     role = serializers.ChoiceField(["assistant"])
     content = serializers.CharField(allow_blank=True)
     refusal = serializers.CharField(allow_null=True)
@@ -79,7 +81,7 @@ class CompletionChoiceSerializer(_ChoiceSerializer):
     text = serializers.CharField(allow_blank=True)
 
 
-class _AnswerSerializer(serializers.Serializer):
+class _AnswerSerializer(serializers.Serializer[Any]):
     id = serializers.CharField()
     created = serializers.IntegerField()
     model = serializers.CharField(help_text="The version that answered.")
@@ -97,7 +99,7 @@ class CompletionAnswerSerializer(_AnswerSerializer):
     choices = CompletionChoiceSerializer(many=True)
 
 
-class ErrorSerializer(serializers.Serializer):
+class ErrorSerializer(serializers.Serializer[Any]):
     message = serializers.CharField()
     type = serializers.CharField()
     param = serializers.CharField(allow_null=True)
@@ -105,5 +107,5 @@ class ErrorSerializer(serializers.Serializer):
     request_id = serializers.CharField()
 
 
-class RefusalSerializer(serializers.Serializer):
+class RefusalSerializer(serializers.Serializer[Any]):
     error = ErrorSerializer()

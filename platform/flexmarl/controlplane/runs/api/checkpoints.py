@@ -1,5 +1,7 @@
 """Checkpoints over REST: listed, pinned, downloaded, and forked into new runs."""
 
+from typing import Any
+
 from django.http import StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_field
@@ -21,23 +23,27 @@ NEWEST = "newest"
 STATES = ["whole", "missing", "damaged", "removing", "removed"]
 
 
-class CheckpointPolicySerializer(serializers.Serializer):
+class CheckpointPolicySerializer(serializers.Serializer[Any]):
     version = serializers.IntegerField()
     digest = serializers.CharField(help_text="Of the weights.")
     training_state = serializers.BooleanField(help_text="The optimizer's state is kept with them.")
 
 
-class CheckpointSourceSerializer(serializers.Serializer):
+class CheckpointSourceSerializer(serializers.Serializer[Any]):
     type = serializers.CharField(help_text="checkpoint.")
     run = serializers.CharField(help_text="Key of the run.")
     step = serializers.IntegerField()
 
 
-class CheckpointSerializer(serializers.Serializer):
-    label = serializers.CharField(help_text="Which rule wanted it first: best or last.")
+class CheckpointSerializer(serializers.Serializer[Any]):
+    label = serializers.CharField(  # type: ignore[assignment]
+        help_text="Which rule wanted it first: best or last."
+    )
     step = serializers.IntegerField()
     versions = serializers.DictField(child=serializers.IntegerField())
-    source = CheckpointSourceSerializer(help_text="Names it as `policies.<name>.model` of another run.")
+    source = CheckpointSourceSerializer(  # type: ignore[assignment]
+        help_text="Names it as `policies.<name>.model` of another run."
+    )
     archive_url = serializers.CharField(allow_null=True, help_text="Its download; null when it is not whole.")
     node = serializers.CharField(allow_blank=True)
     size_bytes = serializers.IntegerField()
@@ -55,7 +61,7 @@ class CheckpointSerializer(serializers.Serializer):
     created_at = serializers.DateTimeField()
 
 
-class OriginSerializer(serializers.Serializer):
+class OriginSerializer(serializers.Serializer[Any]):
     policy = serializers.CharField(help_text="Of this run.")
     run = serializers.JSONField(allow_null=True, help_text="The other run; null when the caller may not see it.")
     other_policy = serializers.CharField()
@@ -66,13 +72,13 @@ class OriginSerializer(serializers.Serializer):
     digest = serializers.CharField()
 
 
-class LineageSerializer(serializers.Serializer):
+class LineageSerializer(serializers.Serializer[Any]):
     origins = OriginSerializer(many=True, help_text="Where version 0 of its policies comes from.")
     copies = OriginSerializer(many=True, help_text="Runs that started from its versions.")
 
 
 @extend_schema_field({"oneOf": [{"type": "integer", "minimum": 0}, {"type": "string", "enum": ["newest"]}]})
-class StepField(serializers.Field):
+class StepField(serializers.Field[Any, Any, Any, Any]):
     """A step, or `newest`."""
 
     def to_internal_value(self, data: object) -> int | None:

@@ -1,5 +1,7 @@
 """Comparison of two runs' specifications over REST."""
 
+from typing import Any
+
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -14,24 +16,24 @@ from flexmarl.controlplane.runs.configuration import SOURCES, config_diff
 from flexmarl.controlplane.runs.queries import find_run
 
 
-class ComparedRunSerializer(serializers.Serializer):
+class ComparedRunSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     key = serializers.CharField()
     name = serializers.CharField()
 
 
-class ConfigRowSerializer(serializers.Serializer):
+class ConfigRowSerializer(serializers.Serializer[Any]):
     pointer = serializers.CharField(help_text="JSON pointer into the specification.")
     value = serializers.JSONField(allow_null=True)
     present = serializers.BooleanField()
-    source = serializers.ChoiceField(SOURCES, allow_null=True)
+    source = serializers.ChoiceField(SOURCES, allow_null=True)  # type: ignore[assignment]
     other_value = serializers.JSONField(allow_null=True)
     other_present = serializers.BooleanField()
     other_source = serializers.ChoiceField(SOURCES, allow_null=True)
     equal = serializers.BooleanField()
 
 
-class ConfigDiffSerializer(serializers.Serializer):
+class ConfigDiffSerializer(serializers.Serializer[Any]):
     run = ComparedRunSerializer()
     against = ComparedRunSerializer()
     different = serializers.IntegerField()

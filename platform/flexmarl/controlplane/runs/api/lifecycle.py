@@ -21,12 +21,12 @@ from flexmarl.controlplane.runs.models import Operation
 from flexmarl.controlplane.runs.verbs import MAX_HOLD_S
 
 
-class VerbMoveSerializer(serializers.Serializer):
+class VerbMoveSerializer(serializers.Serializer[Any]):
     action = serializers.ChoiceField(VERBS)
     to = serializers.ChoiceField(STATUSES)
 
 
-class StateSerializer(serializers.Serializer):
+class StateSerializer(serializers.Serializer[Any]):
     status = serializers.ChoiceField(STATUSES)
     terminal = serializers.BooleanField()
     actions = VerbMoveSerializer(many=True)
@@ -36,7 +36,7 @@ class StateSerializer(serializers.Serializer):
     )
 
 
-class VerbSerializer(serializers.Serializer):
+class VerbSerializer(serializers.Serializer[Any]):
     action = serializers.ChoiceField(VERBS)
     goal = serializers.ListField(
         child=serializers.ChoiceField(STATUSES), help_text="Statuses in which its operation has succeeded."
@@ -44,7 +44,7 @@ class VerbSerializer(serializers.Serializer):
     options = serializers.JSONField(help_text="Name of each option, with its legal values.")
 
 
-class TransitionsSerializer(serializers.Serializer):
+class TransitionsSerializer(serializers.Serializer[Any]):
     states = StateSerializer(many=True)
     actions = VerbSerializer(many=True)
     reasons = serializers.ListField(child=serializers.ChoiceField(REASONS))

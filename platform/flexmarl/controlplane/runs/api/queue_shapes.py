@@ -1,5 +1,7 @@
 """Shapes of the queue and of drains."""
 
+from typing import Any
+
 from rest_framework import serializers
 
 from flexmarl.controlplane.common.api.serializers import StrictSerializer
@@ -12,7 +14,7 @@ from flexmarl.store.control.cordons import DrainMode
 MODES = [mode.value for mode in DrainMode]
 
 
-class QueuedRunSerializer(serializers.Serializer):
+class QueuedRunSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     key = serializers.CharField()
     name = serializers.CharField()
@@ -20,13 +22,13 @@ class QueuedRunSerializer(serializers.Serializer):
     web_url = serializers.CharField()
 
 
-class WishSerializer(serializers.Serializer):
+class WishSerializer(serializers.Serializer[Any]):
     pool = serializers.CharField()
     devices = serializers.IntegerField()
     position = serializers.IntegerField(help_text="Position in the queue of this pool; 1 is next.")
 
 
-class QueueEntrySerializer(serializers.Serializer):
+class QueueEntrySerializer(serializers.Serializer[Any]):
     position = serializers.IntegerField()
     run_no = serializers.IntegerField(allow_null=True)
     run = QueuedRunSerializer(allow_null=True, help_text="Null for runs of projects that you may not read.")
@@ -50,7 +52,7 @@ class PrioritySerializer(StrictSerializer):
     priority = serializers.IntegerField(min_value=LOWEST, max_value=HIGHEST)
 
 
-class PlaceSerializer(serializers.Serializer):
+class PlaceSerializer(serializers.Serializer[Any]):
     priority = serializers.IntegerField()
     place = QueueEntrySerializer(allow_null=True)
 
@@ -71,7 +73,7 @@ class DrainSerializer(StrictSerializer):
     )
 
 
-class DrainProgressSerializer(serializers.Serializer):
+class DrainProgressSerializer(serializers.Serializer[Any]):
     kind = serializers.ChoiceField(["node", "device"])
     name = serializers.CharField()
     state = serializers.CharField()
@@ -79,7 +81,7 @@ class DrainProgressSerializer(serializers.Serializer):
     drain = DrainStateSerializer(allow_null=True)
 
 
-class DrainedLeaseSerializer(serializers.Serializer):
+class DrainedLeaseSerializer(serializers.Serializer[Any]):
     lease_id = serializers.IntegerField()
     device_id = serializers.CharField()
     use = serializers.ChoiceField(["engine", "trainer"])
@@ -90,7 +92,7 @@ class DrainedLeaseSerializer(serializers.Serializer):
     text = serializers.CharField()
 
 
-class DrainedRunSerializer(serializers.Serializer):
+class DrainedRunSerializer(serializers.Serializer[Any]):
     run = serializers.CharField(allow_null=True)
     run_text = serializers.CharField()
     web_url = serializers.CharField(required=False)
@@ -102,7 +104,7 @@ class DrainedRunSerializer(serializers.Serializer):
     eta_s = serializers.JSONField(required=False, allow_null=True)
 
 
-class DrainPreviewSerializer(serializers.Serializer):
+class DrainPreviewSerializer(serializers.Serializer[Any]):
     kind = serializers.ChoiceField(["node", "device"])
     name = serializers.CharField()
     version = serializers.IntegerField()

@@ -22,7 +22,7 @@ from flexmarl.controlplane.runs.models import SavedView
 from flexmarl.controlplane.runs.saved_views import PAGES
 
 
-class SavedViewSerializer(serializers.Serializer):
+class SavedViewSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     name = serializers.CharField()
     page = serializers.ChoiceField(PAGES)

@@ -26,12 +26,12 @@ REASONS = [reason.value for reason in RunReason if reason.value]
 VERBS = [verb.value for verb in Verb]
 
 
-class AgentProgressSerializer(serializers.Serializer):
+class AgentProgressSerializer(serializers.Serializer[Any]):
     reward = serializers.FloatField(allow_null=True)
     version = serializers.IntegerField()
 
 
-class MicroBatchProgressSerializer(serializers.Serializer):
+class MicroBatchProgressSerializer(serializers.Serializer[Any]):
     policy = serializers.CharField()
     cut = serializers.IntegerField()
     accumulated = serializers.IntegerField()
@@ -39,7 +39,7 @@ class MicroBatchProgressSerializer(serializers.Serializer):
     state = serializers.ChoiceField(["waiting", "accumulating", "stepping", "published"])
 
 
-class ProgressSerializer(serializers.Serializer):
+class ProgressSerializer(serializers.Serializer[Any]):
     """`contracts.live.Progress`, member by member (a test compares them)."""
 
     step = serializers.IntegerField()
@@ -66,7 +66,7 @@ class ProgressSerializer(serializers.Serializer):
     release_at = serializers.FloatField(allow_null=True)
 
 
-class RunAgentSerializer(serializers.Serializer):
+class RunAgentSerializer(serializers.Serializer[Any]):
     role = serializers.CharField()
     policy = serializers.CharField()
     trainable = serializers.BooleanField()
@@ -76,28 +76,28 @@ class RunAgentSerializer(serializers.Serializer):
     reward = serializers.FloatField(allow_null=True)
 
 
-class RangeSerializer(serializers.Serializer):
+class RangeSerializer(serializers.Serializer[Any]):
     low = serializers.FloatField()
     high = serializers.FloatField()
 
 
-class ExperimentRefSerializer(serializers.Serializer):
+class ExperimentRefSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     name = serializers.CharField()
 
 
-class ParentSerializer(serializers.Serializer):
+class ParentSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     key = serializers.CharField()
 
 
-class HeadlineSerializer(serializers.Serializer):
+class HeadlineSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(help_text="Series.")
     last = serializers.FloatField(allow_null=True)
     change = serializers.FloatField(allow_null=True, help_text="Since the first step.")
 
 
-class RunSerializer(serializers.Serializer):
+class RunSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     key = serializers.CharField()
     no = serializers.IntegerField(help_text="Number of the run in logs and in the store.")
@@ -136,7 +136,7 @@ class RunSerializer(serializers.Serializer):
     web_url = serializers.CharField()
 
 
-class AttemptSerializer(serializers.Serializer):
+class AttemptSerializer(serializers.Serializer[Any]):
     no = serializers.IntegerField()
     epoch = serializers.IntegerField()
     verb = serializers.ChoiceField(VERBS, help_text="Why it started.")
@@ -152,7 +152,7 @@ class AttemptSerializer(serializers.Serializer):
     versions = serializers.DictField(child=serializers.IntegerField(), help_text="Of each policy when it ended.")
 
 
-class PlannedSerializer(serializers.Serializer):
+class PlannedSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     made_at = serializers.DateTimeField()
     step_s = SpanSerializer()
@@ -262,12 +262,12 @@ class BulkSerializer(StrictSerializer):
     )
 
 
-class BulkErrorSerializer(serializers.Serializer):
+class BulkErrorSerializer(serializers.Serializer[Any]):
     code = serializers.CharField()
     detail = serializers.CharField()
 
 
-class BulkItemSerializer(serializers.Serializer):
+class BulkItemSerializer(serializers.Serializer[Any]):
     id = serializers.CharField()
     key = serializers.CharField(allow_null=True)
     outcome = serializers.ChoiceField(["done", "would", "refused"])
@@ -275,7 +275,7 @@ class BulkItemSerializer(serializers.Serializer):
     error = BulkErrorSerializer(allow_null=True)
 
 
-class BulkAnswerSerializer(serializers.Serializer):
+class BulkAnswerSerializer(serializers.Serializer[Any]):
     action = serializers.ChoiceField(list(bulk.ACTIONS))
     dry_run = serializers.BooleanField()
     count = serializers.IntegerField()
@@ -305,23 +305,23 @@ class ActionSerializer(StrictSerializer):
         return VerbOptions(mode=mode, hold_s=given.get("hold_s", AS_SPECIFIED))
 
 
-class OperationTargetSerializer(serializers.Serializer):
+class OperationTargetSerializer(serializers.Serializer[Any]):
     kind = serializers.ChoiceField(["run"])
     id = serializers.UUIDField()
     key = serializers.CharField()
     url = serializers.CharField()
 
 
-class OperationResultSerializer(serializers.Serializer):
+class OperationResultSerializer(serializers.Serializer[Any]):
     status = serializers.ChoiceField([*STATUSES, deletions.DONE])
 
 
-class OperationErrorSerializer(serializers.Serializer):
+class OperationErrorSerializer(serializers.Serializer[Any]):
     status = serializers.ChoiceField(STATUSES)
     reason = serializers.CharField(allow_blank=True)
 
 
-class OperationSerializer(serializers.Serializer):
+class OperationSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     action = serializers.ChoiceField([*VERBS, deletions.ACTION])
     state = serializers.ChoiceField([state.value for state in OperationState])
@@ -337,10 +337,10 @@ class OperationSerializer(serializers.Serializer):
     web_url = serializers.CharField()
 
 
-class VersionSerializer(serializers.Serializer):
+class VersionSerializer(serializers.Serializer[Any]):
     policy = serializers.CharField()
     version = serializers.IntegerField()
-    parent = serializers.IntegerField(allow_null=True)
+    parent = serializers.IntegerField(allow_null=True)  # type: ignore[assignment]
     digest = serializers.CharField()
     durable = serializers.BooleanField(help_text="Its training state is on disk: restored without redoing a step.")
     facts = serializers.JSONField()

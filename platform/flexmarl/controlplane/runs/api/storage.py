@@ -1,5 +1,7 @@
 """What takes the room, over REST."""
 
+from typing import Any
+
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -11,24 +13,24 @@ from flexmarl.controlplane.runs import storage
 from flexmarl.store.reads.storage import KINDS
 
 
-class StoragePlaceSerializer(serializers.Serializer):
+class StoragePlaceSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(help_text="A folder of the home, `database`, `wal` or `free`.")
     bytes = serializers.IntegerField()
 
 
-class StorageKindSerializer(serializers.Serializer):
+class StorageKindSerializer(serializers.Serializer[Any]):
     kind = serializers.CharField()
     rows = serializers.IntegerField(help_text="Rows, or files.")
     bytes = serializers.IntegerField()
 
 
-class StorageProjectSerializer(serializers.Serializer):
+class StorageProjectSerializer(serializers.Serializer[Any]):
     project = serializers.CharField(allow_blank=True, help_text="Empty: of runs that are being deleted.")
     runs = serializers.IntegerField()
     bytes = serializers.IntegerField()
 
 
-class StoredRunSerializer(serializers.Serializer):
+class StoredRunSerializer(serializers.Serializer[Any]):
     no = serializers.IntegerField()
     id = serializers.UUIDField(allow_null=True)
     key = serializers.CharField(allow_blank=True)
@@ -47,7 +49,7 @@ class StorageNextSerializer(StoredRunSerializer):
     due_at = serializers.DateTimeField(allow_null=True, help_text="Null: at the next pass.")
 
 
-class StorageLimitSerializer(serializers.Serializer):
+class StorageLimitSerializer(serializers.Serializer[Any]):
     name = serializers.CharField()
     kinds = serializers.ListField(child=serializers.CharField())
     days = serializers.IntegerField(help_text="Days after a run's end; 0: no limit by age.")
@@ -57,21 +59,21 @@ class StorageLimitSerializer(serializers.Serializer):
     next = StorageNextSerializer(many=True, help_text="Whose data goes next, in this order.")
 
 
-class StorageRemovedSerializer(serializers.Serializer):
+class StorageRemovedSerializer(serializers.Serializer[Any]):
     key = serializers.CharField(allow_blank=True)
     kind = serializers.CharField()
     amount = serializers.IntegerField()
     kept = serializers.CharField(allow_blank=True, help_text="Why it stayed, if it did.")
 
 
-class StorageDeletionSerializer(serializers.Serializer):
+class StorageDeletionSerializer(serializers.Serializer[Any]):
     key = serializers.CharField()
     project = serializers.CharField()
     asked_at = serializers.DateTimeField()
     nodes = serializers.ListField(child=serializers.CharField(), help_text="Nodes whose files are not removed yet.")
 
 
-class StorageSerializer(serializers.Serializer):
+class StorageSerializer(serializers.Serializer[Any]):
     measured_at = serializers.DateTimeField(allow_null=True, help_text="Null: before the first pass.")
     seconds = serializers.FloatField(allow_null=True)
     host = serializers.CharField(allow_blank=True)

@@ -7,7 +7,7 @@ from django.db import models
 from django.db.models.functions import Lower
 
 from flexmarl.contracts.events import Verb
-from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT, Project
+from flexmarl.controlplane.accounts.models import Project
 from flexmarl.controlplane.common.ids import uuid7
 from flexmarl.controlplane.common.models import Entity
 from flexmarl.controlplane.experiments.models import Experiment, Plan
@@ -30,7 +30,6 @@ class Run(Entity):
         Project,
         to_field="name",
         db_column="project",
-        default=DEFAULT_PROJECT,
         on_delete=models.PROTECT,
         related_name="runs",
     )

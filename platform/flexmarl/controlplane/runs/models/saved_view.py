@@ -3,7 +3,7 @@
 from django.conf import settings
 from django.db import models
 
-from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT, Project
+from flexmarl.controlplane.accounts.models import Project
 from flexmarl.controlplane.common.models import Entity
 
 
@@ -15,7 +15,6 @@ class SavedView(Entity):
         Project,
         to_field="name",
         db_column="project",
-        default=DEFAULT_PROJECT,
         on_delete=models.CASCADE,
         related_name="saved_views",
     )

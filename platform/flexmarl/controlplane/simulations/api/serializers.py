@@ -1,5 +1,7 @@
 """Shapes of simulations and workloads."""
 
+from typing import Any
+
 from rest_framework import serializers
 
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
@@ -8,13 +10,13 @@ from flexmarl.controlplane.simulations.filters import KINDS, STATES
 from flexmarl.controlplane.simulations.requests import MOST_CHANGES, MOST_SEEDS, MOST_STEPS
 
 
-class SimulationProgressSerializer(serializers.Serializer):
+class SimulationProgressSerializer(serializers.Serializer[Any]):
     done = serializers.IntegerField(help_text="Simulations completed.")
     total = serializers.IntegerField()
     now = serializers.CharField(allow_blank=True, help_text="The simulation now running.")
 
 
-class SimulationSerializer(serializers.Serializer):
+class SimulationSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     kind = serializers.ChoiceField(KINDS)
     name = serializers.CharField()
@@ -75,7 +77,7 @@ class NewSimulationSerializer(StrictSerializer):
     )
 
 
-class SimulatedIntervalSerializer(serializers.Serializer):
+class SimulatedIntervalSerializer(serializers.Serializer[Any]):
     device = serializers.IntegerField()
     kind = serializers.CharField()
     policy = serializers.CharField(allow_blank=True)
@@ -84,12 +86,12 @@ class SimulatedIntervalSerializer(serializers.Serializer):
     busy = serializers.BooleanField(help_text="True for work; other kinds are overhead.")
 
 
-class SimulatedDeviceSerializer(serializers.Serializer):
+class SimulatedDeviceSerializer(serializers.Serializer[Any]):
     id = serializers.IntegerField()
     use = serializers.CharField()
 
 
-class SimulatedTimelineSerializer(serializers.Serializer):
+class SimulatedTimelineSerializer(serializers.Serializer[Any]):
     name = serializers.CharField()
     seconds = serializers.FloatField()
     left_out = serializers.IntegerField(help_text="Number of shortest intervals that are not listed.")
@@ -97,10 +99,10 @@ class SimulatedTimelineSerializer(serializers.Serializer):
     intervals = SimulatedIntervalSerializer(many=True)
 
 
-class WorkloadSerializer(serializers.Serializer):
+class WorkloadSerializer(serializers.Serializer[Any]):
     name = serializers.CharField()
     title = serializers.CharField()
     description = serializers.CharField()
-    source = serializers.CharField()
+    source = serializers.CharField()  # type: ignore[assignment]
     scenario = serializers.JSONField()
     url = serializers.CharField()

@@ -18,21 +18,21 @@ from flexmarl.controlplane.simulations.api.views import accepted
 from flexmarl.controlplane.simulations.requests import MOST_SEEDS, MOST_STEPS
 
 
-class ProblemOfChangeSerializer(serializers.Serializer):
+class ProblemOfChangeSerializer(serializers.Serializer[Any]):
     pointer = serializers.CharField(help_text="JSON pointer into the specification.")
     code = serializers.CharField()
     detail = serializers.CharField()
     hint = serializers.CharField(allow_blank=True)
 
 
-class AlternativeSerializer(serializers.Serializer):
+class AlternativeSerializer(serializers.Serializer[Any]):
     name = serializers.CharField()
     changes = serializers.JSONField(help_text="Dotted path of the specification -> value.")
     semantics = serializers.CharField(allow_blank=True, help_text="Effects other than time.")
     refused = ProblemOfChangeSerializer(many=True, help_text="Why it is not legal for this run; empty when it is.")
 
 
-class AlternativesSerializer(serializers.Serializer):
+class AlternativesSerializer(serializers.Serializer[Any]):
     episodes = serializers.IntegerField(help_text="Finished training episodes whose rows are stored.")
     steps = serializers.IntegerField(help_text="Train steps that they were played for.")
     enough = serializers.BooleanField()

@@ -6,7 +6,7 @@ Invariant: `request` is never changed.
 from django.conf import settings
 from django.db import models
 
-from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT, Project
+from flexmarl.controlplane.accounts.models import Project
 from flexmarl.controlplane.common.models import LeasedWork
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.simulations.choices import Kind
@@ -19,7 +19,6 @@ class Simulation(LeasedWork):
         Project,
         to_field="name",
         db_column="project",
-        default=DEFAULT_PROJECT,
         on_delete=models.PROTECT,
         related_name="simulations",
     )

@@ -1,5 +1,7 @@
 """How a run is and what could be changed, over REST."""
 
+from typing import Any
+
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -13,13 +15,13 @@ from flexmarl.controlplane.telemetry import queries
 from flexmarl.controlplane.telemetry.advisor.rules import Severity, Verdict
 
 
-class ChartSerializer(serializers.Serializer):
+class ChartSerializer(serializers.Serializer[Any]):
     tab = serializers.CharField()
     figure = serializers.CharField(allow_blank=True)
     web_url = serializers.CharField(required=False)
 
 
-class VerdictSerializer(serializers.Serializer):
+class VerdictSerializer(serializers.Serializer[Any]):
     verdict = serializers.ChoiceField([v.value for v in Verdict])
     word = serializers.CharField()
     tone = serializers.CharField()
@@ -31,7 +33,7 @@ class VerdictSerializer(serializers.Serializer):
     chart = ChartSerializer(allow_null=True)
 
 
-class AdvisorySerializer(serializers.Serializer):
+class AdvisorySerializer(serializers.Serializer[Any]):
     rule = serializers.CharField()
     severity = serializers.ChoiceField([s.value for s in Severity])
     title = serializers.CharField()
@@ -43,7 +45,7 @@ class AdvisorySerializer(serializers.Serializer):
     evidence = serializers.DictField(child=serializers.FloatField())
 
 
-class AdvisoriesSerializer(serializers.Serializer):
+class AdvisoriesSerializer(serializers.Serializer[Any]):
     verdict = VerdictSerializer(allow_null=True)
     results = AdvisorySerializer(many=True)
     seq = serializers.IntegerField()

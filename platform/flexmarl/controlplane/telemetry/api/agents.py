@@ -1,5 +1,7 @@
 """Agents of a run over REST."""
 
+from typing import Any
+
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -18,7 +20,7 @@ def _figure(text: str) -> serializers.FloatField:
     return serializers.FloatField(allow_null=True, help_text=text)
 
 
-class RunAgentFiguresSerializer(serializers.Serializer):
+class RunAgentFiguresSerializer(serializers.Serializer[Any]):
     role = serializers.CharField()
     policy = serializers.CharField()
     trainable = serializers.BooleanField()

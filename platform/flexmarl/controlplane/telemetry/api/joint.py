@@ -29,7 +29,7 @@ def cohort_of(values: Mapping[str, Any]) -> int | None:
     return within("step", values["step"], _LARGEST_STEP) - 1
 
 
-class CohortPolicySerializer(serializers.Serializer):
+class CohortPolicySerializer(serializers.Serializer[Any]):
     policy = serializers.CharField()
     rows = serializers.IntegerField(help_text="In its micro-batches.")
     micro_batches = serializers.IntegerField()
@@ -40,7 +40,7 @@ class CohortPolicySerializer(serializers.Serializer):
     version = serializers.IntegerField(allow_null=True, help_text="Committed by its newest step.")
 
 
-class CohortSerializer(serializers.Serializer):
+class CohortSerializer(serializers.Serializer[Any]):
     cohort = serializers.IntegerField()
     step = serializers.IntegerField()
     state = serializers.ChoiceField([state.value for state in cohorts.CohortState])
@@ -60,7 +60,7 @@ class CohortSerializer(serializers.Serializer):
     applied_at = serializers.DateTimeField(allow_null=True)
 
 
-class CohortsSerializer(serializers.Serializer):
+class CohortsSerializer(serializers.Serializer[Any]):
     results = CohortSerializer(many=True)
     next_before = serializers.IntegerField(allow_null=True)
     seq = serializers.IntegerField()
@@ -83,7 +83,7 @@ class CohortsView(ApiView):
         return Response(queries.cohorts(run, self.values.get("before"), limit, self.values.get("state")))
 
 
-class DecisionSerializer(serializers.Serializer):
+class DecisionSerializer(serializers.Serializer[Any]):
     seq = serializers.IntegerField(help_text="Event it was made on.")
     event = serializers.CharField(allow_blank=True, help_text="Kind of that event.")
     at = serializers.DateTimeField()
@@ -122,7 +122,7 @@ class DecisionsView(ApiView):
         return Response(envelope(request, Page(found["results"], found["next"], None, None), found["results"]))
 
 
-class LagStepSerializer(serializers.Serializer):
+class LagStepSerializer(serializers.Serializer[Any]):
     step = serializers.IntegerField()
     own_mean = serializers.FloatField(allow_null=True)
     own_p99 = serializers.FloatField(allow_null=True)
@@ -136,12 +136,12 @@ class LagStepSerializer(serializers.Serializer):
     )
 
 
-class DroppedSerializer(serializers.Serializer):
+class DroppedSerializer(serializers.Serializer[Any]):
     cause = serializers.CharField()
     rows = serializers.IntegerField()
 
 
-class PolicyLagSerializer(serializers.Serializer):
+class PolicyLagSerializer(serializers.Serializer[Any]):
     policy = serializers.CharField()
     bound = serializers.IntegerField(help_text="Highest own lag a row may be trained with.")
     at_admission = serializers.CharField()
@@ -156,12 +156,12 @@ class PolicyLagSerializer(serializers.Serializer):
     dropped = DroppedSerializer(many=True)
 
 
-class PinnedSerializer(serializers.Serializer):
+class PinnedSerializer(serializers.Serializer[Any]):
     cohort = serializers.IntegerField()
     pins = serializers.DictField(child=serializers.IntegerField())
 
 
-class LagSerializer(serializers.Serializer):
+class LagSerializer(serializers.Serializer[Any]):
     policies = PolicyLagSerializer(many=True)
     cohorts = PinnedSerializer(many=True, help_text="In progress, newest first.")
     groups_ruled_out = DroppedSerializer(many=True, help_text="Rows of whole groups, of all policies.")
@@ -180,7 +180,7 @@ class LagView(ApiView):
         return Response(queries.lag(find_run(actor_of(request), run_id), steps))
 
 
-class PlacesSerializer(serializers.Serializer):
+class PlacesSerializer(serializers.Serializer[Any]):
     policy = serializers.CharField()
     written = serializers.IntegerField()
     tokens = serializers.IntegerField()
@@ -202,14 +202,14 @@ class PlacesSerializer(serializers.Serializer):
     missing = serializers.IntegerField(help_text="Settled but not stored: anything but 0 means lost rows.")
 
 
-class TableSerializer(serializers.Serializer):
+class TableSerializer(serializers.Serializer[Any]):
     table = serializers.CharField()
     size_bytes = serializers.IntegerField()
     rows_estimate = serializers.IntegerField()
     attached = serializers.BooleanField()
 
 
-class StoreStateSerializer(serializers.Serializer):
+class StoreStateSerializer(serializers.Serializer[Any]):
     policies = PlacesSerializer(many=True)
     rows = serializers.IntegerField()
     payload_bytes = serializers.IntegerField()

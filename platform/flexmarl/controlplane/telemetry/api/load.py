@@ -1,5 +1,7 @@
 """Load and engines of a run over REST."""
 
+from typing import Any
+
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -21,18 +23,18 @@ STATES = tuple(state.value for state in EngineState)
 POLICY = Parameter("policy", "Policy; may be repeated.", many=True)
 
 
-class ServedSerializer(serializers.Serializer):
+class ServedSerializer(serializers.Serializer[Any]):
     policy = serializers.CharField()
     version = serializers.IntegerField()
     former_version = serializers.IntegerField(allow_null=True, help_text="The one before, which it still serves.")
 
 
-class LoadingSerializer(serializers.Serializer):
+class LoadingSerializer(serializers.Serializer[Any]):
     policy = serializers.CharField()
     version = serializers.IntegerField()
 
 
-class EngineLoadSerializer(serializers.Serializer):
+class EngineLoadSerializer(serializers.Serializer[Any]):
     age_s = serializers.FloatField(help_text="Age of the report; of an ended run, before its end.")
     running = serializers.IntegerField()
     waiting = serializers.IntegerField()
@@ -44,7 +46,7 @@ class EngineLoadSerializer(serializers.Serializer):
     tokens_per_s = serializers.FloatField(allow_null=True, help_text="Generated, over the last seconds.")
 
 
-class EngineSerializer(serializers.Serializer):
+class EngineSerializer(serializers.Serializer[Any]):
     lease_id = serializers.IntegerField()
     device_id = serializers.CharField()
     node = serializers.CharField()
@@ -85,7 +87,7 @@ class EnginesView(ApiView):
         return Response({"results": rows, "next": None, "previous": None, "count": len(rows)})
 
 
-class EngineMoveSerializer(serializers.Serializer):
+class EngineMoveSerializer(serializers.Serializer[Any]):
     seq = serializers.IntegerField(help_text="The event it was decided on.")
     at = serializers.DateTimeField()
     kind = serializers.ChoiceField(list(engines.MOVE_KINDS))
@@ -124,7 +126,7 @@ class EngineMovesView(ApiView):
         return Response(envelope(request, Page(found["results"], found["next"], None, None), found["results"]))
 
 
-class PolicyLoadSerializer(serializers.Serializer):
+class PolicyLoadSerializer(serializers.Serializer[Any]):
     policy = serializers.CharField()
     roles = serializers.ListField(child=serializers.CharField())
     waiting = serializers.IntegerField(help_text="Turns not sent to an engine yet.")
@@ -133,7 +135,7 @@ class PolicyLoadSerializer(serializers.Serializer):
     slots = serializers.IntegerField(allow_null=True, help_text="Sum over these engines; null: not reported by all.")
 
 
-class QueuePointSerializer(serializers.Serializer):
+class QueuePointSerializer(serializers.Serializer[Any]):
     at = serializers.FloatField()
     engines = serializers.IntegerField()
     running = serializers.FloatField()
@@ -142,14 +144,14 @@ class QueuePointSerializer(serializers.Serializer):
     skew = serializers.FloatField(allow_null=True, help_text="That over the mean queue; null without any request.")
 
 
-class AskedPointSerializer(serializers.Serializer):
+class AskedPointSerializer(serializers.Serializer[Any]):
     at = serializers.FloatField()
     policy = serializers.CharField()
     waiting = serializers.FloatField()
     in_flight = serializers.FloatField()
 
 
-class OpenTurnSerializer(serializers.Serializer):
+class OpenTurnSerializer(serializers.Serializer[Any]):
     role = serializers.CharField()
     policy = serializers.CharField()
     draw = serializers.IntegerField(help_text="Its episode group.")
@@ -165,7 +167,7 @@ class OpenTurnSerializer(serializers.Serializer):
     moves = serializers.IntegerField()
 
 
-class ReplyMoveSerializer(serializers.Serializer):
+class ReplyMoveSerializer(serializers.Serializer[Any]):
     cause = serializers.CharField()
     engine = serializers.CharField(
         allow_blank=True, help_text="The incarnation that accepted them and did not finish them."
@@ -175,7 +177,7 @@ class ReplyMoveSerializer(serializers.Serializer):
     at = serializers.DateTimeField()
 
 
-class LoadSerializer(serializers.Serializer):
+class LoadSerializer(serializers.Serializer[Any]):
     window = serializers.ListField(child=serializers.FloatField(), min_length=2, max_length=2)
     part_s = serializers.FloatField(help_text="Interval averaged by a point of the series.")
     live = serializers.BooleanField()

@@ -34,7 +34,7 @@ FILTERS = (
 )
 
 
-class LogLineSerializer(serializers.Serializer):
+class LogLineSerializer(serializers.Serializer[Any]):
     seq = serializers.IntegerField()
     at = serializers.DateTimeField()
     level = serializers.ChoiceField(logbook.LEVELS)
@@ -52,7 +52,7 @@ class LogLineSerializer(serializers.Serializer):
         return found
 
 
-class LogPageSerializer(serializers.Serializer):
+class LogPageSerializer(serializers.Serializer[Any]):
     results = LogLineSerializer(many=True)
     next_after = serializers.IntegerField(help_text="`after` of the next request.")
 

@@ -16,7 +16,7 @@ class NdjsonParser(BaseParser):
 
     media_type = "application/x-ndjson"
 
-    def parse(
+    def parse(  # type: ignore[override] # `request.data` may be any value; the stubs know mappings
         self, stream: Any, media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> list[Any]:
         """Read the body. Raises ValidationProblem naming the lines that are no JSON."""

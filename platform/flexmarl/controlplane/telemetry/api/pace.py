@@ -43,7 +43,7 @@ def _refused(name: str, code: str, text: str) -> ValidationProblem:
     return ValidationProblem(f"{name} {text}", errors=[FieldError(name, code, f"{name} {text}", "", "query")])
 
 
-class CauseSerializer(serializers.Serializer):
+class CauseSerializer(serializers.Serializer[Any]):
     cause = serializers.CharField()
     title = serializers.CharField()
     text = serializers.CharField()
@@ -51,7 +51,7 @@ class CauseSerializer(serializers.Serializer):
     share = serializers.FloatField(help_text="Of held time.")
 
 
-class DeviceBubbleSerializer(serializers.Serializer):
+class DeviceBubbleSerializer(serializers.Serializer[Any]):
     device_id = serializers.CharField()
     node = serializers.CharField()
     use = serializers.ChoiceField(["engine", "trainer"])
@@ -62,7 +62,7 @@ class DeviceBubbleSerializer(serializers.Serializer):
     causes = CauseSerializer(many=True)
 
 
-class AgentRateSerializer(serializers.Serializer):
+class AgentRateSerializer(serializers.Serializer[Any]):
     policy = serializers.CharField(allow_blank=True)
     rollout_s = serializers.FloatField()
     train_s = serializers.FloatField()
@@ -71,7 +71,7 @@ class AgentRateSerializer(serializers.Serializer):
     tokens_per_s = serializers.FloatField(help_text="Generated, per second in which an engine was held.")
 
 
-class BubbleSerializer(serializers.Serializer):
+class BubbleSerializer(serializers.Serializer[Any]):
     window = serializers.ListField(child=serializers.FloatField(), min_length=2, max_length=2)
     window_s = serializers.FloatField()
     step = serializers.IntegerField(allow_null=True)
@@ -98,12 +98,12 @@ class BubbleView(ApiView):
         return Response(queries.bubble(run, **window_arguments(self.values)))
 
 
-class SpanSerializer(serializers.Serializer):
+class SpanSerializer(serializers.Serializer[Any]):
     t0 = serializers.FloatField()
     t1 = serializers.FloatField(allow_null=True)
 
 
-class BlockSerializer(serializers.Serializer):
+class BlockSerializer(serializers.Serializer[Any]):
     micro_batch = serializers.IntegerField()
     number = serializers.IntegerField(help_text="Place in its step, from 1.")
     cohort = serializers.IntegerField()
@@ -120,7 +120,7 @@ class OptimizerStepSerializer(SpanSerializer):
     version = serializers.IntegerField()
 
 
-class PublicationSerializer(serializers.Serializer):
+class PublicationSerializer(serializers.Serializer[Any]):
     version = serializers.IntegerField()
     at = serializers.FloatField()
 
@@ -131,7 +131,7 @@ class WaitSerializer(SpanSerializer):
     seconds = serializers.FloatField()
 
 
-class LaneSerializer(serializers.Serializer):
+class LaneSerializer(serializers.Serializer[Any]):
     policy = serializers.CharField()
     blocks = BlockSerializer(many=True)
     optimizer_steps = OptimizerStepSerializer(many=True)
@@ -146,7 +146,7 @@ class StepSpanSerializer(SpanSerializer):
     step = serializers.IntegerField()
 
 
-class PipelineSerializer(serializers.Serializer):
+class PipelineSerializer(serializers.Serializer[Any]):
     window = serializers.ListField(child=serializers.FloatField(), min_length=2, max_length=2)
     window_s = serializers.FloatField()
     step = serializers.IntegerField(allow_null=True)

@@ -1,5 +1,7 @@
 """What was predicted of a run, beside what it takes, over REST."""
 
+from typing import Any
+
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -14,12 +16,12 @@ from flexmarl.controlplane.runs.queries import find_run
 from flexmarl.controlplane.telemetry import queries
 
 
-class ActualUtilisationSerializer(serializers.Serializer):
+class ActualUtilisationSerializer(serializers.Serializer[Any]):
     engine = serializers.FloatField(allow_null=True)
     trainer = serializers.FloatField(allow_null=True)
 
 
-class ActualSerializer(serializers.Serializer):
+class ActualSerializer(serializers.Serializer[Any]):
     steps = serializers.IntegerField(help_text="Steps after the first one, which includes start-up.")
     window_s = serializers.FloatField()
     step_s = serializers.FloatField()
@@ -34,7 +36,7 @@ class ComparedSerializer(SpanSerializer):
     ratio = serializers.FloatField(allow_null=True, help_text="Likely over actual.")
 
 
-class RunPredictionSerializer(serializers.Serializer):
+class RunPredictionSerializer(serializers.Serializer[Any]):
     predicted = PredictionSerializer()
     actual = ActualSerializer(allow_null=True, help_text="Null before the second step.")
     compared = ComparedSerializer(many=True)

@@ -1,5 +1,7 @@
 """Shapes of trajectories, timelines, feeds and devices."""
 
+from typing import Any
+
 from rest_framework import serializers
 
 from flexmarl.controlplane.common.api.serializers import StrictSerializer
@@ -8,7 +10,7 @@ from flexmarl.controlplane.inventory.actions import MAX_NOTE
 from flexmarl.controlplane.inventory.api.serializers import DrainStateSerializer
 
 
-class NoteSerializer(serializers.Serializer):
+class NoteSerializer(serializers.Serializer[Any]):
     at = serializers.DateTimeField()
     level = serializers.CharField()
     actor = serializers.CharField(allow_blank=True)
@@ -23,7 +25,7 @@ class LineSerializer(NoteSerializer):
     seq = serializers.IntegerField()
 
 
-class EventSerializer(serializers.Serializer):
+class EventSerializer(serializers.Serializer[Any]):
     seq = serializers.IntegerField()
     at = serializers.DateTimeField()
     kind = serializers.CharField()
@@ -34,13 +36,13 @@ class EventSerializer(serializers.Serializer):
     body = serializers.JSONField(required=False)
 
 
-class EventsSerializer(serializers.Serializer):
+class EventsSerializer(serializers.Serializer[Any]):
     results = EventSerializer(many=True)
     next_after = serializers.IntegerField(help_text="`after` of the next request.")
     seq = serializers.IntegerField()
 
 
-class CheckSerializer(serializers.Serializer):
+class CheckSerializer(serializers.Serializer[Any]):
     name = serializers.CharField()
     ok = serializers.BooleanField()
     expected = serializers.IntegerField()
@@ -48,13 +50,13 @@ class CheckSerializer(serializers.Serializer):
     detail = serializers.CharField()
 
 
-class CheckProgressSerializer(serializers.Serializer):
+class CheckProgressSerializer(serializers.Serializer[Any]):
     done = serializers.IntegerField()
     total = serializers.IntegerField()
     now = serializers.CharField(allow_blank=True, help_text="What is being read.")
 
 
-class ConsistencyCheckSerializer(serializers.Serializer):
+class ConsistencyCheckSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     state = serializers.ChoiceField([state.value for state in WorkState])
     ok = serializers.BooleanField(allow_null=True, help_text="Null until it is done.")
@@ -71,7 +73,7 @@ class ConsistencyCheckSerializer(serializers.Serializer):
     web_url = serializers.CharField()
 
 
-class ConsistencySerializer(serializers.Serializer):
+class ConsistencySerializer(serializers.Serializer[Any]):
     ok = serializers.BooleanField(allow_null=True, help_text="Null until a check is done.")
     checked_at = serializers.DateTimeField(allow_null=True, help_text="When the last check was done.")
     seq = serializers.IntegerField(allow_null=True, help_text="Last event of the view of the rows that was checked.")
@@ -80,7 +82,7 @@ class ConsistencySerializer(serializers.Serializer):
     check = ConsistencyCheckSerializer(allow_null=True, help_text="The newest check, whatever its state.")
 
 
-class RunNameSerializer(serializers.Serializer):
+class RunNameSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     key = serializers.CharField()
     name = serializers.CharField()
@@ -88,7 +90,7 @@ class RunNameSerializer(serializers.Serializer):
     web_url = serializers.CharField()
 
 
-class LeaseSerializer(serializers.Serializer):
+class LeaseSerializer(serializers.Serializer[Any]):
     id = serializers.IntegerField()
     run_no = serializers.IntegerField()
     run = RunNameSerializer(allow_null=True, help_text="Null for runs of projects that you may not read.")
@@ -104,7 +106,7 @@ class LeaseSerializer(serializers.Serializer):
     phase_ended_at = serializers.FloatField(allow_null=True)
 
 
-class DeviceSerializer(serializers.Serializer):
+class DeviceSerializer(serializers.Serializer[Any]):
     id = serializers.CharField()
     node = serializers.CharField()
     kind = serializers.CharField()

@@ -1,5 +1,7 @@
 """Shapes of series, their points, and batches of points."""
 
+from typing import Any
+
 from rest_framework import serializers
 
 from flexmarl.controlplane.common.api.serializers import StrictSerializer
@@ -7,7 +9,7 @@ from flexmarl.controlplane.telemetry.charts import ingest
 from flexmarl.controlplane.telemetry.charts.series import AXES, DEFAULT_POINTS, MAX_POINTS, MAX_RUNS
 
 
-class SeriesSerializer(serializers.Serializer):
+class SeriesSerializer(serializers.Serializer[Any]):
     name = serializers.CharField()
     agent = serializers.CharField(allow_blank=True, help_text="Role or policy; empty for the team.")
     stat = serializers.CharField()
@@ -24,7 +26,7 @@ class SeriesSerializer(serializers.Serializer):
     x = serializers.ListField(child=serializers.ChoiceField(AXES), help_text="Axes it can be drawn on.")
 
 
-class BucketSerializer(serializers.Serializer):
+class BucketSerializer(serializers.Serializer[Any]):
     x_from = serializers.FloatField()
     x_to = serializers.FloatField()
     min = serializers.FloatField()
@@ -33,7 +35,7 @@ class BucketSerializer(serializers.Serializer):
     points = serializers.IntegerField()
 
 
-class PointsSerializer(serializers.Serializer):
+class PointsSerializer(serializers.Serializer[Any]):
     name = serializers.CharField()
     agent = serializers.CharField(allow_blank=True)
     stat = serializers.CharField()
@@ -42,7 +44,7 @@ class PointsSerializer(serializers.Serializer):
     buckets = BucketSerializer(many=True, required=False, help_text="Instead of points, when asked for.")
 
 
-class SeriesDataSerializer(serializers.Serializer):
+class SeriesDataSerializer(serializers.Serializer[Any]):
     series = PointsSerializer(many=True)
     x = serializers.ChoiceField(AXES)
     seq = serializers.IntegerField()
@@ -63,12 +65,12 @@ class CompareSerializer(StrictSerializer):
     max_points = serializers.IntegerField(min_value=4, max_value=MAX_POINTS, default=DEFAULT_POINTS)
     buckets = serializers.BooleanField(default=False)
 
-    def get_fields(self) -> dict[str, serializers.Field]:
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
         """Add `from`, which is no name in Python."""
         return {**super().get_fields(), "from": serializers.FloatField(allow_null=True, default=None)}
 
 
-class RunPointsSerializer(serializers.Serializer):
+class RunPointsSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     key = serializers.CharField()
     name = serializers.CharField()
@@ -76,12 +78,12 @@ class RunPointsSerializer(serializers.Serializer):
     series = PointsSerializer(many=True)
 
 
-class CompareDataSerializer(serializers.Serializer):
+class CompareDataSerializer(serializers.Serializer[Any]):
     runs = RunPointsSerializer(many=True)
     x = serializers.ChoiceField(AXES)
 
 
-class PointLineSerializer(serializers.Serializer):
+class PointLineSerializer(serializers.Serializer[Any]):
     """One line of a batch; checked by `telemetry.ingest`."""
 
     name = serializers.CharField(help_text="Begins with `user/`.")
@@ -93,7 +95,7 @@ class PointLineSerializer(serializers.Serializer):
     samples = serializers.IntegerField(required=False, min_value=0)
 
 
-class StoredBatchSerializer(serializers.Serializer):
+class StoredBatchSerializer(serializers.Serializer[Any]):
     lines = serializers.IntegerField()
     added = serializers.IntegerField()
     replaced = serializers.IntegerField()

@@ -1,5 +1,7 @@
 """Swaps of policies on trainer devices over REST."""
 
+from typing import Any
+
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -16,7 +18,7 @@ from flexmarl.controlplane.telemetry import queries
 from flexmarl.controlplane.telemetry.timeline import swaps
 
 
-class SwapSerializer(serializers.Serializer):
+class SwapSerializer(serializers.Serializer[Any]):
     at = serializers.DateTimeField(help_text="Start time.")
     phase = serializers.ChoiceField(
         list(swaps.PHASES),

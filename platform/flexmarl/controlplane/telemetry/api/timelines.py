@@ -1,5 +1,7 @@
 """What devices did over time, of one run and of the cluster, over REST."""
 
+from typing import Any
+
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -14,7 +16,7 @@ from flexmarl.controlplane.telemetry import queries
 from flexmarl.controlplane.telemetry.api.pace import WINDOW, BubbleSerializer, StepSpanSerializer, window_arguments
 
 
-class DeviceTimelineSerializer(serializers.Serializer):
+class DeviceTimelineSerializer(serializers.Serializer[Any]):
     device_id = serializers.CharField()
     node = serializers.CharField()
     kind = serializers.CharField()
@@ -33,7 +35,7 @@ class DeviceTimelineSerializer(serializers.Serializer):
     tokens = serializers.IntegerField()
 
 
-class TimelineSerializer(serializers.Serializer):
+class TimelineSerializer(serializers.Serializer[Any]):
     devices = DeviceTimelineSerializer(many=True)
     window = serializers.ListField(child=serializers.FloatField(), min_length=2, max_length=2)
     steps = StepSpanSerializer(many=True)
@@ -41,14 +43,14 @@ class TimelineSerializer(serializers.Serializer):
     seq = serializers.IntegerField()
 
 
-class IdleDeviceSerializer(serializers.Serializer):
+class IdleDeviceSerializer(serializers.Serializer[Any]):
     device_id = serializers.CharField()
     node = serializers.CharField()
     state = serializers.CharField()
     pool = serializers.CharField()
 
 
-class ClusterTimelineSerializer(serializers.Serializer):
+class ClusterTimelineSerializer(serializers.Serializer[Any]):
     devices = DeviceTimelineSerializer(many=True)
     idle_devices = IdleDeviceSerializer(many=True)
     window = serializers.ListField(child=serializers.FloatField(), min_length=2, max_length=2)

@@ -1,24 +1,26 @@
 """Shapes of trajectories, their groups and their comparison."""
 
+from typing import Any
+
 from rest_framework import serializers
 
 from flexmarl.controlplane.common.api.serializers import StrictSerializer
 from flexmarl.controlplane.runs.models.label import MAX_COMMENT, MAX_LABEL
 
 
-class LabelSerializer(serializers.Serializer):
-    label = serializers.CharField()
+class LabelSerializer(serializers.Serializer[Any]):
+    label = serializers.CharField()  # type: ignore[assignment]
     comment = serializers.CharField(allow_blank=True)
     author = serializers.CharField()
     at = serializers.DateTimeField()
 
 
 class LabelBodySerializer(StrictSerializer):
-    label = serializers.CharField(max_length=MAX_LABEL)
+    label = serializers.CharField(max_length=MAX_LABEL)  # type: ignore[assignment]
     comment = serializers.CharField(max_length=MAX_COMMENT, allow_blank=True, required=False)
 
 
-class _TrajectorySerializer(serializers.Serializer):
+class _TrajectorySerializer(serializers.Serializer[Any]):
     id = serializers.CharField(help_text="<draw>-<member>-<attempt>")
     draw = serializers.IntegerField()
     member = serializers.IntegerField()
@@ -45,7 +47,7 @@ class TrajectorySerializer(_TrajectorySerializer):
     labels = LabelSerializer(many=True)
 
 
-class TurnSerializer(serializers.Serializer):
+class TurnSerializer(serializers.Serializer[Any]):
     role = serializers.CharField()
     turn = serializers.IntegerField()
     policy = serializers.CharField()
@@ -74,7 +76,7 @@ class TurnSerializer(serializers.Serializer):
     finish = serializers.CharField()
 
 
-class GroupMemberSerializer(serializers.Serializer):
+class GroupMemberSerializer(serializers.Serializer[Any]):
     id = serializers.CharField()
     member = serializers.IntegerField()
     attempt = serializers.IntegerField()
@@ -94,7 +96,7 @@ class TrajectoryDetailSerializer(_TrajectorySerializer):
     labels = LabelSerializer(many=True)
 
 
-class TurnTokensSerializer(serializers.Serializer):
+class TurnTokensSerializer(serializers.Serializer[Any]):
     role = serializers.CharField()
     turn = serializers.IntegerField()
     prompt_ids = serializers.ListField(child=serializers.IntegerField())
@@ -107,18 +109,18 @@ class TurnTokensSerializer(serializers.Serializer):
     in_loss = serializers.BooleanField()
 
 
-class TokensSerializer(serializers.Serializer):
+class TokensSerializer(serializers.Serializer[Any]):
     id = serializers.CharField()
     turns = TurnTokensSerializer(many=True)
 
 
-class BinSerializer(serializers.Serializer):
+class BinSerializer(serializers.Serializer[Any]):
     low = serializers.FloatField()
     high = serializers.FloatField()
     count = serializers.IntegerField()
 
 
-class FacetsSerializer(serializers.Serializer):
+class FacetsSerializer(serializers.Serializer[Any]):
     counted = serializers.IntegerField(help_text="Matching episodes that were counted, the newest ones.")
     exact = serializers.BooleanField(help_text="Whether these are all that match.")
     outcomes = serializers.DictField(child=serializers.IntegerField())
@@ -131,7 +133,7 @@ class _MemberOfGroupSerializer(GroupMemberSerializer):
     )
 
 
-class _StatisticsSerializer(serializers.Serializer):
+class _StatisticsSerializer(serializers.Serializer[Any]):
     finished = serializers.IntegerField()
     solved = serializers.IntegerField()
     mean = serializers.FloatField(allow_null=True)
@@ -142,7 +144,7 @@ class _StatisticsSerializer(serializers.Serializer):
     roles = serializers.DictField(child=serializers.DictField(child=serializers.FloatField()))
 
 
-class GroupSerializer(serializers.Serializer):
+class GroupSerializer(serializers.Serializer[Any]):
     draw = serializers.IntegerField()
     step = serializers.IntegerField()
     origin = serializers.ChoiceField(["train", "eval"])
@@ -151,19 +153,19 @@ class GroupSerializer(serializers.Serializer):
     members = _MemberOfGroupSerializer(many=True)
 
 
-class _CellSerializer(serializers.Serializer):
+class _CellSerializer(serializers.Serializer[Any]):
     id = serializers.CharField()
     version = serializers.IntegerField()
     parts = serializers.ListField(child=serializers.ListField(), help_text="[text, whether it differs]")
 
 
-class _CompareRowSerializer(serializers.Serializer):
+class _CompareRowSerializer(serializers.Serializer[Any]):
     no = serializers.IntegerField(help_text="Turn, from 1.")
     role = serializers.CharField()
     cells = serializers.ListField(child=_CellSerializer(allow_null=True), help_text="null: it had ended.")
 
 
-class _DifferenceSerializer(serializers.Serializer):
+class _DifferenceSerializer(serializers.Serializer[Any]):
     no = serializers.IntegerField()
     role = serializers.CharField()
 

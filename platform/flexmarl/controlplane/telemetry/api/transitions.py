@@ -1,5 +1,7 @@
 """The four events of every policy over REST."""
 
+from typing import Any
+
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -17,7 +19,7 @@ from flexmarl.controlplane.telemetry.api.joint import STEP, cohort_of
 from flexmarl.controlplane.telemetry.flow import transitions
 
 
-class PolicyTransitionSerializer(serializers.Serializer):
+class PolicyTransitionSerializer(serializers.Serializer[Any]):
     kind = serializers.ChoiceField(list(transitions.KINDS))
     policy = serializers.CharField()
     at = serializers.DateTimeField()

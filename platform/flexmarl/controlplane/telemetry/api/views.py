@@ -123,7 +123,7 @@ def _all(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _bounded(values: dict[str, Any], name: str, default: float, low: float, high: float) -> float:
-    value = values.get(name, default)
+    value: float = values.get(name, default)
     if not low <= value <= high:
         raise _refuse(name, "out_of_range", f"{name}={value} is not between {low:g} and {high:g}.", "")
     return value

@@ -13,7 +13,7 @@ from flexmarl.contracts.wire import EpisodeStatus, Origin
 from flexmarl.controlplane.telemetry.flow.pipeline import flow, lane, passed, trainer_time, waits
 from flexmarl.controlplane.telemetry.simulated import device_timeline
 from flexmarl.controlplane.telemetry.timeline.windows import Window
-from flexmarl.simulator.reporting.laws import Watch
+from flexmarl.simulator.reporting.watching import Watch
 from flexmarl.store.reads.activity import CommandSpan
 from flexmarl.store.reads.pipeline import PlayedGroup, Slice
 

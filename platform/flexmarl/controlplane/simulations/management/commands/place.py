@@ -2,7 +2,6 @@
 
 import json
 from argparse import ArgumentParser
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,7 +21,7 @@ class Command(BaseCommand):
     """Needs no database and no service."""
 
     help = "Plan the placement of rollout and training for a workload: on shared devices, or on separate ones."
-    requires_system_checks: Sequence[str] = ()
+    requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Take what is placed and on how much."""

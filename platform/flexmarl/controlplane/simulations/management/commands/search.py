@@ -3,7 +3,7 @@
 import json
 from argparse import ArgumentParser
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -29,7 +29,7 @@ class Command(BaseCommand):
     """Needs no database and no service."""
 
     help = "Search all mechanisms for the shortest time per step, and print its lower bound for any schedule."
-    requires_system_checks: Sequence[str] = ()
+    requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Take what is searched and how much is tried."""

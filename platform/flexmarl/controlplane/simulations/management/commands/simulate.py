@@ -2,7 +2,7 @@
 
 import json
 from argparse import ArgumentParser
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean, stdev
@@ -42,7 +42,7 @@ class Command(BaseCommand):
     """Needs no database and no service."""
 
     help = "Simulate a workload with presets: time per step, throughput, use of device time."
-    requires_system_checks: Sequence[str] = ()
+    requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Take what is simulated and where the results go."""
