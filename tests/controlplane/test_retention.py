@@ -69,7 +69,7 @@ def test_the_command_retires_by_age_and_by_name(ended, settings):
 def test_the_command_refuses_what_it_cannot_do(ended):
     for arguments, text in (
         (["none-such"], "no run none-such"),
-        ([], "give either runs"),
+        ([], "use either runs"),
         (["--days", "-1"], "from 0"),
     ):
         with pytest.raises(CommandError, match=text):
