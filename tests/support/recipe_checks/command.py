@@ -40,7 +40,7 @@ def named() -> None:
     assert asked_by(7, ORDER) == answered_by(FACT) is not None
     django.setup()
     from flexmarl.controlplane.runs.driver.reconciling import _TOLD_WITH_ITS_ROW
-    from flexmarl.controlplane.telemetry.advisor import _PHASES
+    from flexmarl.controlplane.telemetry.advisor.rules import _PHASES
     from webui.views.joint_words import DECISIONS
 
     assert "trim_trainer" in _TOLD_WITH_ITS_ROW
