@@ -38,6 +38,7 @@ def test_ruff_would_format_nothing() -> None:
     run("ruff", "format", "--check", *CHECKED)
 
 
+@pytest.mark.slow
 def test_mypy_finds_nothing() -> None:
     run("mypy", "-p", "flexmarl", "-p", "webui", "-p", "workers")
 

@@ -19,6 +19,8 @@ from tests.conformance.branching_team import Table, Team, branching_spec, play_g
 from workers.rollout.environments import family_of
 from workers.rollout.environments.base import Ask, Outcome, Reply
 
+pytestmark = pytest.mark.slow
+
 MEMBERS = 4
 NAMES = ("speaker", "listener")
 SMALL = {"type": "reference_game", "attributes": 1, "values": 2, "symbols": 2, "message_length": 1}

@@ -53,7 +53,7 @@ from tests.support.permissions import (
 from tests.support.played import play
 from webui.urls import urlpatterns as pages
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
 SIGNING = {"sign_in", "sign_out"}
 POSTED = {"new_run_text"}

@@ -17,6 +17,8 @@ from flexmarl.store.control import nodes
 from flexmarl.store.control.nodes import DeviceFacts, NodeFacts
 from tests.support.controlplane import make_person
 
+pytestmark = pytest.mark.slow
+
 PARALLEL = 20
 API = "/api/v1"
 CONTROLPLANE = Path(__file__).parents[2] / "platform" / "flexmarl" / "controlplane"

@@ -27,6 +27,8 @@ from flexmarl.launcher.supervisor import ROUND_S, Signals, StopAsked, Supervisor
 from tests.support.ended import ended
 from tests.support.system import ROOT
 
+pytestmark = pytest.mark.slow
+
 LAUNCH = f"test-{os.getpid()}"
 SLEEP = "import time; time.sleep(60)"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"

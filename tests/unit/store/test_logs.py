@@ -10,6 +10,8 @@ from flexmarl.store.telemetry import logs
 from flexmarl.store.telemetry.log_shipping import QUEUE, LogShipper, redact
 from flexmarl.store.telemetry.logs import LogFilter, LogLine
 
+pytestmark = pytest.mark.slow
+
 ALL = LogFilter()
 
 

@@ -15,6 +15,8 @@ from workers.external_access import ExternalAccess
 from workers.rewards.base import Played, RewardFailed
 from workers.rewards.functions import checked, reward_function
 
+pytestmark = pytest.mark.slow
+
 MODULE = """
 import os, time
 

@@ -29,6 +29,8 @@ from workers.rollout.turns import (
     Waiting,
 )
 
+pytestmark = pytest.mark.slow
+
 TOKENS, SEED = 12, 7
 PIN = PolicyPin(version=0, digest="0" * 64)
 WHOLE = [token(SEED, p) for p in range(TOKENS)]
