@@ -26,7 +26,7 @@ except ImportError:  # not on every platform, and only faster
     from asyncio import new_event_loop  # type: ignore[assignment]
 
 from flexmarl.contracts.plane_tokens import Plane, PlaneRefusalCode, PlaneRefused, check
-from flexmarl.store.model_roots import ModelRoots
+from flexmarl.store.data.model_roots import ModelRoots
 from workers.child import ChildConfig, ChildFailed, ChildHealth, ChildReady, IntervalLog, IntervalsRequest
 from workers.models.opening import allow
 

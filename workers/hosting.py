@@ -23,10 +23,10 @@ from psycopg_pool import PoolTimeout
 from flexmarl.contracts.commands import HostLease
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.status import MEMORY_NEXT
-from flexmarl.store import commands, leases, nodes, runs
-from flexmarl.store.commands import Taken
+from flexmarl.store.control import commands, leases, nodes, runs
+from flexmarl.store.control.commands import Taken
+from flexmarl.store.control.leases import Hosting
 from flexmarl.store.errors import LeaseLost, TokenLost
-from flexmarl.store.leases import Hosting
 from workers import last_intervals, memory, reporting
 from workers.child import ChildConfig
 from workers.children import Child, Ended, Failed, Ready, prove_dead

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 import msgspec
 import psycopg
 
-from flexmarl.store import intervals
-from flexmarl.store.intervals import BusyInterval
-from flexmarl.store.leases import Hosting
+from flexmarl.store.control.leases import Hosting
+from flexmarl.store.telemetry import intervals
+from flexmarl.store.telemetry.intervals import BusyInterval
 from workers.child import Interval, IntervalsRequest
 from workers.errors import ChildUnreachable
 

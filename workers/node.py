@@ -12,8 +12,8 @@ import structlog
 
 from flexmarl.host.exits import refuse
 from flexmarl.host.output import protect
+from flexmarl.store.control.heartbeat import Heartbeat
 from flexmarl.store.errors import SchemaMismatch
-from flexmarl.store.heartbeat import Heartbeat
 from workers import reporting, settings
 from workers.database import Pool, open_pool
 from workers.errors import SettingsError

@@ -9,7 +9,7 @@ import sys
 
 import structlog
 
-from flexmarl.store.log_shipping import LogShipper
+from flexmarl.store.telemetry.log_shipping import LogShipper
 
 _shipper: LogShipper | None = None
 

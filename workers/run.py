@@ -22,10 +22,11 @@ from dramatiq.worker import Worker
 from flexmarl.contracts.commands import HELD_HINT
 from flexmarl.host.exits import refuse
 from flexmarl.host.output import protect
-from flexmarl.store import commands, leases, rewards
+from flexmarl.store.control import commands, leases
+from flexmarl.store.control.heartbeat import Heartbeat
+from flexmarl.store.data import rewards
+from flexmarl.store.data.segments import SegmentFolder
 from flexmarl.store.errors import SchemaMismatch
-from flexmarl.store.heartbeat import Heartbeat
-from flexmarl.store.segments import SegmentFolder
 from workers import actors, reporting, settings
 from workers.broker import POLL_MS, BrokerHeartbeat, PromptBroker
 from workers.database import Pool, open_pool

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from flexmarl.contracts.folder_rules import SETTING
 from flexmarl.contracts.hardware import Hardware, read_classes
 from flexmarl.host.exits import refuse
-from flexmarl.store.model_roots import read_roots
-from flexmarl.store.segments import BY_VALUE_BYTES
+from flexmarl.store.data.model_roots import read_roots
+from flexmarl.store.data.segments import BY_VALUE_BYTES
 from workers.errors import SettingsError
 from workers.transfer.objects import check_url
 

@@ -8,11 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-COMMANDS = {
-    path.stem
-    for folder in ("platform/flexmarl/controlplane/*", "webui")
-    for path in ROOT.glob(f"{folder}/management/commands/*.py")
-}
+COMMANDS = {path.stem for path in ROOT.glob("platform/flexmarl/controlplane/*/management/commands/*.py")}
 DJANGO_COMMANDS = {"shell", "changepassword", "collectstatic", "check", "migrate", "createsuperuser"}
 
 RECIPE_STEP = re.compile(r"^\*\*Step \d+\.\*\*.*?^```\w+\n.*?^```$", re.DOTALL | re.MULTILINE)

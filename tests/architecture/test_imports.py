@@ -21,6 +21,11 @@ SEEDS = {
         "platform/flexmarl/simulator/scenarios/seeded.py",
         "import flexmarl.simulator.cluster",
     ),
+    "rooms of the orchestrator": (
+        "platform/flexmarl/orchestrator/pool/seeded.py",
+        "import flexmarl.orchestrator.serving.weight_sync",
+    ),
+    "rooms of the store": ("platform/flexmarl/store/control/seeded.py", "import flexmarl.store.data.groups"),
     "the store sits on the contracts": ("platform/flexmarl/store/seeded.py", "import flexmarl.algorithms"),
     "workers know contracts, algorithms and store": ("workers/seeded.py", "import django"),
     "models are loaded by workers only": ("webui/seeded.py", "import torch"),

@@ -19,7 +19,7 @@ SAID = re.compile(
 
 def said_in_source() -> set[str]:
     """Codes that are named where they are raised."""
-    sources = [*(ROOT / "platform/flexmarl/store").glob("*.py"), *(ROOT / "workers").rglob("*.py")]
+    sources = [*(ROOT / "platform/flexmarl/store").rglob("*.py"), *(ROOT / "workers").rglob("*.py")]
     found = [SAID.findall(path.read_text()) for path in sources]
     return {"".join(groups) for places in found for groups in places}
 

@@ -38,6 +38,7 @@ def test_ruff_would_format_nothing() -> None:
     run("ruff", "format", "--check", *CHECKED)
 
 
+@pytest.mark.slow
 SCRIPTS = ("webui/static/webui/js", "tests/unit/webui/scripts")
 SCRIPT_RULES = {
     "max-lines": "x();\n" * 401,

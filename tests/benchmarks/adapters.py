@@ -56,14 +56,14 @@ def stored(home: Path, size: str, tuning: dict[str, object]) -> tuple[int, int]:
 
 
 def gradients(size: str, lora: object) -> dict[str, Callable[[], float]]:
-    from flexmarl.contracts.specification.algorithm import Loss
+    from flexmarl.contracts.specification.losses import LOSS
     from flexmarl.contracts.specification.team import AdamW, FactoryModel
     from workers.models import architecture_of
     from workers.models.adapter import initial_adapter
     from workers.models.weights import initial_weights
     from workers.training.learner import Adapter, Learner, Objective
 
-    source, objective, rows = FactoryModel(size=size), Objective.of(Loss()), drawn_rows()
+    source, objective, rows = FactoryModel(size=size), Objective.of(LOSS.options()), drawn_rows()
     weights = initial_weights(source, WORDS, 0)
     adapters = {"whole": None, "adapter": Adapter(lora, initial_adapter(weights, lora, 1))}
 

@@ -23,7 +23,7 @@ from flexmarl.contracts import events as e
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef, TrainStats
 from flexmarl.orchestrator import Orchestrator
-from flexmarl.store.leases import ChildEndpoint
+from flexmarl.store.control.leases import ChildEndpoint
 from workers.child import ChildConfig, ChildReady
 from workers.nodes.child_client import ChildClient
 from workers.training import wire

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from flexmarl.contracts.events import DeviceUse
-from flexmarl.orchestrator.state import RunState
+from flexmarl.orchestrator.state.tree import RunState
 
 WORK = "work"
 """Rows, and one optimizer step for each policy on one device: what the lower bound counts."""

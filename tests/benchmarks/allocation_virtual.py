@@ -12,7 +12,7 @@ from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.wire import TrainStats
-from flexmarl.store.leases import ChildEndpoint
+from flexmarl.store.control.leases import ChildEndpoint
 from workers.nodes.child_client import ChildClient
 
 

@@ -33,7 +33,7 @@ from flexmarl.contracts import commands as c
 from flexmarl.contracts.events import DemandReported
 from flexmarl.contracts.specification.routers import ROUTER
 from flexmarl.contracts.wire import PolicyPin
-from flexmarl.store.engines import EngineRoute
+from flexmarl.store.control.engines import EngineRoute
 from tests.support.placed_core import DIGEST, PlacedCore, placed_spec
 from tests.support.virtual.queues import Queues, Turn, drawn
 from workers.rollout.demand import Reporter

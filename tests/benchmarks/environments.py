@@ -32,8 +32,8 @@ from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.routers import ROUTER
 from flexmarl.contracts.wire import EpisodeStatus, Origin, PolicyPin
-from flexmarl.store.commands import Taken
-from flexmarl.store.engines import EngineRoute
+from flexmarl.store.control.commands import Taken
+from flexmarl.store.control.engines import EngineRoute
 from workers.external_access import ExternalAccess
 from workers.models import tokenizer_json
 from workers.rollout.engine_client import EngineClient

@@ -122,7 +122,7 @@ def _timed(ask: Any) -> float:
 
 def _check(report: Report, conn: Any, name: str, run: Any) -> None:
     """Time a whole check, and the longest stretch in which it could not be cancelled."""
-    from flexmarl.store.report import full_report
+    from flexmarl.store.reads.report import full_report
 
     heard = [time.perf_counter()]
     found = full_report(conn, run.no, lambda done, now: heard.append(time.perf_counter()))

@@ -39,7 +39,7 @@ CLIPPED = {"algorithm": {"loss": {"type": "ppo_clip"}}}
 
 BRANCHES = {
     "algorithm": {"group_key": "agent_turn"},
-    "sampling": {"branch_controller": "at_grpo_tree", "branch_score": "played_out"},
+    "sampling": {"branch_controller": {"type": "at_grpo_tree", "score": "played_out"}},
 }
 
 

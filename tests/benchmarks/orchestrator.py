@@ -40,8 +40,9 @@ from flexmarl.controlplane.runs.driver.turning import turns
 from flexmarl.launcher.home import Home
 from flexmarl.launcher.postgres import EmbeddedPostgres
 from flexmarl.orchestrator import Decision, Orchestrator
-from flexmarl.store import inbox, runs, schema
-from flexmarl.store.runs import RunLease
+from flexmarl.store import schema
+from flexmarl.store.control import inbox, runs
+from flexmarl.store.control.runs import RunLease
 from tests.benchmarks.orchestrator_load import Cluster, Size, team
 
 LARGE = Size()

@@ -97,7 +97,12 @@ class Cluster:
             case c.LoadWeights(lease_id=lease_id, policy=policy, version=version, digest=digest):
                 life = self.lives[lease_id]
                 yield e.WeightsServed(
-                    lease_id=lease_id, incarnation=life, policy=policy, version=version, digest=digest
+                    lease_id=lease_id,
+                    incarnation=life,
+                    policy=policy,
+                    version=version,
+                    digest=digest,
+                    command_no=number,
                 )
             case c.PlayGroups():
                 for order in command.groups:

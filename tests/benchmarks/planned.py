@@ -29,7 +29,7 @@ from flexmarl.simulator.prediction.calibrating import calibrated
 from flexmarl.simulator.prediction.fitting import pace_of, profile_of
 from flexmarl.simulator.prediction.predicting import simulated
 from flexmarl.simulator.prediction.profile import Ends
-from flexmarl.store import paces
+from flexmarl.store.reads import timings
 from tests.support.system import Api, System
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -85,7 +85,7 @@ class Again:
             found = conn.execute("SELECT spec FROM store.run_state WHERE run_id = %s", [no]).fetchone()
             assert found is not None
             spec = ExperimentSpec.model_validate(found[0])
-            rows, kinds = paces.read(conn, no), paces.device_kinds(conn, no)
+            rows, kinds = timings.read(conn, no), timings.device_kinds(conn, no)
         pace = calibrated(spec, pace_of(spec, rows, kinds), rows)
         made = [simulated(spec, profile_of(spec, pace), Ends(), SIMULATED, seed) for seed in range(3)]
         told = {"step_s": statistics.fmean(one.step_s for one in made)} | {

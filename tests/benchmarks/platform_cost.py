@@ -28,7 +28,8 @@ from flexmarl.contracts.status import RunStatus
 from flexmarl.contracts.wire import Origin, PolicyPin
 from flexmarl.launcher.home import Home
 from flexmarl.launcher.postgres import EmbeddedPostgres
-from flexmarl.store import runs, schema
+from flexmarl.store import schema
+from flexmarl.store.control import runs
 from tests.support.system import System
 from workers.child import IntervalLog
 from workers.child_server import serve

@@ -37,7 +37,7 @@ import torch
 from publish_model import SIZES, make_model, team, weights, words
 
 from flexmarl.contracts.specification.experiment import ExperimentSpec
-from flexmarl.store.model_roots import ModelRoots
+from flexmarl.store.data.model_roots import ModelRoots
 from tests.support.engines import RunningEngine
 from tests.support.system import Api, System
 from workers.child import IntervalLog

@@ -34,7 +34,7 @@ from flexmarl.algorithms.routing import ROUTERS, ReplyLengths, RouteRequest
 from flexmarl.contracts.hardware import Hardware
 from flexmarl.contracts.specification.routers import ROUTER
 from flexmarl.contracts.wire import PolicyPin
-from flexmarl.store.engines import EngineRoute
+from flexmarl.store.control.engines import EngineRoute
 from workers.rollout.counters import ClientCounters
 from workers.rollout.exchange import Exchange, spread
 from workers.rollout.fleet import Engine

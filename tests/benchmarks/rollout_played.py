@@ -22,8 +22,9 @@ from flexmarl.contracts.status import RunStatus
 from flexmarl.contracts.wire import Origin, PolicyPin
 from flexmarl.launcher.home import Home
 from flexmarl.launcher.postgres import EmbeddedPostgres
-from flexmarl.store import runs, schema
-from flexmarl.store.segments import SegmentFolder
+from flexmarl.store import schema
+from flexmarl.store.control import runs
+from flexmarl.store.data.segments import SegmentFolder
 from tests.support.engines import SECRET, WORDS, RunningEngine
 from workers.database import open_pool
 from workers.models import tokenizer_json

@@ -112,8 +112,8 @@ def _writing(rounds: int) -> list[float]:
     from django.db import connection
 
     from flexmarl.controlplane.common.store import store_connection
-    from flexmarl.store.decisions import MetricPoint
-    from flexmarl.store.metric_ingest import put_points
+    from flexmarl.store.control.decisions import MetricPoint
+    from flexmarl.store.telemetry.metric_ingest import put_points
 
     at = {"with": 0, "without": 0}
     run = {"with": 9001, "without": 9002}

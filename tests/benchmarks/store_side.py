@@ -20,8 +20,9 @@ from flexmarl.contracts.events import Event, GroupSettled, MicroBatchAccumulated
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import RunReason, RunStatus
 from flexmarl.contracts.wire import CutSample, MicroBatchRef, Origin, PolicyPin
-from flexmarl.store import decisions, inbox, report, runs
-from flexmarl.store.command_rows import IssuedCommand
+from flexmarl.store.control import decisions, inbox, runs
+from flexmarl.store.control.command_rows import IssuedCommand
+from flexmarl.store.reads import report
 
 MICRO_BATCHES_PER_STEP = 4
 OWNER = "benchmark"

@@ -21,9 +21,10 @@ from store_rows import AGENTS, BATCH, TOKENS, agents_of, checksum, rows_of
 from flexmarl.contracts.commands import Accumulate, OptimizerStep
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, Origin, SampleRef, TrainStats
-from flexmarl.store import commands, groups, micro_batches, retention, steps
-from flexmarl.store.commands import Taken
-from flexmarl.store.segments import SegmentFolder
+from flexmarl.store.control import commands
+from flexmarl.store.control.commands import Taken
+from flexmarl.store.data import groups, micro_batches, retention, steps
+from flexmarl.store.data.segments import SegmentFolder
 
 MEMBERS = 16
 """Episodes of a group; each has one turn of every agent."""

@@ -162,12 +162,12 @@ def make_rows(rng: np.random.Generator, count: int, prompt: int, response: int) 
 def forward_backward(report: harness.Report, size: str, shape: str) -> None:
     import torch
 
-    from flexmarl.contracts.specification.algorithm import Loss
+    from flexmarl.contracts.specification.losses import LOSS
     from flexmarl.contracts.specification.team import AdamW, FactoryModel
     from workers.models import architecture_of, build_model
     from workers.training.learner import Learner, Objective
 
-    source, objective = FactoryModel(size=size), Objective.of(Loss())
+    source, objective = FactoryModel(size=size), Objective.of(LOSS.options())
     count, prompt, response = SHAPES[shape]
     rows = make_rows(np.random.default_rng(0), count, prompt, response)
     model = build_model(source, ("<pad>", "<bos>", "<eos>", *(f"w{i}" for i in range(WORDS - 3))), 0)

@@ -108,15 +108,15 @@ class Packed:
 
     def gradient(self) -> "dict[str, torch.Tensor]":
         """Return the mean gradient by name."""
-        from flexmarl.contracts.specification.algorithm import Loss
+        from flexmarl.contracts.specification.losses import LOSS
         from workers.training.objective import Objective
 
-        total, stats = self.learner.gradient(self.rows, 0.0, Objective.of(Loss(type="ppo_clip")))
+        total, stats = self.learner.gradient(self.rows, 0.0, Objective.of(LOSS.options("ppo_clip")))
         return self.learner.parameters.split(total / stats.z)
 
 
 def learner_of(model: Any, precision: str, recompute: bool) -> "Learner":
-    from flexmarl.contracts.specification.algorithm import Loss
+    from flexmarl.contracts.specification.losses import LOSS
     from flexmarl.contracts.specification.team import AdamW
     from workers.models.architecture import parse_architecture
     from workers.training.learner import Learner
@@ -124,7 +124,7 @@ def learner_of(model: Any, precision: str, recompute: bool) -> "Learner":
 
     tied = model.config.tie_word_embeddings
     weights = {name: tensor for name, tensor in model.state_dict().items() if not (tied and name == "lm_head.weight")}
-    architecture, objective = parse_architecture(model.config.to_dict()), Objective.of(Loss(type="ppo_clip"))
+    architecture, objective = parse_architecture(model.config.to_dict()), Objective.of(LOSS.options("ppo_clip"))
     return Learner(weights, architecture, objective, AdamW(), precision, recompute=recompute)
 
 

@@ -20,9 +20,11 @@ from flexmarl.contracts.status import RunStatus
 from flexmarl.contracts.wire import EpisodeStatus, Origin
 from flexmarl.launcher.home import Home
 from flexmarl.launcher.postgres import EmbeddedPostgres
-from flexmarl.store import episodes, runs, schema
-from flexmarl.store.episodes import EpisodeFilter, Ordering
-from flexmarl.store.groups import EpisodeRow, _insert_episodes
+from flexmarl.store import schema
+from flexmarl.store.control import runs
+from flexmarl.store.data.groups import EpisodeRow, _insert_episodes
+from flexmarl.store.reads import episodes
+from flexmarl.store.reads.episodes import EpisodeFilter, Ordering
 
 RUN, OTHER, MEMBERS = 1, 2, 8
 

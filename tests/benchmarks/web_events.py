@@ -9,8 +9,8 @@ from flexmarl.contracts.status import RunReason
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.driver.pages import Pages
 from flexmarl.controlplane.runs.models import Run
-from flexmarl.store import decisions, runs
-from flexmarl.store.decisions import LogEntry, StoredDecision
+from flexmarl.store.control import decisions, runs
+from flexmarl.store.control.decisions import LogEntry, StoredDecision
 
 
 class Committer:

@@ -11,8 +11,8 @@ from flexmarl.controlplane.accounts.queries import actor_of_user
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs import actions, queries
 from flexmarl.controlplane.runs.driver.pages import Pages
-from flexmarl.store import decisions, runs
-from flexmarl.store.decisions import LogEntry, NoteLine, StoredDecision
+from flexmarl.store.control import decisions, runs
+from flexmarl.store.control.decisions import LogEntry, NoteLine, StoredDecision
 
 STEPS, OTHERS = 4, 6
 

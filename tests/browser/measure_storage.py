@@ -8,8 +8,8 @@ if __name__ == "__main__":
     django.setup()
     from flexmarl.controlplane.common.store import store_connection
     from flexmarl.controlplane.runs.models import Run
-    from flexmarl.store import storage
-    from flexmarl.store.storage import Pass, Use
+    from flexmarl.store.reads import storage
+    from flexmarl.store.reads.storage import Pass, Use
 
     kinds = ("samples", "episodes", "events", "log", "series", "checkpoints")
     numbers = Run.objects.filter(key__in=sys.argv[1:]).values_list("no", flat=True)

@@ -18,9 +18,10 @@ from flexmarl.controlplane.accounts.queries import actor_of_user
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.experiments.plans import Draft
 from flexmarl.controlplane.runs import actions
-from flexmarl.store import decisions, nodes, partitions, runs
-from flexmarl.store.decisions import LogEntry, MetricPoint, NoteLine, StoredDecision
-from flexmarl.store.runs import RunLease
+from flexmarl.store import partitions
+from flexmarl.store.control import decisions, nodes, runs
+from flexmarl.store.control.decisions import LogEntry, MetricPoint, NoteLine, StoredDecision
+from flexmarl.store.control.runs import RunLease
 from tests.browser.seeded_decisions import decisions as decided
 from tests.browser.seeded_figures import of_agents, versions
 from tests.browser.seeded_load import load

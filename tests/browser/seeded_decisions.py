@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flexmarl.store.decisions import MetricPoint, RulingLine, _write_metrics, _write_rulings
+from flexmarl.store.control.decisions import MetricPoint, RulingLine, _write_metrics, _write_rulings
 from tests.browser.seeded_pipeline import GROUPS, STEPS
 
 REASONS = {

@@ -4,7 +4,7 @@ import hashlib
 import random
 from typing import Any
 
-from flexmarl.store.decisions import MetricPoint
+from flexmarl.store.control.decisions import MetricPoint
 
 KEPT_EVERY = 40
 

@@ -9,10 +9,10 @@ import math
 import time
 from typing import Any
 
-from flexmarl.store import intervals
-from flexmarl.store.decisions import RulingLine, _write_rulings
-from flexmarl.store.intervals import BusyInterval
-from flexmarl.store.load_reports import SLOT_S, SLOTS
+from flexmarl.store.control.decisions import RulingLine, _write_rulings
+from flexmarl.store.telemetry import intervals
+from flexmarl.store.telemetry.intervals import BusyInterval
+from flexmarl.store.telemetry.load_reports import SLOT_S, SLOTS
 
 BEFORE_S, AHEAD_S = 590, 1200
 ENGINES = 3

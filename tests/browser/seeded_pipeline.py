@@ -6,8 +6,8 @@ Moves the rows of the played cohorts into the steps that the curves tell of, and
 import json
 from typing import Any
 
-from flexmarl.store import logs
-from flexmarl.store.logs import LogLine
+from flexmarl.store.telemetry import logs
+from flexmarl.store.telemetry.logs import LogLine
 
 GROUPS = 4
 STEPS = 3

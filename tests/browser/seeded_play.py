@@ -18,11 +18,13 @@ from flexmarl.contracts.wire import (
     PolicyPin,
     SampleRef,
 )
-from flexmarl.store import commands, decisions, groups, intervals
-from flexmarl.store.command_rows import IssuedCommand
-from flexmarl.store.decisions import LogEntry, StoredDecision
-from flexmarl.store.groups import EpisodeRow, SampleRow, SettledGroup
-from flexmarl.store.runs import RunLease
+from flexmarl.store.control import commands, decisions
+from flexmarl.store.control.command_rows import IssuedCommand
+from flexmarl.store.control.decisions import LogEntry, StoredDecision
+from flexmarl.store.control.runs import RunLease
+from flexmarl.store.data import groups
+from flexmarl.store.data.groups import EpisodeRow, SampleRow, SettledGroup
+from flexmarl.store.telemetry import intervals
 
 WORDS = [
     "<pad>",

@@ -72,5 +72,5 @@ def test_a_pin_is_set_and_taken_back_and_a_fork_is_sent_with_what_it_begins_with
     assert (sent["checkpoint"], sent["take"]) == (step, "training_state")
     page.wait_for_url(lambda url: "/runs/new" not in url)
     guest.goto(f"{page.url.removeprefix(seeded.url)}/checkpoints")
-    assert "began with" in page.locator("section[aria-labelledby=ln-title]").inner_text()
+    assert "started from" in page.locator("section[aria-labelledby=ln-title]").inner_text()
     assert guest.complaints == []

@@ -20,8 +20,8 @@ import pytest
 
 from flexmarl.contracts.commands import OptimizerStep
 from flexmarl.launcher.processes import wait_until
-from flexmarl.store import steps
-from flexmarl.store.commands import Taken
+from flexmarl.store.control.commands import Taken
+from flexmarl.store.data import steps
 from flexmarl.store.errors import LeaseLost, TokenLost
 from tests.chaos.test_kill_points import TRIGGERS, halted
 from tests.chaos.test_random_kills import SPEC, assert_nothing_lost_or_repeated

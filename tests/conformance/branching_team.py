@@ -11,8 +11,8 @@ from flexmarl.contracts.commands import GroupOrder, PlayGroups
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.wire import Origin, PolicyPin
-from flexmarl.store.commands import Taken
-from flexmarl.store.groups import SettledGroup
+from flexmarl.store.control.commands import Taken
+from flexmarl.store.data.groups import SettledGroup
 from workers.external_access import ExternalAccess
 from workers.models import tokenizer_json
 from workers.rollout.engines.wire import Choice
@@ -56,7 +56,8 @@ class Team:
 
 
 def branching_spec(game: Mapping[str, Any], roles: tuple[str, ...], members: int = 4, **changes: Any) -> ExperimentSpec:
-    sampling = {"branch_controller": "at_grpo_tree", **changes.pop("sampling", {})}
+    controller = {"type": "at_grpo_tree", **changes.pop("controller", {})}
+    sampling = {"branch_controller": controller, **changes.pop("sampling", {})}
     algorithm = {"group_key": "agent_turn", **changes.pop("algorithm", {})}
     batch = {"episodes_per_task": members, **changes.pop("batch", {})}
     document = {

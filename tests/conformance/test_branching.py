@@ -14,15 +14,17 @@ from flexmarl.algorithms.rewards import answer_rewards
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.specification.advantages import ADVANTAGE
 from flexmarl.contracts.wire import EpisodeStatus, Origin
-from flexmarl.store.groups import SampleRow, SettledGroup
+from flexmarl.store.data.groups import SampleRow, SettledGroup
 from tests.conformance.branching_team import Table, Team, branching_spec, play_groups, playing_of, settled
 from workers.rollout.environments import family_of
 from workers.rollout.environments.base import Ask, Outcome, Reply
 
+pytestmark = pytest.mark.slow
+
 MEMBERS = 4
 NAMES = ("speaker", "listener")
 SMALL = {"type": "reference_game", "attributes": 1, "values": 2, "symbols": 2, "message_length": 1}
-PLAYED_OUT = {"branch_score": "played_out"}
+PLAYED_OUT = {"score": "played_out"}
 SUMS = ("planner", "solver", "verifier")
 
 
@@ -66,14 +68,14 @@ async def test_all_members_answer_every_turn_from_the_same_state_and_the_best_an
 
 
 async def test_the_first_members_answer_carries_it_on_where_that_is_asked():
-    spec = branching_spec({"type": "arithmetic"}, SUMS, MEMBERS, sampling={"branch_carry": "first"})
+    spec = branching_spec({"type": "arithmetic"}, SUMS, MEMBERS, controller={"carry": "first"})
     group = await settled(playing_of(spec, Team()), 3)
     assert {member for _, _, member in carried(group)} == {0}
 
 
 async def test_an_answer_is_scored_by_playing_on_and_what_is_said_there_is_nobodys_row():
     team = Team()
-    group = await settled(playing_of(branching_spec(SMALL, NAMES, MEMBERS, sampling=PLAYED_OUT), team), 0)
+    group = await settled(playing_of(branching_spec(SMALL, NAMES, MEMBERS, controller=PLAYED_OUT), team), 0)
     rows = rows_of(group)
     assert {key: len(own) for key, own in rows.items()} == {("speaker", 0): MEMBERS, ("listener", 0): MEMBERS}
     assert team.asked == {"speaker": MEMBERS, "listener": 2 * MEMBERS}
@@ -82,7 +84,7 @@ async def test_an_answer_is_scored_by_playing_on_and_what_is_said_there_is_nobod
 
 
 async def test_evaluations_and_other_groups_do_not_branch():
-    spec = branching_spec(SMALL, NAMES, MEMBERS, sampling=PLAYED_OUT)
+    spec = branching_spec(SMALL, NAMES, MEMBERS, controller=PLAYED_OUT)
     group = await settled(playing_of(spec, Team(), origin=Origin.EVAL), 0)
     assert carried(group) == []
     assert len({row.prompt for row in rows_of(group)["listener", 0]}) > 1
@@ -147,7 +149,7 @@ class AdditiveEpisode:
 @pytest.mark.parametrize("joint", ["cross", "aligned"])
 async def test_crossed_answers_are_rid_of_what_their_partners_said(joint: str):
     """MAGRPO: with additive rewards an answer's advantage is exactly its own worth less the mean of its peers'."""
-    spec = branching_spec({"type": "kitchen"}, Additive.roles, MEMBERS, sampling={"branch_joint": joint})
+    spec = branching_spec({"type": "kitchen"}, Additive.roles, MEMBERS, controller={"joint": joint})
     family = Additive(family_of(spec.environment).vocabulary()[3:8])
     playing = playing_of(spec, Team(), stage=family)
     own = []
@@ -177,7 +179,7 @@ class Enumerated:
     def __init__(self, seed: int) -> None:
         made = torch.Generator().manual_seed(seed)
         self.logits = {name: torch.randn(2, 2, generator=made, dtype=torch.float64) for name in NAMES}
-        spec = branching_spec(SMALL, NAMES, MEMBERS, sampling=PLAYED_OUT)
+        spec = branching_spec(SMALL, NAMES, MEMBERS, controller=PLAYED_OUT)
         game = playing_of(spec, Team()).context.stage
         assert not isinstance(game, type)
         self.meant, self.symbols = game.attributes[0], game.symbols
@@ -260,7 +262,7 @@ def distance(found: torch.Tensor, truth: torch.Tensor) -> float:
 def test_the_gradient_is_the_enumerated_one_of_the_states_it_meets(carry: str):
     """A plain draw that carries on gives the policy's own gradient; the best one that of the states it leads to."""
     tables = Enumerated(6)
-    spec = branching_spec(SMALL, NAMES, MEMBERS, sampling={**PLAYED_OUT, "branch_carry": carry})
+    spec = branching_spec(SMALL, NAMES, MEMBERS, controller={**PLAYED_OUT, "carry": carry})
     playing = playing_of(spec, Team())
     object.__setattr__(playing.context, "client", tables.team(playing))
     groups = play_groups(playing, range(3000))
@@ -279,7 +281,7 @@ def test_it_trains_the_reference_game(seed: int):
     for name in NAMES:
         tables.logits[name] *= 0.3
     tables.logits["speaker"] += 0.7 * torch.eye(2, dtype=torch.float64)  # else both may share a name for good
-    spec = branching_spec(SMALL, NAMES, MEMBERS, sampling=PLAYED_OUT)
+    spec = branching_spec(SMALL, NAMES, MEMBERS, controller=PLAYED_OUT)
     for step in range(40):
         playing = playing_of(spec, Team(), seed=seed)
         object.__setattr__(playing.context, "client", tables.team(playing))
@@ -321,9 +323,9 @@ def test_what_speaks_of_episodes_of_ones_own_is_refused(name: str):
 
 
 @pytest.mark.parametrize(
-    ("game", "roles", "sampling", "pointer", "code", "says"),
+    ("game", "roles", "controller", "pointer", "code", "says"),
     [
-        (SMALL, NAMES, {}, "/sampling/branch_score", "needs_turn_rewards", "arithmetic, kitchen"),
+        (SMALL, NAMES, {}, "/sampling/branch_controller/score", "needs_turn_rewards", "arithmetic, kitchen"),
         (
             {"type": "pettingzoo", "game": "rps"},
             ("player_0", "player_1"),
@@ -335,15 +337,15 @@ def test_what_speaks_of_episodes_of_ones_own_is_refused(name: str):
         (
             {"type": "arithmetic"},
             SUMS,
-            {"branch_joint": "cross"},
-            "/sampling/branch_joint",
+            {"joint": "cross"},
+            "/sampling/branch_controller/joint",
             "nothing_to_cross",
             "aligned",
         ),
         (
             {"type": "kitchen", "cooks": 5, "turns": 32},
             tuple(f"cook_{n}" for n in range(1, 6)),
-            {"branch_joint": "cross"},
+            {"joint": "cross"},
             "/batch/episodes_per_task",
             "out_of_range",
             "Set 5",
@@ -351,18 +353,18 @@ def test_what_speaks_of_episodes_of_ones_own_is_refused(name: str):
         (
             {"type": "arithmetic"},
             SUMS,
-            {"branch_controller": "none", "branch_carry": "first"},
-            "/sampling/branch_carry",
+            {"type": "none", "carry": "first"},
+            "/sampling/branch_controller/carry",
             "not_read",
-            "best",
+            "at_grpo_tree",
         ),
     ],
 )
 def test_what_cannot_branch_is_refused(
-    game: dict, roles: tuple[str, ...], sampling: dict, pointer: str, code: str, says: str
+    game: dict, roles: tuple[str, ...], controller: dict, pointer: str, code: str, says: str
 ):
     with pytest.raises(SpecProblems) as refused:
-        branching_spec(game, roles, 8, sampling=sampling)
+        branching_spec(game, roles, 8, controller=controller)
     found = {problem.pointer: problem for problem in refused.value.problems}
     assert found[pointer].code == code
     assert says in found[pointer].hint

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from flexmarl.contracts.wire import EVALUATION_DRAWS, Origin
-from flexmarl.controlplane.telemetry.advisor import Facts, Severity, advise
-from flexmarl.store.signs import ENDS, SeriesEnds
+from flexmarl.controlplane.telemetry.advisor.rules import Facts, Severity, advise
+from flexmarl.store.reads.advisor_inputs import ENDS, SeriesEnds
 from tests.support.local_training import LocalTraining, learn
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -25,6 +25,8 @@ from tests.conformance.played_elsewhere import Elsewhere
 from workers.rollout.environments import family_of
 from workers.rollout.isolation import Troupe
 
+pytestmark = pytest.mark.slow
+
 COOKS = [Kitchen(), Kitchen(cooks=3), Kitchen(cooks=4, turns=16)]
 DEFAULTS: list[EnvironmentSpec] = [ReferenceGame(), HotCold(), Arithmetic(), *COOKS]
 KNOBS: list[EnvironmentSpec] = [

@@ -6,12 +6,21 @@ from pathlib import Path
 import pytest
 
 from flexmarl.controlplane.common.store import StoreConnection, store_connection
-from flexmarl.controlplane.telemetry import advice, queries
-from flexmarl.controlplane.telemetry.advisor import RULES, THRESHOLDS, Facts, Severity, Verdict, advise, verdict_of
-from flexmarl.controlplane.telemetry.bubble import Cause
-from flexmarl.controlplane.telemetry.limits import LITTLE
-from flexmarl.store.decisions import MetricPoint, _write_metrics
-from flexmarl.store.signs import OpenWork, SeriesEnds
+from flexmarl.controlplane.telemetry import queries
+from flexmarl.controlplane.telemetry.advisor import advice
+from flexmarl.controlplane.telemetry.advisor.limits import LITTLE
+from flexmarl.controlplane.telemetry.advisor.rules import (
+    RULES,
+    THRESHOLDS,
+    Facts,
+    Severity,
+    Verdict,
+    advise,
+    verdict_of,
+)
+from flexmarl.controlplane.telemetry.timeline.bubble import Cause
+from flexmarl.store.control.decisions import MetricPoint, _write_metrics
+from flexmarl.store.reads.advisor_inputs import OpenWork, SeriesEnds
 
 NOW = 10_000.0
 

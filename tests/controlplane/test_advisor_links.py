@@ -8,11 +8,11 @@ from django.test import Client
 
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.controlplane.telemetry import advice
-from flexmarl.controlplane.telemetry.advisor import RULES, Facts
-from flexmarl.store.decisions import MetricPoint, _write_metrics
-from flexmarl.store.intervals import BusyInterval, put
-from flexmarl.store.signs import SeriesEnds
+from flexmarl.controlplane.telemetry.advisor import advice
+from flexmarl.controlplane.telemetry.advisor.rules import RULES, Facts
+from flexmarl.store.control.decisions import MetricPoint, _write_metrics
+from flexmarl.store.reads.advisor_inputs import SeriesEnds
+from flexmarl.store.telemetry.intervals import BusyInterval, put
 from tests.support.markup import markup
 from tests.support.played import play
 

@@ -13,8 +13,8 @@ from flexmarl.controlplane.accounts.choices import ProjectRole
 from flexmarl.controlplane.accounts.queries import actor_of_user
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs import actions, queries
-from flexmarl.store import attempts
-from flexmarl.store.attempts import BegunAttempt, EndedAttempt, VerbOutcome
+from flexmarl.store.control import attempts
+from flexmarl.store.control.attempts import BegunAttempt, EndedAttempt, VerbOutcome
 from tests.support.controlplane import set_state
 from tests.support.markup import markup
 from tests.support.statements import at_most

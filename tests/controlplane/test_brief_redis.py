@@ -15,6 +15,8 @@ from flexmarl.controlplane.common import brief_redis, live
 from flexmarl.controlplane.common.brief_redis import Breaker, BriefCache, client_of, limits, limits_of_layers
 from workers.broker import PromptBroker
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def mute(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from flexmarl.controlplane.telemetry import bubble as bubbles
-from flexmarl.controlplane.telemetry.bubble import Cause
-from flexmarl.controlplane.telemetry.spans import cut, length, merged
-from flexmarl.controlplane.telemetry.windows import Window
-from flexmarl.store.activity import CommandSpan, LeaseSpan
-from flexmarl.store.intervals import DeviceInterval
+from flexmarl.controlplane.telemetry.timeline import bubble as bubbles
+from flexmarl.controlplane.telemetry.timeline.bubble import Cause
+from flexmarl.controlplane.telemetry.timeline.spans import cut, length, merged
+from flexmarl.controlplane.telemetry.timeline.windows import Window
+from flexmarl.store.reads.activity import CommandSpan, LeaseSpan
+from flexmarl.store.telemetry.intervals import DeviceInterval
 from tests.support.played import play
 
 ENGINE, SECOND, TRAINER = 1, 2, 3

@@ -9,7 +9,8 @@ from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.models import AuditEntry
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
-from flexmarl.store import checkpoint_rows, lineage
+from flexmarl.store.control import checkpoint_rows
+from flexmarl.store.data import lineage
 from tests.support.controlplane import SPEC, set_state
 
 pytestmark = pytest.mark.django_db

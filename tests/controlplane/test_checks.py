@@ -11,8 +11,8 @@ from flexmarl.controlplane.common.leased_work import MOST_TAKES, Holder, Stopped
 from flexmarl.controlplane.common.models import WorkState
 from flexmarl.controlplane.common.store import database_url, store_connection
 from flexmarl.controlplane.runs.models import ConsistencyCheck
-from flexmarl.controlplane.telemetry import checking
-from flexmarl.store import report_sql
+from flexmarl.controlplane.telemetry.checks import checking
+from flexmarl.store.reads import report_sql
 from tests.support.controlplane import key
 from tests.support.markup import markup
 from tests.support.played import play

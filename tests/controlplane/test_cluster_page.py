@@ -6,9 +6,9 @@ import pytest
 
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.store import nodes, process_heartbeats
-from flexmarl.store.nodes import DeviceFacts, NodeFacts
-from flexmarl.store.process_heartbeats import ProcessFacts
+from flexmarl.store.control import nodes, process_heartbeats
+from flexmarl.store.control.nodes import DeviceFacts, NodeFacts
+from flexmarl.store.control.process_heartbeats import ProcessFacts
 from tests.controlplane.test_queue import ask, hold
 from tests.support.markup import markup
 from tests.support.statements import at_most

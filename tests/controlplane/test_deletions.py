@@ -9,9 +9,10 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.management.commands.drive import database_url
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.runs.retention import Janitor
-from flexmarl.store import deletions, lineage
 from flexmarl.store.connection import connect
-from flexmarl.store.segments import SegmentFolder
+from flexmarl.store.control import deletions
+from flexmarl.store.data import lineage
+from flexmarl.store.data.segments import SegmentFolder
 from tests.support.controlplane import set_state
 
 pytestmark = [pytest.mark.services, pytest.mark.django_db(transaction=True)]

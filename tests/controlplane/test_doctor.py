@@ -13,8 +13,8 @@ from django.core.management import call_command
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.inventory import doctor
 from flexmarl.controlplane.inventory.doctor import Finding, Level
-from flexmarl.store import process_heartbeats
-from flexmarl.store.process_heartbeats import ProcessFacts
+from flexmarl.store.control import process_heartbeats
+from flexmarl.store.control.process_heartbeats import ProcessFacts
 from tests.conftest import Services
 
 pytestmark = pytest.mark.django_db
@@ -66,13 +66,13 @@ def test_a_disk_that_takes_no_file_is_a_finding(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(doctor, "_sync_seconds", full)
     found = worst(list(doctor.disk(tmp_path)))
-    assert (found.level, found.text) == (Level.ERROR, f"{tmp_path} takes no file: No space left on device")
+    assert (found.level, found.text) == (Level.ERROR, f"{tmp_path} cannot be written: No space left on device")
 
 
 def test_a_process_with_a_wrong_setting_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "up.json").write_text(json.dumps({"refused": {"node": "FLEXMARL_CPU_SHARES is 'many'"}}))
     (found,) = doctor.refused_processes(tmp_path)
-    assert (found.level, found.text) == (Level.ERROR, "The process node does not run")
+    assert (found.level, found.text) == (Level.ERROR, "The process node is not running")
     assert "FLEXMARL_CPU_SHARES is 'many'. Correct the setting" in found.advice
     (tmp_path / "up.json").write_bytes(bytes(20))
     assert not list(doctor.refused_processes(tmp_path))

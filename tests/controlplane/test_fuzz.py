@@ -10,7 +10,7 @@ from flexmarl.controlplane.api import urlpatterns
 from tests.support.controlplane import SPEC, key
 from tests.support.played import play
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
 TEXTS = ["\x00", "a\x00b", "9" * 40, "-1", "NaN", "Infinity", "1e400", "%", "💥" * 300, "'", "..", "", " ", "\ud800"]
 VALUES = [*TEXTS, None, True, -1, 2**70, 1.5, [], [None], {}, {"a": {"b": [1]}}, {"\x00": "\x00"}]

@@ -14,10 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.inventory import machine
-from flexmarl.controlplane.telemetry import probes, readiness
+from flexmarl.controlplane.telemetry.health import probes, readiness
 from flexmarl.host import disk
-from flexmarl.store import process_heartbeats
-from flexmarl.store.process_heartbeats import ProcessFacts
+from flexmarl.store.control import process_heartbeats
+from flexmarl.store.control.process_heartbeats import ProcessFacts
 from tests.support.controlplane import set_state
 from tests.support.markup import markup
 from tests.support.played import play

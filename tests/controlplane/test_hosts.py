@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.store import nodes
-from flexmarl.store.nodes import DeviceFacts, NodeFacts
+from flexmarl.store.control import nodes
+from flexmarl.store.control.nodes import DeviceFacts, NodeFacts
 from tests.support.controlplane import SPEC, key
 
 pytestmark = pytest.mark.django_db

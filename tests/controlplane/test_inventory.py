@@ -9,8 +9,8 @@ from flexmarl.controlplane.common.models import AuditEntry
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.inventory import doctor, queries
 from flexmarl.controlplane.inventory.doctor import Level
-from flexmarl.store import nodes
-from flexmarl.store.nodes import DeviceFacts, NodeFacts
+from flexmarl.store.control import nodes
+from flexmarl.store.control.nodes import DeviceFacts, NodeFacts
 
 pytestmark = pytest.mark.django_db
 

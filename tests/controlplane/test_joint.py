@@ -6,11 +6,11 @@ from flexmarl.contracts.commands import ROUTES, GroupOrder, PlayGroups, WriteChe
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.wire import Origin, PolicyPin
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.controlplane.telemetry import cohorts
-from flexmarl.controlplane.telemetry.cohorts import CohortState, state_of, waits_for
+from flexmarl.controlplane.telemetry.flow import cohorts
+from flexmarl.controlplane.telemetry.flow.cohorts import CohortState, state_of, waits_for
 from flexmarl.orchestrator.reasons import _REASONS
-from flexmarl.store.cohort_rows import CohortBatches, CohortGroups
-from flexmarl.store.decisions import RulingLine, _write_rulings
+from flexmarl.store.control.decisions import RulingLine, _write_rulings
+from flexmarl.store.reads.cohort_rows import CohortBatches, CohortGroups
 from tests.support.controlplane import SEATS, set_state
 from tests.support.played import play
 from tests.support.statements import at_most

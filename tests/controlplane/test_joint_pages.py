@@ -5,9 +5,9 @@ import pytest
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.telemetry import queries
-from flexmarl.controlplane.telemetry.cohorts import CohortState
-from flexmarl.store.decisions import RulingLine, _write_rulings
-from flexmarl.store.transitions import KINDS
+from flexmarl.controlplane.telemetry.flow.cohorts import CohortState
+from flexmarl.store.control.decisions import RulingLine, _write_rulings
+from flexmarl.store.reads.transitions import KINDS
 from tests.support.controlplane import SEATS, read
 from tests.support.played import play, remember_check
 from tests.support.statements import at_most

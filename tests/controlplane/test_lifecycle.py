@@ -15,8 +15,8 @@ from flexmarl.controlplane.runs import actions, queries
 from flexmarl.controlplane.runs.models import Operation
 from flexmarl.controlplane.runs.verbs import VerbOptions
 from flexmarl.controlplane.telemetry import queries as telemetry
-from flexmarl.store import attempts, inbox
-from flexmarl.store.attempts import BegunAttempt, EndedAttempt, VerbOutcome
+from flexmarl.store.control import attempts, inbox
+from flexmarl.store.control.attempts import BegunAttempt, EndedAttempt, VerbOutcome
 from tests.support.controlplane import set_state
 
 pytestmark = pytest.mark.django_db

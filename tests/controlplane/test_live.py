@@ -20,10 +20,10 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.inventory import actions as inventory_actions
 from flexmarl.controlplane.runs import actions, queries
 from flexmarl.controlplane.runs.driver.pages import Pages
-from flexmarl.controlplane.telemetry import consumers
-from flexmarl.store import decisions, inbox, nodes, runs
-from flexmarl.store.decisions import LogEntry, StoredDecision
-from flexmarl.store.nodes import DeviceFacts, NodeFacts
+from flexmarl.controlplane.telemetry.live import consumers
+from flexmarl.store.control import decisions, inbox, nodes, runs
+from flexmarl.store.control.decisions import LogEntry, StoredDecision
+from flexmarl.store.control.nodes import DeviceFacts, NodeFacts
 
 pytestmark = pytest.mark.django_db(transaction=True)
 QUIET_S = 0.2

@@ -7,10 +7,11 @@ import pytest
 from flexmarl.contracts.commands import LoadWeights
 from flexmarl.contracts.events import DeviceUse, TurnsAsked
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.store import engines as registry
-from flexmarl.store import intervals, runs
-from flexmarl.store.intervals import BusyInterval
-from flexmarl.store.load_reports import AskedReport, EngineLoad, OpenTurn, put_asked, put_engines
+from flexmarl.store.control import engines as registry
+from flexmarl.store.control import runs
+from flexmarl.store.telemetry import intervals
+from flexmarl.store.telemetry.intervals import BusyInterval
+from flexmarl.store.telemetry.load_reports import AskedReport, EngineLoad, OpenTurn, put_asked, put_engines
 from tests.controlplane.test_joint import read, refused
 from tests.support.controlplane import SEATS
 from tests.support.statements import at_most

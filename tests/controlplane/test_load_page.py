@@ -79,7 +79,7 @@ def test_an_engine_that_was_lost_says_why(browser, run) -> None:
         [run.no, f'{{"lease_id": {lease_id}, "reason": "the child ended with code -9"}}'],
     )
     text = read(browser, run, "parts/load")
-    assert "lost 1 life" in text
+    assert "lost 1 incarnation" in text
     assert "the child ended with code -9" in text
 
 

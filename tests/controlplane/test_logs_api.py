@@ -9,9 +9,10 @@ from asgiref.sync import async_to_sync
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.accounts.callers import Caller
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.controlplane.telemetry import logbook, queries
-from flexmarl.store import logs
-from flexmarl.store.logs import LogFilter, LogLine
+from flexmarl.controlplane.telemetry import queries
+from flexmarl.controlplane.telemetry.live import logbook
+from flexmarl.store.telemetry import logs
+from flexmarl.store.telemetry.logs import LogFilter, LogLine
 from tests.support.played import play
 
 pytestmark = pytest.mark.django_db

@@ -6,7 +6,7 @@ import pytest
 
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.store.decisions import MetricPoint, _write_metrics
+from flexmarl.store.control.decisions import MetricPoint, _write_metrics
 from tests.support.controlplane import set_state
 from tests.support.played import play
 

@@ -15,7 +15,7 @@ from flexmarl.controlplane.accounts.models import Membership, Project
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs import origin_grants
 from flexmarl.controlplane.runs.models import Run
-from flexmarl.store import lineage
+from flexmarl.store.data import lineage
 from flexmarl.store.errors import Refused
 from flexmarl.store.server_paths import without_paths
 from tests.controlplane.test_checkpoints import keep
@@ -128,7 +128,7 @@ def test_what_a_checkpoint_is_of_is_never_the_submitter_s_word(api, theirs) -> N
         (lambda run: beginning(run.key, policy="judge"), "/policies/speaker/model/policy", "listener, speaker"),
         (lambda run: beginning(run.key, "4"), "/policies/speaker/model/step", "Write it like 300"),
         (lambda run: beginning(17), "/policies/speaker/model/run", "Write"),
-        (lambda run: beginning("a b"), "/policies/speaker/model/run", "Name the key"),
+        (lambda run: beginning("a b"), "/policies/speaker/model/run", "Use the key or id"),
         (lambda run: beginning(run.key, more=1), "/policies/speaker/model/more", ""),
     ],
 )
@@ -274,7 +274,7 @@ def test_a_right_that_was_lost_keeps_the_run_from_starting(borrowed) -> None:
     member(both).delete()
     refused = send(client, f"runs/{run.id}/actions/start", {})
     assert refused.status_code == 403, refused.content
-    assert "may not read the run" in refused.json()["detail"]
+    assert "can no longer read the run" in refused.json()["detail"]
 
 
 def test_a_right_that_is_lost_after_the_start_keeps_the_bytes_from_being_read(borrowed) -> None:

@@ -13,13 +13,15 @@ from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.simulations import executing
-from flexmarl.store import attempts, intervals, logs, nodes, runs, storage
-from flexmarl.store.attempts import BegunAttempt
-from flexmarl.store.decisions import MetricPoint, RulingLine, _write_metrics, _write_rulings
-from flexmarl.store.intervals import BusyInterval
-from flexmarl.store.logs import LogLine
-from flexmarl.store.nodes import DeviceFacts, NodeFacts
-from flexmarl.store.storage import Pass, Use
+from flexmarl.store.control import attempts, nodes, runs
+from flexmarl.store.control.attempts import BegunAttempt
+from flexmarl.store.control.decisions import MetricPoint, RulingLine, _write_metrics, _write_rulings
+from flexmarl.store.control.nodes import DeviceFacts, NodeFacts
+from flexmarl.store.reads import storage
+from flexmarl.store.reads.storage import Pass, Use
+from flexmarl.store.telemetry import intervals, logs
+from flexmarl.store.telemetry.intervals import BusyInterval
+from flexmarl.store.telemetry.logs import LogLine
 from tests.controlplane.test_checkpoints import keep
 from tests.controlplane.test_load import served
 from tests.controlplane.test_predictions import SMALL, here

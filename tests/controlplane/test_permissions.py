@@ -33,8 +33,8 @@ from flexmarl.controlplane.runs.models import Run, SavedView
 from flexmarl.controlplane.simulations.actions import create_comparison
 from flexmarl.controlplane.simulations.models import Simulation
 from flexmarl.controlplane.simulations.requests import Comparison
-from flexmarl.controlplane.telemetry import checks
-from flexmarl.controlplane.telemetry.topics import sequence_of
+from flexmarl.controlplane.telemetry.checks import checks
+from flexmarl.controlplane.telemetry.live.topics import sequence_of
 from tests.support.controlplane import SPEC, key, make_person, set_state
 from tests.support.permissions import (
     API,
@@ -53,7 +53,7 @@ from tests.support.permissions import (
 from tests.support.played import play
 from webui.urls import urlpatterns as pages
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
 SIGNING = {"sign_in", "sign_out"}
 POSTED = {"new_run_text"}

@@ -3,10 +3,10 @@
 import pytest
 
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.controlplane.telemetry.limits import limit_words
-from flexmarl.controlplane.telemetry.pipeline import _place
-from flexmarl.store.activity import CommandSpan
-from flexmarl.store.pipeline import Slice
+from flexmarl.controlplane.telemetry.advisor.limits import limit_words
+from flexmarl.controlplane.telemetry.flow.pipeline import _place
+from flexmarl.store.reads.activity import CommandSpan
+from flexmarl.store.reads.pipeline import Slice
 from tests.support.played import play
 from tests.support.statements import at_most
 

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import pytest
 from django.core.cache import cache
 
-from flexmarl.controlplane.telemetry import pools
-from flexmarl.store import pool_load
+from flexmarl.controlplane.telemetry.hardware import pools
+from flexmarl.store.reads import pool_load
 
 NOW = datetime(2026, 6, 10, 12, 30, tzinfo=UTC)  # a Wednesday
 

@@ -12,8 +12,8 @@ from flexmarl.controlplane.inventory.models import Pool
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.simulator.prediction.fitting import RunPace, environment_key, model_key
 from flexmarl.simulator.prediction.predicting import predict
-from flexmarl.store import intervals
-from flexmarl.store.nodes import DeviceFacts, NodeFacts, register_node
+from flexmarl.store.control.nodes import DeviceFacts, NodeFacts, register_node
+from flexmarl.store.telemetry import intervals
 from tests.support.controlplane import SPEC, key, set_state
 
 pytestmark = pytest.mark.django_db

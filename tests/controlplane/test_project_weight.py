@@ -6,7 +6,7 @@ from flexmarl.controlplane.accounts.choices import ProjectRole
 from flexmarl.controlplane.common.models import AuditEntry
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.pool_look import look
-from flexmarl.store import pool_rules
+from flexmarl.store.control import pool_rules
 
 pytestmark = pytest.mark.django_db
 API = "/api/v1"

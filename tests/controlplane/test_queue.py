@@ -7,9 +7,9 @@ from flexmarl.contracts.events import DeviceUse, PoolsChanged
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.models import AuditEntry
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.store import inbox, leases, nodes
-from flexmarl.store.nodes import DeviceFacts, NodeFacts
-from flexmarl.store.runs import RunLease
+from flexmarl.store.control import inbox, leases, nodes
+from flexmarl.store.control.nodes import DeviceFacts, NodeFacts
+from flexmarl.store.control.runs import RunLease
 from tests.support.controlplane import SPEC, key
 from tests.support.markup import markup
 

@@ -13,9 +13,11 @@ from rest_framework.test import APIClient
 from flexmarl.controlplane.accounts import actions
 from flexmarl.controlplane.accounts.queries import actor_of_user
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.store import nodes
-from flexmarl.store.nodes import DeviceFacts, NodeFacts
+from flexmarl.store.control import nodes
+from flexmarl.store.control.nodes import DeviceFacts, NodeFacts
 from tests.support.controlplane import make_person
+
+pytestmark = pytest.mark.slow
 
 PARALLEL = 20
 API = "/api/v1"

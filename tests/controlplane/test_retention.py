@@ -12,10 +12,11 @@ from flexmarl.controlplane.common.store import database_url, store_connection
 from flexmarl.controlplane.runs import limits
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.runs.retention import Janitor
-from flexmarl.store import logs, storage
 from flexmarl.store.connection import connect
-from flexmarl.store.logs import LogLine
-from flexmarl.store.segments import SegmentFolder
+from flexmarl.store.data.segments import SegmentFolder
+from flexmarl.store.reads import storage
+from flexmarl.store.telemetry import logs
+from flexmarl.store.telemetry.logs import LogLine
 
 pytestmark = [pytest.mark.services, pytest.mark.django_db(transaction=True)]
 
@@ -68,7 +69,7 @@ def test_the_command_retires_by_age_and_by_name(ended, settings):
 def test_the_command_refuses_what_it_cannot_do(ended):
     for arguments, text in (
         (["none-such"], "no run none-such"),
-        ([], "give either runs"),
+        ([], "use either runs"),
         (["--days", "-1"], "from 0"),
     ):
         with pytest.raises(CommandError, match=text):

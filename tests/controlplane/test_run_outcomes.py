@@ -12,9 +12,10 @@ from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.status import RunReason, RunStatus
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
-from flexmarl.store import leases, lineage, nodes
-from flexmarl.store.nodes import DeviceFacts, NodeFacts
-from flexmarl.store.runs import RunLease
+from flexmarl.store.control import leases, nodes
+from flexmarl.store.control.nodes import DeviceFacts, NodeFacts
+from flexmarl.store.control.runs import RunLease
+from flexmarl.store.data import lineage
 from tests.support.controlplane import set_state
 from tests.support.markup import markup
 

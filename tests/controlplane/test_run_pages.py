@@ -9,7 +9,7 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.configuration import config_diff
 from flexmarl.controlplane.runs.queries import attempts
 from flexmarl.controlplane.telemetry import queries as telemetry
-from flexmarl.store.decisions import MetricPoint, _write_metrics
+from flexmarl.store.control.decisions import MetricPoint, _write_metrics
 from tests.support.markup import markup
 from tests.support.played import play
 from tests.support.statements import at_most

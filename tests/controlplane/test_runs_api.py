@@ -8,7 +8,7 @@ from django.test import Client
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Operation, Run, RunState
-from flexmarl.store import inbox
+from flexmarl.store.control import inbox
 from tests.support.controlplane import SPEC, key, set_state
 
 pytestmark = pytest.mark.django_db

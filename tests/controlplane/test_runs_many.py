@@ -12,8 +12,8 @@ from flexmarl.controlplane.common.models import AuditEntry
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.experiments import plan_tokens
 from flexmarl.controlplane.runs.models import Operation, Run, SavedView
-from flexmarl.store import inbox
-from flexmarl.store.nodes import DeviceFacts, NodeFacts, register_node
+from flexmarl.store.control import inbox
+from flexmarl.store.control.nodes import DeviceFacts, NodeFacts, register_node
 from tests.support.controlplane import SPEC, key, set_state
 
 pytestmark = pytest.mark.django_db

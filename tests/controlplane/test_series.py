@@ -9,9 +9,9 @@ import pytest
 
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.controlplane.telemetry import ingest, series
-from flexmarl.controlplane.telemetry.definitions import DEFINITIONS, USER_PREFIX
-from flexmarl.store.decisions import MetricPoint, _write_metrics
+from flexmarl.controlplane.telemetry.charts import ingest, series
+from flexmarl.controlplane.telemetry.charts.definitions import DEFINITIONS, USER_PREFIX
+from flexmarl.store.control.decisions import MetricPoint, _write_metrics
 from tests.support.statements import at_most
 
 pytestmark = pytest.mark.django_db

@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import pytest
 
-from flexmarl.controlplane.telemetry.advisor import Facts, Verdict, advise, verdict_of
-from flexmarl.controlplane.telemetry.settled_advice import NEWEST, settled
-from flexmarl.store.signs import SeriesEnds
+from flexmarl.controlplane.telemetry.advisor.hysteresis import NEWEST, settled
+from flexmarl.controlplane.telemetry.advisor.rules import Facts, Verdict, advise, verdict_of
+from flexmarl.store.reads.advisor_inputs import SeriesEnds
 
 REWARD = [0.4] * 60
 

@@ -8,11 +8,11 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from flexmarl.contracts.resolve import layered, load_presets
+from flexmarl.controlplane.simulations.management.commands import place
+from flexmarl.controlplane.simulations.management.commands import simulate as command
 from flexmarl.simulator import simulate
 from flexmarl.simulator.reporting.checks import Finding
 from flexmarl.simulator.scenarios.library import compose, load_workloads
-from webui.management.commands import place
-from webui.management.commands import simulate as command
 
 SMALL = ["--set", "spec.batch.tasks_per_step=4", "--set", "spec.batch.episodes_per_task=2", "--steps", "2"]
 

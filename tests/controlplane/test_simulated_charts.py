@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from flexmarl.controlplane.telemetry import simulated, simulated_load, simulated_pipeline
+from flexmarl.controlplane.telemetry.simulated import device_timeline, load_series, stages
 from flexmarl.simulator.cluster.loads import EVERY_S, Loads
 from flexmarl.simulator.devices.trace import BUSY, TOLD
 from flexmarl.simulator.reporting.report import report
@@ -25,7 +25,7 @@ def drawn() -> tuple[Watch, dict[str, Any]]:
     watch = Watch.over(alone(made))
     while len(watch.cluster.log.stepped) < 3:
         assert watch.cluster.clock.play()
-    return watch, simulated.timeline(watch, 0.0, watch.cluster.log.stepped[2])
+    return watch, device_timeline.timeline(watch, 0.0, watch.cluster.log.stepped[2])
 
 
 def test_every_phase_is_one_that_charts_know(drawn: tuple[Watch, dict[str, Any]]):
@@ -84,7 +84,7 @@ def sampled() -> Loads:
 def test_the_load_of_engines_is_drawn(sampled: Loads):
     until = sampled.cluster.log.stepped[1]
     roles = {name: [name] for name in ("planner", "coder", "searcher", "writer", "critic")}
-    payload = simulated_load.load(sampled, roles, 0.0, until)
+    payload = load_series.load(sampled, roles, 0.0, until)
     assert len(payload["queues"]) >= until / payload["part_s"] - 6  # engines tell once they serve
     assert max(point["waiting"] for point in payload["queues"]) > 0  # two slots are too few
     assert 0.0 < max(point["cache_use"] for point in payload["queues"]) <= 1.0
@@ -114,7 +114,7 @@ def test_looking_changes_nothing(sampled: Loads):
 
 
 def test_the_charts_of_the_overview_draw_what_the_core_wrote(sampled: Loads):
-    series = SeriesSet(simulated_load.series(sampled.cluster.log.metrics)["series"])
+    series = SeriesSet(load_series.series(sampled.cluster.log.metrics)["series"])
     agents = [Agent(name, name, name[:1].upper(), 1) for name in series.agents("reward/agent")]
     drawn = [
         learning.team_reward(series), learning.group_signal(series), pace.step_time(series),
@@ -130,7 +130,7 @@ def test_the_charts_of_the_overview_draw_what_the_core_wrote(sampled: Loads):
 def test_the_pipeline_is_drawn(drawn: tuple[Watch, dict[str, Any]]):
     watch = drawn[0]
     spec = compose("hub", "flexmarl", {"spec": {"batch": BATCH}}).spec
-    payload = simulated_pipeline.pipeline(watch, spec, 2)
+    payload = stages.pipeline(watch, spec, 2)
     own = [[b for b in row["blocks"] if b["cohort"] == 1] for row in payload["policies"]]
     assert [len(blocks) for blocks in own] == [BATCH["tasks_per_step"]] * 5  # a group to a micro-batch
     for block in (b for blocks in own for b in blocks):

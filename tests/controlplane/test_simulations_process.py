@@ -14,6 +14,8 @@ from django.db import connection
 
 from flexmarl.controlplane.simulations.models import Simulation
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 120.0
 LONG = {

@@ -11,9 +11,9 @@ import yaml
 from django.core.management import CommandError, call_command
 
 from flexmarl.contracts.specification.mechanisms import Mechanisms
+from flexmarl.controlplane.simulations.management.commands import reproduce, search
 from flexmarl.simulator.published import Cell, Outcome, Table, load_tables
 from flexmarl.simulator.scenarios.library import compose
-from webui.management.commands import reproduce, search
 
 FILES = {
     "no_yaml.yaml": b"a: [1, 2",

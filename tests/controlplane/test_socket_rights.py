@@ -18,9 +18,9 @@ from flexmarl.controlplane.asgi import application
 from flexmarl.controlplane.common import live
 from flexmarl.controlplane.common.brief_redis import Breaker
 from flexmarl.controlplane.common.management.commands.serve import LARGEST_FRAME, Server, config_of
-from flexmarl.controlplane.telemetry import consumers, stream
+from flexmarl.controlplane.telemetry.live import consumers, stream
 from flexmarl.launcher.processes import free_port
-from flexmarl.store.heartbeat import Heartbeat
+from flexmarl.store.control.heartbeat import Heartbeat
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.asyncio]
 SOON_S = 5.0

@@ -9,8 +9,8 @@ from django.utils import timezone
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs import limits
 from flexmarl.controlplane.runs.deletions import delete
-from flexmarl.store import storage
-from flexmarl.store.storage import Pass, Use
+from flexmarl.store.reads import storage
+from flexmarl.store.reads.storage import Pass, Use
 from tests.support.controlplane import set_state
 from tests.support.markup import markup
 

@@ -4,8 +4,8 @@ import pytest
 from django.db import transaction
 
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.store import nodes
-from flexmarl.store.nodes import NodeFacts
+from flexmarl.store.control import nodes
+from flexmarl.store.control.nodes import NodeFacts
 
 
 class Undone(Exception):

@@ -12,7 +12,7 @@ from flexmarl.controlplane.accounts.actions import create_token
 from flexmarl.controlplane.accounts.models import User
 from flexmarl.controlplane.accounts.queries import actor_of_user
 from flexmarl.controlplane.common import live
-from flexmarl.controlplane.telemetry import stream
+from flexmarl.controlplane.telemetry.live import stream
 from tests.support.controlplane import set_state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.asyncio]

@@ -7,9 +7,9 @@ from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.telemetry import queries
-from flexmarl.controlplane.telemetry.timeline import coalesce, union
-from flexmarl.store.decisions import MetricPoint, _write_metrics
-from flexmarl.store.intervals import DeviceInterval
+from flexmarl.controlplane.telemetry.timeline.timeline import coalesce, union
+from flexmarl.store.control.decisions import MetricPoint, _write_metrics
+from flexmarl.store.telemetry.intervals import DeviceInterval
 from tests.support.played import STEPS, play
 from tests.support.statements import at_most
 
@@ -98,7 +98,7 @@ def test_an_unknown_trajectory_is_not_found(api, run, played, identity) -> None:
 
 def test_ids_without_a_tokenizer_are_numbers(api, run, played) -> None:
     store_connection().execute("DELETE FROM store.tokenizer WHERE run_id = %s", [run.no])
-    from flexmarl.controlplane.telemetry import decoding
+    from flexmarl.controlplane.telemetry.trajectories import decoding
 
     decoding._bodies.cache_clear()
     [turn] = get(api, run, "trajectories/1-1-1")["turns"]

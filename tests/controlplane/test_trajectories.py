@@ -115,7 +115,7 @@ def test_a_refusal_names_the_parameter(get, played, query, pointer) -> None:
 
 
 def test_facets_say_when_they_counted_only_the_newest(run, played) -> None:
-    from flexmarl.controlplane.telemetry import trajectories
+    from flexmarl.controlplane.telemetry.trajectories import trajectories
 
     few = trajectories.facets(run, bound=3)
     assert (few["counted"], few["exact"]) == (3, False)
@@ -212,7 +212,7 @@ def exported(api, run, query="") -> list[dict]:
 
 
 def test_the_export_has_every_match_whole(api, run, played, monkeypatch) -> None:
-    from flexmarl.controlplane.telemetry import exports
+    from flexmarl.controlplane.telemetry.trajectories import exports
 
     monkeypatch.setattr(exports, "BATCH", 3)
     lines = exported(api, run)

@@ -6,9 +6,9 @@ from django.test import Client
 
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.controlplane.telemetry.decoding import token_texts
-from flexmarl.controlplane.telemetry.episode_groups import MAX_WORDS, Said, aligned, difference
-from flexmarl.store.report import consistency_report
+from flexmarl.controlplane.telemetry.trajectories.decoding import token_texts
+from flexmarl.controlplane.telemetry.trajectories.episode_groups import MAX_WORDS, Said, aligned, difference
+from flexmarl.store.reads.report import consistency_report
 from tests.support.markup import markup
 from tests.support.played import play, remember_check
 from tests.support.statements import at_most

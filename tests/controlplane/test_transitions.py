@@ -14,7 +14,7 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs import actions, queries
 from flexmarl.controlplane.runs.choices import allowed_now
 from flexmarl.controlplane.runs.models import Operation, RunState
-from flexmarl.store import inbox
+from flexmarl.store.control import inbox
 from tests.support.controlplane import set_state
 
 pytestmark = pytest.mark.django_db

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from flexmarl.store.report import consistency_report
+from flexmarl.store.reads.report import consistency_report
 from tests.support.counting import assert_accounted
 from tests.support.ended import ended
 from tests.support.system import System

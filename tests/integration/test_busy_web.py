@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from flexmarl.controlplane.telemetry.probes import ANSWER_S
+from flexmarl.controlplane.telemetry.health.probes import ANSWER_S
 from tests.support.busy_web import UNLIMITED, hung, strain
 from tests.support.system import System
 

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from flexmarl.launcher.processes import wait_until
-from flexmarl.store.report import consistency_report
+from flexmarl.store.reads.report import consistency_report
 from tests.chaos.test_kill_points import TRIGGERS, halted
 from tests.support.counting import assert_accounted
 from tests.support.machine import wait_for

@@ -14,9 +14,9 @@ from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.runs.driver.replaying import replay
 from flexmarl.controlplane.runs.driver.session import RunSession
 from flexmarl.controlplane.runs.driver.turning import turns
-from flexmarl.store import grants, inbox, leases, runs
-from flexmarl.store.inbox import Waiting
-from flexmarl.store.runs import RunLease
+from flexmarl.store.control import grants, inbox, leases, runs
+from flexmarl.store.control.inbox import Waiting
+from flexmarl.store.control.runs import RunLease
 from tests.integration.test_driver_process import SPEC
 
 pytestmark = pytest.mark.services

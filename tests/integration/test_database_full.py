@@ -15,10 +15,12 @@ import pytest
 
 from flexmarl.launcher.home import Home
 from flexmarl.launcher.postgres import EmbeddedPostgres
-from flexmarl.store import commands, report, schema
-from flexmarl.store.commands import Taken
+from flexmarl.store import schema
+from flexmarl.store.control import commands
+from flexmarl.store.control.commands import Taken
+from flexmarl.store.data.groups import SettledGroup, put_groups
 from flexmarl.store.errors import StoreFull
-from flexmarl.store.groups import SettledGroup, put_groups
+from flexmarl.store.reads import report
 from tests.support.store_story import Story
 
 pytestmark = pytest.mark.services

@@ -18,9 +18,10 @@ from flexmarl.controlplane.runs.driver.loop import Driver
 from flexmarl.controlplane.runs.driver.session import RunSession
 from flexmarl.controlplane.runs.driver.turning import turns
 from flexmarl.orchestrator import Orchestrator
-from flexmarl.store import inbox, report, runs
+from flexmarl.store.control import inbox, runs
+from flexmarl.store.control.runs import RunLease
 from flexmarl.store.errors import FenceLost
-from flexmarl.store.runs import RunLease
+from flexmarl.store.reads import report
 from tests.support.scripted_workers import Pushed, ScriptedWorkers
 
 pytestmark = pytest.mark.services

@@ -11,8 +11,8 @@ from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import RunReason, RunStatus
 from flexmarl.controlplane.runs.driver import draining
 from flexmarl.controlplane.runs.driver.draining import GRACE_STEPS, MIN_GRACE_S, grace_s
-from flexmarl.store import cordons, leases, nodes
-from flexmarl.store.cordons import Drained, DrainMode
+from flexmarl.store.control import cordons, leases, nodes
+from flexmarl.store.control.cordons import Drained, DrainMode
 from tests.integration.test_driver import Bench, make_spec
 from tests.support.scripted_workers import ScriptedWorkers
 

@@ -13,7 +13,7 @@ import pytest
 
 from flexmarl.contracts.events import RunVerb, Verb
 from flexmarl.contracts.status import RunStatus
-from flexmarl.store import inbox, runs
+from flexmarl.store.control import inbox, runs
 
 pytestmark = pytest.mark.services
 

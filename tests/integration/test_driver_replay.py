@@ -12,9 +12,9 @@ from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.runs.driver.replaying import replay
 from flexmarl.controlplane.runs.driver.session import RunSession
 from flexmarl.orchestrator import Orchestrator
-from flexmarl.store import inbox
+from flexmarl.store.control import inbox
+from flexmarl.store.control.runs import RunLease
 from flexmarl.store.errors import StoreError
-from flexmarl.store.runs import RunLease
 from tests.integration.test_driver import Bench, bench, make_spec
 from tests.support import scripted_workers
 from tests.support.scripted_workers import ScriptedWorkers

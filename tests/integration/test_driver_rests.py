@@ -5,7 +5,7 @@ import pytest
 from flexmarl.contracts.events import PauseMode, Verb
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.runs.driver import loop
-from flexmarl.store import runs
+from flexmarl.store.control import runs
 from tests.integration.test_driver import Bench, bench, make_spec
 from tests.support.scripted_workers import ScriptedWorkers
 

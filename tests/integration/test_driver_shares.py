@@ -15,9 +15,9 @@ from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.runs.driver.replaying import replay
 from flexmarl.controlplane.runs.driver.session import RunSession
 from flexmarl.controlplane.runs.driver.turning import turns
-from flexmarl.store import inbox, runs
+from flexmarl.store.control import inbox, runs
+from flexmarl.store.control.runs import RunLease
 from flexmarl.store.errors import FenceLost
-from flexmarl.store.runs import RunLease
 from tests.integration.test_driver_process import SPEC, drive, environment, eventually
 
 pytestmark = pytest.mark.services

@@ -14,9 +14,9 @@ from flexmarl.controlplane.runs.driver.replaying import replay
 from flexmarl.controlplane.runs.driver.session import CoreRaised, RunSession
 from flexmarl.controlplane.runs.driver.turning import turns
 from flexmarl.orchestrator import Orchestrator
-from flexmarl.store import inbox, runs
+from flexmarl.store.control import inbox, runs
+from flexmarl.store.control.runs import RunLease
 from flexmarl.store.errors import FenceLost
-from flexmarl.store.runs import RunLease
 from tests.integration.test_driver import make_spec
 
 pytestmark = pytest.mark.services

@@ -6,7 +6,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from flexmarl.store.report import consistency_report
+from flexmarl.store.reads.report import consistency_report
 from tests.support.chat_endpoint import ChatEndpoint, allowed_words
 from tests.support.counting import assert_accounted
 from tests.support.system import System

@@ -10,9 +10,10 @@ import psycopg
 import pytest
 
 from flexmarl.launcher.processes import wait_until
-from flexmarl.store import process_heartbeats, schema
-from flexmarl.store.heartbeat import Heartbeat
-from flexmarl.store.process_heartbeats import FORGOTTEN_S, SILENT_S, ProcessFacts
+from flexmarl.store import schema
+from flexmarl.store.control import process_heartbeats
+from flexmarl.store.control.heartbeat import Heartbeat
+from flexmarl.store.control.process_heartbeats import FORGOTTEN_S, SILENT_S, ProcessFacts
 from tests.conftest import Services
 
 pytestmark = pytest.mark.services

@@ -15,8 +15,8 @@ import psycopg
 import pytest
 
 from flexmarl.contracts.plane_tokens import Plane, PlaneRefused, check
-from flexmarl.store import engines, leases
-from flexmarl.store.engines import EngineRoute
+from flexmarl.store.control import engines, leases
+from flexmarl.store.control.engines import EngineRoute
 from tests.support.ended import ended
 from tests.support.little_memory import little_memory
 from tests.support.machine import Machine, slowness, wait_for

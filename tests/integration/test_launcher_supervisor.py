@@ -27,6 +27,8 @@ from flexmarl.launcher.supervisor import ROUND_S, Signals, StopAsked, Supervisor
 from tests.support.ended import ended
 from tests.support.system import ROOT
 
+pytestmark = pytest.mark.slow
+
 LAUNCH = f"test-{os.getpid()}"
 SLEEP = "import time; time.sleep(60)"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
@@ -136,7 +138,7 @@ def beats_on(loop: str) -> str:
     return f"""
 import os, sys, threading, time
 sys.path[:0] = {[str(ROOT / "platform")]!r}
-from flexmarl.store.heartbeat import Heartbeat
+from flexmarl.store.control.heartbeat import Heartbeat
 heartbeat = Heartbeat("test", descriptor=int(os.environ["FLEXMARL_HEARTBEAT_FD"]))
 heartbeat.start()
 turned = heartbeat.watch("loop", 3.0)

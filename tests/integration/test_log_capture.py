@@ -9,8 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from flexmarl.store import logs
-from flexmarl.store.logs import LogFilter
+from flexmarl.store.telemetry import logs
+from flexmarl.store.telemetry.logs import LogFilter
 from tests.support.machine import Machine, wait_for
 from tests.support.store_story import Story
 

@@ -16,7 +16,9 @@ from flexmarl.contracts.commands import Accumulate, BindPolicy, HostLease, LoadW
 from flexmarl.contracts.engine_states import EngineState
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.wire import PolicyPin
-from flexmarl.store import checkpoints, commands, engine_rows, engines, leases, runs, steps
+from flexmarl.store.control import commands, engines, leases, runs
+from flexmarl.store.data import checkpoints, steps
+from flexmarl.store.reads import engine_rows
 from tests.support.machine import Machine, slowness, wait_for
 from tests.support.store_story import DIGEST, Story
 from workers.nodes.lanes import TTL_S

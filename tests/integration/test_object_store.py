@@ -5,7 +5,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from flexmarl.store import references
+from flexmarl.store.data import references
 from tests.support.machine import wait_for
 from tests.support.system import System
 from workers.transfer.objects import ObjectStore

@@ -14,8 +14,9 @@ from flexmarl.contracts.commands import GroupOrder, HoldGroups, PlayGroups
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.status import RunStatus
 from flexmarl.contracts.wire import Origin, PolicyPin
-from flexmarl.store import command_rows, commands, runs, trajectories
-from flexmarl.store.segments import SegmentFolder
+from flexmarl.store.control import command_rows, commands, runs
+from flexmarl.store.data.segments import SegmentFolder
+from flexmarl.store.reads import trajectories
 from tests.support.scripted_engine import ScriptedEngine
 from workers.models import tokenizer_json
 from workers.rollout.engines.wire import Held
@@ -355,7 +356,7 @@ async def test_a_slow_environment_is_replaced_and_its_member_counts_once(
 async def test_a_group_that_branches_is_settled_with_an_answer_of_every_member_to_each_turn(
     store_conn: psycopg.Connection, player: Player, engine: ScriptedEngine
 ) -> None:
-    branches = {"branch_controller": "at_grpo_tree", "branch_score": "played_out"}
+    branches = {"branch_controller": {"type": "at_grpo_tree", "score": "played_out"}}
     spec = resolve({**SPEC.document, "sampling": branches, "algorithm": {"group_key": "agent_turn"}})
     make_run(store_conn, spec.document)
     announce(store_conn, engine)

@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from flexmarl.store import groups
+from flexmarl.store.data import groups
 from tests.integration.test_player import RUN, announce, counts, engine, make_run, order, player, put_command
 from tests.support.scripted_engine import ScriptedEngine
 from workers.rollout.player import Player

@@ -12,8 +12,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from flexmarl.store import transitions
-from flexmarl.store.report import consistency_report
+from flexmarl.store.reads import transitions
+from flexmarl.store.reads.report import consistency_report
 from tests.support.counting import assert_accounted
 from tests.support.system import System
 

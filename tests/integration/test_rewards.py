@@ -16,7 +16,7 @@ import redis
 from psycopg_pool import ConnectionPool
 
 from flexmarl.contracts.resolve import resolve
-from flexmarl.store import rewards
+from flexmarl.store.data import rewards
 from tests.integration.test_player import PINS, RUN, announce, make_run, order, put_command
 from tests.support.scoring_service import ScoringService
 from tests.support.scripted_engine import ScriptedEngine

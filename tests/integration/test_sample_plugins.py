@@ -16,7 +16,14 @@ import pytest
 from tests.support.system import ApiError, System
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = {"environment": "same_word", "loss": "smooth_clip", "advantage": "median_baseline", "router": "round_robin"}
+NAMES = {
+    "environment": "same_word",
+    "loss": "smooth_clip",
+    "advantage": "median_baseline",
+    "router": "round_robin",
+    "mover": "longest_queue",
+    "reward": "scaled_scores",
+}
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
@@ -48,7 +55,11 @@ def spec(**loss: Any) -> dict[str, Any]:
             "loss": {"type": "smooth_clip", "width": 0.3, **loss},
             "advantage": {"type": "median_baseline", "bound": 0.5},
         },
-        "mechanisms": {"router": {"type": "round_robin", "requests": 2}},
+        "mechanisms": {
+            "router": {"type": "round_robin", "requests": 2},
+            "mover": {"type": "longest_queue", "turns": 4},
+        },
+        "reward": {"type": "scaled_scores", "factor": 3.0},
         "resources": {"rollout_devices": 2},
         "budget": {"train_steps": 3, "target": None},
         "evaluation": {"every_steps": 3, "tasks": 4},
@@ -128,7 +139,7 @@ def test_its_environment_is_learned_in_processes_of_its_own(system: System) -> N
     assert api.consistency(run_id)["ok"]
 
 
-def test_a_run_with_all_three_trains(system: System) -> None:
+def test_a_run_with_all_others_trains(system: System) -> None:
     api = system.api()
     run_id = api.create_run(name="sample", template="reference_game", spec=spec())["id"]
     run = api.finish(run_id, 300)
@@ -136,10 +147,13 @@ def test_a_run_with_all_three_trains(system: System) -> None:
     chosen = run["spec"]
     assert chosen["algorithm"]["loss"]["type"] == "smooth_clip"
     assert chosen["mechanisms"]["router"] == {"type": "round_robin", "requests": 2}
+    assert chosen["mechanisms"]["mover"] == {"type": "longest_queue", "turns": 4}
     assert api.consistency(run_id)["ok"]
+    rows = api.get(f"/runs/{run_id}/trajectories?origin=train&limit=100")["results"]
+    assert max(row["team_score"] for row in rows) == 3.0, "the environment gives 1 at most"
     advantages = {
         turn["advantage"]
-        for row in api.get(f"/runs/{run_id}/trajectories?origin=train&limit=20")["results"]
+        for row in rows[:20]
         for turn in api.get(f"/runs/{run_id}/trajectories/{row['id']}")["turns"]
         if turn["advantage"] is not None
     }

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.specification.team import FactoryModel
-from flexmarl.store.report import consistency_report
+from flexmarl.store.reads.report import consistency_report
 from tests.support.system import System
 from workers.models import tokenizer_json
 from workers.models.weights import initial_weights, model_config

@@ -22,7 +22,8 @@ from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.specification.team import FactoryModel
 from flexmarl.contracts.status import RunStatus
 from flexmarl.contracts.wire import Origin, PolicyPin
-from flexmarl.store import runs, trajectories
+from flexmarl.store.control import runs
+from flexmarl.store.reads import trajectories
 from tests.support.engine_child import EngineChild, start_engine
 from workers.models import build_model, tokenizer_json
 from workers.rollout.engines.wire import Stats

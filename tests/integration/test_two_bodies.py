@@ -19,7 +19,7 @@ from flexmarl.simulator.cluster import cluster
 from flexmarl.simulator.cluster.replaying import Handled, replay
 from flexmarl.simulator.runs import alone
 from flexmarl.simulator.scenarios.scenario import Scenario
-from flexmarl.store import runs
+from flexmarl.store.control import runs
 from tests.integration.test_driver import Bench, bench, make_spec
 from tests.support.virtual_workers import Story, VirtualWorkers
 

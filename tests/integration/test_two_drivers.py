@@ -20,8 +20,8 @@ from psycopg.types.json import Jsonb
 
 from flexmarl.contracts.events import RunVerb, Verb
 from flexmarl.contracts.status import RunStatus
-from flexmarl.orchestrator.pool_recalls import RECALL_AFTER_S
-from flexmarl.store import grants, inbox, leases, pool_rules, runs
+from flexmarl.orchestrator.pool.recalls import RECALL_AFTER_S
+from flexmarl.store.control import grants, inbox, leases, pool_rules, runs
 
 pytestmark = pytest.mark.services
 

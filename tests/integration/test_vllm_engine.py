@@ -21,7 +21,7 @@ from flexmarl.algorithms.routing import ROUTERS
 from flexmarl.contracts.specification.routers import ROUTER
 from flexmarl.contracts.specification.team import FactoryModel
 from flexmarl.contracts.wire import PolicyPin
-from flexmarl.store.engines import EngineRoute
+from flexmarl.store.control.engines import EngineRoute
 from tests.support.engines import SECRET, WORDS, RunningEngine, needs_vllm, running_engine
 from tests.support.trained import ADAPTED, PROMPTS, asked, differences, put_adapter, trained_logprobs
 from workers.children import Ended, Failed

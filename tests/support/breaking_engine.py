@@ -14,7 +14,7 @@ from aiohttp import web
 
 from flexmarl.contracts.plane_tokens import Plane, check, sign
 from flexmarl.contracts.wire import PolicyPin
-from flexmarl.store.engines import EngineRoute
+from flexmarl.store.control.engines import EngineRoute
 from workers.rollout.engines.wire import AbortRequest, Choice, CompletionRequest, CompletionResponse, Load
 from workers.rollout.turns import HANDED_BACK
 

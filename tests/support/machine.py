@@ -13,7 +13,7 @@ import pytest
 
 from flexmarl.contracts.commands import HostLease
 from flexmarl.contracts.events import DeviceUse
-from flexmarl.store import commands, engines
+from flexmarl.store.control import commands, engines
 from tests.support.infrastructure import GROWN, remark
 from tests.support.store_story import Story
 from workers.broker import PromptBroker

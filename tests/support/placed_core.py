@@ -11,7 +11,7 @@ from flexmarl.contracts import events as e
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.status import RunStatus
 from flexmarl.orchestrator import Decision, Orchestrator
-from flexmarl.orchestrator.invariants import check_invariants
+from flexmarl.orchestrator.run.invariants import check_invariants
 
 DIGEST = "d" * 64
 TRAINER = 1000

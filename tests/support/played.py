@@ -11,10 +11,11 @@ from flexmarl.contracts.live import AgentProgress, Progress
 from flexmarl.contracts.status import RunReason
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import ConsistencyCheck, Run
-from flexmarl.controlplane.telemetry import checking
-from flexmarl.store import decisions, intervals, leases, runs
-from flexmarl.store.decisions import MetricPoint, NoteLine, StoredDecision
-from flexmarl.store.report import full_report
+from flexmarl.controlplane.telemetry.checks import checking
+from flexmarl.store.control import decisions, leases, runs
+from flexmarl.store.control.decisions import MetricPoint, NoteLine, StoredDecision
+from flexmarl.store.reads.report import full_report
+from flexmarl.store.telemetry import intervals
 from tests.support.store_story import Story
 
 STEPS = 3

@@ -11,8 +11,8 @@ from typing import Any
 from psycopg import Connection
 
 from flexmarl.contracts.events import Event, PolicyUnloaded, WeightsServed
-from flexmarl.store.report import consistency_report
-from flexmarl.store.runs import events_after
+from flexmarl.store.control.runs import events_after
+from flexmarl.store.reads.report import consistency_report
 from tests.support.counting import faults, tally
 
 _TRAINED = """

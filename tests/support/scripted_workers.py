@@ -18,7 +18,8 @@ from flexmarl.contracts.events import DeviceUse, GroupSettled
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef, TrainStats
 from flexmarl.controlplane.runs.driver.pushing import BrokerPush, NodePush
-from flexmarl.store import checkpoints, commands, engines, groups, leases, micro_batches, steps
+from flexmarl.store.control import commands, engines, leases
+from flexmarl.store.data import checkpoints, groups, micro_batches, steps
 from flexmarl.store.errors import EpochStale, LeaseLost, Refused, TokenLost
 
 NODE_TTL_S = 3.0

@@ -28,10 +28,11 @@ from flexmarl.contracts.wire import (
     SampleRef,
     TrainStats,
 )
-from flexmarl.store import commands, decisions, groups, inbox, leases, micro_batches, runs, steps
-from flexmarl.store.command_rows import IssuedCommand
-from flexmarl.store.commands import Taken
-from flexmarl.store.runs import RunLease
+from flexmarl.store.control import commands, decisions, inbox, leases, runs
+from flexmarl.store.control.command_rows import IssuedCommand
+from flexmarl.store.control.commands import Taken
+from flexmarl.store.control.runs import RunLease
+from flexmarl.store.data import groups, micro_batches, steps
 
 DIGEST = "a" * 64
 TTL_S = 30.0

@@ -28,7 +28,8 @@ from flexmarl.contracts.events import (
 from flexmarl.contracts.wire import EpisodeOutcome, Origin, TrainStats
 from flexmarl.simulator.cluster.hosting import RESTART_S
 from flexmarl.simulator.scenarios.scenario import Scenario
-from flexmarl.store import commands, demand, engines, groups, inbox, leases, micro_batches, steps
+from flexmarl.store.control import commands, demand, engines, inbox, leases
+from flexmarl.store.data import groups, micro_batches, steps
 from flexmarl.store.errors import EpochStale, TokenLost
 from tests.support.scripted_workers import FakeChild, Pushed, ScriptedWorkers, digest
 

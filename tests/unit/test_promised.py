@@ -7,7 +7,7 @@ from tests.support.promised import _held
 
 
 def serves(version: int, **which: Any) -> WeightsServed:
-    own: dict[str, Any] = {"lease_id": 1, "incarnation": "a", "policy": "solver", **which}
+    own: dict[str, Any] = {"lease_id": 1, "incarnation": "a", "policy": "solver", "command_no": 1, **which}
     return WeightsServed(version=version, digest=f"{version:064x}", **own)
 
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from flexmarl.controlplane.telemetry.definitions import DEFINITIONS, FAMILIES, TEAM_TOO, USER_PREFIX, define
+from flexmarl.controlplane.telemetry.charts.definitions import DEFINITIONS, FAMILIES, TEAM_TOO, USER_PREFIX, define
 
 ROOT = Path(__file__).resolve().parents[2]
 WRITTEN = re.compile(r'ctx\.metric\(\s*f?"([^"]+)"')

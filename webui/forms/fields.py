@@ -10,9 +10,12 @@ from typing import Any
 
 from flexmarl.contracts.schema_nodes import Schema, deref, variant
 from flexmarl.contracts.specification.kinds import KINDS
+from flexmarl.contracts.specification.reading import KEY, one_of
 from webui.formats import number
 from webui.forms.labels import LABELS, LABELS_AT
 from webui.forms.schema import node_at, types, value_at, without_null
+
+Ways = tuple[tuple[Mapping[str, Any], ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,8 @@ class Field:
     """What it is without a word of people."""
     when: tuple[str, ...] = ()
     """Types of its object that have it; empty: all."""
+    ways: Ways = ()
+    """In which ways it is read, each a list of conditions as the page takes them; empty: always."""
     of: str = ""
     """The policy it is a setting of, where each has its own."""
 
@@ -62,7 +67,6 @@ class Field:
 OPTIONAL = {"/budget/target": "/budget/target/value"}
 """An object that may be absent -> the one field that stands for it."""
 _CHOSEN = {
-    "/reward": "Where an episode's reward comes from: the environment's own scores, or a reward function.",
     "/algorithm/kl/reference": "The earlier version of the policy that the KL penalty refers to.",
     # The environment comes with the template: another one has other roles.
     **{kind.pointer: kind.base.summary() for kind in KINDS if kind.pointer != "/environment"},
@@ -125,18 +129,30 @@ def described(pointer: str, value: Any, node: Schema, schema: Schema) -> Field |
     label = LABELS_AT.get(pointer) or LABELS.get(leaf) or _plain_label(leaf)
     text = " ".join(str(node.get("description") or base.get("description") or "").partition("\n\n")[0].split())
     options = tuple(str(option) for option in base.get("enum", ()))
-    plain = node.get("default")
+    plain, ways = node.get("default"), ways_at(pointer, node)
     if "const" in base or len(options) == 1:
         return None
     if options:
-        return Field(pointer, label, "choice", value, options, help=text, plain=plain)
+        return Field(pointer, label, "choice", value, options, help=text, plain=plain, ways=ways)
     kind = {"integer": "integer", "number": "number", "boolean": "flag", "string": "text", "object": "pairs"}.get(
         str(base.get("type"))
     )
     low, high = base.get("minimum"), base.get("maximum")
     if kind is None or (low is not None and low == high):
         return None
-    return Field(pointer, label, kind, value, (), low, high, optional, text, plain)
+    return Field(pointer, label, kind, value, (), low, high, optional, text, plain, ways=ways)
+
+
+def ways_at(pointer: str, node: Schema) -> Ways:
+    """Return in which ways a field is read, as its schema says, with the pointers of this document."""
+    above, parts = pointer.rpartition("/")[0], pointer.split("/")
+    policy = parts[2] if parts[1] == "policies" else ""
+
+    def placed(condition: Mapping[str, Any]) -> dict[str, Any]:
+        named = str(condition["pointer"])
+        return {**condition, "pointer": named.replace("*", policy) if named.startswith("/") else f"{above}/{named}"}
+
+    return tuple(tuple(map(placed, way)) for way in node.get(KEY, ()))
 
 
 def _plain_label(name: str) -> str:
@@ -164,11 +180,13 @@ def _union(document: Schema, schema: Schema, root: str) -> Iterator[Field]:
     """The choice of a type, then each field of any of them once: those of few types before those of several."""
     own_types = types(schema, document, root)
     label = LABELS_AT.get(f"{root}/type") or root.rpartition("/")[2].capitalize()
-    plain = (node_at(schema, document, root) or {}).get("default") or {}
+    own_node = node_at(schema, document, root) or {}
+    plain = own_node.get("default") or {}
     chosen = value_at(document, f"{root}/type")
     if len(own_types) > 1:
         words = chosen_types(document)[root]
-        yield Field(f"{root}/type", label, "variant", chosen, tuple(own_types), help=words, plain=plain.get("type"))
+        yield Field(f"{root}/type", label, "variant", chosen, tuple(own_types), help=words, plain=plain.get("type"),
+                    ways=ways_at(root, own_node))  # fmt: skip
     foreign = {name for kind in KINDS if kind.pointer == root for name in kind.installed()}
     nodes = {name: node for own in own_types.values() for name, node in own.items() if name != "type"}
     when = {name: tuple(tag for tag, own in own_types.items() if name in own) for name in nodes}
@@ -179,4 +197,19 @@ def _union(document: Schema, schema: Schema, root: str) -> Iterator[Field]:
         if made is not None:
             # A setting that only plug-ins of others have is called by its own name, whatever is called alike elsewhere.
             label = _plain_label(name) if foreign.issuperset(when[name]) else made.label
-            yield replace(made, when=when[name], label=label)
+            yield replace(made, when=when[name], label=label, ways=_typed_ways(root, name, own_types))
+
+
+def _typed_ways(root: str, name: str, own_types: Mapping[str, Schema]) -> Ways:
+    """Return in which ways a field of some types is read: types that say the same of it make one way."""
+    by_type = {tag: ways_at(f"{root}/{name}", own[name]) or ((),) for tag, own in own_types.items() if name in own}
+    groups: list[tuple[Ways, list[str]]] = []
+    for tag, ways in by_type.items():
+        same = next((tags for known, tags in groups if known == ways), None)
+        if same is None:
+            groups.append((ways, [tag]))
+        else:
+            same.append(tag)
+    if len(by_type) == len(own_types) and len(groups) == 1:
+        return groups[0][0] if groups[0][0] != ((),) else ()
+    return tuple((one_of(f"{root}/type", *tags)(), *way) for ways, tags in groups for way in ways)

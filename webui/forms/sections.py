@@ -1,17 +1,15 @@
 """Which fields of a run stand together, which of them are there from the start, and when each is read.
 
-Pure: the resolved document of a template and the schema in, sections out. When a setting is read comes from
-`flexmarl.contracts.reads`, where refusals come from as well: the page has no list of its own.
+Pure: the resolved document of a template and the schema in, sections out. When a setting is read is in the schema.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flexmarl.contracts.reads import READ, Choice, Ways
 from flexmarl.contracts.schema_nodes import Schema
-from webui.forms.fields import Field, fields_at, one_field
-from webui.forms.schema import value_at
+from webui.forms.fields import Field, fields_at, one_field, ways_at
+from webui.forms.schema import node_at, value_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +130,7 @@ def _of_policy(document: Schema, schema: Schema, policy: str) -> Part:
             tuple(homes),
             optional=True,
             of=policy,
+            ways=ways_at(_HOMES, node_at(schema, document, _HOMES) or {}),
             help="Comma-separated indices of the run's trainer devices, from 0; as many as the minimum. "
             "Leave empty for the devices with the fewest policies.",
         )
@@ -143,35 +142,20 @@ def _of_policy(document: Schema, schema: Schema, policy: str) -> Part:
 def reads(fields: Iterable[Field]) -> dict[str, dict[str, Any]]:
     """Return for each setting that is read under some choices only: in which ways, and whether its object's type
     brings and takes it (`own`), and whether its default is to be absent."""
-    found = {}
-    for field in fields:
-        ways = _ways(field.pointer)
-        typed = (_typed(field),) if field.when else ()
-        if ways or typed:
-            told = [[_plain(choice) for choice in (*typed, *way)] for way in ways or ((),)]
-            found[field.pointer] = {"ways": told, "own": bool(typed) and not ways, "absent": field.kind == "list"}
-    return found
+    return {
+        field.pointer: {
+            "ways": [list(way) for way in field.ways],
+            "own": bool(field.when) and all(len(way) == 1 for way in field.ways),
+            "absent": field.kind == "list",
+        }
+        for field in fields
+        if field.ways
+    }
 
 
 def plain(fields: Iterable[Field]) -> dict[str, Any]:
     """Return what each field is without a word of people."""
     return {field.pointer: field.plain for field in fields}
-
-
-def _typed(field: Field) -> Choice:
-    return Choice(f"{field.pointer.rpartition('/')[0]}/type", field.when)
-
-
-def _ways(pointer: str) -> Ways:
-    parts = pointer.split("/")
-    policy = parts[2] if parts[1] == "policies" else ""
-    named = "/".join(["", "policies", "*", *parts[3:]]) if policy else pointer
-    ways = READ.get(named) or READ.get(named.rpartition("/")[0]) or ()
-    return tuple(tuple(replace(one, pointer=one.pointer.replace("*", policy)) for one in way) for way in ways)
-
-
-def _plain(choice: Choice) -> dict[str, Any]:
-    return {"pointer": choice.pointer, "values": list(choice.values), "not": choice.negated}
 
 
 def every_field(rows: Iterable[AgentRow], found: Iterable[Section]) -> Iterator[Field]:

@@ -13,13 +13,13 @@ VIEWS = (("transcript", "Transcript"), ("scores", "Scores"), ("raw", "Raw"))
 
 
 def _credit(spec: dict[str, Any]) -> dict[str, Any]:
-    """Say what of a specification decides what a row is compared with; one of an earlier release knows less."""
+    """Say what of a specification decides what a row is compared with."""
     algorithm = spec["algorithm"]
     return {
         **algorithm["advantage"],
         "group_key": algorithm["group_key"],
         "shaping": algorithm.get("shaping", {}).get("type", "none"),
-        "branches": spec["sampling"].get("branch_controller", "none"),
+        "branches": spec["sampling"]["branch_controller"]["type"],
         "keep_members": spec["sampling"].get("keep_members"),
     }
 

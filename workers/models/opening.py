@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from flexmarl.store.model_roots import FolderNotAllowed, FolderUnreadable, ModelRoots
+from flexmarl.store.data.model_roots import FolderNotAllowed, FolderUnreadable, ModelRoots
 from workers.models.errors import UnsupportedModel
 
 CONFIG_BYTES = 4 * 2**20

@@ -22,11 +22,12 @@ from aiohttp.typedefs import Handler
 from pydantic import ValidationError
 
 from flexmarl.contracts.play import PlayRefusal, PlayRequest
-from flexmarl.store import commands, intervals, leases
-from flexmarl.store.intervals import BusyInterval
-from flexmarl.store.leases import ChildEndpoint, DeviceFacts, NodeFacts
-from flexmarl.store.load_reports import put_engines, until_next
-from flexmarl.store.nodes import processes_of, put_load
+from flexmarl.store.control import commands, leases
+from flexmarl.store.control.leases import ChildEndpoint, DeviceFacts, NodeFacts
+from flexmarl.store.control.nodes import processes_of, put_load
+from flexmarl.store.telemetry import intervals
+from flexmarl.store.telemetry.intervals import BusyInterval
+from flexmarl.store.telemetry.load_reports import put_engines, until_next
 from workers.children import prove_dead
 from workers.database import Pool
 from workers.errors import ChildUnreachable, HostingError, WorkerError

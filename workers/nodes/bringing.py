@@ -14,8 +14,8 @@ import msgspec
 import psycopg
 import structlog
 
-from flexmarl.store.nodes import addresses_for
-from flexmarl.store.runs import publication_content
+from flexmarl.store.control.nodes import addresses_for
+from flexmarl.store.control.runs import publication_content
 from workers.rollout.engines.wire import LoadRequest
 from workers.settings import Settings
 from workers.training.wire import BindRequest, CheckpointRequest

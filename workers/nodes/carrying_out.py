@@ -30,8 +30,9 @@ from flexmarl.contracts.commands import (
 from flexmarl.contracts.events import PolicySuspended
 from flexmarl.contracts.specification.algorithm import AlgorithmSpec
 from flexmarl.contracts.wire import TrainStats
-from flexmarl.store import checkpoints, engines, leases, lineage, micro_batches, runs, steps, tokenizers
-from flexmarl.store.commands import Taken
+from flexmarl.store.control import engines, leases, runs
+from flexmarl.store.control.commands import Taken
+from flexmarl.store.data import checkpoints, lineage, micro_batches, steps, tokenizers
 from flexmarl.store.errors import Refused
 from workers.errors import ChildRefused
 from workers.nodes import turns

@@ -10,7 +10,7 @@ from typing import TypeVar
 import aiohttp
 import msgspec
 
-from flexmarl.store.leases import ChildEndpoint
+from flexmarl.store.control.leases import ChildEndpoint
 from workers.child import Interval, IntervalsRequest
 from workers.errors import ChildRefused, ChildUnreachable
 from workers.rollout.engines.wire import (

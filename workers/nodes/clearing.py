@@ -2,8 +2,8 @@
 
 Invariants: of a run only goes what the store says was deleted; a run that the store does not know is left alone, since
 the folder may have been used with another database. Of an ended run the versions stay that rows speak of
-(`flexmarl.store.references`), so it can still be resumed, forked, talked to and restored from its checkpoints. All of
-it may be done twice, and goes on after any interruption.
+(`flexmarl.store.data.references`), so it can still be resumed, forked, talked to and restored from its checkpoints. All
+of it may be done twice, and goes on after any interruption.
 """
 
 import asyncio
@@ -17,7 +17,8 @@ from typing import Any
 import psycopg
 import structlog
 
-from flexmarl.store import deletions, references
+from flexmarl.store.control import deletions
+from flexmarl.store.data import references
 from workers.training.folders import root_of
 from workers.training.shelf import owner_of
 from workers.transfer import LocalTier

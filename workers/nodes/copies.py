@@ -15,7 +15,7 @@ import psycopg
 import structlog
 from blake3 import blake3
 
-from flexmarl.store import references
+from flexmarl.store.data import references
 from workers.settings import Settings
 from workers.transfer import CorruptState, LocalTier, StateError, StateMissing
 from workers.transfer.contents import Pieces

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable
 
 from flexmarl.contracts.events import DeviceUse
-from flexmarl.store.load_reports import EngineLoad
+from flexmarl.store.telemetry.load_reports import EngineLoad
 from workers.errors import ChildRefused, ChildUnreachable
 from workers.nodes.child_client import ChildClient
 from workers.rollout.engines.wire import Stats

@@ -14,7 +14,7 @@ import psutil
 import structlog
 
 from flexmarl.contracts.hardware import Hardware, class_of
-from flexmarl.store.nodes import DeviceFacts
+from flexmarl.store.control.nodes import DeviceFacts
 
 log = structlog.get_logger(__name__)
 

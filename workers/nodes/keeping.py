@@ -15,8 +15,9 @@ from typing import Any
 import psycopg
 import structlog
 
-from flexmarl.store import checkpoint_rows, lineage
-from flexmarl.store.checkpoint_rows import Folder
+from flexmarl.store.control import checkpoint_rows
+from flexmarl.store.control.checkpoint_rows import Folder
+from flexmarl.store.data import lineage
 from workers.training.folders import Inspector, remove, root_of
 from workers.training.shelf import holder_of, owner_of
 from workers.transfer import LocalTier, StateError

@@ -18,10 +18,10 @@ import msgspec
 import psycopg
 import structlog
 
-from flexmarl.store import commands
-from flexmarl.store.commands import Standing, Taken
+from flexmarl.store.control import commands
+from flexmarl.store.control.commands import Standing, Taken
+from flexmarl.store.control.leases import ChildEndpoint
 from flexmarl.store.errors import EpochStale, LeaseLost, Refused, TokenLost
-from flexmarl.store.leases import ChildEndpoint
 from workers.errors import ChildRefused, ChildUnreachable
 from workers.nodes.carrying_out import Commit, Prepared, perform, prepare
 from workers.nodes.child_client import ChildClient

@@ -9,7 +9,7 @@ import time
 import psutil
 import structlog
 
-from flexmarl.store.nodes import DeviceFacts
+from flexmarl.store.control.nodes import DeviceFacts
 
 log = structlog.get_logger(__name__)
 

@@ -22,9 +22,10 @@ from psycopg import Connection
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.plane_tokens import Plane, sign
 from flexmarl.contracts.play import PlayEngine, PlayRefusal, PlayRequest
-from flexmarl.store import runs, steps
+from flexmarl.store.control import runs
+from flexmarl.store.control.leases import ChildEndpoint
+from flexmarl.store.data import steps
 from flexmarl.store.errors import Refused, UnknownRun
-from flexmarl.store.leases import ChildEndpoint
 from flexmarl.store.server_paths import without_paths
 from workers.child import ChildConfig
 from workers.children import Child, Ended, Failed, Ready, Report

@@ -12,8 +12,9 @@ import psycopg
 
 from flexmarl.contracts.commands import SleepEngine, VacateTrainer, WakeEngine
 from flexmarl.contracts.events import EngineSlept, EngineWoke, TrainerVacated
-from flexmarl.store import engines, steps
-from flexmarl.store.commands import Taken
+from flexmarl.store.control import engines
+from flexmarl.store.control.commands import Taken
+from flexmarl.store.data import steps
 from workers.nodes.child_client import ChildClient
 from workers.rollout.engines.wire import SleepRequest, WakeRequest
 from workers.training.wire import VacateReply, VacateRequest

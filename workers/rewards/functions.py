@@ -4,9 +4,9 @@ import math
 
 from flexmarl.contracts.specification.reward import (
     Brevity,
-    EnvironmentReward,
     FunctionReward,
-    RewardSpec,
+    QueuedReward,
+    RewardOptions,
     ScoringService,
 )
 from workers.external_access import ExternalAccess
@@ -32,7 +32,7 @@ class BrevityReward:
         return
 
 
-def reward_function(spec: RewardSpec, access: ExternalAccess) -> RewardFunction:
+def reward_function(spec: RewardOptions, access: ExternalAccess) -> RewardFunction:
     """Return the function that a specification names. Raises LookupError for what is no function."""
     match spec:
         case Brevity():
@@ -40,9 +40,11 @@ def reward_function(spec: RewardSpec, access: ExternalAccess) -> RewardFunction:
         case ScoringService():
             return ServiceReward(spec, access)
         case FunctionReward():
-            return IsolatedReward(spec)
-        case EnvironmentReward():
-            raise LookupError("the environment gives this reward, in step with the episode")
+            return IsolatedReward(spec.name, spec.settings, spec.timeout_s)
+        case QueuedReward(implementation=code) if code:
+            return IsolatedReward(code, spec.model_dump(mode="json"), spec.timeout_s)
+        case _:
+            raise LookupError(f"{spec.type} is no reward function: the environment gives it, in step with the episode")
 
 
 def checked(earned: Earned, played: Played) -> Earned:

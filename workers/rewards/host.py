@@ -1,4 +1,4 @@
-"""A process of a reward function: `python -m workers.adopted workers.rewards.host NAME SETTINGS`.
+"""A process of a reward function: `python -m workers.adopted workers.rewards.host FUNCTION SETTINGS`.
 
 It reads an episode a line and answers each with a line, `{"earned": ...}` or `{"error": ...}`, until its worker hangs
 up. Whatever the function prints goes elsewhere than the answers.
@@ -6,6 +6,7 @@ up. Whatever the function prints goes elsewhere than the answers.
 
 import json
 import os
+import pkgutil
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -40,7 +41,13 @@ def serve(asked: IO[bytes], answers: IO[bytes], name: str, settings: dict[str, A
 
 
 def load(name: str) -> Function:
-    """Import a function by the name of its entry point. Raises LookupError for none, or for two."""
+    """Import a function by where it is, `package.module:function`, or by the name of its entry point.
+
+    Raises LookupError for no entry point, or for two; ImportError, AttributeError for what is not where it is said.
+    """
+    if ":" in name:
+        named: Function = pkgutil.resolve_name(name)
+        return named
     found = [point for point in entry_points(group=FUNCTIONS) if point.name == name]
     if len(found) != 1:
         raise LookupError(f"{len(found)} entry points of {FUNCTIONS} are called {name!r}")

@@ -10,10 +10,11 @@ import json
 import os
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
-from flexmarl.contracts.specification.reward import FunctionReward
 from workers.children import child_environment
 from workers.rewards.base import Earned, Played, RewardFailed
 
@@ -30,10 +31,10 @@ class _Answer(msgspec.Struct):
 
 
 class IsolatedReward:
-    """One per run and worker."""
+    """One per run and worker. `code` names the function: an entry point, or `package.module:function`."""
 
-    def __init__(self, spec: FunctionReward) -> None:
-        self._spec = spec
+    def __init__(self, code: str, settings: Mapping[str, Any], timeout_s: float) -> None:
+        self._code, self._settings, self._timeout_s = code, json.dumps(settings), timeout_s
         self._places = asyncio.Semaphore(PROCESSES)
         self._resting: list[Process] = []
 
@@ -42,10 +43,10 @@ class IsolatedReward:
             process = await self._process()
             text = b""
             try:
-                async with asyncio.timeout(self._spec.timeout_s):
+                async with asyncio.timeout(self._timeout_s):
                     text = await _asked(process, msgspec.json.encode(played))
             except TimeoutError as late:
-                raise RewardFailed(f"timeout: no result within {self._spec.timeout_s:g} s", may_pass=True) from late
+                raise RewardFailed(f"timeout: no result within {self._timeout_s:g} s", may_pass=True) from late
             except ConnectionError as error:
                 raise RewardFailed(f"its process died: {error}", may_pass=True) from error
             finally:
@@ -68,9 +69,8 @@ class IsolatedReward:
             process = self._resting.pop()
             if process.returncode is None:
                 return process
-        settings = json.dumps(self._spec.settings)
         return await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "workers.adopted", HOST, self._spec.name, settings,
+            sys.executable, "-m", "workers.adopted", HOST, self._code, self._settings,
             stdin=PIPE, stdout=PIPE, stderr=DEVNULL, limit=MOST_LINE,
             env=child_environment({"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}),
         )  # fmt: skip

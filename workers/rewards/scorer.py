@@ -19,9 +19,10 @@ from psycopg_pool import ConnectionPool
 
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.reward import QueuedReward
-from flexmarl.store import rewards, runs
+from flexmarl.store.control import runs
+from flexmarl.store.data import rewards
+from flexmarl.store.data.rewards import TakenReward
 from flexmarl.store.errors import StoreError
-from flexmarl.store.rewards import TakenReward
 from workers.external_access import ExternalAccess
 from workers.rewards.base import Earned, Played, RewardFailed, RewardFunction
 from workers.rewards.functions import checked, reward_function

@@ -7,16 +7,16 @@ trained.
 """
 
 import asyncio
-import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from flexmarl.algorithms.branching import BranchController, Joint, checked_joints
 from flexmarl.algorithms.rewards import mixed
 from flexmarl.algorithms.seeds import derive, episode_seed
 from flexmarl.contracts.specification.advantages import AdvantageOptions
-from flexmarl.contracts.specification.algorithm import SamplingFamily
 from flexmarl.contracts.wire import EpisodeStatus
 from workers.rollout.engine_client import EngineClient
 from workers.rollout.environments.base import Ask, Outcome, Reply
@@ -36,9 +36,6 @@ from workers.rollout.external import ExternalClient
 from workers.rollout.slots import slots
 from workers.rollout.stages import Here, Stage, begin_here
 
-Joint = tuple[int, ...]
-"""Whose answer each role that is asked gives."""
-
 
 @dataclass(frozen=True, slots=True)
 class Branching:
@@ -47,7 +44,9 @@ class Branching:
     orders: Sequence[EpisodeOrder]
     """Of the members, alike but for their numbers."""
     seats: dict[str, Seat]
-    sampling: SamplingFamily
+    controller: BranchController[Any]
+    plays_out: bool
+    """Answers are scored by playing the episode on from them, and not by what their turn brought."""
     advantage: AdvantageOptions
 
 
@@ -116,7 +115,7 @@ async def _play(
             async with asyncio.timeout_at(state.deadline):
                 await asyncio.sleep(waits.next_s())
         tried = await _tried(branching, state, asking, asks, turns)
-        chosen = _carried(branching, tried)
+        chosen = tried[branching.controller.carried([_mean(one.earned) for one in tried])]
         for member, own in enumerate(turns):
             for place, turn in enumerate(own):
                 carried = chosen.joint[place] == member
@@ -150,7 +149,8 @@ async def _tried(
 ) -> list[_Tried]:
     """Try the joint answers, each on a copy of the episode, and say what they earned."""
     before = state.live.turn_rewards()
-    joints = _joints(branching.sampling, len(branching.orders), len(asks))
+    members = len(branching.orders)
+    joints = checked_joints(branching.controller.joints(members, len(asks)), members, len(asks))
     copies = []
     for joint in joints:
         after = state.live.copied()
@@ -158,7 +158,7 @@ async def _tried(
         await after.act([_reply(branching.seats, turn) for turn in said])
         copies.append(after)
     roles = [ask.role for ask in asks]
-    if branching.sampling.branch_score == "turn":
+    if not branching.plays_out:
         earned = [_gained(branching.advantage, roles, before, one.turn_rewards()) for one in copies]
     else:
         outcomes = await _played_out(branching, state, asking, asks, copies)
@@ -166,17 +166,6 @@ async def _tried(
     if not all(math.isfinite(score) for own in earned for score in own):
         raise ValueError("a score is not a finite number")
     return [_Tried(*one) for one in zip(joints, copies, earned, strict=True)]
-
-
-def _joints(sampling: SamplingFamily, members: int, roles: int) -> list[Joint]:
-    if sampling.branch_joint == "cross":
-        return list(itertools.product(range(members), repeat=roles))
-    return [(member,) * roles for member in range(members)]
-
-
-def _carried(branching: Branching, tried: Sequence[_Tried]) -> _Tried:
-    """Return what the episode goes on with; among equals the first."""
-    return tried[0] if branching.sampling.branch_carry == "first" else max(tried, key=lambda one: _mean(one.earned))
 
 
 def _mean(values: Sequence[float]) -> float:

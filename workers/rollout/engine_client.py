@@ -19,7 +19,7 @@ import msgspec
 
 from flexmarl.algorithms.routing import ReplyLengths, Router
 from flexmarl.contracts.plane_tokens import TTL_S
-from flexmarl.store.engines import EngineRoute
+from flexmarl.store.control.engines import EngineRoute
 from workers.rollout.counters import ClientCounters
 from workers.rollout.demand import AtEngines
 from workers.rollout.engines.wire import PROGRESS_S, AbortRequest, CompletionResponse, NotHeld

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from flexmarl.algorithms.routing import EngineLoad
 from flexmarl.contracts.wire import PolicyPin
-from flexmarl.store.engines import EngineRoute
+from flexmarl.store.control.engines import EngineRoute
 from workers.rollout.demand import AtEngines
 from workers.rollout.turns import TurnRequest
 

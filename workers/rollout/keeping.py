@@ -16,7 +16,7 @@ import psycopg
 import structlog
 
 from flexmarl.contracts.commands import PlayGroups
-from flexmarl.store.commands import Standing, Taken
+from flexmarl.store.control.commands import Standing, Taken
 from workers.rollout.holding import Hold
 
 log = structlog.get_logger(__name__)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import psycopg
 import structlog
 
-from flexmarl.store.load_reports import AskedReport, until_next
+from flexmarl.store.telemetry.load_reports import AskedReport, until_next
 from workers.rollout.counters import ClientCounters
 
 log = structlog.get_logger(__name__)

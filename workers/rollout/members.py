@@ -14,10 +14,11 @@ from functools import partial
 
 import structlog
 
+from flexmarl.algorithms.branching import BRANCH_CONTROLLERS
 from flexmarl.contracts.commands import GroupOrder, PlayGroups
 from flexmarl.contracts.wire import EpisodeStatus, Origin, PolicyPin
-from flexmarl.store.commands import Taken
-from flexmarl.store.groups import SettledGroup
+from flexmarl.store.control.commands import Taken
+from flexmarl.store.data.groups import SettledGroup
 from workers.rollout.branching import Branching, play_branches
 from workers.rollout.episode import Attempt, EpisodeOrder, Seat, play_episode
 from workers.rollout.holding import FREE, Hold
@@ -120,11 +121,15 @@ async def _play_again(playing: Playing, group: GroupOrder, member: int) -> Attem
 async def _branched(playing: Playing, group: GroupOrder) -> list[Attempt]:
     """Play the one episode of a group that branches, in one place of the run, until a try of it finishes."""
     context, breakdowns = playing.context, 0
+    options = context.spec.sampling.branch_controller
+    controller = BRANCH_CONTROLLERS.make(options)
     attempts: list[Attempt] = []
     async with context.episodes:
         for tried in range(1, context.spec.batch.max_attempts + 1):
             orders = [_episode(playing, group, member, tried, breakdowns) for member in range(group.members)]
-            branching = Branching(orders, playing.seats, context.spec.sampling, context.spec.algorithm.advantage)
+            branching = Branching(
+                orders, playing.seats, controller, options.plays_out, context.spec.algorithm.advantage
+            )
             attempts = await play_branches(branching, context.stage, context.client, context.external)
             if attempts[0].status is EpisodeStatus.FINISHED:
                 break

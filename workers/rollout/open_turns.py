@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 
-from flexmarl.store.load_reports import OpenTurn
+from flexmarl.store.telemetry.load_reports import OpenTurn
 from workers.rollout.turns import Waiting
 
 LONGEST = 20

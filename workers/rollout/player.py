@@ -21,10 +21,12 @@ from flexmarl.contracts.commands import GroupOrder, PlayGroups
 from flexmarl.contracts.events import DemandReported
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.reward import QueuedReward
-from flexmarl.store import commands, demand, engines, groups, load_reports, runs, tokenizers
-from flexmarl.store.commands import Standing, Taken
+from flexmarl.store.control import commands, demand, engines, runs
+from flexmarl.store.control.commands import Standing, Taken
+from flexmarl.store.data import groups, tokenizers
+from flexmarl.store.data.segments import SegmentFolder
 from flexmarl.store.errors import EpochStale, SamplesAway, StoreFull, TokenLost
-from flexmarl.store.segments import SegmentFolder
+from flexmarl.store.telemetry import load_reports
 from workers.external_access import ExternalAccess
 from workers.rollout.demand import Reporter
 from workers.rollout.engine_client import EngineClient
@@ -226,7 +228,7 @@ class Player:
         async def put(number: int, event: DemandReported) -> bool:
             return await self._store(lambda conn: demand.report(conn, run_id, number, event))
 
-        closely = spec.mechanisms.mover.type == "repack"
+        closely = spec.mechanisms.mover.repack_every_s is not None
         return Reporter(worker, client.counters.demand, client.at_engines, put, closely)
 
     async def _store(self, call: Callable[[psycopg.Connection], T]) -> T:

@@ -10,7 +10,7 @@ from collections import Counter
 from flexmarl.contracts.commands import PlayGroups
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
-from flexmarl.store.groups import EpisodeRow, SampleRow, SettledGroup
+from flexmarl.store.data.groups import EpisodeRow, SampleRow, SettledGroup
 from workers.rollout.episode import Attempt, Seat, Turn
 
 

@@ -20,9 +20,9 @@ import structlog
 
 from flexmarl.contracts.specification.reward import QueuedReward
 from flexmarl.contracts.wire import EpisodeStatus
-from flexmarl.store import rewards
-from flexmarl.store.commands import Taken
-from flexmarl.store.rewards import Asked, Given
+from flexmarl.store.control.commands import Taken
+from flexmarl.store.data import rewards
+from flexmarl.store.data.rewards import Asked, Given
 from workers.rewards.base import ACTOR, QUEUE, Earned, Played, Said
 from workers.rollout.episode import Attempt, Seat
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from flexmarl.contracts.specification.team import Lora
 from flexmarl.host.files import sync_folder, sync_tree
-from flexmarl.store.model_roots import ModelRoots
+from flexmarl.store.data.model_roots import ModelRoots
 from workers.models.adapter import check_adapter
 from workers.models.folders import CONFIG, WEIGHTS, copy_files, merged
 from workers.models.opening import ModelFolder, allow

@@ -226,7 +226,7 @@ class LocalTier:
         )
 
     def _described(self, digest: str) -> Description | None:
-        """Return a content's manifest; None when there is none here, or one of the older layout."""
+        """Return a content's manifest, None when there is none here."""
         path = self._manifest(digest)
         if digest in self._read and path.exists():
             return self._read[digest]

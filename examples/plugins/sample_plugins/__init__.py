@@ -1,1 +1,1 @@
-"""A loss, an advantage and a router: what a distribution with plug-ins of its own looks like."""
+"""Plug-ins of one's own: what a distribution with some of six kinds looks like."""

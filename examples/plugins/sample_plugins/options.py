@@ -11,6 +11,8 @@ from pydantic import Field
 from flexmarl.contracts.specification.advantages import TurnRewardOptions
 from flexmarl.contracts.specification.environment_base import EnvironmentFacts, IsolatedEnvironmentOptions, RoleFacts
 from flexmarl.contracts.specification.losses import RowLossOptions
+from flexmarl.contracts.specification.movers import MoverOptions
+from flexmarl.contracts.specification.reward import QueuedReward
 from flexmarl.contracts.specification.routers import RouterOptions
 
 WORDS = ("apple", "bread", "cloud", "drum", "eagle", "field", "grass", "house")
@@ -66,3 +68,24 @@ class RoundRobinOptions(RouterOptions):
     """Consecutive requests per engine."""
 
     implementation: ClassVar[str] = "sample_plugins.routers:RoundRobin"
+
+
+class LongestQueueOptions(MoverOptions):
+    """A slot goes from the shortest queue to the longest one."""
+
+    type: Literal["longest_queue"] = "longest_queue"
+    turns: int = Field(default=8, ge=1, le=100_000)
+    """Difference in queued turns per engine from which a slot moves."""
+
+    implementation: ClassVar[str] = "sample_plugins.movers:LongestQueue"
+
+
+class ScaledScoresOptions(QueuedReward):
+    """The environment's scores times a factor."""
+
+    type: Literal["scaled_scores"] = "scaled_scores"
+    factor: float = Field(default=1.0, gt=0.0, le=1000.0)
+    """What scores are multiplied with."""
+
+    implementation: ClassVar[str] = "sample_plugins.rewards:scaled"
+    reproducible: ClassVar[bool] = True

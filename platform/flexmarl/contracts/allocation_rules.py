@@ -177,13 +177,6 @@ def _colocated_places(spec: ExperimentSpec) -> Iterator[Problem]:
     if not resources.has_places(len(spec.policies)):
         return
     places = resources.rollout_devices * (resources.engine_policies or 0)
-    if spec.mechanisms.mover.type != "static":
-        yield Problem(
-            pointer="/mechanisms/mover/type",
-            code="not_with_colocated",
-            detail="Engine slots move by queue length; sleeping engines have no queues.",
-            hint="Set static, or type: agent_centric in /mechanisms/allocation.",
-        )
     if places < len(spec.policies):
         yield Problem(
             pointer="/resources/engine_policies",

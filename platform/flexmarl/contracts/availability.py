@@ -12,9 +12,13 @@ from flexmarl.contracts.games import DISTRIBUTIONS
 from flexmarl.contracts.plugins import Kind
 from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.specification.advantages import ADVANTAGE
+from flexmarl.contracts.specification.branch_controllers import BRANCH_CONTROLLER
 from flexmarl.contracts.specification.corrections import CORRECTION
 from flexmarl.contracts.specification.environment import ENVIRONMENT
 from flexmarl.contracts.specification.losses import LOSS
+from flexmarl.contracts.specification.movers import MOVER
+from flexmarl.contracts.specification.redundancies import REDUNDANCY
+from flexmarl.contracts.specification.reward import REWARD
 from flexmarl.contracts.specification.routers import ROUTER
 from flexmarl.contracts.specification.shaping import SHAPING
 from flexmarl.contracts.specification.task_choice import GROUP_FILTER, TASK_SAMPLER
@@ -69,12 +73,9 @@ SLOTS: dict[str, Slot] = {
         },
     ),
     "/sampling/task_sampler/type": Slot(_names(TASK_SAMPLER), ("vade",)),
-    "/sampling/branch_controller": Slot(
-        ("none", "at_grpo_tree"), ("trace", "echo"), {"at_grpo": "sampling: {branch_controller: at_grpo_tree}"}
+    "/sampling/branch_controller/type": Slot(
+        _names(BRANCH_CONTROLLER), ("trace", "echo"), {"at_grpo": "sampling: {branch_controller: at_grpo_tree}"}
     ),
-    "/sampling/branch_score": Slot(("turn", "played_out"), ()),
-    "/sampling/branch_carry": Slot(("best", "first"), ()),
-    "/sampling/branch_joint": Slot(("aligned", "cross"), ()),
     "/sampling/group_filter/type": Slot(
         _names(GROUP_FILTER),
         (),
@@ -84,13 +85,12 @@ SLOTS: dict[str, Slot] = {
     "/mechanisms/lag_policy/at_admission": Slot(("admit", "wait", "trained"), ()),
     "/mechanisms/lag_policy/in_flight": Slot(("finish", "continue", "resume", "restart_turn", "discard"), ()),
     "/mechanisms/lag_policy/at_cut": Slot(("wait", "drop", "refresh", "train"), ()),
-    "/mechanisms/redundancy/type": Slot(("none", "extra_groups", "extra_members", "extra_environments"), ()),
-    "/mechanisms/redundancy/surplus": Slot(("join", "keep", "continue", "pause", "cancel", "defer"), ()),
+    "/mechanisms/redundancy/type": Slot(_names(REDUNDANCY), ()),
     "/mechanisms/durability/type": Slot(("every_step", "every_k", "async"), ()),
     "/batch/settle": Slot(("group", "episode"), ()),
     "/mechanisms/router/type": Slot(_names(ROUTER), ()),
     "/mechanisms/parallel/turns": Slot(("own", "together"), ()),
-    "/mechanisms/mover/type": Slot(("static", "demand", "repack"), ()),
+    "/mechanisms/mover/type": Slot(_names(MOVER), ()),
     "/mechanisms/publication/content": Slot(("auto", "full", "delta"), ()),
     "/mechanisms/publication/type": Slot(("cohort", "wavefront", "delayed"), ()),
     "/mechanisms/trainer_protocol": Slot(("micro_batch", "batch", "mini_batch", "per_group"), ()),
@@ -98,7 +98,7 @@ SLOTS: dict[str, Slot] = {
     "/mechanisms/arbiter": Slot(("fair_share",), ()),
     "/resources/engine": Slot(("torch", "vllm"), ()),
     "/environment/type": Slot(_names(ENVIRONMENT), ("mcp",)),
-    "/reward/type": Slot(("environment", "brevity", "service", "function"), ()),
+    "/reward/type": Slot(_names(REWARD), ()),
     "/policies/*/model/type": Slot(("factory", "folder", "checkpoint"), ("hub",)),
     "/policies/*/optimizer/type": Slot(("adamw",), ("muon", "sgd")),
     "/policies/*/tuning/type": Slot(("full", "lora"), ()),

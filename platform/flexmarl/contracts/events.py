@@ -69,8 +69,8 @@ class DevicesGranted(Record):
 
     kind: Literal["devices_granted"] = "devices_granted"
     leases: tuple[GrantedDevice, ...]
-    command_no: int = 0
-    """The request it answers; 0 in logs that are older than this field: the run's only one."""
+    command_no: int
+    """The request it answers."""
 
 
 class ChildReady(Record):
@@ -146,7 +146,7 @@ class PolicyBound(Record):
     bytes: int = 0
     """Length of the suspended state."""
     seconds: float = 0.0
-    """How long the trainer took to hold it; 0 in logs that are older than this field."""
+    """How long the trainer took to hold it."""
     facts: dict[str, float] = {}
     """E.g. `parameters`, `warmup_steps`, `warmup_seconds`."""
 
@@ -191,7 +191,7 @@ class GroupSettled(Record):
     started_at: float
     finished_at: float
     versions: dict[Name, int] = {}
-    """Policy -> version that the group's command pinned; empty in logs that are older than this field."""
+    """Policy -> version that the group's command pinned; a policy without one has its cohort's."""
     part: bool = False
     """It tells of some members; the others settle with events of their own."""
 
@@ -233,10 +233,10 @@ class WeightsServed(Record):
     digest: Digest
     keeps: tuple[int, ...] = ()
     """Versions its load was told to keep; empty: the one loaded before."""
-    command_no: int = 0
-    """The load it answers; 0 in logs that are older than this field."""
+    command_no: int
+    """The load it answers."""
     seconds: float = 0.0
-    """How long the engine took to hold it; 0 in logs that are older than this field."""
+    """How long the engine took to hold it."""
 
 
 class PolicyUnloaded(Record):

@@ -1,11 +1,11 @@
 """Rules inside the algorithm: what its plug-ins refuse, references that never come, and members without peers."""
 
 from collections.abc import Iterator
+from operator import attrgetter
 
 from flexmarl.contracts.plugins import PluginOptions, Readiness
 from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.readiness import needs
-from flexmarl.contracts.reads import unread, value_of
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.specification.kinds import KINDS
 from flexmarl.contracts.specification.reference import NamedVersion, RenewedVersion
@@ -13,7 +13,6 @@ from flexmarl.contracts.specification.reference import NamedVersion, RenewedVers
 
 def learning_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     """Return what the algorithm of a specification breaks."""
-    yield from unread(spec)
     for options in plugins_of(spec):
         yield from options.refusals(spec)
     yield from _reference(spec)
@@ -22,7 +21,8 @@ def learning_rules(spec: ExperimentSpec) -> Iterator[Problem]:
 
 def plugins_of(spec: ExperimentSpec) -> tuple[PluginOptions, ...]:
     """Return the options of every plug-in that a specification names."""
-    return tuple(value_of(spec, kind.pointer) for kind in KINDS)
+    paths = (kind.pointer.strip("/").replace("/", ".") for kind in KINDS)
+    return tuple(attrgetter(path)(spec) for path in paths)
 
 
 def _reference(spec: ExperimentSpec) -> Iterator[Problem]:

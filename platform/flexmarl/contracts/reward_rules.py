@@ -1,47 +1,12 @@
-"""What a reward function cannot be combined with: rewards of single turns, and the promise of bits."""
+"""Reward functions that an installation has."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from flexmarl.contracts.problems import Problem, nearest
-from flexmarl.contracts.specification.experiment import ExperimentSpec
-from flexmarl.contracts.specification.reward import (
-    FUNCTIONS,
-    EnvironmentReward,
-    FunctionReward,
-    RewardSpec,
-    ScoringService,
-)
+from flexmarl.contracts.specification.reward import FUNCTIONS, FunctionReward, RewardOptions
 
 
-def reward_rules(spec: ExperimentSpec) -> Iterator[Problem]:
-    """Return what the reward of a specification breaks."""
-    reward = spec.reward
-    if isinstance(reward, EnvironmentReward):
-        return
-    if spec.algorithm.advantage.per_turn:
-        yield Problem(
-            pointer="/algorithm/advantage/per_turn",
-            code="needs_environment_reward",
-            detail=f"per_turn compares rewards of turns, but {reward.type} rewards whole episodes.",
-            hint="Set false, or reward.type: environment.",
-        )
-    if reward.wait_s < reward.timeout_s:
-        yield Problem(
-            pointer="/reward/wait_s",
-            code="out_of_range",
-            detail=f"wait_s must be at least timeout_s, which is {reward.timeout_s:g}; it is {reward.wait_s:g}.",
-            hint=f"Set {reward.timeout_s:g}.",
-        )
-    if isinstance(reward, ScoringService | FunctionReward) and spec.mechanisms.ordered:
-        yield Problem(
-            pointer="/mechanisms/ordered",
-            code="not_with_foreign_reward",
-            detail=f"Ordered runs must be bitwise reproducible; a {reward.type} reward is not.",
-            hint="Set false.",
-        )
-
-
-def unknown_function(reward: RewardSpec, installed: Collection[str]) -> list[Problem]:
+def unknown_function(reward: RewardOptions, installed: Collection[str]) -> list[Problem]:
     """Find that a reward names a function which this installation does not have."""
     if not isinstance(reward, FunctionReward) or reward.name in installed:
         return []

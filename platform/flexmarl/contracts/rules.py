@@ -4,13 +4,11 @@ from collections.abc import Iterator
 
 from flexmarl.contracts.adapter_rules import adapter_rules
 from flexmarl.contracts.allocation_rules import allocation_rules, allocation_warnings
-from flexmarl.contracts.branching_rules import branching_rules
 from flexmarl.contracts.engine_rules import broken_engine_rules
 from flexmarl.contracts.external_rules import external_rules
 from flexmarl.contracts.lag_rules import broken_lag_rules
 from flexmarl.contracts.learning_rules import learning_rules
 from flexmarl.contracts.problems import Problem, nearest
-from flexmarl.contracts.reward_rules import reward_rules
 from flexmarl.contracts.serving_rules import serving_rules
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.training_rules import training_rules
@@ -32,7 +30,7 @@ def broken_rules(spec: ExperimentSpec) -> list[Problem]:
         serving_rules,
         adapter_rules,
     )
-    own = (_roles, _policies, _batch, learning_rules, branching_rules, *facts, reward_rules, _budget)
+    own = (_roles, _policies, _batch, learning_rules, *facts, _budget)
     found: dict[tuple[str, str, str], Problem] = {}
     for rules in own:
         for problem in rules(spec):

@@ -1,36 +1,25 @@
-"""Engines that serve one version at a time, and their repacking: one refusal per broken rule, with a legal value."""
+"""Engines that serve one version at a time: one refusal per broken rule, with a legal value."""
 
 from collections.abc import Iterator
 
 from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.specification.experiment import ExperimentSpec
-from flexmarl.contracts.specification.mechanisms import GOES_ON
 
 _TWO = "engine_versions: 2 in /resources"
 
 
 def serving_rules(spec: ExperimentSpec) -> Iterator[Problem]:
-    """Return every broken rule of how many versions an engine serves, and of gathering what is left of one."""
-    mover = spec.mechanisms.mover
+    """Return every broken rule of how many versions an engine serves."""
     if spec.resources.engine_versions == 1:
         yield from _lag(spec)
         yield from _mechanisms(spec)
-    elif mover.type == "repack":
-        yield Problem(
-            pointer="/mechanisms/mover/type",
-            code="needs_one_version",
-            detail="An engine that serves two versions loads newer weights while older replies finish, so repacking "
-            "these gains nothing.",
-            hint="Set static, or engine_versions: 1 in /resources.",
-        )
 
 
 def _lag(spec: ExperimentSpec) -> Iterator[Problem]:
     """Engines that change weights each at its own time need groups of several versions, each made by one."""
     for name in spec.trainable_policies():
         lag = spec.lag_policy_of(name)
-        own = spec.policies[name].lag_policy is not None
-        where = f"/policies/{name}/lag_policy" if own else "/mechanisms/lag_policy"
+        where = spec.lag_policy_pointer(name)
         if lag.bound == 0:
             yield Problem(
                 pointer=f"{where}/bound",
@@ -59,12 +48,6 @@ def _mechanisms(spec: ExperimentSpec) -> Iterator[Problem]:
             "cohort",
         ),
         (
-            "/mechanisms/redundancy/surplus",
-            mechanisms.redundancy.type == "extra_groups" and mechanisms.redundancy.surplus in GOES_ON,
-            "Groups that continue for the next step keep their weights, and so do their engines.",
-            "cancel",
-        ),
-        (
             "/mechanisms/allocation/type",
             mechanisms.allocation.type == "colocated",
             "Engines that share devices with trainers load newer weights together, when they wake.",
@@ -75,12 +58,6 @@ def _mechanisms(spec: ExperimentSpec) -> Iterator[Problem]:
             resources.has_places(len(spec.policies)),
             "An engine that plays a group to its end must hold every policy of the group.",
             "null",
-        ),
-        (
-            "/mechanisms/mover/type",
-            mechanisms.mover.type == "demand",
-            "Slots move between policies only if engines cannot hold all of them; these engines hold all.",
-            "repack",
         ),
     )
     for pointer, broken, detail, value in refused:

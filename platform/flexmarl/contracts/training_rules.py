@@ -150,7 +150,7 @@ def _whole_groups(spec: ExperimentSpec) -> Iterator[tuple[str, str]]:
         yield "/mechanisms/trainer_protocol", mechanisms.trainer_protocol
     if mechanisms.ordered:
         yield "/mechanisms/ordered", "ordered"
-    if mechanisms.redundancy.type != "none":
+    if mechanisms.redundancy.beyond:
         yield "/mechanisms/redundancy/type", mechanisms.redundancy.type
     if batch.min_members is not None:
         yield "/batch/min_members", "min_members"

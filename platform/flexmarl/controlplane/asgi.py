@@ -20,7 +20,7 @@ from flexmarl.controlplane.common.database import Purpose, purpose_of_process  #
 from flexmarl.controlplane.common.disconnects import CancelOnDisconnect  # noqa: E402
 from flexmarl.controlplane.common.proxies import TrustedProxies  # noqa: E402
 from flexmarl.controlplane.routing import websocket_urlpatterns  # noqa: E402
-from flexmarl.controlplane.telemetry.probes import Probes  # noqa: E402
+from flexmarl.controlplane.telemetry.health.probes import Probes  # noqa: E402
 
 purpose_of_process(Purpose.LIVE)
 application = TrustedProxies(

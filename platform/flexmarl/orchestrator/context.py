@@ -8,10 +8,10 @@ import msgspec
 
 from flexmarl.contracts.commands import Command
 from flexmarl.contracts.rulings import RulingKind
-from flexmarl.orchestrator.on_its_way import Outstanding
 from flexmarl.orchestrator.plan import Plan
 from flexmarl.orchestrator.reasons import reason_of
-from flexmarl.orchestrator.state import Failure, RunState
+from flexmarl.orchestrator.state.in_flight import Outstanding
+from flexmarl.orchestrator.state.tree import Failure, RunState
 from flexmarl.orchestrator.types import (
     AttemptBegan,
     AttemptEnded,

@@ -41,22 +41,20 @@ from flexmarl.contracts.live import Progress
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
 from flexmarl.contracts.wire import Origin
-from flexmarl.orchestrator import attempts
-from flexmarl.orchestrator import progress as progress_view
-from flexmarl.orchestrator.attention import Attention
-from flexmarl.orchestrator.binding import on_policy_suspended, on_rank_joined
-from flexmarl.orchestrator.cohorts import on_train_group
+from flexmarl.orchestrator.allocation.binding import on_policy_suspended, on_rank_joined
+from flexmarl.orchestrator.allocation.paused_surplus import hold_surplus
+from flexmarl.orchestrator.allocation.shared_devices import on_engine_slept, on_engine_woke, on_trainer_vacated
+from flexmarl.orchestrator.cohorts.cohorts import on_train_group
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.evaluation import on_evaluation_group
-from flexmarl.orchestrator.holding import hold_surplus
-from flexmarl.orchestrator.invariants import check_touched, check_turn
-from flexmarl.orchestrator.lifecycle import advance, books_due, fail, on_verb, time_limit
-from flexmarl.orchestrator.moving import drive_moves, moving_text, on_lease_recalled
-from flexmarl.orchestrator.pausing import on_gang_recalled, still, take_late_group
-from flexmarl.orchestrator.placing import drive_placing, on_demand_reported, on_policy_unloaded
 from flexmarl.orchestrator.plan import make_plan
-from flexmarl.orchestrator.pools import on_pools_changed
-from flexmarl.orchestrator.recovery import (
+from flexmarl.orchestrator.pool.device_requests import on_pools_changed
+from flexmarl.orchestrator.rollout.group_commands import drive_rollout
+from flexmarl.orchestrator.run import progress as progress_view
+from flexmarl.orchestrator.run.invariants import check_touched, check_turn
+from flexmarl.orchestrator.run.lease_recalls import drive_moves, moving_text, on_lease_recalled
+from flexmarl.orchestrator.run.lifecycle import advance, books_due, fail, on_verb, time_limit
+from flexmarl.orchestrator.run.pausing import on_gang_recalled, still, take_late_group
+from flexmarl.orchestrator.run.recovery import (
     drive_devices,
     drive_hosts,
     on_child_lost,
@@ -65,12 +63,13 @@ from flexmarl.orchestrator.recovery import (
     on_devices_granted,
     on_lease_ended,
 )
-from flexmarl.orchestrator.rollout import drive_rollout
-from flexmarl.orchestrator.serving import on_weights_served
-from flexmarl.orchestrator.sharing import on_engine_slept, on_engine_woke, on_trainer_vacated
-from flexmarl.orchestrator.snapshots import decode, encode
-from flexmarl.orchestrator.state import PolicyState, RunState
-from flexmarl.orchestrator.training import (
+from flexmarl.orchestrator.run.relevance import Attention
+from flexmarl.orchestrator.serving.placement import drive_placing, on_demand_reported, on_policy_unloaded
+from flexmarl.orchestrator.serving.weight_sync import on_weights_served
+from flexmarl.orchestrator.state.snapshots import decode, encode
+from flexmarl.orchestrator.state.tree import PolicyState, RunState
+from flexmarl.orchestrator.training.evaluation import on_evaluation_group
+from flexmarl.orchestrator.training.trainers import (
     drive_trainer,
     on_accumulated,
     on_checkpoint_written,
@@ -141,9 +140,7 @@ class Orchestrator:
     @classmethod
     def restore(cls, spec: ExperimentSpec, snapshot: bytes) -> "Orchestrator":
         """Continue from a snapshot. Raises ValueError when another core wrote it."""
-        state = decode(snapshot)
-        attempts.adopt(state)
-        return cls(spec, state)
+        return cls(spec, decode(snapshot))
 
     def snapshot(self) -> bytes:
         """Serialise the state as JSON."""

@@ -6,6 +6,8 @@ from typing import Any, cast, get_args
 from flexmarl.algorithms.advantages import ADVANTAGES, Advantage
 from flexmarl.algorithms.filters import GROUP_FILTERS, GroupFilter
 from flexmarl.algorithms.group_keys import GROUP_KEYS, GroupKey
+from flexmarl.algorithms.movers import MOVERS, Mover
+from flexmarl.algorithms.redundancy import extra_of
 from flexmarl.algorithms.rewards import RowRewards, answer_rewards
 from flexmarl.algorithms.schedules import entropy_coefficient, learning_rate
 from flexmarl.algorithms.shaping import SHAPERS, Shaper
@@ -14,7 +16,6 @@ from flexmarl.contracts.commands import Follow
 from flexmarl.contracts.plugins import Readiness
 from flexmarl.contracts.readiness import readiness
 from flexmarl.contracts.specification.experiment import ExperimentSpec
-from flexmarl.contracts.specification.mechanisms import GOES_ON
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class Plan:
     """Trainers share the devices of engines, in turns."""
     own_trainers: int
     """Trainers with devices of their own: all of them, or the last ones of a colocated run."""
+    mover: Mover[Any]
     sampler: TaskSampler[Any]
     rewards: RowRewards
     """What rows earned, before they are compared."""
@@ -103,6 +105,7 @@ def make_plan(spec: ExperimentSpec, opening: frozenset[str] | None = None) -> Pl
     opening = _opening(spec) if opening is None else opening
     algorithm, sampling, batch = spec.algorithm, spec.sampling, spec.batch
     advantage = ADVANTAGES.make(algorithm.advantage)
+    extra = extra_of(spec.mechanisms.redundancy, batch.tasks_per_step, batch.episodes_per_task)
     parts = batch.mini_batches if spec.mechanisms.trainer_protocol == "mini_batch" else 1
     return Plan(
         spec=spec,
@@ -111,12 +114,12 @@ def make_plan(spec: ExperimentSpec, opening: frozenset[str] | None = None) -> Pl
         policy_of={role: spec.policy_of(role) for role in spec.agents},
         trained_roles=frozenset(role for role, agent in spec.agents.items() if agent.trainable),
         groups=batch.tasks_per_step,
-        members=batch.episodes_per_task + _extra_members(spec),
-        extra_groups=_extra(spec, "extra_groups"),
-        hands_on=bool(_extra(spec, "extra_groups")) and spec.mechanisms.redundancy.surplus in GOES_ON,
-        enough_members=batch.episodes_per_task if _extra_members(spec) else 0,
+        members=batch.episodes_per_task + extra.members,
+        extra_groups=extra.groups,
+        hands_on=bool(extra.groups) and spec.mechanisms.redundancy.goes_on,
+        enough_members=batch.episodes_per_task if extra.members else 0,
         needed_members=_needed_members(spec),
-        spares=_extra(spec, "extra_environments"),
+        spares=extra.environments,
         slice_groups=1 if spec.mechanisms.trainer_protocol == "per_group" else batch.micro_batch_groups,
         by_episode=batch.settle == "episode",
         streaming=spec.mechanisms.trainer_protocol != "batch",
@@ -134,6 +137,7 @@ def make_plan(spec: ExperimentSpec, opening: frozenset[str] | None = None) -> Pl
         allocates=_allocates(spec),
         colocated=spec.mechanisms.allocation.type == "colocated",
         own_trainers=spec.own_trainers,
+        mover=MOVERS.make(spec.mechanisms.mover),
         sampler=TASK_SAMPLERS.make(sampling.task_sampler),
         rewards=answer_rewards if sampling.branches else advantage.rewards,
         advantage=advantage,
@@ -154,19 +158,6 @@ def _allocates(spec: ExperimentSpec) -> bool:
     if spec.mechanisms.allocation.type == "colocated":
         return True
     return resources.training_devices > 1 or (resources.trainer_policies or policies) < policies
-
-
-def _extra(spec: ExperimentSpec, kind: str) -> int:
-    redundancy = spec.mechanisms.redundancy
-    if redundancy.type != kind:
-        return 0
-    return redundancy.extra + round(redundancy.share * spec.batch.tasks_per_step)
-
-
-def _extra_members(spec: ExperimentSpec) -> int:
-    """Return the members beyond those of a group: alone, or in each of more groups than a step needs."""
-    redundancy = spec.mechanisms.redundancy
-    return redundancy.extra_members if redundancy.type == "extra_groups" else _extra(spec, "extra_members")
 
 
 def _bounded(spec: ExperimentSpec) -> bool:

@@ -30,7 +30,7 @@ from flexmarl.contracts.commands import (
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.contracts.wire import Origin
-from flexmarl.orchestrator.state import LeaseState, RunState
+from flexmarl.orchestrator.state.tree import LeaseState, RunState
 
 POLICIES_NAMED = 4
 """Longest version vector that a reason spells out."""

@@ -103,7 +103,7 @@ def _check_granularity(scenario: Scenario) -> None:
             "machine.engine.cache: grown sends single turns back, which granularity: episode does not show; set "
             "granularity: turn, or cache: reserved."
         )
-    if spec.mechanisms.redundancy.type == "extra_groups" and spec.mechanisms.redundancy.surplus == "pause":
+    if spec.mechanisms.redundancy.fate == "pause":
         raise SimulationError(
             "redundancy.surplus: pause takes single replies back, which granularity: episode does not show; set "
             "granularity: turn, or surplus: continue."

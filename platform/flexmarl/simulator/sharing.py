@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.problems import Problem, SpecProblems, broken_at, problems_of
 from flexmarl.contracts.status import TERMINAL, RunStatus
-from flexmarl.orchestrator.pool_arbiter import DEFAULT_PRIORITY, PATIENCE_S
+from flexmarl.orchestrator.pool.arbiter import DEFAULT_PRIORITY, PATIENCE_S
 from flexmarl.simulator.cluster.cluster import Cluster
 from flexmarl.simulator.cluster.misfortune import virtual_device
 from flexmarl.simulator.cluster.pool import Pool, Tenancy

@@ -2,8 +2,8 @@
 
 Invariants: where a run's rows lie follows from its number alone and never changes. One number in `RESERVED` is kept
 for a large run, whose rows have a table of their own; runs of the other numbers share one table per `BLOCK` numbers,
-so that thousands of small runs leave a handful of tables. (A run older than this rule has tables of its own, whatever
-its number.) A table is made when the first run of it starts; a draft has none.
+so that thousands of small runs leave a handful of tables. A table is made when the first run of it starts; a draft has
+none.
 
 Attaching a ready table never blocks writers of other runs. A run's own table is detached without blocking anybody and
 only then dropped; rows in a shared table are deleted, and the room is used by later runs of its block. What was

@@ -40,7 +40,7 @@ def named() -> None:
     assert asked_by(7, ORDER) == answered_by(FACT) is not None
     django.setup()
     from flexmarl.controlplane.runs.driver.reconciling import _TOLD_WITH_ITS_ROW
-    from flexmarl.controlplane.telemetry.advisor import _PHASES
+    from flexmarl.controlplane.telemetry.advisor.rules import _PHASES
     from webui.views.joint_words import DECISIONS
 
     assert "trim_trainer" in _TOLD_WITH_ITS_ROW
@@ -65,8 +65,8 @@ def decided() -> None:
 
 def dispatched() -> None:
     """A node prepares it, asks the trainer at its address, and writes the fact with the end of the command."""
-    from flexmarl.store import steps
-    from flexmarl.store.commands import Taken
+    from flexmarl.store.control.commands import Taken
+    from flexmarl.store.data import steps
     from workers.nodes import carrying_out, turns
     from workers.training.serve import TrainerServer
 
@@ -101,7 +101,7 @@ def dispatched() -> None:
     assert written == [("trimmed:7:t1", FACT), ("finished", 7)]
 
 
-assert Path("platform/flexmarl/orchestrator/trimming.py").exists()
+assert Path("platform/flexmarl/orchestrator/training/trimming.py").exists()
 named()
 decided()
 dispatched()

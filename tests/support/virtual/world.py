@@ -13,10 +13,10 @@ from flexmarl.contracts import events as e
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.orchestrator import Decision, Orchestrator
-from flexmarl.orchestrator.attention import Attention
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.invariants import check_invariants
-from flexmarl.orchestrator.pool_arbiter import Demand, FreeDevice, Rules, arbitrate
+from flexmarl.orchestrator.pool.arbiter import Demand, FreeDevice, Rules, arbitrate
+from flexmarl.orchestrator.run.invariants import check_invariants
+from flexmarl.orchestrator.run.relevance import Attention
 from tests.support.virtual.children import Child, Engine, Process, RolloutWorker, Trainer
 from tests.support.virtual.clock import Clock, Dice, Durations
 from tests.support.virtual.store import CommandRow, LeaseRow, PromiseBroken, TokenLost, VirtualStore

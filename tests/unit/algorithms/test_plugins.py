@@ -4,8 +4,11 @@ import pytest
 
 from flexmarl.algorithms.advantages import ADVANTAGES
 from flexmarl.algorithms.aggregation import AGGREGATIONS
+from flexmarl.algorithms.branching import BRANCH_CONTROLLERS, checked_joints
 from flexmarl.algorithms.filters import GROUP_FILTERS
 from flexmarl.algorithms.group_keys import GROUP_KEYS
+from flexmarl.algorithms.movers import MOVERS
+from flexmarl.algorithms.redundancy import REDUNDANCIES, Extra, Redundancy, extra_of
 from flexmarl.algorithms.routing import ROUTERS
 from flexmarl.algorithms.schedules import entropy_coefficient, learning_rate
 from flexmarl.algorithms.seeds import derive, episode_seed, turn_seed
@@ -13,11 +16,23 @@ from flexmarl.algorithms.shaping import SHAPERS
 from flexmarl.algorithms.task_sampler import TASK_SAMPLERS
 from flexmarl.contracts.specification.algorithm import AlgorithmSpec, EntropyBonus
 from flexmarl.contracts.specification.losses import LOSS, RowLossOptions
+from flexmarl.contracts.specification.redundancies import REDUNDANCY
 from flexmarl.contracts.specification.task_choice import TASK_SAMPLER
 from flexmarl.contracts.specification.team import AdamW
 from workers.training.losses import CORRECTIONS, LOSSES
 
-REGISTRIES = (ADVANTAGES, CORRECTIONS, GROUP_FILTERS, LOSSES, ROUTERS, SHAPERS, TASK_SAMPLERS)
+REGISTRIES = (
+    ADVANTAGES,
+    BRANCH_CONTROLLERS,
+    CORRECTIONS,
+    GROUP_FILTERS,
+    LOSSES,
+    MOVERS,
+    REDUNDANCIES,
+    ROUTERS,
+    SHAPERS,
+    TASK_SAMPLERS,
+)
 
 
 @pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.kind.name)
@@ -85,3 +100,22 @@ def test_schedules_decay_in_a_line_and_stay():
     assert [entropy_coefficient(bonus, s) for s in (0, 5, 10, 99)] == pytest.approx([0.1, 0.075, 0.05, 0.05])
     adamw = AdamW(learning_rate=1e-3, final_learning_rate_share=0.1)
     assert [learning_rate(adamw, s, 100) for s in (0, 100)] == pytest.approx([1e-3, 1e-4])
+
+
+@pytest.mark.parametrize(
+    ("kind", "extra"), [("none", Extra(1)), ("extra_members", Extra(1, 1)), ("extra_environments", Extra(0, 0, 3))]
+)
+def test_a_redundancy_that_proposes_what_its_options_do_not_say_is_refused(kind, extra, monkeypatch):
+    options = REDUNDANCY.options(kind)
+    assert extra_of(options, 4, 2).groups == 0
+    monkeypatch.setattr(type(REDUNDANCIES.make(options)), "extra", lambda self, groups, members: extra)
+    with pytest.raises(ValueError, match=f"{kind} proposes"):
+        extra_of(options, 4, 2)
+    assert issubclass(REDUNDANCIES.get(kind), Redundancy)
+
+
+@pytest.mark.parametrize("joints", [[(0, 0)], [(0, 0), (1, 0)], [(0,), (1,)], [(0, 0), (1, 1), (2, 2)], []])
+def test_joint_answers_that_leave_an_answer_without_a_score_are_refused(joints):
+    assert checked_joints([(0, 1), (1, 0)], 2, 2)
+    with pytest.raises(ValueError, match="must try each answer"):
+        checked_joints(joints, 2, 2)

@@ -255,7 +255,7 @@ TRAINED = {"bound": 1, "at_admission": "trained"}
         ),
         (
             {"mechanisms": {"redundancy": {"type": "extra_members", "extra": 1, "share": 0.5}}},
-            ("/mechanisms/redundancy/share", "out_of_range"),
+            ("/mechanisms/redundancy/share", "not_read"),
         ),
         ({"batch": {"episodes_per_task": 1}}, ("/batch/episodes_per_task", "needs_peers")),
         (
@@ -288,7 +288,7 @@ TRAINED = {"bound": 1, "at_admission": "trained"}
         ({"mechanisms": {"redundancy": PAUSED}}, ("/mechanisms/redundancy/surplus", "needs_bound")),
         (
             {"mechanisms": {"redundancy": {"type": "extra_members", "extra": 2, "surplus": "join"}}},
-            ("/mechanisms/redundancy/surplus", "members_are_cancelled"),
+            ("/mechanisms/redundancy/surplus", "not_read"),
         ),
         (
             {"algorithm": {"correction": "truncated_importance", "loss": {"type": "ppo_clip"}}},
@@ -296,7 +296,7 @@ TRAINED = {"bound": 1, "at_admission": "trained"}
         ),
         ({"mechanisms": {"redundancy": {"type": "extra_groups"}}}, ("/mechanisms/redundancy/extra", "out_of_range")),
         (
-            {"mechanisms": {"redundancy": {"type": "extra_environments"}}},
+            {"mechanisms": {"redundancy": {"type": "extra_environments", "extra": 0}}},
             ("/mechanisms/redundancy/extra", "out_of_range"),
         ),
     ],
@@ -306,7 +306,7 @@ def test_lag_policies_that_cannot_work_are_refused_with_a_legal_value(change: di
         resolve({**GAME, **change})
     found = {(p.pointer, p.code): p.hint for p in caught.value.problems}
     assert expected in found
-    assert found[expected].startswith(("Set", "Available"))
+    assert found[expected].startswith(("Set", "Available", "Remove it, or set type: extra_groups"))
 
 
 @pytest.mark.parametrize("word", ["resume", "restart_turn"])
@@ -315,7 +315,7 @@ def test_paused_surplus_needs_a_next_step_that_waits_and_replies_that_follow(wor
 
 
 def test_a_stored_specification_may_name_redundancy_by_a_word() -> None:
-    assert resolve({**GAME, "mechanisms": {"redundancy": "none"}}).spec.mechanisms.redundancy.extra == 0
+    assert resolve({**GAME, "mechanisms": {"redundancy": "none"}}).spec.mechanisms.redundancy.type == "none"
 
 
 def test_a_policy_without_a_lag_policy_has_the_teams() -> None:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.rules import broken_rules
 from flexmarl.contracts.specification.experiment import ExperimentSpec
-from flexmarl.orchestrator.allocation import spread_once
-from flexmarl.orchestrator.standings import Snapshot, Standing
+from flexmarl.orchestrator.allocation.allocator import spread_once
+from flexmarl.orchestrator.allocation.types import Snapshot, Standing
 
 
 def spec(sizes: dict[str, int], homes: dict[str, Any], devices: int, places: int | None = None) -> ExperimentSpec:

@@ -11,8 +11,8 @@ from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.orchestrator import Orchestrator
-from flexmarl.orchestrator.invariants import check_invariants
-from flexmarl.orchestrator.lifecycle import books_due
+from flexmarl.orchestrator.run.invariants import check_invariants
+from flexmarl.orchestrator.run.lifecycle import books_due
 from tests.unit.orchestrator.fake_parts import (
     Child,
     Faults,

@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from flexmarl.orchestrator.allocation import next_look, on_demand, spread_once
-from flexmarl.orchestrator.standings import Bind, Snapshot, Standing, Suspend
+from flexmarl.orchestrator.allocation.allocator import next_look, on_demand, spread_once
+from flexmarl.orchestrator.allocation.types import Bind, Snapshot, Standing, Suspend
 
 IDLE = Standing(has_work=False, seconds=0.0, gang=(), still=True)
 BUSY = Standing(has_work=True, seconds=1.0, gang=(), still=True, waiting_since=0.0)

@@ -5,8 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from flexmarl.orchestrator.assignment import engines_of, fill
-from flexmarl.orchestrator.mover import SETTLE_S, Asked, Snapshot, for_balance, for_waiting, held_s
+from flexmarl.algorithms.movers import MOVERS, Asked, Move, Snapshot, checked, for_waiting
+from flexmarl.algorithms.movers.demand import SETTLE_S
+from flexmarl.contracts.specification.movers import MOVER
+from flexmarl.orchestrator.serving.assignment import engines_of, fill
 
 NOW = 100.0
 
@@ -91,14 +93,17 @@ def test_who_waits_for_a_version_to_come_gives_its_place_after_a_while():
     assert (move.out, move.into) == ("a", "b")
 
 
+def demand(delta, hold_s):
+    return MOVERS.make(MOVER.options("demand", delta=delta, hold_s=hold_s))
+
+
 HOT = {"hot": asked(60), "cold": asked(2)}
 ON = {1: ["hot"], 2: ["cold"], 3: ["cold"]}
 
 
 def balanced(policies, serves=ON, delta=5.0, hold_s=10.0, **options):
-    return [
-        (move.engine, move.out, move.into) for move in for_balance(seen(policies, serves, **options), delta, hold_s)
-    ]
+    moves = demand(delta, hold_s).moves(seen(policies, serves, **options))
+    return [(move.engine, move.out, move.into) for move in moves]
 
 
 def test_a_long_queue_gets_the_engine_of_a_short_one_with_least_to_do():
@@ -144,15 +149,37 @@ def test_no_move_is_the_reverse_of_one_that_was_worth_it():
         for cold in range(0, 200, 5):
             policies = {"a": asked(hot, apart_since=NOW - 10.0), "b": asked(cold, apart_since=NOW - 10.0)}
             serves = {engine: ["a" if engine <= 3 else "b"] for engine in range(1, 9)}
-            moves = for_balance(seen(policies, serves), 5.0, 0.0)
+            moves = demand(5.0, 0.0).moves(seen(policies, serves))
             for move in moves:
                 serves[move.engine] = [move.into]
-            back = for_balance(seen(policies, serves), 5.0, 0.0)
+            back = demand(5.0, 0.0).moves(seen(policies, serves))
             assert not moves or all(move.into == moves[0].into for move in back), (hot, cold)
 
 
 def test_who_gains_right_after_it_gave_keeps_what_it_has_for_longer_and_longer():
-    first = held_s(asked(9), NOW, 10.0)
-    again = held_s(asked(9, gave_at=NOW - 12.0, hold_s=first), NOW, 10.0)
-    later = held_s(asked(9, gave_at=NOW - 40.0, hold_s=again), NOW, 10.0)
+    mover = demand(5.0, 10.0)
+    first = mover.keeps_s(asked(9, hold_s=None), NOW)
+    again = mover.keeps_s(asked(9, gave_at=NOW - 12.0, hold_s=first), NOW)
+    later = mover.keeps_s(asked(9, gave_at=NOW - 40.0, hold_s=again), NOW)
     assert (first, again, later) == (10.0, 20.0, 10.0)
+
+
+@pytest.mark.parametrize(
+    "moves",
+    [
+        [(1, "cold", "hot")],
+        [(2, "cold", "cold")],
+        [(4, "cold", "hot")],
+        [(2, "cold", "nobody")],
+        [(2, "cold", "hot")] * 2,
+    ],
+    ids=["not_served", "served_already", "no_such_engine", "no_such_policy", "twice"],
+)
+def test_a_mover_that_moves_what_it_cannot_ends_with_what_is_wrong(moves):
+    wrong = [Move(engine, out, into, "disparity", "") for engine, out, into in moves]
+    with pytest.raises(ValueError, match="cannot serve"):
+        checked(wrong, seen(HOT, ON))
+    right = [Move(2, "cold", "hot", "disparity", "")]
+    assert checked(right, seen(HOT, ON)) == right
+    with pytest.raises(ValueError, match="cannot serve"):
+        checked(right, seen(HOT, ON, movable=[1]))

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from flexmarl.contracts.events import PauseMode, RunVerb, Verb
 from flexmarl.contracts.status import TERMINAL, RunStatus
-from flexmarl.orchestrator import Orchestrator, serving
-from flexmarl.orchestrator.attention import Attention
+from flexmarl.orchestrator import Orchestrator
+from flexmarl.orchestrator.run.relevance import Attention
+from flexmarl.orchestrator.serving import weight_sync
 from tests.unit.orchestrator.asking import quiet
 from tests.unit.orchestrator.fake_cluster import Faults, make_spec, running, started
 
@@ -81,7 +82,7 @@ def test_short_ways_change_no_decision(run, team):
 
 @pytest.mark.parametrize("run", RUNS)
 def test_engines_are_told_in_turns_whoever_remembers_how_far(run, monkeypatch):
-    monkeypatch.setattr(serving, "LOADS_AT_ONCE", 2)
+    monkeypatch.setattr(weight_sync, "LOADS_AT_ONCE", 2)
     one = make_spec(**RUNS[run])
     spec = one.model_copy(update={"resources": one.resources.model_copy(update={"rollout_devices": 5})})
     cluster = started(spec, seed=2, faults=Faults(twice=0.2, child_death=0.01, recall=0.01, zombie=0.1))

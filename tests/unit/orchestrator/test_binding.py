@@ -7,9 +7,9 @@ import pytest
 from flexmarl.contracts import events as e
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunStatus
-from flexmarl.orchestrator import training
-from flexmarl.orchestrator.binding import on_gang_s, took_work
-from flexmarl.orchestrator.state import Home, PolicyState
+from flexmarl.orchestrator.allocation.binding import on_gang_s, took_work
+from flexmarl.orchestrator.state.tree import Home, PolicyState
+from flexmarl.orchestrator.training import trainers
 from tests.unit.orchestrator.fake_cluster import Faults, make_spec, running, started
 
 
@@ -81,7 +81,7 @@ def test_whoever_is_impatient_lets_others_get_on(seed):
 
 @pytest.mark.parametrize(("seconds", "most"), [(0.0, 2), (0.015, 3), (1e9, 9)])
 def test_a_device_has_enough_before_it_to_last_until_an_answer_arrives(seconds, most, monkeypatch):
-    monkeypatch.setattr(training, "AHEAD_S", seconds)  # micro-batches are said to take 0.01 s
+    monkeypatch.setattr(trainers, "AHEAD_S", seconds)  # micro-batches are said to take 0.01 s
     cluster = started(team(1, 1, batch__micro_batch_groups=1, batch__tasks_per_step=16), seed=3)
     found = []
 

@@ -5,7 +5,7 @@ import pytest
 from flexmarl.contracts import events as e
 from flexmarl.contracts.status import RunReason, RunStatus
 from flexmarl.contracts.wire import EVALUATION_DRAWS, EpisodeOutcome, EpisodeStatus, Origin, SampleRef, TrainStats
-from flexmarl.orchestrator.snapshots import decode
+from flexmarl.orchestrator.state.snapshots import decode
 from tests.unit.orchestrator.fake_cluster import FakeCluster, Faults, make_spec, running, started
 
 

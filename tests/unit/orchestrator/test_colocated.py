@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from flexmarl.contracts import events as e
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunStatus
-from flexmarl.orchestrator.colocation import Shared, lent, may_load, turn, whose
+from flexmarl.orchestrator.allocation.colocation import Shared, lent, may_load, turn, whose
 from tests.unit.orchestrator.fake_cluster import Faults, make_spec, running, started
 
 

@@ -5,7 +5,7 @@ import pytest
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.specification.resources import Checkpoints
-from flexmarl.orchestrator.keeping import kept
+from flexmarl.orchestrator.training.checkpoint_retention import kept
 from tests.unit.orchestrator.fake_cluster import make_spec, running
 
 

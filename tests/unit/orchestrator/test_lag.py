@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexmarl.contracts.specification.mechanisms import LagPolicy
-from flexmarl.orchestrator.lag import (
+from flexmarl.orchestrator.state.lag import (
     Ages,
     LagCounts,
     add_row,

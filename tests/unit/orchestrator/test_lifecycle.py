@@ -177,7 +177,9 @@ def test_a_lost_engine_gets_the_pinned_version_back():
     decision = cluster.tell(e.ChildReady(lease_id=engine.lease_id, use=DeviceUse.ENGINE, incarnation="new"))
     assert [(n.command.kind, n.command.version) for n in decision.commands] == [("load_weights", 1)] * 2
     assert decision.reason is RunReason.NONE
-    late = e.WeightsServed(lease_id=engine.lease_id, incarnation=old, policy="speaker", version=1, digest="0" * 64)
+    late = e.WeightsServed(
+        lease_id=engine.lease_id, incarnation=old, policy="speaker", version=1, digest="0" * 64, command_no=1
+    )
     cluster.tell(late)
     assert engine.lease_id in cluster.core.state.leases
     assert cluster.core.state.leases[engine.lease_id].holds == {}

@@ -9,9 +9,9 @@ from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.rules import broken_rules
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
-from flexmarl.orchestrator.one_version import _adopt
-from flexmarl.orchestrator.repacking import SEEN_S
-from flexmarl.orchestrator.state import LeaseState, Pin
+from flexmarl.orchestrator.rollout.one_version import _adopt
+from flexmarl.orchestrator.rollout.repacking import SEEN_S
+from flexmarl.orchestrator.state.tree import LeaseState, Pin
 from tests.unit.orchestrator.fake_cluster import make_spec, started
 from tests.unit.orchestrator.test_any_mix import any_faults, settle_facts
 

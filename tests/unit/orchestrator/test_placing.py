@@ -10,7 +10,7 @@ from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.rules import broken_rules, warnings
 from flexmarl.contracts.specification import ExperimentSpec
-from flexmarl.orchestrator.serving import served
+from flexmarl.orchestrator.serving.weight_sync import served
 from tests.support.placed_core import PlacedCore, placed_spec
 from tests.support.virtual.queues import Queues, Turn, drawn
 from tests.unit.orchestrator.fake_cluster import make_spec, started

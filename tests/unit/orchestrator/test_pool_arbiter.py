@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flexmarl.contracts.events import DeviceUse
-from flexmarl.orchestrator.pool_arbiter import (
+from flexmarl.orchestrator.pool.arbiter import (
     NEVER,
     Demand,
     FreeDevice,
@@ -19,7 +19,7 @@ from flexmarl.orchestrator.pool_arbiter import (
     in_order,
     wanted_of,
 )
-from flexmarl.orchestrator.pool_words import in_words
+from flexmarl.orchestrator.pool.wording import in_words
 
 FREE = [FreeDevice(f"{node}.cpu{i}", node, "default") for node, i in (("b", 0), ("a", 0), ("a", 1))]
 

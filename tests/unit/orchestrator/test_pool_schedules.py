@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from flexmarl.orchestrator.pool_arbiter import (
+from flexmarl.orchestrator.pool.arbiter import (
     NEVER,
     PATIENCE_S,
     Ahead,
@@ -24,7 +24,7 @@ from flexmarl.orchestrator.pool_arbiter import (
     arbitrate,
     wanted_of,
 )
-from flexmarl.orchestrator.pool_recalls import recalls
+from flexmarl.orchestrator.pool.recalls import recalls
 
 USUAL = 80
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", USUAL))

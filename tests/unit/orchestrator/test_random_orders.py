@@ -10,6 +10,8 @@ from flexmarl.orchestrator import Orchestrator
 from tests.unit.orchestrator.asking import quiet
 from tests.unit.orchestrator.fake_cluster import FakeCluster, Faults, make_spec, started
 
+pytestmark = pytest.mark.slow
+
 PRESETS = {
     "flexmarl": {},
     "sync": {"mechanisms__trainer_protocol": "batch"},

@@ -3,7 +3,7 @@
 import pytest
 
 from flexmarl.orchestrator import orchestrator as core
-from flexmarl.orchestrator.snapshots import encode
+from flexmarl.orchestrator.state.snapshots import encode
 from flexmarl.simulator.runs import alone
 from flexmarl.simulator.scenarios.library import compose
 

@@ -5,12 +5,15 @@ from typing import Any
 
 import pytest
 
-from flexmarl.orchestrator import allocation, cutting, mover, overlapping, placing
+from flexmarl.algorithms.movers import Move, Snapshot
+from flexmarl.algorithms.movers.board import Board
+from flexmarl.algorithms.movers.demand import DemandMover
+from flexmarl.orchestrator.allocation import allocator
+from flexmarl.orchestrator.allocation.types import Snapshot as Standings
+from flexmarl.orchestrator.cohorts import cutting, overlapping
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.lag import Verdict
-from flexmarl.orchestrator.mover import Move
-from flexmarl.orchestrator.standings import Snapshot
-from flexmarl.orchestrator.state import Cohort, PendingGroup
+from flexmarl.orchestrator.state.lag import Verdict
+from flexmarl.orchestrator.state.tree import Cohort, PendingGroup
 from flexmarl.simulator.devices.engines import Engine
 from flexmarl.simulator.reporting.checks import Finding
 from flexmarl.simulator.rollout.groups import Places
@@ -57,8 +60,8 @@ def crowded() -> Scenario:
 def moves_without_hysteresis(monkeypatch: pytest.MonkeyPatch) -> None:
     """A place goes to whoever has more turns at the moment, whatever moved last and whatever a load takes."""
 
-    def eager(seen: mover.Snapshot, delta: float, hold_s: float) -> list[Move]:
-        board = mover._Board(seen)
+    def eager(self: DemandMover, seen: Snapshot) -> list[Move]:
+        board = Board(seen)
         by_turns = sorted(seen.policies, key=lambda name: (seen.policies[name].turns, name))
         out, into = by_turns[0], by_turns[-1]
         engine = board.engine_of(out, into)
@@ -66,7 +69,7 @@ def moves_without_hysteresis(monkeypatch: pytest.MonkeyPatch) -> None:
             return []
         return [Move(engine, out, into, "disparity", "it has more turns")]
 
-    monkeypatch.setattr(placing, "for_balance", eager)
+    monkeypatch.setattr(DemandMover, "moves", eager)
 
 
 def admits_by_a_second_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,11 +101,11 @@ def cuts_first_in_first_out(monkeypatch: pytest.MonkeyPatch) -> None:
 def binds_the_shortest_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trainer goes to whoever has least to do of those that wait."""
 
-    def shortest(seen: Snapshot) -> list[str]:
+    def shortest(seen: Standings) -> list[str]:
         names = [name for name, standing in seen.policies.items() if standing.has_work and not standing.gang]
         return sorted(names, key=lambda name: (name == "coder", seen.policies[name].seconds))
 
-    monkeypatch.setattr(allocation, "_waiting", shortest)
+    monkeypatch.setattr(allocator, "_waiting", shortest)
 
 
 def busy() -> Scenario:

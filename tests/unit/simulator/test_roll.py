@@ -12,6 +12,8 @@ from flexmarl.simulator.scenarios.chance import mixed
 from flexmarl.simulator.scenarios.library import compose
 from flexmarl.simulator.scenarios.scenario import Scenario
 
+pytestmark = pytest.mark.slow
+
 MEMBERS, TURNS = 3, 4
 PLAIN: dict[str, Any] = {
     "spec": {

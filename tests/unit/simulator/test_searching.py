@@ -46,10 +46,15 @@ def test_what_is_found_has_the_same_devices_and_trains_as_much():
         assert one.reports[0].tokens >= 0.98 * over.reports[0].tokens
 
 
+def delta_of(spec) -> float:
+    """Return the mover's delta, as it comes where there is none."""
+    return getattr(spec.mechanisms.mover, "delta", 5.0)
+
+
 def planted(spec) -> float:
     """Return seconds that are fewest where two gangs, a limit, a number and a word are as nobody would guess."""
     gangs = [spec.policies[name].devices.most for name in ("planner", "worker")]
-    episodes, delta = spec.mechanisms.parallel.episodes or 8, spec.mechanisms.mover.delta
+    episodes, delta = spec.mechanisms.parallel.episodes or 8, delta_of(spec)
     return (
         10.0 + 3.0 * abs(gangs[0] - 1) + 3.0 * abs(gangs[1] - 4)
         + 20.0 * (spec.resources.training_devices != sum(gangs))
@@ -70,7 +75,7 @@ def planted_pair(spec) -> float:
 def test_an_optimum_that_was_planted_is_found_again_and_again():
     within = space(DOCUMENT | {"spec": DOCUMENT["spec"] | {"resources": {"rollout_devices": 8, "training_devices": 4}}},
                    "flexmarl", ["flexmarl"], 0)  # fmt: skip
-    found, again = (search(within, 90, 5, pretend)[0] for _ in range(2))
+    found, again = (search(within, 120, 5, pretend)[0] for _ in range(2))
     assert found.candidate == again.candidate
     assert planted(within.made(Candidate("flexmarl")).spec) > 20.0
     assert found.step_s < 10.5
@@ -97,7 +102,7 @@ def test_numbers_that_gain_most_together_are_found_beside_a_word_that_ends_them(
         for one in scenarios:
             own = one.spec.mechanisms
             few, still = (own.parallel.episodes or 8) <= 2, own.mover.type == "static"
-            far = own.mover.delta >= 20.0 and not still
+            far = delta_of(one.spec) >= 20.0 and not still
             seconds = 70.0 - (30.0 if few and far else max(6.0 * few, 8.0 * far, 7.0 * still))
             seconds += len(one.spec.model_dump_json()) * 1e-6
             found.append(SimpleNamespace(step_s=seconds, tokens=1, length_ratio=1.0))
@@ -117,7 +122,7 @@ def test_whoever_was_lucky_under_one_seed_leads_nobody():
         found = []
         for one in scenarios:
             own = one.spec.mechanisms.mover
-            seconds = 19.0 + own.delta / 100.0 + len(one.spec.model_dump_json()) * 1e-6
+            seconds = 19.0 + delta_of(one.spec) / 100.0 + len(one.spec.model_dump_json()) * 1e-6
             seconds = seconds if own.type == "demand" else 30.0 if one.seed else 6.0
             found.append(SimpleNamespace(step_s=seconds, tokens=1, length_ratio=1.0))
         return found
@@ -141,15 +146,17 @@ def test_steps_that_gained_alone_are_gone_together():
                 own.publication.type == "wavefront",
                 own.trainer_protocol == "per_group",
                 own.mover.type == "static",
+                own.router.type == "version_aware",
+                own.allocation.type == "static",
+                getattr(own.redundancy, "extra", 0) == 4,
             ]
-            good += [own.router.type == "version_aware", own.allocation.type == "static", own.redundancy.extra == 4]
             seconds = 100.0 - 10.0 * sum([*good, own.parallel.members == 1])
             found.append(SimpleNamespace(step_s=seconds, tokens=1, length_ratio=1.0))
         return found
 
     told = []
     search(within, 60, 0, summed, lambda number, one: told.append(one.step_s))
-    assert told.index(30.0) < 40
+    assert told.index(30.0) < 45
 
 
 WORDS = {

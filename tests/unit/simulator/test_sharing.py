@@ -6,7 +6,7 @@ import pytest
 
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.status import RunStatus
-from flexmarl.orchestrator import pool_arbiter
+from flexmarl.orchestrator.pool import arbiter
 from flexmarl.simulator import PoolReport, SimulationError, simulate_pool
 from flexmarl.simulator.sharing import Sharer, read_pools, starved
 
@@ -95,7 +95,7 @@ def test_a_run_that_starves_is_found_by_name(monkeypatch: pytest.MonkeyPatch):
     whole = play(3, *urgent, low)
     assert starved(whole) == []
     assert 4 * 3600 <= (fates(whole)["low"].wait_s or 0.0) < 4 * 3600 + 4600, "patience, and the run before it"
-    monkeypatch.setattr(pool_arbiter, "PATIENCE_S", float("inf"))
+    monkeypatch.setattr(arbiter, "PATIENCE_S", float("inf"))
     [finding] = starved(play(3, *urgent, low))
     assert finding.name == "starvation"
     assert finding.evidence.startswith("low waits for devices since 1 s; after 14400 s of that urgent")

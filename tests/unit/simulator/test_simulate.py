@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from flexmarl.contracts.resolve import load_presets, resolve
+from flexmarl.contracts.specification.branch_controllers import BRANCH_CONTROLLER
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus
 from flexmarl.simulator import Machine, Report, SimulationError, simulate
 from flexmarl.simulator.devices.engines import Engine
@@ -226,7 +227,7 @@ def test_engines_and_trainers_share_devices_in_turns():
 
 def test_what_is_not_simulated_is_refused():
     given = told()
-    sampling = given.spec.sampling.model_copy(update={"branch_controller": "at_grpo_tree"})
+    sampling = given.spec.sampling.model_copy(update={"branch_controller": BRANCH_CONTROLLER.options("at_grpo_tree")})
     spec = given.spec.model_copy(update={"sampling": sampling})
     with pytest.raises(SimulationError, match="branch_controller: none"):
         simulate(given.model_copy(update={"spec": spec}))

@@ -91,7 +91,7 @@ def test_offered_is_what_the_run_does_not_do_already():
                if one.name == "no redundancy"]  # fmt: skip
     without = changed(spec(redundancy={"type": "extra_groups", "extra": 2, "surplus": "join"}), none)
     assert isinstance(without, ExperimentSpec)
-    assert without.mechanisms.redundancy.extra == 0
+    assert without.mechanisms.redundancy.type == "none"
     assert not [name for name in spare if name.startswith("redundancy ")]
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from flexmarl.contracts.commands import LoadWeights
 from flexmarl.contracts.events import DeviceUse
-from flexmarl.store import commands
-from flexmarl.store.commands import Standing
+from flexmarl.store.control import commands
+from flexmarl.store.control.commands import Standing
 from flexmarl.store.errors import EpochStale, TokenLost
 from tests.support.store_story import DIGEST
 

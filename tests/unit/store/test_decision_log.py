@@ -2,8 +2,8 @@
 
 import pytest
 
-from flexmarl.store import decision_log, transitions
-from flexmarl.store.decision_log import Position, Wanted
+from flexmarl.store.reads import decision_log, transitions
+from flexmarl.store.reads.decision_log import Position, Wanted
 from tests.support.store_story import Story
 
 pytestmark = pytest.mark.services

@@ -6,9 +6,10 @@ from flexmarl.contracts.commands import GroupOrder, HoldGroups, PlayGroups, Rele
 from flexmarl.contracts.events import ChildLost, DeviceUse
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import RunReason, RunStatus
-from flexmarl.store import commands, decisions, inbox, metrics, runs
-from flexmarl.store.commands import Standing
+from flexmarl.store.control import commands, decisions, inbox, runs
+from flexmarl.store.control.commands import Standing
 from flexmarl.store.errors import FenceLost
+from flexmarl.store.telemetry import metrics
 
 pytestmark = pytest.mark.services
 

@@ -5,9 +5,11 @@ from uuid import uuid4
 import pytest
 
 from flexmarl.contracts.status import RunStatus
-from flexmarl.store import deletions, lineage, logs, runs
+from flexmarl.store.control import deletions, runs
+from flexmarl.store.data import lineage
 from flexmarl.store.errors import StoreError
-from flexmarl.store.logs import LogLine
+from flexmarl.store.telemetry import logs
+from flexmarl.store.telemetry.logs import LogLine
 from tests.support.store_story import Story
 
 pytestmark = pytest.mark.services

@@ -16,8 +16,9 @@ from flexmarl.contracts.engine_states import (
     state_of,
 )
 from flexmarl.contracts.events import DeviceUse
-from flexmarl.store import engine_rows, engines, leases
-from flexmarl.store.load_reports import EngineLoad, put_engines
+from flexmarl.store.control import engines, leases
+from flexmarl.store.reads import engine_rows
+from flexmarl.store.telemetry.load_reports import EngineLoad, put_engines
 from tests.support.store_story import DIGEST
 
 LIVES = EngineFacts(lease="held", started=True, answers=True, held=1, lease_late_s=-4.0, node_late_s=-9.0, told_s=1.0)

@@ -3,14 +3,14 @@
 import itertools
 import random
 
-import psycopg
 import pytest
 
 from flexmarl.contracts.status import RunStatus
 from flexmarl.contracts.wire import EVALUATION_DRAWS, EpisodeStatus, Origin
-from flexmarl.store import episodes, runs, schema
-from flexmarl.store.episodes import EpisodeFilter, Ordering
-from flexmarl.store.groups import EpisodeRow, _insert_episodes
+from flexmarl.store.control import runs
+from flexmarl.store.data.groups import EpisodeRow, _insert_episodes
+from flexmarl.store.reads import episodes
+from flexmarl.store.reads.episodes import EpisodeFilter, Ordering
 
 pytestmark = pytest.mark.services
 RUN, OTHER = 1, 1500
@@ -167,31 +167,3 @@ def test_a_page_is_cut_from_one_index_of_one_partition(many, name):
     assert index in plan, plan
     assert "Seq Scan" not in plan
     assert "episode_block_1" not in plan, "the other run's partition was read"
-
-
-def test_the_upgrade_reaches_partitions_that_were_there_before(services):
-    url = services.create_database("store_before_upgrades")
-    try:
-        with psycopg.connect(url, autocommit=True) as conn:
-            schema._run(conn, "schema.sql")
-            conn.execute("INSERT INTO store.meta (key, value) VALUES ('version', %s)", [schema.VERSION])
-            conn.execute("CREATE TABLE store.episode_1 (LIKE store.episode INCLUDING ALL)")
-            conn.execute("ALTER TABLE store.episode ATTACH PARTITION store.episode_1 FOR VALUES IN (1)")
-            before = _indexes(conn, "episode_1")
-            schema.apply(conn)
-            after = _indexes(conn, "episode_1")
-            assert len(after) == len(_indexes(conn, "episode")) > len(before)
-            runs.create_run(conn, 2, {}, RunStatus.RUNNING)
-            assert [text.replace("episode_block_0", "episode_1") for text in _indexes(conn, "episode_block_0")] == after
-    finally:
-        services.drop_database("store_before_upgrades")
-
-
-def _indexes(conn, table):
-    """Definitions of a table's indexes, without their names."""
-    rows = conn.execute(
-        "SELECT regexp_replace(indexdef, 'INDEX \\S+ ', 'INDEX ') FROM pg_indexes WHERE schemaname = 'store' "
-        "AND tablename = %s ORDER BY 1",
-        [table],
-    ).fetchall()
-    return [row[0] for row in rows]

@@ -9,11 +9,11 @@ import pytest
 from flexmarl.contracts.events import ChildLost, TimerFired, event_adapter
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import RunReason, RunStatus
-from flexmarl.store import decisions, inbox, runs
-from flexmarl.store.decisions import LogEntry, NoteLine, StoredDecision
+from flexmarl.store.control import decisions, inbox, runs
+from flexmarl.store.control.decisions import LogEntry, NoteLine, StoredDecision
+from flexmarl.store.control.inbox import WaitingFact
+from flexmarl.store.control.runs import RunLease
 from flexmarl.store.errors import FenceLost
-from flexmarl.store.inbox import WaitingFact
-from flexmarl.store.runs import RunLease
 from tests.support.store_story import Story
 
 pytestmark = pytest.mark.services

@@ -5,9 +5,9 @@ import pytest
 
 from flexmarl.contracts.commands import JoinGang
 from flexmarl.contracts.events import DeviceUse
-from flexmarl.store import leases
+from flexmarl.store.control import leases
+from flexmarl.store.data.steps import commit_join
 from flexmarl.store.errors import LeaseLost, Refused
-from flexmarl.store.steps import commit_join
 from tests.support.store_story import Story
 from workers.nodes.carrying_out import prepare
 from workers.nodes.lanes import RETRYABLE

@@ -2,9 +2,10 @@
 
 import pytest
 
-from flexmarl.store import commands, groups
+from flexmarl.store.control import commands
+from flexmarl.store.data import groups
+from flexmarl.store.data.payload import pack, unpack
 from flexmarl.store.errors import EpochStale, Refused, TokenLost
-from flexmarl.store.payload import pack, unpack
 
 pytestmark = pytest.mark.services
 

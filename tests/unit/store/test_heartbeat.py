@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from flexmarl.launcher.heartbeats import Beat, parse
-from flexmarl.store import heartbeat as module
-from flexmarl.store.heartbeat import BEAT_S, Heartbeat, Loop
-from flexmarl.store.process_heartbeats import ProcessFacts, ProcessState
+from flexmarl.store.control import heartbeat as module
+from flexmarl.store.control.heartbeat import BEAT_S, Heartbeat, Loop
+from flexmarl.store.control.process_heartbeats import ProcessFacts, ProcessState
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import threading
 import pytest
 
 from flexmarl.contracts.events import ChildLost, RunVerb, Verb
-from flexmarl.store import inbox, runs
+from flexmarl.store.control import inbox, runs
+from flexmarl.store.control.runs import RunLease
 from flexmarl.store.errors import FenceLost
-from flexmarl.store.runs import RunLease
 
 pytestmark = pytest.mark.services
 

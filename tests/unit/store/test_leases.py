@@ -8,9 +8,9 @@ import pytest
 from flexmarl.contracts.commands import HostLease, RequestDevices
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.status import RunStatus
-from flexmarl.store import deletions, leases, runs
+from flexmarl.store.control import deletions, leases, runs
+from flexmarl.store.control.runs import RunLease
 from flexmarl.store.errors import FenceLost, LeaseLost
-from flexmarl.store.runs import RunLease
 from tests.support.store_story import Story
 
 pytestmark = pytest.mark.services
@@ -184,7 +184,7 @@ def test_a_new_run_does_not_wait_for_open_writers(story, another):
     with writer.transaction():
         taken = story.take(story.play(0))
         writer_story = Story(writer)
-        from flexmarl.store import groups
+        from flexmarl.store.data import groups
 
         groups.put_groups(writer, taken, [writer_story.group(0, taken)])
         runs.create_run(creator, 2, {}, RunStatus.QUEUED)

@@ -7,8 +7,9 @@ import pytest
 from flexmarl.contracts.commands import LoadWeights, UnloadPolicy
 from flexmarl.contracts.events import DeviceUse, TurnsAsked
 from flexmarl.contracts.status import RunStatus
-from flexmarl.store import deletions, engine_moves, load_rows, runs
-from flexmarl.store.load_reports import AskedReport, EngineLoad, OpenTurn, put_asked, put_engines
+from flexmarl.store.control import deletions, runs
+from flexmarl.store.reads import engine_moves, load_rows
+from flexmarl.store.telemetry.load_reports import AskedReport, EngineLoad, OpenTurn, put_asked, put_engines
 from tests.support.store_story import DIGEST
 
 pytestmark = pytest.mark.services

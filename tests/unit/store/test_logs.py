@@ -6,9 +6,11 @@ import time
 import psycopg
 import pytest
 
-from flexmarl.store import logs
-from flexmarl.store.log_shipping import QUEUE, LogShipper, redact
-from flexmarl.store.logs import LogFilter, LogLine
+from flexmarl.store.telemetry import logs
+from flexmarl.store.telemetry.log_shipping import QUEUE, LogShipper, redact
+from flexmarl.store.telemetry.logs import LogFilter, LogLine
+
+pytestmark = pytest.mark.slow
 
 ALL = LogFilter()
 

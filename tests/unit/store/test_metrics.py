@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from flexmarl.store import metrics
-from flexmarl.store.decisions import MetricPoint, _write_metrics
-from flexmarl.store.metric_ingest import put_points
-from flexmarl.store.metrics import Window
+from flexmarl.store.control.decisions import MetricPoint, _write_metrics
+from flexmarl.store.telemetry import metrics
+from flexmarl.store.telemetry.metric_ingest import put_points
+from flexmarl.store.telemetry.metrics import Window
 
 RUN = 1
 FACTS = "points, first_step, first_value, last_step, last_value, min_step, min_value, max_step, max_value"

@@ -8,10 +8,12 @@ import pytest
 from flexmarl.contracts.paces import Worked
 from flexmarl.contracts.status import RunStatus
 from flexmarl.contracts.wire import EpisodeStatus, Origin
-from flexmarl.store import intervals, paces, runs
-from flexmarl.store.groups import EpisodeRow, _insert_episodes
-from flexmarl.store.intervals import BusyInterval
-from flexmarl.store.nodes import DeviceFacts, NodeFacts, register_node
+from flexmarl.store.control import runs
+from flexmarl.store.control.nodes import DeviceFacts, NodeFacts, register_node
+from flexmarl.store.data.groups import EpisodeRow, _insert_episodes
+from flexmarl.store.reads import timings
+from flexmarl.store.telemetry import intervals
+from flexmarl.store.telemetry.intervals import BusyInterval
 
 pytestmark = pytest.mark.services
 
@@ -26,7 +28,7 @@ def play(conn: psycopg.Connection, run: int, groups: list[list[int]]) -> tuple[f
         for draw, members in enumerate(groups) for member, turns in enumerate(members)
     ]  # fmt: skip
     _insert_episodes(conn, run, made)
-    return paces.read(conn, run).turns
+    return timings.read(conn, run).turns
 
 
 def test_lengths_are_told_with_how_alike_those_of_a_group_are(store_conn: psycopg.Connection) -> None:
@@ -67,7 +69,7 @@ def work(conn: psycopg.Connection, run: int, node: str, *devices: DeviceFacts) -
 def test_work_is_told_with_what_it_took_of_the_processors_of_one_host(store_conn: psycopg.Connection) -> None:
     runs.create_run(store_conn, 1, {}, RunStatus.RUNNING)
     work(store_conn, 1, "box", DeviceFacts("box.cpu0", "cpu", 0))
-    told = paces.read(store_conn, 1)
+    told = timings.read(store_conn, 1)
     assert told.worked == [Worked(10.0, 11.0, 0.5), Worked(11.0, 12.0, 0.8)]
     assert [(row.seconds, row.cpu) for row in told.decoded] == [(1.0, 0.5)]
     assert told.cores == 2
@@ -78,7 +80,7 @@ def test_what_other_kinds_of_devices_and_several_hosts_do_tells_nothing_of_cores
 ) -> None:
     runs.create_run(store_conn, 1, {}, RunStatus.RUNNING)
     work(store_conn, 1, "box", DeviceFacts("box.cpu0", "cpu", 0), DeviceFacts("box.gpu0", "cuda", 0))
-    told = paces.read(store_conn, 1)
+    told = timings.read(store_conn, 1)
     assert (len(told.worked), sorted(row.cpu for row in told.decoded), told.cores) == (2, [0.0, 0.5], 2)
     work(store_conn, 1, "other", DeviceFacts("other.cpu0", "cpu", 0))
-    assert paces.read(store_conn, 1).cores == 0
+    assert timings.read(store_conn, 1).cores == 0

@@ -4,7 +4,8 @@ import pytest
 
 from flexmarl.contracts.events import RunVerb, Verb
 from flexmarl.contracts.status import RunStatus
-from flexmarl.store import inbox, partitions, runs
+from flexmarl.store import partitions
+from flexmarl.store.control import inbox, runs
 from tests.support.store_story import Story
 
 pytestmark = pytest.mark.services

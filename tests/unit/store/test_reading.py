@@ -4,8 +4,10 @@ import pytest
 
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import RunStatus
-from flexmarl.store import episodes, intervals, metric_cells, micro_batches, report, report_rows, trajectories
-from flexmarl.store.episodes import EpisodeFilter
+from flexmarl.store.data import micro_batches
+from flexmarl.store.reads import episodes, report, report_rows, trajectories
+from flexmarl.store.reads.episodes import EpisodeFilter
+from flexmarl.store.telemetry import intervals, metric_cells
 from tests.support.store_story import Story
 
 pytestmark = pytest.mark.services

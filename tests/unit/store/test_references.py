@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from flexmarl.store import references, runs
+from flexmarl.store.control import runs
+from flexmarl.store.data import references
 from workers.training.shelf import RESTORABLE
 
 pytestmark = pytest.mark.services

@@ -8,9 +8,10 @@ import pytest
 from flexmarl.contracts.commands import Accumulate, GroupOrder, PlayGroups
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.wire import Origin, TrainStats
-from flexmarl.store import commands, groups, micro_batches, runs, steps
+from flexmarl.store.control import commands, runs
+from flexmarl.store.data import groups, micro_batches, steps
+from flexmarl.store.data.payload import pack
 from flexmarl.store.errors import StoreError
-from flexmarl.store.payload import pack
 from tests.support.store_story import Story
 
 pytestmark = pytest.mark.services

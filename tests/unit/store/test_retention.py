@@ -4,10 +4,13 @@ import psycopg
 import pytest
 
 from flexmarl.contracts.status import RunStatus
-from flexmarl.store import deletions, micro_batches, partitions, report, retention, trajectories
+from flexmarl.store import partitions
+from flexmarl.store.control import deletions
+from flexmarl.store.data import micro_batches, retention
+from flexmarl.store.data.groups import put_groups
+from flexmarl.store.data.segments import SegmentFolder
 from flexmarl.store.errors import Refused, SamplesAway
-from flexmarl.store.groups import put_groups
-from flexmarl.store.segments import SegmentFolder
+from flexmarl.store.reads import report, trajectories
 from tests.support.store_story import Story
 
 pytestmark = pytest.mark.services

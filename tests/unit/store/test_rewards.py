@@ -2,9 +2,10 @@
 
 import pytest
 
-from flexmarl.store import commands, deletions, rewards
+from flexmarl.store.control import commands, deletions
+from flexmarl.store.data import rewards
+from flexmarl.store.data.rewards import Asked, Given
 from flexmarl.store.errors import TokenLost
-from flexmarl.store.rewards import Asked, Given
 from tests.support.store_story import Story
 
 pytestmark = pytest.mark.services

@@ -12,8 +12,6 @@ pytestmark = pytest.mark.services
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        ("INSERT INTO store.meta (key, value) VALUES ('upgrade:9999_of_later', 'now')", "9999_of_later"),
-        ("DELETE FROM store.meta WHERE key = (SELECT max(key) FROM store.meta WHERE key LIKE 'upgrade:%')", "lacks"),
         ("UPDATE store.meta SET value = '99' WHERE key = 'version'", "99"),
         ("DROP SCHEMA store CASCADE", "run `manage.py migrate`"),
     ],
@@ -28,7 +26,7 @@ def test_another_schema_is_refused_with_what_differs(store_conn: psycopg.Connect
 
 
 def test_a_newer_database_is_not_changed_by_an_older_release(store_conn: psycopg.Connection) -> None:
-    store_conn.execute("INSERT INTO store.meta (key, value) VALUES ('upgrade:9999_of_later', 'now')")
+    store_conn.execute("UPDATE store.meta SET value = '99' WHERE key = 'version'")
     before = store_conn.execute("SELECT key, value FROM store.meta ORDER BY key").fetchall()
     with pytest.raises(SchemaMismatch):
         schema.apply(store_conn)

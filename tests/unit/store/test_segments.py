@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from flexmarl.store import groups, micro_batches, payload, segments, trajectories
+from flexmarl.store.data import groups, micro_batches, payload, segments
+from flexmarl.store.data.segments import SegmentFolder
 from flexmarl.store.errors import Refused, StoreFull, TokenLost
-from flexmarl.store.segments import SegmentFolder
+from flexmarl.store.reads import trajectories
 
 pytestmark = pytest.mark.services
 

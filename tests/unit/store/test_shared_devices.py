@@ -5,7 +5,7 @@ import pytest
 
 from flexmarl.contracts.commands import RequestDevices
 from flexmarl.contracts.events import DeviceUse
-from flexmarl.store import leases
+from flexmarl.store.control import leases
 from tests.support.store_story import Story
 
 ENGINE = [("box.cpu0", DeviceUse.ENGINE)]

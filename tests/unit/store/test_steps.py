@@ -9,7 +9,8 @@ import pytest
 from flexmarl.contracts.commands import Accumulate
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.wire import TrainStats
-from flexmarl.store import commands, engines, leases, micro_batches, steps, tokenizers
+from flexmarl.store.control import commands, engines, leases
+from flexmarl.store.data import micro_batches, steps, tokenizers
 from flexmarl.store.errors import LeaseLost, Refused, TokenLost
 from tests.support.store_story import digest
 
@@ -214,7 +215,7 @@ def test_an_engine_is_named_no_more_for_what_it_forgets_before_it_has(story):
 
 def test_one_report_of_a_worker_waits_however_often_it_reports(story):
     from flexmarl.contracts.events import DemandReported, TurnsAsked
-    from flexmarl.store import demand, inbox
+    from flexmarl.store.control import demand, inbox
 
     def report(worker, number):
         policies = {"solver": TurnsAsked(waiting=number, in_flight=1)}

@@ -6,10 +6,11 @@ import orjson
 import pytest
 from psycopg.pq import TransactionStatus
 
-from flexmarl.store import micro_batches, report, trajectories, trimming
+from flexmarl.store.data import micro_batches, trimming
+from flexmarl.store.data.groups import put_groups
+from flexmarl.store.data.segments import SegmentFolder
 from flexmarl.store.errors import Refused
-from flexmarl.store.groups import put_groups
-from flexmarl.store.segments import SegmentFolder
+from flexmarl.store.reads import report, trajectories
 
 pytestmark = pytest.mark.services
 

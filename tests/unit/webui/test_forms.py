@@ -2,7 +2,6 @@
 
 import yaml
 
-from flexmarl.contracts.reads import READ
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.specification import ExperimentSpec
 from webui import yamltext
@@ -58,8 +57,20 @@ def test_the_page_is_told_when_a_setting_is_read_from_where_refusals_come() -> N
     rank = {"pointer": "/policies/speaker/tuning/type", "values": ["lora"], "not": False}
     assert told["/policies/speaker/tuning/rank"] == {"ways": [[rank]], "own": True, "absent": False}
     assert told["/mechanisms/allocation/homes/speaker"]["absent"]
-    shown = {pointer.replace("/speaker", "/*").replace("/listener", "/*") for pointer in told}
-    assert {pointer for pointer in READ if pointer != "/mechanisms/allocation/homes"} <= shown
+    gamma = told["/algorithm/advantage/gamma"]["ways"]
+    assert [way[0]["values"] for way in gamma][-1] == ["gae"], "it discounts without per_turn"
+    assert [condition["pointer"] for condition in gamma[0]][1:] == [
+        "/algorithm/shaping/type",
+        "/algorithm/advantage/per_turn",
+    ]
+    devices = {condition["pointer"] for condition in told["/policies/speaker/devices/least"]["ways"][0]}
+    assert "/mechanisms/ordered" in devices
+    assert told["/mechanisms/mover/delta"]["own"]
+    assert told["/algorithm/correction/type"]["ways"][0][0] == {
+        "pointer": "/algorithm/loss/type",
+        "values": ["online_dpo"],
+        "not": True,
+    }
 
 
 def test_a_setting_stands_in_one_place() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flexmarl.store.model_roots import ModelRoots
+from flexmarl.store.data.model_roots import ModelRoots
 from workers.models.opening import allow
 
 

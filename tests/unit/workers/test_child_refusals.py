@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 from flexmarl.contracts.commands import ReleaseLease
-from flexmarl.store.commands import Taken
+from flexmarl.store.control.commands import Taken
 from flexmarl.store.errors import Refused
 from workers.errors import ChildRefused
 from workers.nodes.carrying_out import Prepared, perform, prepare

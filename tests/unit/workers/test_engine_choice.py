@@ -5,7 +5,7 @@ import pytest
 from flexmarl.algorithms.routing import ROUTERS
 from flexmarl.contracts.specification.routers import ROUTER
 from flexmarl.contracts.wire import PolicyPin
-from flexmarl.store.engines import EngineRoute
+from flexmarl.store.control.engines import EngineRoute
 from workers.rollout.engine_client import EngineClient
 from workers.rollout.fleet import answering, digest_of
 from workers.rollout.turns import TurnRequest, WeightsTimeoutError

@@ -14,6 +14,8 @@ from workers.rollout.engines.layout import capacity_of
 from workers.rollout.engines.requests import Request
 from workers.rollout.engines.torch_engine import TorchEngine
 
+pytestmark = pytest.mark.slow
+
 WORDS = ("<pad>", "<bos>", "<eos>", *(f"w{i}" for i in range(37)))
 Bits = dict[str, tuple[tuple[int, ...], tuple[float, ...]]]
 

@@ -19,7 +19,7 @@ from flexmarl.algorithms.routing import ROUTERS
 from flexmarl.contracts.specification.routers import ROUTER
 from flexmarl.contracts.specification.team import FactoryModel
 from flexmarl.contracts.wire import PolicyPin
-from flexmarl.store.engines import EngineRoute
+from flexmarl.store.control.engines import EngineRoute
 from tests.support.engine_child import start_engine
 from workers.child import Interval
 from workers.models import build_model

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from flexmarl.contracts.commands import PlayGroups
-from flexmarl.store.commands import Standing, Taken
+from flexmarl.store.control.commands import Standing, Taken
 from workers.rollout import keeping
 from workers.rollout.holding import Hold
 from workers.rollout.keeping import Keeper

@@ -7,8 +7,8 @@ import pytest
 
 from flexmarl.contracts.events import DeviceUse, TurnsAsked
 from flexmarl.contracts.wire import PolicyPin
-from flexmarl.store.leases import ChildEndpoint
-from flexmarl.store.load_reports import AskedReport, until_next
+from flexmarl.store.control.leases import ChildEndpoint
+from flexmarl.store.telemetry.load_reports import AskedReport, until_next
 from workers.errors import ChildUnreachable
 from workers.nodes.engine_loads import loads_of
 from workers.rollout.counters import ClientCounters

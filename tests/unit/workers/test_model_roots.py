@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from flexmarl.contracts.folder_rules import NOT_ALLOWED, SETTING
 from flexmarl.contracts.model_sizes import FACTORY_SIZES
 from flexmarl.contracts.specification.team import FactoryModel, FolderModel, Lora, PolicySpec
-from flexmarl.store.model_roots import FolderNotAllowed, FolderUnreadable, ModelRoots, read_roots
+from flexmarl.store.data.model_roots import FolderNotAllowed, FolderUnreadable, ModelRoots, read_roots
 from workers.errors import SettingsError
 from workers.models import UnsupportedModel, architecture_of, opening, tokenizer_of
 from workers.models.adapter import WrongAdapterError

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flexmarl.contracts.status import RunStatus
-from flexmarl.store import deletions, runs
+from flexmarl.store.control import deletions, runs
 from workers.nodes.clearing import Clearing
 from workers.training.folders import root_of
 from workers.training.shelf import Shelf, owner_of

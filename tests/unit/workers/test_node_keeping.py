@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from flexmarl.contracts.commands import KeepCheckpoints, KeptCheckpoint
-from flexmarl.store import checkpoint_rows, lineage
-from flexmarl.store.lineage import Origin
+from flexmarl.store.control import checkpoint_rows
+from flexmarl.store.data import lineage
+from flexmarl.store.data.lineage import Origin
 from tests.support.store_story import Story
 from workers.nodes.keeping import Keeping
 from workers.training.folders import Inspector, root_of, write_manifest

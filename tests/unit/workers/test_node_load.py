@@ -2,7 +2,7 @@
 
 import os
 
-from flexmarl.store.nodes import DeviceFacts
+from flexmarl.store.control.nodes import DeviceFacts
 from workers.nodes.load import child_load, gpu_load, measure, node_load
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from flexmarl.contracts.plane_tokens import Plane, check
 from flexmarl.contracts.play import PlayEngine, PlayRefusal, PlayRequest
+from flexmarl.store.data.steps import PolicyVersion
 from flexmarl.store.errors import Refused
-from flexmarl.store.steps import PolicyVersion
 from workers import settings
 from workers.nodes import playground
 from workers.nodes.playground import Playground

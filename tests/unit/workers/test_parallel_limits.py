@@ -17,9 +17,9 @@ from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.specification.routers import ROUTER
 from flexmarl.contracts.wire import EpisodeStatus, Origin, PolicyPin
-from flexmarl.store.commands import Taken
-from flexmarl.store.engines import EngineRoute
-from flexmarl.store.groups import SettledGroup
+from flexmarl.store.control.commands import Taken
+from flexmarl.store.control.engines import EngineRoute
+from flexmarl.store.data.groups import SettledGroup
 from tests.support.scripted_engine import ScriptedEngine
 from workers.external_access import ExternalAccess
 from workers.models import tokenizer_json

@@ -1,17 +1,21 @@
 """Reward functions of other packages: in processes of their own, killed at their deadline, nobody else's trouble."""
 
 import asyncio
+import os
 from pathlib import Path
+from typing import ClassVar, Literal
 
 import psutil
 import pytest
 
-from flexmarl.contracts.specification.reward import FunctionReward
+from flexmarl.contracts.specification.reward import FunctionReward, QueuedReward
 from tests.support.ended import ended
 from tests.unit.workers.test_reward_functions import PLAYED
 from workers.external_access import ExternalAccess
 from workers.rewards.base import Played, RewardFailed
 from workers.rewards.functions import checked, reward_function
+
+pytestmark = pytest.mark.slow
 
 MODULE = """
 import os, time
@@ -111,4 +115,21 @@ async def test_a_function_that_is_not_installed_here_is_named() -> None:
     function = function_of("nobody")
     with pytest.raises(RewardFailed, match=r"0 entry points of flexmarl\.rewards are called 'nobody'"):
         await function(played(WELL))
+    await function.close()
+
+
+class Doubling(QueuedReward):
+    """Twice the environment's scores."""
+
+    type: Literal["doubling"] = "doubling"
+    factor: int = 2
+
+    implementation: ClassVar[str] = "scorers:score"
+
+
+async def test_a_plug_in_of_another_distribution_is_given_its_settings_in_a_process_of_its_own(package: None) -> None:
+    function = reward_function(Doubling(factor=3), ExternalAccess())
+    earned = await function(played(WELL))
+    assert earned.scores == {"guesser": 1.5, "hinter": 0.75}
+    assert earned.facts["pid"] != os.getpid()
     await function.close()

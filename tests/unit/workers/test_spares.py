@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from flexmarl.contracts.rules import broken_rules
-from flexmarl.contracts.specification import ExperimentSpec
+from flexmarl.contracts.problems import SpecProblems
+from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.wire import EpisodeStatus
 from workers.rollout.episode import Attempt, EpisodeOrder
 from workers.rollout.spares import play_with_spares
@@ -92,5 +92,6 @@ async def test_a_group_that_is_given_up_leaves_no_environment_behind():
 )
 def test_what_spare_environments_cannot_be_is_refused(redundancy, pointer):
     fields = {"agents": {"speaker": {}, "listener": {}}, "environment": {"type": "reference_game"}}
-    spec = ExperimentSpec.model_validate(fields | {"mechanisms": {"redundancy": redundancy}})
-    assert [problem.pointer for problem in broken_rules(spec)] == [pointer]
+    with pytest.raises(SpecProblems) as caught:
+        resolve(fields | {"mechanisms": {"redundancy": redundancy}})
+    assert [problem.pointer for problem in caught.value.problems] == [pointer]

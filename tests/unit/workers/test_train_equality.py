@@ -27,6 +27,8 @@ from workers.training.learner import Learner, Objective
 from workers.training.losses import LOSSES
 from workers.training.wire import TrainRow
 
+pytestmark = pytest.mark.slow
+
 WORDS = 16
 SOURCE = FactoryModel()
 POLICY = "speaker"

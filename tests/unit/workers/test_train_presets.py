@@ -21,6 +21,8 @@ from workers.training.packing import pack
 from workers.training.taken import content_of
 from workers.training.wire import TrainRow
 
+pytestmark = pytest.mark.slow
+
 WORDS = 32
 UPDATES = 6
 GROUPS, MEMBERS = 16, 8

@@ -32,6 +32,8 @@ from workers.training.wire import (
 )
 from workers.transfer import LocalTier
 
+pytestmark = pytest.mark.slow
+
 SECRET = "of this test"
 WAIT_S = 60
 """How long a process may take to end on a machine that has other work."""

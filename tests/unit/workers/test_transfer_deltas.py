@@ -23,6 +23,8 @@ from workers.transfer.deltas import Deltas, delta_between, guess
 from workers.transfer.peer import Peer, StateRoutes
 from workers.transfer.plane import Plane
 
+pytestmark = pytest.mark.slow
+
 SIZE = 6_000_000
 
 

@@ -12,7 +12,7 @@ import pytest
 from flexmarl.algorithms.routing import ROUTERS, EngineLoad, Router, RouteRequest
 from flexmarl.contracts.specification.routers import ROUTER, RouterOptions
 from flexmarl.contracts.wire import PolicyPin
-from flexmarl.store.engines import EngineRoute
+from flexmarl.store.control.engines import EngineRoute
 from tests.support.breaking_engine import BreakingEngine, logprob, token
 from workers.rollout import engine_client
 from workers.rollout.engine_client import EngineClient
@@ -28,6 +28,8 @@ from workers.rollout.turns import (
     TurnRequest,
     Waiting,
 )
+
+pytestmark = pytest.mark.slow
 
 TOKENS, SEED = 12, 7
 PIN = PolicyPin(version=0, digest="0" * 64)

@@ -14,7 +14,7 @@ from flexmarl.algorithms.routing import ROUTERS
 from flexmarl.contracts.specification.routers import ROUTER
 from flexmarl.contracts.specification.team import FactoryModel
 from flexmarl.contracts.wire import PolicyPin
-from flexmarl.store.engines import EngineRoute
+from flexmarl.store.control.engines import EngineRoute
 from workers.child import IntervalLog
 from workers.models import architecture_of, build_model
 from workers.rollout.engine_client import EngineClient

@@ -3,7 +3,7 @@
 import pytest
 
 from flexmarl.host.exits import CONFIGURATION
-from flexmarl.store.nodes import Device
+from flexmarl.store.control.nodes import Device
 from workers import run, settings
 from workers.errors import SettingsError
 from workers.hosting import device_environment

@@ -7,9 +7,17 @@ from pydantic import Field
 
 from flexmarl.contracts.plugins import Kind, PluginOptions, Readiness
 from flexmarl.contracts.problems import Problem
+from flexmarl.contracts.specification.losses import LOSS
+from flexmarl.contracts.specification.reading import is_no_such, one_of, read_when
+from flexmarl.contracts.specification.shaping import SHAPING
 
 if TYPE_CHECKING:
     from flexmarl.contracts.specification.experiment import ExperimentSpec
+
+
+_OWN_TURNS = is_no_such(SHAPING, "of_turns")
+_DISCOUNTED = read_when((_OWN_TURNS, one_of("per_turn", True)))
+_BY_ROWS = read_when((is_no_such(LOSS, "paired"),))
 
 
 class AdvantageOptions(PluginOptions):
@@ -17,9 +25,9 @@ class AdvantageOptions(PluginOptions):
 
     team_share: float = Field(default=1.0, ge=0.0, le=1.0)
     """Weight of the team score in a role's reward; the rest is the role's own score."""
-    per_turn: bool = False
+    per_turn: bool = Field(default=False, json_schema_extra=_BY_ROWS)
     """Compare the discounted reward-to-go of the same turn index across the group instead of episode scores."""
-    gamma: float = Field(default=1.0, gt=0.0, le=1.0)
+    gamma: float = Field(default=1.0, gt=0.0, le=1.0, json_schema_extra=_DISCOUNTED)
     """Discount factor per turn of the reward-to-go; only with `per_turn`, or `gae`."""
 
     needs: ClassVar[Readiness] = Readiness.GROUP
@@ -57,7 +65,7 @@ class AdvantageOptions(PluginOptions):
 class TurnRewardOptions(AdvantageOptions):
     """An advantage of what turns earn, for whom the specification says."""
 
-    turn_rewards: Literal["own", "joint"] = "own"
+    turn_rewards: Literal["own", "joint"] = Field(default="own", json_schema_extra=_DISCOUNTED)
     """Turn rewards credited to a role: its own, or those of all roles at the same turn index; only with `per_turn`."""
 
     @property
@@ -112,6 +120,8 @@ class GaeOptions(AdvantageOptions):
     """Generalised advantage estimation with a learned critic, turn by turn."""
 
     type: Literal["gae"] = "gae"
+    gamma: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Discount factor per turn of the reward-to-go."""
     gae_lambda: float = Field(default=0.95, ge=0.0, le=1.0)
     """Lambda of GAE: 0 is one-step TD, 1 is the full return."""
     critic_rate: float = Field(default=0.01, gt=0.0, le=1.0)

@@ -7,8 +7,14 @@ from pydantic import Field
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.plugins import OneOf
 from flexmarl.contracts.specification.advantages import ADVANTAGE, AdvantageOptions, GrpoOptions
+from flexmarl.contracts.specification.branch_controllers import (
+    BRANCH_CONTROLLER,
+    BranchControllerOptions,
+    NoBranchesOptions,
+)
 from flexmarl.contracts.specification.corrections import CORRECTION, CorrectionOptions, NoCorrectionOptions
 from flexmarl.contracts.specification.losses import LOSS, LossOptions, PolicyGradientOptions
+from flexmarl.contracts.specification.reading import is_no_such, is_such, none_of, one_of, read_when
 from flexmarl.contracts.specification.reference import AnyReference, FirstVersion
 from flexmarl.contracts.specification.shaping import SHAPING, NoShapingOptions, ShapingOptions
 from flexmarl.contracts.specification.task_choice import (
@@ -20,30 +26,41 @@ from flexmarl.contracts.specification.task_choice import (
     UniformOptions,
 )
 
+_BY_ROWS = is_no_such(LOSS, "paired")
+_BONUS = read_when((none_of("start", 0),))
+
 
 class EntropyBonus(Strict):
     start: float = Field(default=0.05, ge=0.0, le=10.0)
     """Coefficient of the mean token entropy at step 0."""
-    end_share: float = Field(default=0.05, ge=0.0, le=1.0)
+    end_share: float = Field(default=0.05, ge=0.0, le=1.0, json_schema_extra=_BONUS)
     """Final coefficient as a ratio of `start`, reached linearly after `decay_steps`."""
-    decay_steps: int = Field(default=200, ge=1)
+    decay_steps: int = Field(default=200, ge=1, json_schema_extra=_BONUS)
 
 
 class ReferenceKl(Strict):
     """A KL penalty against an earlier version of the policy: its initial version, or a later one."""
 
-    coefficient: float = Field(default=0.0, ge=0.0, le=100.0)
+    coefficient: float = Field(default=0.0, ge=0.0, le=100.0, json_schema_extra=read_when((_BY_ROWS,)))
     """Weight of the KL penalty; 0: none, and no reference weights are held."""
-    estimator: Literal["k2", "k3"] = "k3"
+    estimator: Literal["k2", "k3"] = Field(
+        default="k3", json_schema_extra=read_when((_BY_ROWS, none_of("coefficient", 0)))
+    )
     """Of KL(policy || reference) from sampled tokens. k2: half the squared log-ratio, whose gradient is that of the KL;
     k3: p_ref / p - 1 - log p_ref / p, an unbiased value."""
-    reference: AnyReference = FirstVersion()
+    reference: AnyReference = Field(
+        default=FirstVersion(),
+        json_schema_extra=read_when((_BY_ROWS, none_of("coefficient", 0)), (is_such(LOSS, "paired"),)),
+    )
     """Reference version: version 0 (`first`), a given one as soon as it exists (`version`), or the newest one every so
     many steps (`renewed`). `online_dpo` uses it too."""
 
 
 class AlgorithmSpec(Strict):
-    group_key: Literal["episode_group", "agent_turn", "team"] = "episode_group"
+    group_key: Literal["episode_group", "agent_turn", "team"] = Field(
+        default="episode_group",
+        json_schema_extra=read_when((_BY_ROWS, none_of("/algorithm/advantage/type", "gae"))),
+    )
     """Rows that share a baseline: those of one role (with `per_turn`, of one turn index); always of one turn index
     (`agent_turn`); or of all roles (`team`)."""
     shaping: Annotated[ShapingOptions, OneOf(SHAPING)] = NoShapingOptions()
@@ -55,7 +72,9 @@ class AlgorithmSpec(Strict):
     aggregation; for bounded staleness most use the ratio p / p_engine."""
     entropy: EntropyBonus = EntropyBonus()
     kl: ReferenceKl = ReferenceKl()
-    correction: Annotated[CorrectionOptions, OneOf(CORRECTION)] = NoCorrectionOptions()
+    correction: Annotated[CorrectionOptions, OneOf(CORRECTION)] = Field(
+        default=NoCorrectionOptions(), json_schema_extra=read_when((_BY_ROWS,))
+    )
     """Off-policy correction: weights, for a loss without a ratio of its own, or masks, for every loss."""
 
     @property
@@ -71,18 +90,8 @@ class AlgorithmSpec(Strict):
 class SamplingFamily(Strict):
     task_sampler: Annotated[TaskSamplerOptions, OneOf(TASK_SAMPLER)] = UniformOptions()
     """Which task an episode group plays."""
-    branch_controller: Literal["none", "at_grpo_tree"] = "none"
-    """How the members of a group branch: each plays its own episode (`none`), or all answer every turn of one episode
-    from the same state, and one answer continues it (`at_grpo_tree`)."""
-    branch_score: Literal["turn", "played_out"] = "turn"
-    """Reward of an answer: the environment's reward for the turn (`turn`), or the episode's score when the same agents
-    play on from there (`played_out`); only with `at_grpo_tree`."""
-    branch_carry: Literal["best", "first"] = "best"
-    """Answer that continues the episode: the best one, or the first member's, a plain sample of the policy; only with
-    `at_grpo_tree`."""
-    branch_joint: Literal["aligned", "cross"] = "aligned"
-    """When several roles answer at once: combine answers member by member (`aligned`), or each answer with all answers
-    of the others, credited with the mean (`cross`, as in MAGRPO); only with `at_grpo_tree`."""
+    branch_controller: Annotated[BranchControllerOptions, OneOf(BRANCH_CONTROLLER)] = NoBranchesOptions()
+    """How the members of a group branch."""
     group_filter: Annotated[GroupFilterOptions, OneOf(GROUP_FILTER)] = NoFilterOptions()
     """Which groups are trained on."""
     keep_members: int | None = Field(default=None, ge=2, le=4096)
@@ -92,7 +101,7 @@ class SamplingFamily(Strict):
     @property
     def branches(self) -> bool:
         """Tell whether the members of a group answer the turns of one episode."""
-        return self.branch_controller != "none"
+        return self.branch_controller.branches
 
 
 class Batch(Strict):
@@ -108,11 +117,23 @@ class Batch(Strict):
     """Minimum finished members of a complete group; all members when absent."""
     incomplete_group: Literal["drop_group", "score"] = "drop_group"
     """Incomplete groups are dropped, or their failed members get `failed_score` (`score`)."""
-    failed_score: float = Field(default=0.0, ge=-1e6, le=1e6)
+    failed_score: float = Field(
+        default=0.0, ge=-1e6, le=1e6, json_schema_extra=read_when((one_of("incomplete_group", "score"),))
+    )
     """Reward of a failed member, for every role; only with `score`."""
-    mini_batches: int = Field(default=4, ge=1, le=4096)
+    mini_batches: int = Field(
+        default=4,
+        ge=1,
+        le=4096,
+        json_schema_extra=read_when((one_of("/mechanisms/trainer_protocol", "mini_batch"),)),
+    )
     """Optimizer steps per cohort; only with the protocol `mini_batch`."""
-    min_rows: int = Field(default=1, ge=1, le=1_000_000)
+    min_rows: int = Field(
+        default=1,
+        ge=1,
+        le=1_000_000,
+        json_schema_extra=read_when((none_of("/mechanisms/trainer_protocol", "mini_batch"),)),
+    )
     """Minimum rows for an optimizer step; with fewer, the policy's gradient is carried into the next cohort."""
     max_carry: int = Field(default=4, ge=0, le=1000)
     """Maximum consecutive cohorts to carry a gradient; then the policy steps with what it has, or records a null

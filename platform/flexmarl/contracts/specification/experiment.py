@@ -1,14 +1,17 @@
 """The root of the specification and its cross-field rules."""
 
+from typing import Annotated
+
 from pydantic import Field, model_validator
 
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.ids import Name
+from flexmarl.contracts.plugins import OneOf
 from flexmarl.contracts.specification.algorithm import AlgorithmSpec, Batch, SamplingFamily
 from flexmarl.contracts.specification.environment import EnvironmentSpec
 from flexmarl.contracts.specification.mechanisms import LagPolicy, Mechanisms
 from flexmarl.contracts.specification.resources import Budget, Checkpoints, Evaluation, Resources, Trajectories
-from flexmarl.contracts.specification.reward import EnvironmentReward, RewardSpec
+from flexmarl.contracts.specification.reward import REWARD, EnvironmentReward, RewardOptions
 from flexmarl.contracts.specification.team import AgentSpec, PolicySpec
 
 SPEC_SCHEMA_VERSION = 1
@@ -24,7 +27,8 @@ class ExperimentSpec(Strict):
     policies: dict[Name, PolicySpec] = {}
     """Settings per policy; policies named by agents only get the defaults."""
     environment: EnvironmentSpec
-    reward: RewardSpec = EnvironmentReward()
+    reward: Annotated[RewardOptions, OneOf(REWARD)] = EnvironmentReward()
+    """Where an episode's reward comes from: the environment's own scores, or a reward function."""
     algorithm: AlgorithmSpec = AlgorithmSpec()
     sampling: SamplingFamily = SamplingFamily()
     batch: Batch = Batch()
@@ -57,7 +61,7 @@ class ExperimentSpec(Strict):
     @property
     def reports_demand(self) -> bool:
         """Whether the core decides by what rollout workers ask which engine for."""
-        return self.resources.has_places(len(self.policies)) or self.mechanisms.mover.type == "repack"
+        return self.resources.has_places(len(self.policies)) or self.mechanisms.mover.repack_every_s is not None
 
     def policy_of(self, role: str) -> str:
         """Return the name of the policy a role acts with."""
@@ -76,6 +80,11 @@ class ExperimentSpec(Strict):
         """Count the trainers that have devices of their own; the others share those of engines."""
         allocation = self.mechanisms.allocation
         return allocation.own_devices if allocation.type == "colocated" else self.resources.training_devices
+
+    def lag_policy_pointer(self, policy: str) -> str:
+        """Return where the record stands that rules the lag of a policy's rows."""
+        shared = self.policies[policy].lag_policy is None
+        return "/mechanisms/lag_policy" if shared else f"/policies/{policy}/lag_policy"
 
     def lag_policy_of(self, policy: str) -> LagPolicy:
         """Return the record that rules the lag of a policy's rows."""

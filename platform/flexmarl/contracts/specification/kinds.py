@@ -4,12 +4,29 @@ from typing import Any
 
 from flexmarl.contracts.plugins import Kind
 from flexmarl.contracts.specification.advantages import ADVANTAGE
+from flexmarl.contracts.specification.branch_controllers import BRANCH_CONTROLLER
 from flexmarl.contracts.specification.corrections import CORRECTION
 from flexmarl.contracts.specification.environment import ENVIRONMENT
 from flexmarl.contracts.specification.losses import LOSS
+from flexmarl.contracts.specification.movers import MOVER
+from flexmarl.contracts.specification.redundancies import REDUNDANCY
+from flexmarl.contracts.specification.reward import REWARD
 from flexmarl.contracts.specification.routers import ROUTER
 from flexmarl.contracts.specification.shaping import SHAPING
 from flexmarl.contracts.specification.task_choice import GROUP_FILTER, TASK_SAMPLER
 
-KINDS: tuple[Kind[Any], ...] = (ENVIRONMENT, LOSS, ADVANTAGE, CORRECTION, SHAPING, GROUP_FILTER, TASK_SAMPLER, ROUTER)
+KINDS: tuple[Kind[Any], ...] = (
+    ENVIRONMENT,
+    REWARD,
+    LOSS,
+    ADVANTAGE,
+    CORRECTION,
+    SHAPING,
+    GROUP_FILTER,
+    TASK_SAMPLER,
+    BRANCH_CONTROLLER,
+    ROUTER,
+    MOVER,
+    REDUNDANCY,
+)
 """In the order in which pages list them."""

@@ -7,10 +7,13 @@ from pydantic import Field
 
 from flexmarl.contracts.plugins import Kind, PluginOptions
 from flexmarl.contracts.problems import Problem
+from flexmarl.contracts.specification.reading import one_of, read_when
 
 if TYPE_CHECKING:
     from flexmarl.contracts.specification.experiment import ExperimentSpec
 
+PLAIN_NORM = 1024
+"""`norm_tokens` where nobody says otherwise."""
 WIDEST_ROW_CLIP = 0.05
 """Above this a clip of row ratios never bites: they are means over a row's tokens, within thousandths of 1."""
 
@@ -29,8 +32,23 @@ class RowLossOptions(LossOptions):
 
     aggregation: Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "constant_norm"] = "token_mean"
     """Row coefficient c_i and normaliser Z: 1 and tokens; 1/len and rows; 1 and rows; 1/`norm_tokens` and rows."""
-    norm_tokens: int = Field(default=1024, ge=1, le=1_000_000)
+    norm_tokens: int = Field(
+        default=PLAIN_NORM,
+        ge=1,
+        le=1_000_000,
+        json_schema_extra=read_when((one_of("aggregation", "constant_norm"),)),
+    )
     """Constant length by which every row is normalised; only with `constant_norm`."""
+
+    def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
+        """Refuse a normaliser that the aggregation does not use."""
+        if self.aggregation != "constant_norm" and self.norm_tokens != PLAIN_NORM:
+            yield Problem(
+                pointer="/algorithm/loss/norm_tokens",
+                code="not_read",
+                detail=f"norm_tokens is {self.norm_tokens}, and aggregation {self.aggregation} does not use it.",
+                hint=f"Remove it, or set {PLAIN_NORM}.",
+            )
 
 
 class ClippedLossOptions(RowLossOptions):
@@ -66,6 +84,7 @@ class GspoOptions(ClippedLossOptions):
 
     def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
         """Refuse a token's clip range, which would switch the clipping of rows off."""
+        yield from super().refusals(spec)
         for name, published in (("clip_low", 0.0003), ("clip_high", 0.0004)):
             value = getattr(self, name)
             if value > WIDEST_ROW_CLIP:
@@ -115,6 +134,7 @@ class DecoupledPpoOptions(ClippedLossOptions):
 
     def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
         """Where a cohort is one step, it is taken at the proximal policy itself, and the clip never bites."""
+        yield from super().refusals(spec)
         if spec.mechanisms.trainer_protocol != "mini_batch" or spec.batch.mini_batches == 1:
             yield Problem(
                 pointer="/algorithm/loss/type",

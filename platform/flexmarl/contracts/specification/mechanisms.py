@@ -7,10 +7,13 @@ from pydantic import Field, model_validator
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.ids import Name
 from flexmarl.contracts.plugins import OneOf
+from flexmarl.contracts.specification.movers import MOVER, MoverOptions, StaticMoverOptions
+from flexmarl.contracts.specification.reading import none_of, one_of, read_when
+from flexmarl.contracts.specification.redundancies import REDUNDANCY, NoRedundancyOptions, RedundancyOptions
 from flexmarl.contracts.specification.routers import ROUTER, LeastLoadedOptions, RouterOptions
 
-GOES_ON = frozenset({"continue", "pause"})
-"""Fates of surplus whose episodes are played to their end, for a later step."""
+_LAGGING = read_when((none_of("bound", 0),))
+_ON_DEMAND = read_when((one_of("type", "agent_centric", "colocated"),))
 
 
 class LagPolicy(Strict):
@@ -23,64 +26,14 @@ class LagPolicy(Strict):
     """When the next cohort starts: as soon as its expected steps fit the bound (`admit`); when older groups have
     settled too (`wait`); or when these are also trained and published (`trained`). Continued surplus (`continue`,
     `pause`) counts as credit: that many groups beyond one step may be in flight."""
-    in_flight: Literal["finish", "continue", "resume", "restart_turn", "discard"] = "finish"
+    in_flight: Literal["finish", "continue", "resume", "restart_turn", "discard"] = Field(
+        default="finish", json_schema_extra=_LAGGING
+    )
     """Running replies at a weight update: finished by the old weights (`finish`); continued by the new ones with the
     old KV cache (`continue`) or a recomputed one (`resume`); or the turn or the whole group is restarted."""
-    at_cut: Literal["wait", "drop", "refresh", "train"] = "wait"
+    at_cut: Literal["wait", "drop", "refresh", "train"] = Field(default="wait", json_schema_extra=_LAGGING)
     """Groups that would exceed the bound at the cut: wait for them, drop them, drop and play them again (`refresh`), or
     train on them anyway (`train`; the bound then limits admission only)."""
-
-
-class Redundancy(Strict):
-    """More episodes than a step needs, so that it does not wait for the slowest."""
-
-    type: Literal["none", "extra_groups", "extra_members", "extra_environments"] = "none"
-    extra: int = Field(default=0, ge=0, le=4096)
-    """Additional groups beyond `tasks_per_step`, members beyond `episodes_per_task`, or environments per group; extra
-    environments replay the group's slowest members, and the first of the two to finish counts."""
-    share: float = Field(default=0.0, ge=0.0, le=64.0)
-    """Additional groups as a ratio of `tasks_per_step`, on top of `extra`; only with `extra_groups`."""
-    extra_members: int = Field(default=0, ge=0, le=4096)
-    """With `extra_groups`: additional members in each group. A group settles when `episodes_per_task` members have
-    finished, a step when `tasks_per_step` groups have settled."""
-    surplus: Literal["join", "keep", "continue", "pause", "cancel", "defer"] = "cancel"
-    """Groups left when the step is complete: those that settle before its gradients are done `join` it; settled ones
-    are kept for the next step (`keep`); they continue for the next step (`continue`); or are cancelled. `pause`
-    continues them too, but suspends them while the step trains; it needs `at_admission: trained` and `in_flight:
-    resume`. `defer` cancels them and replays their tasks once they fill a whole step."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _a_word_is_a_type(cls, data: object) -> object:
-        return {"type": data} if isinstance(data, str) else data
-
-
-class Mover(Strict):
-    """Which policies engines serve, where `resources.engine_policies` or `resources.engine_versions` leaves a
-    choice."""
-
-    type: Literal["static", "demand", "repack"] = "static"
-    """`static`: policies are spread over engines once, by number of roles, and moved only if a requested policy has no
-    engine or an engine is lost. `demand`: slots also move from policies with short queues to those with long ones.
-    `repack`, for engines that serve one version: the remaining replies of an old version are gathered on few engines,
-    so that the others load newer weights."""
-    delta: float = Field(default=5.0, gt=0.0, le=100_000.0)
-    """Minimum difference in queued turns per engine between the longest and the shortest queue before a slot moves."""
-    hold_s: float = Field(default=5.0, ge=0.0, le=86_400.0)
-    """Minimum time a policy keeps a slot after a move, and an idle policy keeps its last slot."""
-    below: int = Field(default=32, ge=1, le=65_536)
-    """With `repack`: engines with fewer replies than this and an empty queue may be emptied, and none is filled beyond
-    it. Use the batch size at which an engine saturates."""
-    every_s: float = Field(default=5.0, ge=1.0, le=86_400.0)
-    """With `repack`: interval between checks, besides one after each committed update."""
-    cache_tokens: int | None = Field(default=None, ge=1)
-    """With `repack`: capacity of an engine's KV cache in tokens, beyond which no engine is filled; null: derived from
-    `below`."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _a_word_is_a_type(cls, data: object) -> object:
-        return {"type": data} if isinstance(data, str) else data
 
 
 class Durability(Strict):
@@ -90,7 +43,7 @@ class Durability(Strict):
     type: Literal["every_step", "every_k", "async"] = "every_step"
     """When training state is written: with every version (`every_step`), every k-th version (`every_k`), or in the
     background during the next step (`async`)."""
-    every: int = Field(default=1, ge=1, le=1000)
+    every: int = Field(default=1, ge=1, le=1000, json_schema_extra=read_when((one_of("type", "every_k"),)))
     """Interval in steps; only with `every_k`."""
 
     @model_validator(mode="before")
@@ -124,16 +77,18 @@ class Allocation(Strict):
     accumulated gradients, when another needs the device. `static`: each has its own devices, or a share of one, for the
     whole run. `colocated`: trainers share the engines' devices in turns: engines serve while episodes play, then sleep
     while training runs, then wake with the published weights."""
-    own_devices: int = Field(default=0, ge=0, le=64)
+    own_devices: int = Field(default=0, ge=0, le=64, json_schema_extra=read_when((one_of("type", "colocated"),)))
     """With `colocated`: number of trainers (the last ones) with devices of their own, which train at any time; the
     others share the engines' devices in turns."""
-    homes: dict[Name, tuple[int, ...]] = {}
+    homes: dict[Name, tuple[int, ...]] = Field(
+        default={}, json_schema_extra=read_when((one_of("type", "static", "colocated"),))
+    )
     """With `static` and `colocated`: policy -> indices of the run's trainers it is trained on, from 0; trainers on
     shared devices come first. Others get the device with the fewest policies; with `colocated`, any free one."""
-    keep_warm_s: float | None = Field(default=None, ge=0.0, le=86_400.0)
+    keep_warm_s: float | None = Field(default=None, ge=0.0, le=86_400.0, json_schema_extra=_ON_DEMAND)
     """How long an idle policy keeps its devices while another waits for them; null: as long as a measured policy swap
     takes, and at most until all its rows of a step are trained."""
-    patience_s: float = Field(default=10.0, ge=0.0, le=86_400.0)
+    patience_s: float = Field(default=10.0, ge=0.0, le=86_400.0, json_schema_extra=_ON_DEMAND)
     """Maximum time a policy waits for busy devices; then the policy that has held them longest yields between two
     micro-batches."""
 
@@ -160,10 +115,12 @@ class Parallel(Strict):
 class Mechanisms(Strict):
     lag_policy: LagPolicy = LagPolicy()
     """Default for every policy without its own."""
-    redundancy: Redundancy = Redundancy()
+    redundancy: Annotated[RedundancyOptions, OneOf(REDUNDANCY)] = NoRedundancyOptions()
+    """More episodes than a step needs, so that it does not wait for the slowest."""
     router: Annotated[RouterOptions, OneOf(ROUTER)] = LeastLoadedOptions()
     """Which of the engines that hold a turn's weights serves it."""
-    mover: Mover = Mover()
+    mover: Annotated[MoverOptions, OneOf(MOVER)] = StaticMoverOptions()
+    """Which policies engines serve, where `engine_policies` or `engine_versions` in `resources` leaves a choice."""
     parallel: Parallel = Parallel()
     publication: Publication = Publication()
     trainer_protocol: Literal["micro_batch", "batch", "mini_batch", "per_group"] = "micro_batch"

@@ -20,7 +20,17 @@ class ShapingOptions(PluginOptions):
     """Whether it replaces the scores of turns, which an advantage then has to compare turn by turn."""
 
     def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
-        """Refuse scores of turns where episodes are compared."""
+        """Refuse scores of turns where episodes are compared, and settings of those that it replaces."""
+        advantage = spec.algorithm.advantage
+        plain = (("gamma", advantage.gamma, 1.0), ("turn_rewards", "joint" if advantage.joint else "own", "own"))
+        for name, value, default in plain if self.of_turns else ():
+            if value != default:
+                yield Problem(
+                    pointer=f"/algorithm/advantage/{name}",
+                    code="not_read",
+                    detail=f"{name} is {value}, and {self.type} does not use it.",
+                    hint=f"Remove it, or set {default}.",
+                )
         if self.of_turns and not spec.algorithm.advantage.per_turn:
             yield Problem(
                 pointer="/algorithm/shaping/type",

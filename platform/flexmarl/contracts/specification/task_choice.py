@@ -7,6 +7,7 @@ from pydantic import Field
 
 from flexmarl.contracts.plugins import Kind, PluginOptions, Readiness
 from flexmarl.contracts.problems import Problem
+from flexmarl.contracts.specification.redundancies import Beyond
 
 if TYPE_CHECKING:
     from flexmarl.contracts.specification.experiment import ExperimentSpec
@@ -66,7 +67,7 @@ class DynamicSamplingOptions(GroupFilterOptions):
 
     def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
         """Refuse two ways of proposing more groups than a step needs."""
-        if spec.mechanisms.redundancy.type == "extra_groups":
+        if Beyond.GROUPS in spec.mechanisms.redundancy.beyond:
             yield Problem(
                 pointer="/mechanisms/redundancy/type",
                 code="not_with_dynamic_sampling",

@@ -6,7 +6,9 @@ from pydantic import Field, field_validator, model_validator
 
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.ids import Name
+from flexmarl.contracts.specification.losses import LOSS
 from flexmarl.contracts.specification.mechanisms import LagPolicy
+from flexmarl.contracts.specification.reading import is_no_such, none_of, one_of, read_when
 
 
 class Sampling(Strict):
@@ -148,13 +150,27 @@ class Lora(Strict):
 Tuning = Annotated[FullTuning | Lora, Field(discriminator="type")]
 
 
+_GANG = (
+    one_of("/policies/*/tuning/type", "full"),
+    one_of("/mechanisms/ordered", False),
+    none_of("/algorithm/advantage/type", "gae"),
+    is_no_such(LOSS, "paired"),
+)
+"""Ranks share out single rows of whole weights, and how many there are changes bits."""
+
+
 class Devices(Strict):
     """Trainer devices of a policy, as one gang: they start and stop together and share weights, gradients and optimizer
     state. State from any number of ranks can be resumed on any other number."""
 
-    least: int = Field(default=1, ge=1, le=64)
+    least: int = Field(default=1, ge=1, le=64, json_schema_extra=read_when(_GANG))
     """Minimum devices; with fewer, the policy is not trained."""
-    most: int = Field(default=1, ge=1, le=64)
+    most: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        json_schema_extra=read_when((*_GANG, one_of("/mechanisms/allocation/type", "agent_centric", "colocated"))),
+    )
     """Maximum devices, used while no other policy waits for them; only with on-demand allocation."""
 
     @model_validator(mode="before")

@@ -2,7 +2,7 @@
 
 from django.conf import settings
 
-from flexmarl.store.heartbeat import Heartbeat
+from flexmarl.store.control.heartbeat import Heartbeat
 
 
 def heartbeat_of(kind: str) -> Heartbeat:

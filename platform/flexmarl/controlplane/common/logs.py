@@ -6,7 +6,7 @@ from typing import Any
 
 import structlog
 
-from flexmarl.store.log_shipping import LogShipper
+from flexmarl.store.telemetry.log_shipping import LogShipper
 
 _shipper: LogShipper | None = None
 

@@ -8,7 +8,7 @@ from django.conf import settings
 from flexmarl.contracts.folder_rules import folder_rules, folders_of, not_allowed
 from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.specification import ExperimentSpec
-from flexmarl.store.model_roots import FolderNotAllowed, FolderUnreadable, ModelRoots
+from flexmarl.store.data.model_roots import FolderNotAllowed, FolderUnreadable, ModelRoots
 
 
 def refused_folders(spec: ExperimentSpec) -> list[Problem]:

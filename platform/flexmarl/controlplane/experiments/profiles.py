@@ -19,7 +19,7 @@ from flexmarl.simulator.prediction.calibrating import calibrated
 from flexmarl.simulator.prediction.estimates import Gradients, line
 from flexmarl.simulator.prediction.fitting import RunPace
 from flexmarl.simulator.prediction.profile import OF_A_MODEL, OF_A_ROLE, OF_THE_PLATFORM, Figure, Profile, complete
-from flexmarl.store import paces
+from flexmarl.store.reads import timings
 
 T = TypeVar("T")
 Told = Sequence[tuple[RunPace, T]]
@@ -51,13 +51,13 @@ def profile_of(spec: ExperimentSpec, devices: dict[str, str]) -> Profile:
 def measured() -> list[RunPace]:
     """Return the paces of the newest ended runs, newest first; reads those that nobody has read."""
     conn = store_connection()
-    ended = paces.ended(conn, LOOKED_AT)
+    ended = timings.ended(conn, LOOKED_AT)
     rows = MeasuredRun.objects.filter(run_no__in=[no for no, _ in ended], pace__version=fitting.VERSION)
     known = {row.run_no: RunPace.model_validate(row.pace) for row in rows}
     unread = [run for run in ended if run[0] not in known][:READ_AT_ONCE]
     for no, document in unread:
-        spec, told = ExperimentSpec.model_validate(document), paces.read(conn, no)
-        known[no] = calibrated(spec, fitting.pace_of(spec, told, paces.device_kinds(conn, no)), told)
+        spec, told = ExperimentSpec.model_validate(document), timings.read(conn, no)
+        known[no] = calibrated(spec, fitting.pace_of(spec, told, timings.device_kinds(conn, no)), told)
         MeasuredRun.objects.update_or_create(run_no=no, defaults={"pace": known[no].model_dump(mode="json")})
     return [known[no] for no, _ in ended if no in known]
 

@@ -19,8 +19,8 @@ from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.inventory.models import Pool
-from flexmarl.store import cordons
-from flexmarl.store.cordons import DrainMode, Kind, Ruling
+from flexmarl.store.control import cordons
+from flexmarl.store.control.cordons import DrainMode, Kind, Ruling
 
 MAX_NOTE = 300
 

@@ -29,8 +29,8 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.inventory import machine, queries
 from flexmarl.controlplane.inventory import processes as own_processes
 from flexmarl.host.disk import ADVICE, in_words, shares
-from flexmarl.store import runs as store_runs
 from flexmarl.store import schema
+from flexmarl.store.control import runs as store_runs
 from flexmarl.store.errors import SchemaMismatch
 
 MIN_PYTHON = (3, 11)
@@ -230,9 +230,7 @@ def migrations() -> Iterator[Finding]:
     except SchemaMismatch as error:
         yield Finding("migrations", Level.ERROR, str(error), "use the version of FlexMARL that created this database")
         return
-    yield Finding(
-        "migrations", Level.OK, f"all applied; store schema {schema.VERSION}, {len(schema.upgrades())} upgrades"
-    )
+    yield Finding("migrations", Level.OK, f"all applied; store schema {schema.VERSION}")
 
 
 def processes() -> Iterator[Finding]:

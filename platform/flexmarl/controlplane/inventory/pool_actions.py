@@ -14,7 +14,7 @@ from flexmarl.controlplane.common.problems import Conflict, DuplicateName, Field
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.inventory.models import Device, Pool, ProjectPool
-from flexmarl.store import pool_rules
+from flexmarl.store.control import pool_rules
 
 MEMBERS = ("description", "note", "device_hour_price", "is_default")
 """What of a pool may be changed besides its bindings."""

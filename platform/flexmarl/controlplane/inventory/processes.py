@@ -5,8 +5,8 @@ from typing import Any
 
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
-from flexmarl.store import process_heartbeats
-from flexmarl.store.process_heartbeats import ProcessState
+from flexmarl.store.control import process_heartbeats
+from flexmarl.store.control.process_heartbeats import ProcessState
 
 NAMES = {
     "web": "Web process",

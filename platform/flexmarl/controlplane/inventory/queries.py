@@ -12,8 +12,8 @@ from flexmarl.controlplane.common.problems import NotFound
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.inventory.models import INSTALLATION_POOL, Device, Lease, Node, Pool, ProjectPool
-from flexmarl.store import pool_rules
-from flexmarl.store.nodes import ALIVE_S
+from flexmarl.store.control import pool_rules
+from flexmarl.store.control.nodes import ALIVE_S
 
 SILENT_AFTER = timedelta(seconds=ALIVE_S)
 """A node without a heartbeat for this long shows as silent."""

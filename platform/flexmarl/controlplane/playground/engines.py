@@ -26,7 +26,7 @@ from flexmarl.controlplane.common.problems import Busy, Conflict, FieldError, Pr
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.playground.models_of import Model
 from flexmarl.controlplane.playground.speaking import Asked
-from flexmarl.store import engines, nodes
+from flexmarl.store.control import engines, nodes
 
 CALLS, LIVE_CALLS = 4, 2
 """Questions that one web process has open at a time: to engines of nodes, and to engines of runs that train."""

@@ -16,8 +16,8 @@ from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.runs.models import PolicyVersion, Run
-from flexmarl.store import engines
-from flexmarl.store.steps import newest_versions, version_of
+from flexmarl.store.control import engines
+from flexmarl.store.data.steps import newest_versions, version_of
 
 MOST_LISTED = 200
 """Runs whose agents `/v1/models` lists, newest first; any other is there too when it is named."""

@@ -9,11 +9,11 @@ from typing import Any
 
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
-from flexmarl.controlplane.telemetry.decoding import decoder_of, text_of
-from flexmarl.controlplane.telemetry.trajectories import ALL, identity_of
-from flexmarl.store import episodes, trajectories
-from flexmarl.store.episodes import NEWEST
-from flexmarl.store.trajectories import TurnRecord
+from flexmarl.controlplane.telemetry.trajectories.decoding import decoder_of, text_of
+from flexmarl.controlplane.telemetry.trajectories.trajectories import ALL, identity_of
+from flexmarl.store.reads import episodes, trajectories
+from flexmarl.store.reads.episodes import NEWEST
+from flexmarl.store.reads.trajectories import TurnRecord
 
 LOOKED_AT = 8
 """Newest training episodes whose turns are read."""

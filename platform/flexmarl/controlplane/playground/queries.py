@@ -7,7 +7,7 @@ from flexmarl.controlplane.playground.models_of import Model, ModelNotFound, Run
 from flexmarl.controlplane.playground.observations import examples
 from flexmarl.controlplane.playground.speaking import NoTokenizer, known_words, reply_length, tokenizer_of
 from flexmarl.controlplane.runs.models import Run
-from flexmarl.store import engines
+from flexmarl.store.control import engines
 
 __all__ = ["ModelNotFound", "NoTokenizer", "RunArchived", "agent", "find", "served"]
 

@@ -15,7 +15,7 @@ from flexmarl.controlplane.common.problems import Conflict
 from flexmarl.controlplane.playground.models_of import Model
 from flexmarl.controlplane.playground.observations import allowed_words
 from flexmarl.controlplane.playground.questions import Prompt, Question, wrong
-from flexmarl.controlplane.telemetry.decoding import decoder_of
+from flexmarl.controlplane.telemetry.trajectories.decoding import decoder_of
 
 SHOWN_WORDS = 12
 END_WORDS = ("<eos>", "</s>", "<|endoftext|>", "<|im_end|>")

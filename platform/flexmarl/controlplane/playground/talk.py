@@ -17,7 +17,7 @@ from flexmarl.controlplane.playground.engines import Engine, EngineFailed, NotHe
 from flexmarl.controlplane.playground.models_of import Model
 from flexmarl.controlplane.playground.questions import Question
 from flexmarl.controlplane.playground.speaking import Asked, spoken, tokenizer_of
-from flexmarl.controlplane.telemetry.decoding import text_of, token_texts
+from flexmarl.controlplane.telemetry.trajectories.decoding import text_of, token_texts
 
 WAIT_S = 20.0
 """How long a question waits for an engine to start, unless it says otherwise; a client then asks again."""

@@ -43,8 +43,8 @@ from flexmarl.controlplane.runs.model_sources import CheckpointSources
 from flexmarl.controlplane.runs.models import Operation, Run, RunState
 from flexmarl.controlplane.runs.numbers import next_number
 from flexmarl.controlplane.runs.verbs import NO_OPTIONS, VerbOptions
-from flexmarl.store import inbox
-from flexmarl.store import runs as store_runs
+from flexmarl.store.control import inbox
+from flexmarl.store.control import runs as store_runs
 
 _KEY_TRIES = 5
 MAX_NOTE = 20_000

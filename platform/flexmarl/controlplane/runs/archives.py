@@ -21,7 +21,7 @@ from flexmarl.controlplane.common.store import giving_back, store_connection
 from flexmarl.controlplane.inventory.models import Node
 from flexmarl.controlplane.runs import checkpoints
 from flexmarl.controlplane.runs.models import Run
-from flexmarl.store import checkpoint_rows
+from flexmarl.store.control import checkpoint_rows
 
 PREPARE_S = 620.0
 """A node may have to make a merged model first."""

@@ -15,7 +15,8 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.runs import queries
 from flexmarl.controlplane.runs.models import Checkpoint, Run
-from flexmarl.store import checkpoint_rows, lineage
+from flexmarl.store.control import checkpoint_rows
+from flexmarl.store.data import lineage
 from flexmarl.store.server_paths import without_paths
 
 GONE = ("removing", "removed")

@@ -2,8 +2,8 @@
 
 Invariants: what people see of a run - itself, its operations, labels and recorded simulations - goes in the transaction
 that notes the deletion, so nothing can be asked of a run that is being deleted. The rest is carried out by the
-housekeeping of a driver and by the nodes, and goes on after any interruption (`flexmarl.store.deletions`). Only a
-draft or an ended run is deleted, of which nothing is asked and with whose weights no other run is still to begin.
+housekeeping of a driver and by the nodes, and goes on after any interruption (`flexmarl.store.control.deletions`). Only
+a draft or an ended run is deleted, of which nothing is asked and with whose weights no other run is still to begin.
 Asked again, the answer is the same operation.
 """
 
@@ -26,7 +26,7 @@ from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.runs import queries
 from flexmarl.controlplane.runs.choices import OperationState, allowed_now, archivable
 from flexmarl.controlplane.runs.models import Run, RunDeletion, RunState
-from flexmarl.store import deletions
+from flexmarl.store.control import deletions
 
 ACTION = "delete"
 DONE = "deleted"

@@ -15,10 +15,10 @@ from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.controlplane.runs import queries, queue
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.runs.pool_look import Look
-from flexmarl.orchestrator.pool_arbiter import Arbitration, Demand, Requirement, Unmet, Waiting, arbitrate
-from flexmarl.orchestrator.pool_words import in_words
-from flexmarl.store import pool_rules
-from flexmarl.store.cordons import DrainMode, Kind
+from flexmarl.orchestrator.pool.arbiter import Arbitration, Demand, Requirement, Unmet, Waiting, arbitrate
+from flexmarl.orchestrator.pool.wording import in_words
+from flexmarl.store.control import pool_rules
+from flexmarl.store.control.cordons import DrainMode, Kind
 
 __all__ = ["DrainMode", "Held", "Kind", "Read", "preview"]
 

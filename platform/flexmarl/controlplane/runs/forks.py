@@ -22,8 +22,9 @@ from flexmarl.controlplane.runs import actions, checkpoints
 from flexmarl.controlplane.runs.choices import allowed_now
 from flexmarl.controlplane.runs.model_sources import without_checkpoints
 from flexmarl.controlplane.runs.models import Run
-from flexmarl.store import checkpoint_rows, lineage, steps
-from flexmarl.store.lineage import Origin
+from flexmarl.store.control import checkpoint_rows
+from flexmarl.store.data import lineage, steps
+from flexmarl.store.data.lineage import Origin
 
 Take = Literal["weights", "training_state"]
 

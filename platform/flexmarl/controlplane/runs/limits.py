@@ -13,7 +13,10 @@ from django.conf import settings
 from psycopg import Connection
 
 from flexmarl.contracts.status import TERMINAL
-from flexmarl.store import deletions, log_retention, retention, storage
+from flexmarl.store.control import deletions
+from flexmarl.store.data import retention
+from flexmarl.store.reads import storage
+from flexmarl.store.telemetry import log_retention
 
 DAY_S = 86_400.0
 GIB = 2**30

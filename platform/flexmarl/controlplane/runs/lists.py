@@ -21,7 +21,7 @@ from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
-from flexmarl.store import metrics
+from flexmarl.store.telemetry import metrics
 
 MOST_FAMILY = 8
 """Conditions on configuration and metrics that one list may carry."""

@@ -21,8 +21,9 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.experiments.plans import as_field_error
 from flexmarl.controlplane.runs import queries
 from flexmarl.controlplane.runs.models import Checkpoint, Run
-from flexmarl.store import checkpoint_rows, lineage
-from flexmarl.store.lineage import Origin
+from flexmarl.store.control import checkpoint_rows
+from flexmarl.store.data import lineage
+from flexmarl.store.data.lineage import Origin
 
 WHOLE = "whole"
 SHOWN = 10

@@ -16,7 +16,7 @@ from flexmarl.controlplane.common.problems import PermissionDenied
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
-from flexmarl.store import lineage
+from flexmarl.store.data import lineage
 
 log = structlog.get_logger(__name__)
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from psycopg import Connection
 
-from flexmarl.orchestrator.pool_arbiter import Demand, FreeDevice, Rules
-from flexmarl.store import leases, pool_rules
-from flexmarl.store.pool_rules import PoolRules
+from flexmarl.orchestrator.pool.arbiter import Demand, FreeDevice, Rules
+from flexmarl.store.control import leases, pool_rules
+from flexmarl.store.control.pool_rules import PoolRules
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from flexmarl.controlplane.experiments.predictions import plan_row
 from flexmarl.controlplane.runs import configuration, histories
 from flexmarl.controlplane.runs.choices import allowed_now
 from flexmarl.controlplane.runs.models import Operation, PolicyVersion, Run
-from flexmarl.store import metrics
+from flexmarl.store.telemetry import metrics
 
 ETA_LOW, ETA_HIGH = 0.8, 1.3
 """Range of the estimate around `remaining steps x median of the last 20 steps`."""

@@ -11,9 +11,9 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.runs.pool_look import Look, look
-from flexmarl.orchestrator.pool_arbiter import NEVER, Demand, Unmet, Waiting, arbitrate, wanted_of
-from flexmarl.orchestrator.pool_words import in_words
-from flexmarl.store import pool_rules
+from flexmarl.orchestrator.pool.arbiter import NEVER, Demand, Unmet, Waiting, arbitrate, wanted_of
+from flexmarl.orchestrator.pool.wording import in_words
+from flexmarl.store.control import pool_rules
 
 Held = Mapping[tuple[str, str], Sequence[tuple[int, int]]]
 """(pool, project) -> (run, devices) of those who hold devices there."""

@@ -21,7 +21,7 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.controlplane.runs import queries
 from flexmarl.controlplane.runs.models import Run, RunState
-from flexmarl.store import inbox, pool_rules
+from flexmarl.store.control import inbox, pool_rules
 
 LOWEST, HIGHEST = 0, 100
 MOVABLE = (RunStatus.DRAFT, RunStatus.QUEUED)

@@ -1,7 +1,7 @@
 """Housekeeping of the store: deletions that people asked for, limits by age and size, and what takes the room.
 
-Invariants: what `flexmarl.store.retention` and `flexmarl.store.deletions` promise; one janitor works at a time; a run
-whose readers hold it, or that lives again, is left for the next round and stops no other one.
+Invariants: what `flexmarl.store.data.retention` and `flexmarl.store.control.deletions` promise; one janitor works at a
+time; a run whose readers hold it, or that lives again, is left for the next round and stops no other one.
 """
 
 import contextlib
@@ -23,10 +23,13 @@ from flexmarl.controlplane.common.problems import Conflict
 from flexmarl.controlplane.runs import limits
 from flexmarl.controlplane.runs.deletions import delete
 from flexmarl.controlplane.runs.models import Run
-from flexmarl.store import deletions, log_retention, retention, storage, trimming
 from flexmarl.store.connection import connect
+from flexmarl.store.control import deletions
+from flexmarl.store.data import retention, trimming
+from flexmarl.store.data.segments import SegmentFolder
 from flexmarl.store.errors import Refused, StoreError
-from flexmarl.store.segments import SegmentFolder
+from flexmarl.store.reads import storage
+from flexmarl.store.telemetry import log_retention
 
 log = structlog.get_logger(__name__)
 

@@ -12,8 +12,8 @@ from flexmarl.controlplane.common.times import from_epoch, rfc3339
 from flexmarl.controlplane.runs import limits
 from flexmarl.controlplane.runs.limits import Limit
 from flexmarl.controlplane.runs.models import Run, RunDeletion
-from flexmarl.store import storage
-from flexmarl.store.storage import Use
+from flexmarl.store.reads import storage
+from flexmarl.store.reads.storage import Use
 
 MOST_RUNS = 50
 MOST_NEXT = 10

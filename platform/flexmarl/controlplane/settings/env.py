@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
-from flexmarl.store.model_roots import read_roots
+from flexmarl.store.data.model_roots import read_roots
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _DATABASE = "postgresql://user:password@host:5432/database"

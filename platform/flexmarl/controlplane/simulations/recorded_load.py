@@ -34,7 +34,7 @@ from flexmarl.controlplane.simulations.what_if import (
 )
 from flexmarl.simulator import Scenario
 from flexmarl.simulator.prediction.whatif import AS_IT_WAS
-from flexmarl.store import recorded
+from flexmarl.store.reads import recorded
 
 LOOKED_AT, OFFERED = 60, 20
 """Newest ended runs that are looked at, and most of them that are offered."""

@@ -36,7 +36,7 @@ from flexmarl.simulator.scenarios.recorded import (
     workload_of_record,
 )
 from flexmarl.simulator.scenarios.teams import workload_of
-from flexmarl.store import paces, recorded
+from flexmarl.store.reads import recorded, timings
 
 MOST_EPISODES = 4096
 """Of the newest ones, that are played again."""
@@ -156,7 +156,7 @@ def read_record(run: Run) -> Recorded:
     episodes = [_episode(row) for row in rows.episodes if (row[0], row[1]) in stored]
     if len({one.step for one in episodes}) < LEAST_STEPS:
         raise too_little(run, len(episodes), len({one.step for one in episodes}))
-    own = fit(spec, paces.read(conn, run.no))
+    own = fit(spec, timings.read(conn, run.no))
     together = [frozenset(stage) for stage in workload_of(spec).stages if len(stage) > 1]
     waits = None if own.workers else Waits(own.beside_engine_s(turns), starts=_at_once(spec))
     record = record_of(episodes, turns, together, rows.failed_share, waits)

@@ -2,10 +2,10 @@
 
 from django.urls import path
 
-from flexmarl.controlplane.telemetry import health
+from flexmarl.controlplane.telemetry.health import endpoints
 
 urlpatterns = [
-    path("healthz", health.healthz, name="healthz"),
-    path("readyz", health.readyz, name="readyz"),
-    path("metrics", health.MetricsView.as_view(), name="metrics"),
+    path("healthz", endpoints.healthz, name="healthz"),
+    path("readyz", endpoints.readyz, name="readyz"),
+    path("metrics", endpoints.MetricsView.as_view(), name="metrics"),
 ]

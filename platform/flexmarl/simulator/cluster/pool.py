@@ -12,8 +12,8 @@ from typing import Protocol
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.status import RunStatus
-from flexmarl.orchestrator import pool_recalls
-from flexmarl.orchestrator.pool_arbiter import (
+from flexmarl.orchestrator.pool import recalls
+from flexmarl.orchestrator.pool.arbiter import (
     DEFAULT_PRIORITY,
     PATIENCE_S,
     Arbitration,
@@ -23,7 +23,7 @@ from flexmarl.orchestrator.pool_arbiter import (
     Rules,
     arbitrate,
 )
-from flexmarl.orchestrator.pool_words import in_words
+from flexmarl.orchestrator.pool.wording import in_words
 from flexmarl.simulator.devices.clock import Clock
 
 _WITHOUT = frozenset({RunStatus.QUEUED, RunStatus.RESUMING})
@@ -199,9 +199,9 @@ class Pool:
         return e.GrantedDevice(lease_id=lease_id, device_id=device.device_id, use=use, beside=beside)
 
     def _recall(self, demands: Sequence[Demand], result: Arbitration, free: Sequence[FreeDevice], rules: Rules) -> None:
-        for recall in pool_recalls.recalls(demands, result, free, rules):
+        for recall in recalls.recalls(demands, result, free, rules):
             waiting = self._open[recall.run_id, recall.command_no]
-            reason = pool_recalls.in_words(recall)
+            reason = recalls.in_words(recall)
             waiting.tenant.told(e.GangRecalled(command_no=recall.command_no, reason=reason))
 
     def _look_again(self, demands: Sequence[Demand], result: Arbitration) -> None:
@@ -211,7 +211,7 @@ class Pool:
             demand.since + wait
             for demand in demands
             if (demand.run_id, demand.command_no) in waiting
-            for wait in (pool_recalls.RECALL_AFTER_S, PATIENCE_S)
+            for wait in (recalls.RECALL_AFTER_S, PATIENCE_S)
             if demand.since + wait > self._clock.now
         ]
         if moments and min(moments) != self._due:

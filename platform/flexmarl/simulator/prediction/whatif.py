@@ -72,8 +72,7 @@ def alternatives(spec: ExperimentSpec) -> list[Alternative]:
 
 def _redundant(spec: ExperimentSpec) -> list[Alternative]:
     if spec.mechanisms.redundancy.type != "none":
-        none = {"mechanisms.redundancy.type": "none", "mechanisms.redundancy.extra": 0}
-        return [Alternative("no redundancy", none)]
+        return [Alternative("no redundancy", {"mechanisms.redundancy.type": "none"})]
     sizes = {
         "extra_members": max(1, spec.batch.episodes_per_task // 4),
         "extra_groups": max(1, spec.batch.tasks_per_step // 4),
@@ -82,11 +81,7 @@ def _redundant(spec: ExperimentSpec) -> list[Alternative]:
     return [
         Alternative(
             f"redundancy {kind} {extra}",
-            {
-                "mechanisms.redundancy.type": kind,
-                "mechanisms.redundancy.extra": extra,
-                "mechanisms.redundancy.surplus": "cancel",
-            },
+            {"mechanisms.redundancy.type": kind, "mechanisms.redundancy.extra": extra},
             "" if kind == "extra_environments" else FIRST,
         )
         for kind, extra in sizes.items()

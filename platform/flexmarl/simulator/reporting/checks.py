@@ -19,10 +19,10 @@ from itertools import chain
 from flexmarl.contracts import events as e
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunStatus
-from flexmarl.orchestrator.admission import steps_before
+from flexmarl.orchestrator.cohorts.admission import steps_before
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.lag import admit
-from flexmarl.orchestrator.serving import served
+from flexmarl.orchestrator.serving.weight_sync import served
+from flexmarl.orchestrator.state.lag import admit
 from flexmarl.orchestrator.types import Decision
 from flexmarl.simulator.cluster.cluster import Cluster
 from flexmarl.simulator.reporting.overtaking import Overtaking

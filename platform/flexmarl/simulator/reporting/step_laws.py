@@ -95,7 +95,7 @@ def steps_train_their_groups(watch: Watch) -> Iterator[str]:
             trained if plan.group_filter.draws_again else trained | gone.get((no, RulingKind.GROUP_REFUSED), set())
         )
         name = f"step {no + 1} trains {len(trained)} groups, {len(counted)} with those refused; it needs {plan.groups}"
-        if len(counted) > plan.groups and plan.spec.mechanisms.redundancy.surplus != "join":
+        if len(counted) > plan.groups and plan.spec.mechanisms.redundancy.fate != "join":
             due = _at_their_bound(watch, plan) & trained if plan.hands_on else set()
             if len(counted) - plan.groups > len(due):
                 yield f"{name}; {len(due)} would be too old for the next one"

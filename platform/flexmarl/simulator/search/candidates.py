@@ -5,12 +5,11 @@ other devices, or devices with more room, is none.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from flexmarl.contracts.problems import SpecProblems
-from flexmarl.contracts.reads import READ, missing
 from flexmarl.contracts.resolve import layered
 from flexmarl.simulator.reporting.report import Report
 from flexmarl.simulator.scenarios import chance
@@ -101,13 +100,21 @@ class Space:
         The steps that begin before the first weights are too old for the next rows warm it up; a trial is as many more.
         """
         length = {"steps": steps or 1 + self.bound, "warm_up": 1 + self.bound, "seed": seed}
-        try:
-            made = compose(self.scenario, candidate.preset, layered(self.room, candidate.changes, length))
-        except SpecProblems:
+        made = self._composed(candidate, length)
+        if made is None:
             return None
         rules = [made.spec.lag_policy_of(name) for name in made.spec.trainable_policies()]
         bounded = all(own.bound <= self.bound and own.at_cut != "train" for own in rules)
         return made if bounded and devices(made.spec) == self.devices else None
+
+    def _composed(self, candidate: Candidate, length: Mapping[str, Any]) -> Scenario | None:
+        """Compose a candidate without the settings that the types it has do not know: they make no difference."""
+        try:
+            return compose(self.scenario, candidate.preset, layered(self.room, candidate.changes, length))
+        except SpecProblems as refused:
+            unknown = {problem.pointer for problem in refused.problems if problem.code == "not_read"}
+        known = {path: value for path, value in candidate.chosen.items() if f"/spec{_pointer(path)}" not in unknown}
+        return None if len(known) == len(candidate.chosen) else self._composed(replace(candidate, chosen=known), length)
 
     def first(self) -> Iterator[Candidate]:
         """List the presets with devices split as their work is, and the one that is searched against as it is."""
@@ -158,6 +165,14 @@ def space(document: Mapping[str, Any], over: str, presets: Iterable[str], bound:
 
 
 def is_read(scenario: Scenario, path: str) -> bool:
-    """Tell whether a setting makes a difference under the other ones, as far as the specification says."""
-    pointer = "/" + path.replace(".", "/")
-    return pointer not in READ or missing(scenario.spec, pointer) is None
+    """Tell whether the types that a scenario has know a setting."""
+    here: Any = scenario.spec
+    for name in path.split(".") if path != LAYOUT else ():
+        if not hasattr(here, name):
+            return False
+        here = getattr(here, name)
+    return True
+
+
+def _pointer(path: str) -> str:
+    return "/" + path.replace(".", "/")

@@ -21,7 +21,7 @@ from flexmarl.controlplane.common.preconditions import Precondition, any_version
 from flexmarl.controlplane.common.problems import Conflict, DuplicateName, NotFound
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.store import pool_rules
+from flexmarl.store.control import pool_rules
 
 RESERVED = ("all",)
 """Names that mean something else in the address of a page."""

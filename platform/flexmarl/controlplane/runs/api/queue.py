@@ -18,7 +18,7 @@ from flexmarl.controlplane.inventory.actions import DrainOrder
 from flexmarl.controlplane.runs import drains, queries, queue, queue_actions
 from flexmarl.controlplane.runs.api import queue_shapes as shapes
 from flexmarl.controlplane.runs.api.serializers import RunDetailSerializer
-from flexmarl.store.cordons import DrainMode, Kind
+from flexmarl.store.control.cordons import DrainMode, Kind
 
 
 class QueueView(ApiView):

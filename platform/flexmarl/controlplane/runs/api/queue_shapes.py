@@ -8,8 +8,8 @@ from flexmarl.controlplane.common.api.serializers import StrictSerializer
 from flexmarl.controlplane.inventory.actions import MAX_NOTE
 from flexmarl.controlplane.inventory.api.serializers import DrainStateSerializer
 from flexmarl.controlplane.runs.queue_actions import HIGHEST, LOWEST
-from flexmarl.orchestrator.pool_arbiter import Unmet
-from flexmarl.store.cordons import DrainMode
+from flexmarl.orchestrator.pool.arbiter import Unmet
+from flexmarl.store.control.cordons import DrainMode
 
 MODES = [mode.value for mode in DrainMode]
 

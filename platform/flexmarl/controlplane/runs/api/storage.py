@@ -10,7 +10,7 @@ from rest_framework.response import Response
 from flexmarl.controlplane.common.api.views import ApiView
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs import storage
-from flexmarl.store.storage import KINDS
+from flexmarl.store.reads.storage import KINDS
 
 
 class StoragePlaceSerializer(serializers.Serializer[Any]):

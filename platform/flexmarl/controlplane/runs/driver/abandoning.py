@@ -6,9 +6,9 @@ from psycopg import Connection
 from flexmarl.contracts.events import Event, RunGivenUp, RunVerb
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
-from flexmarl.store import attempts, decisions, inbox, leases, runs
-from flexmarl.store.decisions import LogEntry, StoredDecision
-from flexmarl.store.runs import RunLease
+from flexmarl.store.control import attempts, decisions, inbox, leases, runs
+from flexmarl.store.control.decisions import LogEntry, StoredDecision
+from flexmarl.store.control.runs import RunLease
 
 log = structlog.get_logger(__name__)
 

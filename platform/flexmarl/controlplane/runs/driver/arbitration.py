@@ -13,11 +13,11 @@ from psycopg import Connection
 from flexmarl.contracts.events import GangRecalled
 from flexmarl.controlplane.runs.driver.session import RunSession
 from flexmarl.controlplane.runs.pool_look import Look, look
-from flexmarl.orchestrator import pool_recalls
-from flexmarl.orchestrator.pool_arbiter import Arbitration, arbitrate
-from flexmarl.orchestrator.pool_words import in_words
-from flexmarl.orchestrator.pools import REPLACE
-from flexmarl.store import inbox, leases
+from flexmarl.orchestrator.pool import recalls
+from flexmarl.orchestrator.pool.arbiter import Arbitration, arbitrate
+from flexmarl.orchestrator.pool.device_requests import REPLACE
+from flexmarl.orchestrator.pool.wording import in_words
+from flexmarl.store.control import inbox, leases
 
 log = structlog.get_logger(__name__)
 
@@ -55,10 +55,10 @@ def grant_devices(conn: Connection, sessions: Mapping[int, RunSession]) -> tuple
 def _recall(conn: Connection, sessions: Mapping[int, RunSession], seen: Look, result: Arbitration) -> set[int]:
     """Tell runs of this driver to give a part of a gang back; returns those that were told."""
     told = set()
-    for recall in pool_recalls.recalls(seen.demands, result, seen.free, seen.rules):
+    for recall in recalls.recalls(seen.demands, result, seen.free, seen.rules):
         if recall.run_id not in sessions:
             continue
-        event = GangRecalled(command_no=recall.command_no, reason=pool_recalls.in_words(recall))
+        event = GangRecalled(command_no=recall.command_no, reason=recalls.in_words(recall))
         if inbox.put_event(conn, recall.run_id, f"gang-recalled:{recall.command_no}", event):
             told.add(recall.run_id)
             log.info("gang_recalled", run_id=recall.run_id, for_run=recall.for_run, pool=recall.pool)

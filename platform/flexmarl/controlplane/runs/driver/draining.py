@@ -13,8 +13,8 @@ from psycopg import Connection
 from flexmarl.contracts.events import Event, LeaseRecalled, RunVerb, Verb
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.runs.driver.session import RunSession
-from flexmarl.store import cordons, inbox
-from flexmarl.store.cordons import Drained, DrainMode
+from flexmarl.store.control import cordons, inbox
+from flexmarl.store.control.cordons import Drained, DrainMode
 
 log = structlog.get_logger(__name__)
 

@@ -25,10 +25,10 @@ from flexmarl.controlplane.runs.driver.draining import tell_drains
 from flexmarl.controlplane.runs.driver.pushing import BrokerPush, NodePush, Pushes
 from flexmarl.controlplane.runs.driver.session import CoreRaised, RunSession, Turn
 from flexmarl.controlplane.runs.driver.turning import turns
-from flexmarl.store import commands, inbox, leases, runs
 from flexmarl.store.connection import connect
+from flexmarl.store.control import commands, inbox, leases, runs
+from flexmarl.store.control.runs import RunLease
 from flexmarl.store.errors import FenceLost
-from flexmarl.store.runs import RunLease
 
 log = structlog.get_logger(__name__)
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from psycopg import Connection
 
 from flexmarl.contracts.status import TERMINAL
-from flexmarl.orchestrator.state import RunState
-from flexmarl.store import standing
-from flexmarl.store.runs import StoredEvent, StoredRun
-from flexmarl.store.standing import CommandRow, Standing
+from flexmarl.orchestrator.state.tree import RunState
+from flexmarl.store.control import reconciliation
+from flexmarl.store.control.reconciliation import CommandRow, Standing
+from flexmarl.store.control.runs import StoredEvent, StoredRun
 
 _LIVES_WITH_ITS_LEASE = "host_lease"
 _ENDS_AFTER_ITS_FACTS = "play_groups"
@@ -39,7 +39,7 @@ def differences(
         *_log(stored, tail),
         *_numbers(state, rows),
         *_unknown_commands(known, rows),
-        *_known_commands(known, standing.rows_of(conn, stored.run_id, list(known)), rows.waiting),
+        *_known_commands(known, reconciliation.rows_of(conn, stored.run_id, list(known)), rows.waiting),
         *_versions(state, rows),
         *_leases(state, rows),
     ]

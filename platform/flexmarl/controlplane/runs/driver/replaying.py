@@ -18,8 +18,8 @@ from flexmarl.contracts.commands import CutMicroBatch
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.status import RunStatus
 from flexmarl.orchestrator import NumberedCommand, Orchestrator
-from flexmarl.store import runs, standing
-from flexmarl.store.runs import StoredRun
+from flexmarl.store.control import reconciliation, runs
+from flexmarl.store.control.runs import StoredRun
 
 CHUNK = 2000
 """Events read and commands compared at a time."""
@@ -73,7 +73,7 @@ def _derive(conn: Connection, stored: StoredRun, core: Orchestrator, found: list
 
 def _commands(conn: Connection, run_id: int, issued: Iterable[tuple[int, NumberedCommand]]) -> Iterator[str]:
     wanted = {numbered.no: (seq, numbered) for seq, numbered in issued}
-    rows = standing.decided(conn, run_id, list(wanted))
+    rows = reconciliation.decided(conn, run_id, list(wanted))
     for no, (seq, numbered) in wanted.items():
         row, kind = rows.get(no), numbered.command.kind
         if row is None:
@@ -106,7 +106,7 @@ def _ends(conn: Connection, stored: StoredRun, core: Orchestrator) -> Iterator[s
         ("status", stored.status.value, state.status.value),
         ("epoch", stored.epoch, state.epoch),
         ("step", stored.step, state.step),
-        ("last command", standing.read(conn, stored.run_id).last_command, state.next_command - 1),
+        ("last command", reconciliation.read(conn, stored.run_id).last_command, state.next_command - 1),
     ):
         if kept != derived:
             yield f"{name} is {kept}, the log leads to {derived}"

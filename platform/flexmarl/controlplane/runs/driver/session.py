@@ -24,12 +24,12 @@ from flexmarl.controlplane.runs.driver import reconciling
 from flexmarl.controlplane.runs.driver.tail import Tail
 from flexmarl.orchestrator import Decision, Orchestrator
 from flexmarl.orchestrator.types import AttemptBegan, AttemptEnded
-from flexmarl.store import decisions, runs, standing
-from flexmarl.store.attempts import BegunAttempt, EndedAttempt, VerbOutcome
-from flexmarl.store.command_rows import IssuedCommand
-from flexmarl.store.decisions import LogEntry, MetricPoint, NoteLine, RulingLine, StoredDecision
-from flexmarl.store.inbox import WaitingFact
-from flexmarl.store.runs import RunLease, StoredRun
+from flexmarl.store.control import decisions, reconciliation, runs
+from flexmarl.store.control.attempts import BegunAttempt, EndedAttempt, VerbOutcome
+from flexmarl.store.control.command_rows import IssuedCommand
+from flexmarl.store.control.decisions import LogEntry, MetricPoint, NoteLine, RulingLine, StoredDecision
+from flexmarl.store.control.inbox import WaitingFact
+from flexmarl.store.control.runs import RunLease, StoredRun
 
 log = structlog.get_logger(__name__)
 
@@ -99,7 +99,7 @@ class RunSession:
             conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             stored = runs.load_run(conn, lease.run_id)
             tail = runs.events_after(conn, lease.run_id, stored.snapshot_seq)
-            rows = standing.read(conn, lease.run_id)
+            rows = reconciliation.read(conn, lease.run_id)
             now = runs.database_now(conn)
             core = _restored(stored)
             began = time.thread_time()

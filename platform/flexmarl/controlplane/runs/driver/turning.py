@@ -15,8 +15,8 @@ from typing import Any
 from psycopg import Connection, Cursor
 
 from flexmarl.controlplane.runs.driver.session import BATCH, CoreRaised, Decided, RunSession, Turn
-from flexmarl.store import decisions, inbox
-from flexmarl.store.inbox import WaitingFact
+from flexmarl.store.control import decisions, inbox
+from flexmarl.store.control.inbox import WaitingFact
 
 LOOK_BACK = 16
 """Numbers of facts become visible out of order: every so many answers are asked for from the first number on."""

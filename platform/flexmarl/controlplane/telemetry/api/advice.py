@@ -12,7 +12,7 @@ from flexmarl.controlplane.common.api.views import ApiView
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs.queries import find_run
 from flexmarl.controlplane.telemetry import queries
-from flexmarl.controlplane.telemetry.advisor import Severity, Verdict
+from flexmarl.controlplane.telemetry.advisor.rules import Severity, Verdict
 
 
 class ChartSerializer(serializers.Serializer[Any]):

@@ -13,7 +13,7 @@ from flexmarl.controlplane.common.api.views import ApiView
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs.api.serializers import VersionSerializer
 from flexmarl.controlplane.runs.queries import find_run
-from flexmarl.controlplane.telemetry import agents
+from flexmarl.controlplane.telemetry.hardware import agents
 
 
 def _figure(text: str) -> serializers.FloatField:

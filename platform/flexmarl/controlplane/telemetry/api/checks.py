@@ -10,8 +10,8 @@ from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.api.views import ApiView
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs.queries import find_run
-from flexmarl.controlplane.telemetry import checks
 from flexmarl.controlplane.telemetry.api.serializers import ConsistencyCheckSerializer, ConsistencySerializer
+from flexmarl.controlplane.telemetry.checks import checks
 
 
 class ConsistencyView(ApiView):

@@ -15,7 +15,8 @@ from flexmarl.controlplane.common.api.serializers import listing
 from flexmarl.controlplane.common.api.views import ApiView
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs.queries import find_run
-from flexmarl.controlplane.telemetry import cohorts, decisions, lag, queries
+from flexmarl.controlplane.telemetry import queries
+from flexmarl.controlplane.telemetry.flow import cohorts, decisions, lag
 
 STEP = Parameter("step", "Step that it is about, counted from 1: its cohort's number plus one.", "integer")
 _LARGEST_STEP = 2**31 - 1
@@ -92,7 +93,7 @@ class DecisionSerializer(serializers.Serializer[Any]):
     policy = serializers.CharField(allow_blank=True)
     cohort = serializers.IntegerField(allow_null=True)
     target = serializers.CharField(allow_blank=True)
-    reason = serializers.CharField(allow_blank=True, help_text="Empty in runs made by older releases.")
+    reason = serializers.CharField(allow_blank=True)
     cause = serializers.CharField(allow_blank=True)
     rows = serializers.IntegerField(allow_null=True, help_text="Rows that a ruling is about: taken out, or carried.")
     status = serializers.CharField(allow_blank=True, help_text="Of the command: open, taken, done, failed or void.")

@@ -16,7 +16,8 @@ from flexmarl.controlplane.common.api.views import ApiView
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs.queries import find_run
-from flexmarl.controlplane.telemetry import engines, load, queries
+from flexmarl.controlplane.telemetry import queries
+from flexmarl.controlplane.telemetry.hardware import engines, load
 
 STATES = tuple(state.value for state in EngineState)
 POLICY = Parameter("policy", "Policy; may be repeated.", many=True)

@@ -16,9 +16,9 @@ from flexmarl.controlplane.common.api.views import ApiView
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs.queries import find_run
-from flexmarl.controlplane.telemetry import logbook
-from flexmarl.controlplane.telemetry.stream import Stream
-from flexmarl.store.logs import LogFilter
+from flexmarl.controlplane.telemetry.live import logbook
+from flexmarl.controlplane.telemetry.live.stream import Stream
+from flexmarl.store.telemetry.logs import LogFilter
 
 NDJSON = "application/x-ndjson"
 LONGEST_TEXT = 200

@@ -11,8 +11,9 @@ from flexmarl.controlplane.common.api.views import ApiView
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs.queries import find_run
-from flexmarl.controlplane.telemetry import feed, queries
+from flexmarl.controlplane.telemetry import queries
 from flexmarl.controlplane.telemetry.api.serializers import LineSerializer
+from flexmarl.controlplane.telemetry.live import feed
 
 
 class NotesView(ApiView):

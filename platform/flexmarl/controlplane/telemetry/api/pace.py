@@ -14,7 +14,7 @@ from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs.queries import find_run
 from flexmarl.controlplane.telemetry import queries
-from flexmarl.controlplane.telemetry.windows import MAX_WINDOW_S, MIN_WINDOW_S
+from flexmarl.controlplane.telemetry.timeline.windows import MAX_WINDOW_S, MIN_WINDOW_S
 
 WINDOW = (
     Parameter("window_s", "Seconds before `until`; 300 when absent.", "number"),

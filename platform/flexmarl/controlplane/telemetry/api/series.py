@@ -23,10 +23,10 @@ from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import giving_back
 from flexmarl.controlplane.common.times import from_epoch, rfc3339
 from flexmarl.controlplane.runs.queries import find_run
-from flexmarl.controlplane.telemetry import ingest, series
 from flexmarl.controlplane.telemetry.api import series_shapes as shapes
 from flexmarl.controlplane.telemetry.api.ndjson import NdjsonParser
-from flexmarl.store.metrics import Window
+from flexmarl.controlplane.telemetry.charts import ingest, series
+from flexmarl.store.telemetry.metrics import Window
 
 _NAMES = Parameter("names", "Comma-separated names of series.")
 _AGENT = Parameter("agent", "Role or policy; empty for the team; all when absent.")

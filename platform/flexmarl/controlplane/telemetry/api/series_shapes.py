@@ -5,8 +5,8 @@ from typing import Any
 from rest_framework import serializers
 
 from flexmarl.controlplane.common.api.serializers import StrictSerializer
-from flexmarl.controlplane.telemetry import ingest
-from flexmarl.controlplane.telemetry.series import AXES, DEFAULT_POINTS, MAX_POINTS, MAX_RUNS
+from flexmarl.controlplane.telemetry.charts import ingest
+from flexmarl.controlplane.telemetry.charts.series import AXES, DEFAULT_POINTS, MAX_POINTS, MAX_RUNS
 
 
 class SeriesSerializer(serializers.Serializer[Any]):

@@ -12,8 +12,8 @@ from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.api.permissions import SIGNED_IN
 from flexmarl.controlplane.common.api.views import ApiView
 from flexmarl.controlplane.common.problems import FieldError, NotFound, ValidationProblem
-from flexmarl.controlplane.telemetry import stream
-from flexmarl.controlplane.telemetry.topics import MAX_TOPICS, sequence_of
+from flexmarl.controlplane.telemetry.live import stream
+from flexmarl.controlplane.telemetry.live.topics import MAX_TOPICS, sequence_of
 
 EVENT_STREAM = "text/event-stream"
 

@@ -14,7 +14,8 @@ from flexmarl.controlplane.common.api.serializers import listing
 from flexmarl.controlplane.common.api.views import ApiView
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs.queries import find_run
-from flexmarl.controlplane.telemetry import queries, swaps
+from flexmarl.controlplane.telemetry import queries
+from flexmarl.controlplane.telemetry.timeline import swaps
 
 
 class SwapSerializer(serializers.Serializer[Any]):

@@ -21,10 +21,10 @@ from flexmarl.controlplane.common.store import giving_back
 from flexmarl.controlplane.runs import labels
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.runs.queries import find_run
-from flexmarl.controlplane.telemetry import episode_groups, exports, trajectories
 from flexmarl.controlplane.telemetry.api import trajectory_filters as filters
 from flexmarl.controlplane.telemetry.api import trajectory_shapes as shapes
-from flexmarl.controlplane.telemetry.wanted import ordering, wanted
+from flexmarl.controlplane.telemetry.trajectories import episode_groups, exports, trajectories
+from flexmarl.controlplane.telemetry.trajectories.filters import ordering, wanted
 
 
 def _run(request: Request, run_id: str) -> Run:

@@ -1,7 +1,7 @@
 """Query parameters of trajectory lists."""
 
 from flexmarl.controlplane.common.api.filters import Parameter
-from flexmarl.controlplane.telemetry.wanted import ORDERINGS
+from flexmarl.controlplane.telemetry.trajectories.filters import ORDERINGS
 
 FILTERS = (
     Parameter("origin", "Why it was played: `train` when absent.", choices=("train", "eval")),

@@ -14,8 +14,9 @@ from flexmarl.controlplane.common.api.serializers import listing
 from flexmarl.controlplane.common.api.views import ApiView
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs.queries import find_run
-from flexmarl.controlplane.telemetry import queries, transitions
+from flexmarl.controlplane.telemetry import queries
 from flexmarl.controlplane.telemetry.api.joint import STEP, cohort_of
+from flexmarl.controlplane.telemetry.flow import transitions
 
 
 class PolicyTransitionSerializer(serializers.Serializer[Any]):

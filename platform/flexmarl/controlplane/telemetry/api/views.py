@@ -18,8 +18,9 @@ from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.controlplane.inventory.api.serializers import NoteSerializer
 from flexmarl.controlplane.inventory.api.views import RULES
 from flexmarl.controlplane.runs.queries import find_run
-from flexmarl.controlplane.telemetry import feed, queries
+from flexmarl.controlplane.telemetry import queries
 from flexmarl.controlplane.telemetry.api import serializers as shapes
+from flexmarl.controlplane.telemetry.live import feed
 
 
 class EventsView(ApiView):

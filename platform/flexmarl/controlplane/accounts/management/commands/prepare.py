@@ -12,7 +12,7 @@ from flexmarl.controlplane.accounts.actions import create_first_admin
 from flexmarl.controlplane.accounts.queries import never_signed_in
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.settings import env
-from flexmarl.store import process_heartbeats
+from flexmarl.store.control import process_heartbeats
 
 USERNAME = "admin"
 

@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand
 from flexmarl.controlplane.common.heartbeats import heartbeat_of
 from flexmarl.controlplane.common.store import database_url
 from flexmarl.launcher.up import DEFAULT_PORT
-from flexmarl.store.heartbeat import Heartbeat
+from flexmarl.store.control.heartbeat import Heartbeat
 
 GRACE_S = 1
 """Open pages hold a web socket: waiting for them at the end would never end."""

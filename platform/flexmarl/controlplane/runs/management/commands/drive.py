@@ -19,10 +19,11 @@ from flexmarl.controlplane.runs.driver.pages import Pages
 from flexmarl.controlplane.runs.driver.pushing import Pusher
 from flexmarl.controlplane.runs.origin_grants import GrantingThread
 from flexmarl.controlplane.runs.retention import Janitor
-from flexmarl.store import runs, schema
+from flexmarl.store import schema
 from flexmarl.store.connection import connect
+from flexmarl.store.control import runs
 from flexmarl.store.errors import SchemaMismatch
-from flexmarl.store.log_shipping import LogShipper
+from flexmarl.store.telemetry.log_shipping import LogShipper
 
 STUCK_S = 180.0
 """A driver whose loop has not moved for so long is stuck: reading back a run takes seconds, a turn half of one."""

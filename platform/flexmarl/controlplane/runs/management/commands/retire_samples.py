@@ -10,9 +10,9 @@ from flexmarl.controlplane.common.store import database_url
 from flexmarl.controlplane.runs.limits import DAY_S
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.runs.retention import retire
-from flexmarl.store import retention
 from flexmarl.store.connection import connect
-from flexmarl.store.segments import SegmentFolder
+from flexmarl.store.data import retention
+from flexmarl.store.data.segments import SegmentFolder
 
 
 class Command(BaseCommand):

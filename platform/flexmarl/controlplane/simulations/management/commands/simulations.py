@@ -16,7 +16,7 @@ from flexmarl.controlplane.common.collecting import collected_seldom
 from flexmarl.controlplane.common.heartbeats import heartbeat_of
 from flexmarl.controlplane.common.store import database_url
 from flexmarl.controlplane.simulations.executing import IDLE_S, Asked, run
-from flexmarl.controlplane.telemetry.checking import CheckingThread
+from flexmarl.controlplane.telemetry.checks.checking import CheckingThread
 
 log = structlog.get_logger(__name__)
 NICENESS = 10

@@ -1,0 +1,168 @@
+"""Branch controllers: how the members of a group branch. Code: `flexmarl.algorithms.branching`."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from flexmarl.contracts.plugins import Kind, PluginOptions
+from flexmarl.contracts.problems import Problem
+from flexmarl.contracts.specification.advantages import ADVANTAGE
+from flexmarl.contracts.specification.environment import ENVIRONMENT
+from flexmarl.contracts.specification.redundancies import Beyond
+
+if TYPE_CHECKING:
+    from flexmarl.contracts.specification.experiment import ExperimentSpec
+
+MOST_JOINTS = 4096
+"""Joint answers of one turn at most: each is tried on a copy of the episode."""
+
+
+class BranchControllerOptions(PluginOptions):
+    """How the members of a group branch."""
+
+    branches: ClassVar[bool] = True
+    """Whether all members answer the turns of one episode."""
+
+    @property
+    def plays_out(self) -> bool:
+        """Whether answers are scored by playing the episode on from them, and not by what their turn brought."""
+        return False
+
+
+class NoBranchesOptions(BranchControllerOptions):
+    """Each member plays an episode of its own."""
+
+    type: Literal["none"] = "none"
+
+    branches: ClassVar[bool] = False
+
+
+class BranchingOptions(BranchControllerOptions):
+    """All members answer every turn of one episode from the same state, and one answer continues it."""
+
+    score: Literal["turn", "played_out"] = "turn"
+    """Reward of an answer: the environment's reward for the turn (`turn`), or the episode's score when the same agents
+    play on from there (`played_out`)."""
+
+    @property
+    def plays_out(self) -> bool:
+        """Whether answers are scored by playing the episode on from them."""
+        return self.score == "played_out"
+
+    def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
+        """Refuse environments without copies, and whatever speaks of a member's own episode."""
+        yield from self._environment(spec)
+        yield from self._whole_episodes(spec)
+
+    def _environment(self, spec: "ExperimentSpec") -> Iterator[Problem]:
+        """Every answer is tried on a copy of the episode, and earns something by itself."""
+        environment = spec.environment
+        if environment.isolated:
+            others = [name for name, options in ENVIRONMENT.variants().items() if not options.isolated]
+            yield Problem(
+                pointer="/environment/type",
+                code="not_copyable",
+                detail=f"{environment.type} runs in processes whose state cannot be copied, so no turn can be answered "
+                "several times.",
+                hint=f"Set branch_controller: none, or an environment that can be copied: {', '.join(others)}.",
+            )
+        elif self.score == "turn" and not environment.facts().rewards_turns:
+            yield Problem(
+                pointer="/sampling/branch_controller/score",
+                code="needs_turn_rewards",
+                detail=f"{environment.type} rewards episodes, not turns.",
+                hint="Set played_out, or an environment that rewards turns: arithmetic, kitchen.",
+            )
+
+    def _whole_episodes(self, spec: "ExperimentSpec") -> Iterator[Problem]:
+        """There is one episode, played by all."""
+        for pointer, value, legal, why in (*_of_learning(spec), *_of_playing(spec)):
+            if value not in legal:
+                yield Problem(
+                    pointer=pointer,
+                    code="not_with_branches",
+                    detail=f"{self.type} {why}; {pointer.rpartition('/')[2]} is {str(value).lower()}.",
+                    hint=f"Set {_words(legal)}, or branch_controller: none in /sampling.",
+                )
+
+
+class AtGrpoTreeOptions(BranchingOptions):
+    """All members answer every turn of one episode, as in AT-GRPO."""
+
+    type: Literal["at_grpo_tree"] = "at_grpo_tree"
+    carry: Literal["best", "first"] = "best"
+    """Answer that continues the episode: the best one, or the first member's, a plain sample of the policy."""
+    joint: Literal["aligned", "cross"] = "aligned"
+    """When several roles answer at once: combine answers member by member (`aligned`), or each answer with all answers
+    of the others, credited with the mean (`cross`, as in MAGRPO)."""
+
+    def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
+        """Refuse answers that have none beside them to be crossed with, and too many that have."""
+        yield from super().refusals(spec)
+        if self.joint != "cross":
+            return
+        # An environment that opens with several roles asks them at once throughout.
+        together = sum(role.opens for role in spec.environment.facts().roles)
+        members = spec.batch.episodes_per_task
+        if together < 2:
+            yield Problem(
+                pointer="/sampling/branch_controller/joint",
+                code="nothing_to_cross",
+                detail=f"{spec.environment.type} queries one role at a time, so there are no joint answers.",
+                hint="Set aligned.",
+            )
+        elif members**together > MOST_JOINTS:
+            most = next(n for n in range(members, 0, -1) if n**together <= MOST_JOINTS)
+            yield Problem(
+                pointer="/batch/episodes_per_task",
+                code="out_of_range",
+                detail=f"cross combines every answer of {together} roles: {members} members give {members**together} "
+                f"joint answers per turn; at most {MOST_JOINTS} are allowed.",
+                hint=f"Set {most}, or joint: aligned in /sampling/branch_controller.",
+            )
+
+
+_Demand = tuple[str, object, tuple[object, ...], str]
+"""Pointer, value, legal values, and why."""
+
+
+def _of_learning(spec: "ExperimentSpec") -> Iterator[_Demand]:
+    algorithm = spec.algorithm
+    advantage, shaping = algorithm.advantage, algorithm.shaping
+    judging = tuple(name for name, options in ADVANTAGE.variants().items() if options.judges_answers)
+    yield "/algorithm/group_key", algorithm.group_key, ("agent_turn",), "compares answers to the same turn"
+    yield "/algorithm/advantage/type", advantage.type, judging, "compares answers to the same turn"
+    yield "/algorithm/advantage/per_turn", advantage.per_turn, (False,), "scores each answer by itself"
+    if shaping.of_turns:
+        why = "plays one history, which most answers of a member are not part of"
+        yield "/algorithm/shaping/type", shaping.type, ("none", "overlong"), why
+    keep = spec.sampling.keep_members
+    yield "/sampling/keep_members", keep, (None,), "plays one episode, which gives all members their scores"
+
+
+def _of_playing(spec: "ExperimentSpec") -> Iterator[_Demand]:
+    batch, parallel, redundancy = spec.batch, spec.mechanisms.parallel, spec.mechanisms.redundancy
+    yield "/batch/settle", batch.settle, ("group",), "ends all members at once"
+    yield "/batch/min_members", batch.min_members, (None,), "finishes all members or none"
+    if redundancy.beyond - {Beyond.GROUPS}:
+        members = getattr(redundancy, "extra_members", None)
+        why = "needs all its members"
+        if members is None:
+            yield "/mechanisms/redundancy/type", redundancy.type, ("none", "extra_groups"), why
+        else:
+            yield "/mechanisms/redundancy/extra_members", members, (0,), why
+    yield "/mechanisms/parallel/members", parallel.members, (None,), "queries all members at once"
+    yield "/mechanisms/parallel/turns", parallel.turns, ("own",), "queries all members at once"
+    yield "/reward/type", spec.reward.type, ("environment",), "needs rewards while the episode plays"
+
+
+def _words(legal: tuple[object, ...]) -> str:
+    return "nothing" if legal == (None,) else " or ".join(str(word).lower() for word in legal)
+
+
+BRANCH_CONTROLLER: Kind[BranchControllerOptions] = Kind(
+    "branch_controller",
+    "/sampling/branch_controller",
+    BranchControllerOptions,
+    (NoBranchesOptions, AtGrpoTreeOptions),
+    BranchingOptions,
+)

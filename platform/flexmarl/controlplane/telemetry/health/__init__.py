@@ -1,0 +1,1 @@
+"""Health of this installation: probes, readiness and gauges."""

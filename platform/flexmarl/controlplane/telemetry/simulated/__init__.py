@@ -1,0 +1,1 @@
+"""Simulated runs in the form in which pages draw real ones."""

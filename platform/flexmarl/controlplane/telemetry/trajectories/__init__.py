@@ -1,0 +1,1 @@
+"""Episodes for people: lists and their filters, groups, decoded turns, exports."""

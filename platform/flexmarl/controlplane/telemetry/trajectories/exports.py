@@ -1,0 +1,38 @@
+"""Trajectories as lines of JSON, some at a time: a run of any size is never held in memory."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+
+from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.runs.models import Run
+from flexmarl.controlplane.telemetry.trajectories.trajectories import described, turn_tokens
+from flexmarl.store.reads import episodes, trajectories
+from flexmarl.store.reads.episodes import EpisodeFilter, Ordering, Position
+from flexmarl.store.reads.trajectories import EpisodeDetail
+
+BATCH = 100
+MOST = 10_000_000
+
+
+def batches(run: Run, wanted: EpisodeFilter, ordering: Ordering, most: int | None) -> Iterator[bytes]:
+    """Read the episodes that match, in order, as newline-ended documents."""
+    position: Position | None = None
+    left = MOST if most is None else most
+    while left > 0:
+        conn = store_connection()
+        cut = episodes.page(conn, run.no, wanted, ordering, limit=min(BATCH, left), position=position)
+        if cut.rows:
+            found = trajectories.details(conn, run.no, [row.key for row in cut.rows])
+            yield b"".join(orjson.dumps(_line(run, one)) + b"\n" for one in found)
+        left -= len(cut.rows)
+        position = cut.behind
+        if position is None:
+            return
+
+
+def _line(run: Run, found: EpisodeDetail) -> dict[str, Any]:
+    line = described(run, found)
+    line["turns"] = [{**text, **turn_tokens(run, turn)} for text, turn in zip(line["turns"], found.turns, strict=True)]
+    return line

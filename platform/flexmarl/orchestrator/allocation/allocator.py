@@ -1,0 +1,196 @@
+"""Which policy is trained on which trainer devices: decided from what each has to do. Pure.
+
+Invariants: a policy gets a gang of devices, all or none, and only devices that have a place for it; a gang of several
+has its devices for itself. Nothing is taken from a policy while something of it is on its way that cannot be repeated.
+A policy that has nothing to do keeps its devices while nobody waits for them, and for as long as a swap takes then, so
+that two policies never swap more than they work. Whoever waits is served in the order in which it began to, and after
+`patience_s` even by one that has work left. Devices beyond a policy's least go to it only while nobody waits, and only
+for more work than the swap costs.
+"""
+
+from collections.abc import Iterable
+from math import inf
+
+from flexmarl.orchestrator.allocation.ledger import Book, opened
+from flexmarl.orchestrator.allocation.scale_out import balanced, spread
+from flexmarl.orchestrator.allocation.types import Bind, Change, Snapshot, Standing, Suspend
+
+
+def on_demand(seen: Snapshot) -> list[Change]:
+    """Bind who waits, make room for who still does, and then spread out what works."""
+    book = opened(seen)
+    changes: list[Change] = []
+    waiting = _waiting(seen)
+    for name in waiting:
+        changes += _serve(book, name)
+    if not waiting:
+        return spread(book)
+    bound = [change for change in changes if isinstance(change, Bind)]
+    return _widened(book, bound) if len(bound) == len(waiting) else changes
+
+
+def spread_once(seen: Snapshot) -> list[Change]:
+    """Bind who is nowhere, and move nobody: whoever has chosen devices first, then the largest gangs.
+
+    In another order, policies that could share a device would take those that a gang cannot do without.
+    """
+    book = opened(seen)
+    changes: list[Change] = []
+    for name in sorted(_waiting(seen), key=lambda name: _choice(seen.policies[name])):
+        standing, room = seen.policies[name], book.room(name)
+        if len(room) < standing.least:
+            continue
+        chosen = len(standing.homes) == standing.least and set(standing.homes) <= set(room)
+        gang = standing.homes if chosen else tuple(sorted(room[: standing.least]))
+        book.bind(name, gang)
+        changes.append(Bind(name, gang, "static", f"{name} is trained there"))
+    return changes
+
+
+def _choice(standing: Standing) -> tuple[bool, int]:
+    return not standing.homes, -standing.least
+
+
+def next_look(seen: Snapshot) -> float | None:
+    """Return when time alone could change what is decided, None when it cannot."""
+    waits = [s.waiting_since for s in seen.policies.values() if s.waiting_since is not None and not s.gang]
+    if not waits:
+        return None
+    warm = [s.idle_since + seen.warm_s for s in seen.policies.values() if s.gang and s.idle_since is not None]
+    due = [at for at in (*warm, min(waits) + seen.patience_s) if seen.now < at < inf]
+    return min(due, default=None)
+
+
+def _waiting(seen: Snapshot) -> list[str]:
+    """List the policies that have work and no device, in the order in which they are served: of equals, those with
+    most work first, since what is left at the end is then small and fits in anywhere."""
+    names = [name for name, own in seen.policies.items() if own.has_work and not own.gang and _reachable(seen, own)]
+    return sorted(names, key=lambda name: (_since(seen, name), -seen.policies[name].seconds))
+
+
+def _reachable(seen: Snapshot, own: Standing) -> bool:
+    """Tell whether the devices that a policy is trained on may be given to it now."""
+    return not own.fixed or (bool(own.homes) and set(own.homes) <= set(seen.devices))
+
+
+def _since(seen: Snapshot, name: str) -> float:
+    since = seen.policies[name].waiting_since
+    return seen.now if since is None else since
+
+
+def _serve(book: Book, name: str) -> list[Change]:
+    """Give a policy devices on which nobody works, or let others make room; it shares one where all are at work."""
+    standing = book.seen.policies[name]
+    if name in book.meant:
+        there = all(book.fits(name, device, len(standing.meant)) for device in standing.meant)
+        return [_bound(book, name, standing.meant)] if there else []
+    room = [device for device in book.room(name) if device not in book.promised]
+    quiet = [device for device in room if not book.working(device)]
+    if len(quiet) >= standing.least:
+        return [_bound(book, name, quiet[: standing.least])]
+    coming = [d for d in book.room(name, book.leaving) if d not in book.promised and not book.working(d)]
+    if len(coming) >= standing.least:
+        book.promised.update(coming[: standing.least])
+        return []
+    made = _make_room(book, name, standing)
+    if made or len(room) < standing.least:
+        return made
+    return [_bound(book, name, room[: standing.least])]
+
+
+def _bound(book: Book, name: str, gang: Iterable[int]) -> Bind:
+    seen, most = book.seen, book.seen.policies[name].most
+    waited, chosen = seen.now - _since(seen, name), tuple(sorted(gang))
+    book.bind(name, chosen)
+    text = f"{name} has work, waited {waited:.1f} s and gets {len(chosen)} of up to {most} devices"
+    return Bind(name, chosen, "work", text)
+
+
+def _widened(book: Book, bound: list[Bind]) -> list[Change]:
+    """Share devices that hold nobody out among those that are bound now."""
+    seen = book.seen
+    empty = [device for device, names in book.residents.items() if not names and device not in book.promised]
+    alone = {
+        bind.policy: len(bind.gang)
+        for bind in bound
+        if bind.policy not in book.meant and all(book.residents[device] == [bind.policy] for device in bind.gang)
+    }
+    sizes = balanced(seen, alone, len(empty))
+    changes: list[Change] = []
+    for bind in bound:
+        own, before, size = seen.policies[bind.policy], len(bind.gang), sizes.get(bind.policy, 0)
+        if size > before and seen.pays(own.takes_s(before) - own.takes_s(size)):
+            more, empty = empty[: size - before], empty[size - before :]
+            book.residents.update({device: [bind.policy] for device in more})
+            changes.append(_bound(book, bind.policy, [*bind.gang, *more]))
+        else:
+            changes.append(bind)
+    return changes
+
+
+def _make_room(book: Book, name: str, standing: Standing) -> list[Change]:
+    """Suspend as many as it takes for a policy's gang: first those that have had nothing to do for longest."""
+    seen = book.seen
+    gone, out = set(book.leaving), []
+    for victim in [*book.idle(), *_wide(book), *_overstayed(book, name)]:
+        enough = [device for device in book.room(name, gone) if device not in book.promised]
+        if len(enough) >= standing.least:
+            break
+        gone.add(victim)
+        out.append(victim)
+    enough = [device for device in book.room(name, gone) if device not in book.promised]
+    if len(enough) < standing.least or not out:
+        return []
+    needed = set(enough[: standing.least])
+    book.promised |= needed
+    changes: list[Change] = []
+    for victim in out:
+        own = seen.policies[victim]
+        if needed.intersection(own.gang):
+            book.leaving.add(victim)
+            cause, why = _left(seen, own)
+            changes.append(Suspend(victim, cause, f"{victim} {why}, {name} waits for its devices"))
+    return changes
+
+
+def _left(seen: Snapshot, own: Standing) -> tuple[str, str]:
+    """Say why a policy makes room: as a cause, and in words."""
+    if not own.has_work:
+        return "drained", "has no work"
+    if len(own.gang) > own.least:
+        return "wide", f"has {len(own.gang)} devices and needs only {own.least}"
+    return "patience", f"had them for {seen.now - own.bound_at:.1f} s"
+
+
+def _wide(book: Book) -> list[str]:
+    """List the policies that would be done as early with fewer devices, and not soon."""
+    seen = book.seen
+    found = [
+        (-s.takes_s(len(s.gang)), name)
+        for name, s in seen.policies.items()
+        if s.gang
+        and max(s.least, s.widest(len(s.gang))) < len(s.gang)
+        and s.still
+        and s.worked
+        and s.has_work
+        and name not in book.leaving
+    ]
+    return [name for left, name in sorted(found) if seen.pays(-left)]
+
+
+def _overstayed(book: Book, waiter: str) -> list[str]:
+    """List the policies with work left that have held devices for longest, once somebody waits for too long."""
+    seen = book.seen
+    if seen.now - _since(seen, waiter) < seen.patience_s:
+        return []
+    found = [
+        (len(s.gang) <= s.least, s.bound_at, name)
+        for name, s in seen.policies.items()
+        if s.gang
+        and s.still
+        and s.worked
+        and name not in book.leaving
+        and s.has_work
+        and s.bound_at + seen.patience_s <= seen.now
+    ]
+    return [name for *_, name in sorted(found)]

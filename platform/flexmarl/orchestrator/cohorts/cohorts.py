@@ -1,0 +1,305 @@
+"""Cohorts: which groups make a global batch, and when all of them are settled.
+
+Invariants: a cohort's groups all play under the vector pinned when it opened; its barrier waits for settled groups,
+never for rows; a group's filter and advantages run once, on its complete information, before anything of it is cut.
+A group with too few finished members is dropped and stays counted; nothing replaces it. What a filter refuses may be
+drawn again (`resampling`). Where episodes settle one by
+one, each gives its rows at once and its draw stays open until all members have ended; a member counts once.
+"""
+
+from collections.abc import Sequence
+
+from flexmarl.algorithms.advantages import Advantages
+from flexmarl.algorithms.filters import Signal, signal_of
+from flexmarl.algorithms.selection import max_variance
+from flexmarl.contracts.events import GroupSettled
+from flexmarl.contracts.rulings import RulingKind
+from flexmarl.contracts.status import RunReason, RunStatus
+from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
+from flexmarl.orchestrator.cohorts.admission import may_fill
+from flexmarl.orchestrator.cohorts.credit import propose, unfilled
+from flexmarl.orchestrator.cohorts.cutting import cut_ready, stop_idling
+from flexmarl.orchestrator.cohorts.ordered import watch_the_clock
+from flexmarl.orchestrator.cohorts.overlapping import begin_training
+from flexmarl.orchestrator.cohorts.redundancy import (
+    begin_long_round,
+    beyond,
+    cancel,
+    enough,
+    groups_to_open,
+    hand_on,
+    pass_on,
+    take_late,
+)
+from flexmarl.orchestrator.cohorts.resampling import draw_again, drawn_text
+from flexmarl.orchestrator.cohorts.staleness import ages_of, count_made
+from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.rollout.group_commands import drive_rollout, newly_ended, settle_draw
+from flexmarl.orchestrator.state.group_counts import add_episode, count_fates, finished_of
+from flexmarl.orchestrator.state.tree import Cohort, PendingGroup, Pin, PolicyCohort, Row
+from flexmarl.orchestrator.types import NoteLevel
+
+EMPTY_COHORTS = 2
+"""A run whose cohorts in a row lose every group to failed episodes is given up after so many."""
+
+
+def open_cohort(ctx: Context, pins: dict[str, Pin], filled: bool = True) -> None:
+    """Propose the next tasks under a vector and send them to play; not filled: make room for surplus alone."""
+    state, plan = ctx.state, ctx.plan
+    deferred = begin_long_round(ctx) if filled else []
+    groups = len(deferred) or (groups_to_open(ctx) if filled else 0)
+    cohort = Cohort(
+        no=state.next_cohort,
+        opened_at=ctx.now,
+        first_draw=state.next_draw,
+        pins=pins,
+        open={},
+        policies={name: PolicyCohort() for name in plan.trainable},
+        filled=filled,
+        idle_since=None if state.cohorts else ctx.now,
+        long_round=bool(deferred),
+    )
+    state.cohorts.append(cohort)
+    if cohort is state.cohort:
+        begin_training(ctx, cohort)
+    state.next_cohort += 1
+    if state.first_cohort_at is None:
+        state.first_cohort_at = ctx.now
+    propose(ctx, cohort, groups, deferred)
+
+
+def close_cohort(ctx: Context, cohort: Cohort) -> None:
+    """End the oldest cohort: what it carries goes into the next, which is trained from now on."""
+    state = ctx.state
+    state.cohorts.remove(cohort)
+    state.closed_at = ctx.now
+    for name, own in cohort.policies.items():
+        if own.carried:
+            state.policies[name].carry = own
+    following = state.cohort
+    if following is not None:
+        if following.open:
+            following.idle_since = ctx.now
+        begin_training(ctx, following)
+        if following.settled_at is not None and beyond(ctx, following):
+            pass_on(ctx, following, _next_for(ctx))
+        cut_ready(ctx, following)
+
+
+def on_train_group(ctx: Context, event: GroupSettled) -> None:
+    """Settle a group of the open cohort: filter, advantages, and whatever can be cut now."""
+    take_late(ctx, event)
+    cohort = next((own for own in ctx.state.cohorts if event.draw in own.open), None)
+    if cohort is None:
+        return
+    ended = newly_ended(ctx, cohort, event)
+    if not ended:
+        return
+    if ctx.plan.by_episode:
+        event = _told_first(cohort, event)
+    watch_the_clock(ctx, event)
+    finished = finished_of(event.episodes)
+    count_fates(ctx.state.train_episodes, cohort.tally, event.episodes, len(finished), ended)
+    before, size = (cohort.tally.samples, cohort.tally.tokens), cohort.size
+    for episode in finished:
+        add_episode(cohort.tally, episode)
+    ctx.state.tokens_generated += cohort.tally.tokens - before[1]
+    rows = cohort.tally.samples - before[0]
+    kept = _keep(ctx, cohort, event, finished)
+    if kept is None:
+        ctx.state.samples_recorded += rows
+    else:
+        cohort.kept += not ctx.plan.by_episode
+        cohort.pending.append(kept)
+        ctx.state.samples_recorded += rows - sum(len(own) for own in kept.rows.values())
+    if not ctx.plan.by_episode or _all_ended(ctx, cohort, event):
+        settle_draw(ctx, cohort, event.draw)
+    if cohort.size > size and not ctx.state.rest.frozen:
+        drive_rollout(ctx, cohort)
+    _settle_cohort(ctx, cohort)
+    if cohort is ctx.state.cohort:
+        cut_ready(ctx, cohort)
+
+
+def _told_first(cohort: Cohort, event: GroupSettled) -> GroupSettled:
+    """Note which members ended, and leave out of a fact those that were told before."""
+    told = cohort.told.setdefault(event.draw, {})
+    fresh = tuple(episode for episode in event.episodes if episode.member not in told)
+    finished = {episode.member for episode in finished_of(fresh)}
+    told.update({episode.member: episode.member in finished for episode in fresh})
+    return event.model_copy(update={"episodes": fresh})
+
+
+def _all_ended(ctx: Context, cohort: Cohort, event: GroupSettled) -> bool:
+    """Tell whether every member of a draw has ended; its group is kept if any of them finished."""
+    told = cohort.told[event.draw]
+    if len(told) < ctx.plan.members:
+        return False
+    if any(told.values()):
+        cohort.kept += 1
+        return True
+    cohort.dropped += 1
+    text = f"group {event.draw} dropped: none of {ctx.plan.members} episodes finished{_first_reason(event.episodes)}"
+    ctx.note(text, NoteLevel.WARNING, target=f"draw:{event.draw}")
+    _rule_out(ctx, RulingKind.GROUP_DROPPED, cohort, event, (), text)
+    return True
+
+
+def _keep(ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[EpisodeOutcome]) -> PendingGroup | None:
+    """Return the rows a group gives to training, None when it is dropped or refused."""
+    plan = ctx.plan
+    count_made(ctx, cohort, finished)
+    if plan.by_episode and not finished:
+        return None
+    if len(finished) < plan.needed_members and plan.spec.batch.incomplete_group == "score" and finished:
+        finished = [*finished, *_scored_failures(ctx, cohort, finished)]
+    elif len(finished) < plan.needed_members:
+        cohort.dropped += 1
+        members = plan.members_of(cohort.long_round)
+        text = (
+            f"group {event.draw} dropped: {len(finished)} of {members} episodes finished, "
+            f"{plan.needed_members} are needed{_first_reason(event.episodes)}"
+        )
+        ctx.note(text, NoteLevel.WARNING, target=f"draw:{event.draw}")
+        _rule_out(ctx, RulingKind.GROUP_DROPPED, cohort, event, finished, text)
+        return None
+    advantages = _advantages(ctx, finished)
+    signal = signal_of(finished, advantages)
+    cohort.tally.signals[signal] = cohort.tally.signals.get(signal, 0) + 1
+    if not plan.group_filter.keeps(Signal(signal)):
+        cohort.refused += 1
+        text = f"group {event.draw} refused: the filter {plan.spec.sampling.group_filter.type} keeps no {signal} group"
+        text += draw_again(ctx, cohort)
+        _rule_out(ctx, RulingKind.GROUP_REFUSED, cohort, event, finished, text)
+        return None
+    kept = finished
+    if plan.spec.sampling.keep_members is not None:
+        kept = max_variance(finished, plan.spec.sampling.keep_members)
+    if kept is not finished or plan.spec.algorithm.shaping.type != "none":
+        advantages = _advantages(ctx, kept, shaped=True)
+    return PendingGroup(event.draw, _rows(ctx, kept, advantages), ages_of(ctx, cohort, event, kept))
+
+
+def _advantages(ctx: Context, episodes: Sequence[EpisodeOutcome], shaped: bool = False) -> Advantages:
+    """Compare the rows of a group: by what they earned, which filters judge by, or by what it is shaped into."""
+    plan = ctx.plan
+    rewards = [plan.rewards(episode) for episode in episodes]
+    if shaped:
+        rewards = [
+            plan.shaper.shape(plan.reply_limits, episode, own) for episode, own in zip(episodes, rewards, strict=True)
+        ]
+    return plan.advantage.estimate(plan.group_key, episodes, rewards)
+
+
+def _scored_failures(ctx: Context, cohort: Cohort, finished: Sequence[EpisodeOutcome]) -> list[EpisodeOutcome]:
+    """Give each member that did not finish the declared score: it is compared with, and has no row to train on."""
+    score = ctx.plan.spec.batch.failed_score
+    present = {episode.member for episode in finished}
+    roles = tuple(ctx.plan.policy_of)
+    return [
+        EpisodeOutcome(
+            member=member,
+            attempt=1,
+            status=EpisodeStatus.FAILED,
+            scores=dict.fromkeys(roles, score),
+            team_score=score,
+            samples=tuple(SampleRef(role=role, turn=0, tokens=0, reward=score) for role in roles),
+        )
+        for member in range(ctx.plan.members_of(cohort.long_round))
+        if member not in present
+    ]
+
+
+def _rule_out(
+    ctx: Context,
+    kind: RulingKind,
+    cohort: Cohort,
+    event: GroupSettled,
+    finished: Sequence[EpisodeOutcome],
+    text: str,
+) -> None:
+    """Tell that a group gives nothing to training, with the rows that stay recorded for it."""
+    trained = ctx.plan.trained_roles
+    rows = sum(sample.role in trained for episode in finished for sample in episode.samples)
+    ctx.rule(kind, text, cohort=cohort.no, target=f"draw:{event.draw}", rows=rows)
+
+
+def _first_reason(episodes: Sequence[EpisodeOutcome]) -> str:
+    reason = next((episode.reason for episode in episodes if episode.reason), "")
+    return f" ({reason[:200]})" if reason else ""
+
+
+def _rows(ctx: Context, finished: Sequence[EpisodeOutcome], advantages: Advantages) -> dict[str, list[Row]]:
+    """Split a group's samples by policy. Frozen seats and empty replies are recorded, not trained."""
+    plan = ctx.plan
+    rows: dict[str, list[Row]] = {}
+    for episode, values in zip(finished, advantages, strict=True):
+        for sample, advantage in zip(episode.samples, values, strict=True):
+            if sample.tokens and sample.role in plan.trained_roles:
+                rows.setdefault(plan.policy_of[sample.role], []).append(
+                    (episode.member, episode.attempt, sample.role, sample.turn, advantage, 1.0, sample.tokens)
+                )
+    return rows
+
+
+def settle_with_enough(ctx: Context) -> None:
+    """Settle cohorts that have enough groups; the oldest one's others play on for the next, or are cancelled."""
+    cohort = ctx.state.cohort
+    if cohort is None:
+        return
+    for later in ctx.state.cohorts[1:]:
+        if later.open and enough(ctx, later):
+            cancel(ctx, later)
+            _settle_cohort(ctx, later)
+    if not (cohort.filled or cohort.open or cohort.settled_at is not None or unfilled(ctx, cohort)):
+        _settle_cohort(ctx, cohort)  # the run stops or pauses: nothing will come to it any more
+        cut_ready(ctx, cohort)
+        return
+    if not cohort.open or not enough(ctx, cohort):
+        return
+    if ctx.plan.hands_on:
+        following = _next_for(ctx)
+        # A cohort that is settled takes no more groups that play, and one behind it would train them too late.
+        if following is not None and following.settled_at is None:
+            hand_on(ctx, cohort, following)
+    if cohort.open:
+        cancel(ctx, cohort)
+    _settle_cohort(ctx, cohort)
+    cut_ready(ctx, cohort)
+
+
+def _next_for(ctx: Context) -> Cohort | None:
+    """Return the cohort behind the one that is trained, begun now if there is none; None where none follows."""
+    state = ctx.state
+    left = state.next_cohort < ctx.plan.spec.budget.train_steps
+    if len(state.cohorts) == 1 and state.status is RunStatus.RUNNING and left:
+        open_cohort(ctx, state.vector(), filled=may_fill(ctx))
+    return state.cohorts[1] if len(state.cohorts) > 1 else None
+
+
+def _settle_cohort(ctx: Context, cohort: Cohort) -> None:
+    if cohort.open or unfilled(ctx, cohort):
+        return
+    if cohort is ctx.state.cohort and beyond(ctx, cohort):
+        pass_on(ctx, cohort, _next_for(ctx))
+    cohort.settled_at = ctx.now
+    text = f"every group is settled: {cohort.kept} kept, {cohort.refused} refused, {cohort.dropped} dropped"
+    if cohort.handed_on or cohort.cancelled:
+        text += f"; of the surplus, {cohort.handed_on} continue in the next step and {cohort.cancelled} are cancelled"
+    ctx.rule(RulingKind.COHORT_SETTLED, text + drawn_text(ctx, cohort), cohort=cohort.no)
+    stop_idling(ctx, cohort)
+    lost = cohort.kept + cohort.refused == 0
+    ctx.state.empty_cohorts = ctx.state.empty_cohorts + 1 if lost else 0
+
+
+def starved(ctx: Context) -> tuple[RunReason, str] | None:
+    """Return why a run that keeps losing all its episodes must end, None while it may go on."""
+    if ctx.state.empty_cohorts < EMPTY_COHORTS:
+        return None
+    failure = ctx.state.cohort.tally.last_failure if ctx.state.cohort is not None else ""
+    last = f" (the last one: {failure})" if failure else ""
+    return (
+        RunReason.EPISODES_FAILED,
+        f"no episode group of {EMPTY_COHORTS} cohorts in a row had {ctx.plan.needed_members} finished episodes{last}; "
+        "open a failed trajectory to see the cause, or lower batch.min_members",
+    )

@@ -1,0 +1,48 @@
+"""Tasks drawn in the place of refused ones: a cohort plays on until it has as many kept groups as a step needs.
+
+Invariants: what is drawn again belongs to the cohort that lost a group and plays under its pinned vector; kept, dropped
+and open groups together are never more than a step needs; a cohort never proposes more than the limit of the
+specification. Only refused groups are drawn again: one whose episodes failed says nothing of its task, and is lost to
+the step as in any run. Which tasks an ordered run draws does not depend on the order of arrival: draws follow each
+other without a gap, until so many of them are not refused.
+"""
+
+from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.rollout.group_commands import open_draws
+from flexmarl.orchestrator.state.tree import Cohort
+from flexmarl.orchestrator.types import NoteLevel
+
+
+def draw_again(ctx: Context, cohort: Cohort) -> str:
+    """Propose another task for a group that was just refused; returns what became of it, in words.
+
+    It is issued once the refused group is closed.
+    """
+    plan, state = ctx.plan, ctx.state
+    if not plan.group_filter.draws_again:
+        return ""
+    if cohort.size >= plan.most_draws:
+        return f"; nothing is drawn in its place: the limit of {plan.most_draws} groups is reached"
+    draw = state.next_draw
+    state.next_draw += 1
+    cohort.size += 1
+    cohort.open |= open_draws(ctx, draw, 1, 1)
+    # What is open while the run is frozen is proposed when it goes on.
+    if not state.rest.frozen:
+        state.train_episodes.proposed += plan.members
+    return f"; group {draw} is drawn in its place"
+
+
+def drawn_text(ctx: Context, cohort: Cohort) -> str:
+    """Say of a settled cohort how much was drawn for what it keeps; people are told where that was too little."""
+    plan = ctx.plan
+    if not plan.group_filter.draws_again:
+        return ""
+    if cohort.size >= plan.most_draws and cohort.kept + cohort.dropped < plan.groups:
+        ctx.note(
+            f"step {cohort.no + 1} continues with {cohort.kept} of {plan.groups} groups: {cohort.size} were drawn, "
+            "which is the limit; use easier or harder tasks, or raise sampling.group_filter.draw_limit",
+            NoteLevel.WARNING,
+            target=f"cohort:{cohort.no}",
+        )
+    return f"; {cohort.size} were drawn for the {plan.groups} of a step"

@@ -1,0 +1,113 @@
+"""Rollout commands: episode groups on their way, split so that several workers share a cohort.
+
+A draw is open until its group settles; it belongs to one command key. A command that failed is issued again for the
+draws that are still open, under the same key and a new number, after a back-off.
+"""
+
+from collections.abc import Iterator
+
+from flexmarl.contracts.commands import GroupOrder, PlayGroups
+from flexmarl.contracts.events import GroupSettled
+from flexmarl.contracts.wire import EVALUATION_DRAWS, Origin, PolicyPin
+from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.pool.device_requests import rollout_pool
+from flexmarl.orchestrator.state.tree import Cohort, Evaluation, Pin
+
+
+def open_draws(ctx: Context, first: int, count: int, chunk: int) -> dict[int, str]:
+    """Assign draws to command keys, `chunk` groups each."""
+    return {draw: f"play:{first + (draw - first) // chunk * chunk}" for draw in range(first, first + count)}
+
+
+def wire_pins(pins: dict[str, Pin]) -> dict[str, PolicyPin]:
+    """Return a pinned vector as it travels."""
+    return {name: PolicyPin(version=pin.version, digest=pin.digest) for name, pin in pins.items()}
+
+
+def drive_rollout(ctx: Context, parts: Cohort | Evaluation) -> None:
+    """Issue the rollout commands of all open draws that nobody is playing."""
+    by_key: dict[str, list[int]] = {}
+    for draw, key in parts.open.items():
+        by_key.setdefault(key, []).append(draw)
+    if ctx.plan.one_version and isinstance(parts, Cohort):
+        _drive_given(ctx, parts, by_key)
+        return
+    pins = wire_pins(parts.pins)
+    for key, draws in by_key.items():
+        if ctx.wanted(key):
+            ctx.issue(key, _command(ctx, parts, draws, pins), left=len(draws))
+
+
+def _drive_given(ctx: Context, cohort: Cohort, by_key: dict[str, list[int]]) -> None:
+    """Issue the commands of draws that an engine was given: the others wait for one that is free."""
+    for key, draws in by_key.items():
+        if draws[0] in cohort.older and ctx.wanted(key):
+            engine = next((lease.lease_id for lease in ctx.state.leases.values() if draws[0] in lease.plays), 0)
+            give(ctx, cohort, key, draws, cohort.older[draws[0]], engine)
+
+
+def give(ctx: Context, cohort: Cohort, key: str, draws: list[int], pins: dict[str, Pin], engine: int) -> None:
+    """Let an engine play draws of one command under the vector that it holds."""
+    cohort.older |= dict.fromkeys(draws, pins)
+    ctx.issue(key, _command(ctx, cohort, draws, wire_pins(pins), engine), left=len(draws))
+
+
+def _command(
+    ctx: Context, parts: Cohort | Evaluation, draws: list[int], pins: dict[str, PolicyPin], engine: int = 0
+) -> PlayGroups:
+    training = isinstance(parts, Cohort)
+    return PlayGroups(
+        pool=rollout_pool(ctx),
+        epoch=ctx.state.epoch,
+        origin=Origin.TRAIN if training else Origin.EVAL,
+        groups=tuple(_train_orders(ctx, parts, draws) if isinstance(parts, Cohort) else _evaluation_orders(ctx, draws)),
+        pins=pins,
+        sampling_seed=ctx.plan.spec.seed,
+        greedy=not training,
+        follows=ctx.plan.follows if training else {},
+        by_episode=training and ctx.plan.by_episode,
+        cohort=parts.no if isinstance(parts, Cohort) else parts.step,
+        engine=engine,
+        pauses=training and ctx.plan.spec.mechanisms.redundancy.fate == "pause",
+    )
+
+
+def _train_orders(ctx: Context, cohort: Cohort, draws: list[int]) -> Iterator[GroupOrder]:
+    for draw in draws:
+        seed = ctx.plan.sampler.train(ctx.plan.spec.seed, cohort.tasks.get(draw, draw)).seed
+        yield GroupOrder(
+            draw=draw,
+            task_seed=seed,
+            members=ctx.plan.members_of(cohort.long_round),
+            enough=0 if cohort.long_round else ctx.plan.enough_members,
+            spares=ctx.plan.spares,
+        )
+
+
+def _evaluation_orders(ctx: Context, draws: list[int]) -> Iterator[GroupOrder]:
+    for draw in draws:
+        index = (draw - EVALUATION_DRAWS) % ctx.plan.spec.evaluation.tasks
+        seed = ctx.plan.sampler.evaluation(ctx.plan.spec.seed, index).seed
+        yield GroupOrder(draw=draw, task_seed=seed, members=1)
+
+
+def newly_ended(ctx: Context, parts: Cohort | Evaluation, event: GroupSettled) -> int:
+    """Count the members of an open draw that a fact is the first to tell of: all of them, unless episodes settle."""
+    if not isinstance(parts, Cohort):
+        return 1
+    if not ctx.plan.by_episode:
+        return ctx.plan.members_of(parts.long_round)
+    return len({episode.member for episode in event.episodes} - parts.told.get(event.draw, {}).keys())
+
+
+def settle_draw(ctx: Context, parts: Cohort | Evaluation, draw: int) -> None:
+    """Close a draw, and its command with the last of its draws."""
+    key = parts.open.pop(draw)
+    if isinstance(parts, Cohort):
+        parts.older.pop(draw, None)
+        parts.told.pop(draw, None)
+    command = ctx.state.outstanding.get(key)
+    if command is not None:
+        command.left -= 1
+        if command.left == 0:
+            ctx.answered(key)

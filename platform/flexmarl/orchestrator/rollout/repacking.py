@@ -1,0 +1,82 @@
+"""When engines that serve one version at a time are emptied into others, by what rollout workers last told of them.
+
+Invariants: what is decided by is younger than the last look and than what the engine was given last; engines are
+emptied only while groups wait for an engine that is free. An engine that is emptied plays nothing from that moment on:
+its groups count as those of the engine that goes on with them.
+"""
+
+from collections.abc import Sequence
+
+from flexmarl.algorithms.movers import Handover, Serving, checked_handovers
+from flexmarl.contracts.rulings import RulingKind
+from flexmarl.contracts.status import RunStatus
+from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.serving.weight_sync import dismiss
+from flexmarl.orchestrator.state.tree import LeaseState
+
+SEEN_S = 2.0
+"""A report that came so long after something was moved or given tells of engines that have it."""
+
+
+def repack_engines(ctx: Context, working: Sequence[LeaseState]) -> None:
+    """Empty the engines that others can go on for, if it is time."""
+    state, every_s = ctx.state, ctx.plan.mover.options.repack_every_s
+    if every_s is None or state.status is not RunStatus.RUNNING or state.rest.frozen or not _due(ctx, every_s):
+        return
+    state.packed_at, state.packed_step = ctx.now, state.step
+    if not any(draw not in cohort.older for cohort in state.cohorts for draw in cohort.open):
+        return  # whoever became free would have nothing to do
+    by_lease = {lease.lease_id: lease for lease in working}
+    seen = [_serving(ctx, lease) for lease in working if _ramps_down(ctx, lease)]
+    for handover in checked_handovers(ctx.plan.mover.handovers(seen), seen):
+        _carry_out(ctx, by_lease, handover)
+
+
+def _due(ctx: Context, every_s: float) -> bool:
+    """Tell whether it is time: a while after the last look, or since an update was committed, and there is news."""
+    state, waited = ctx.state, ctx.now - ctx.state.packed_at
+    if waited < every_s and (state.step == state.packed_step or waited < SEEN_S):
+        return False
+    told = state.demand.told_at(ctx.now)
+    return told is not None and told >= state.packed_at + SEEN_S
+
+
+def _ramps_down(ctx: Context, lease: LeaseState) -> bool:
+    """Tell whether an engine plays, takes nothing new, and was reported since it was given what it has."""
+    told = ctx.state.demand.told_at(ctx.now)
+    if not lease.plays or not lease.incarnation or lease.leaving or told is None:
+        return False
+    return told >= lease.given_at + SEEN_S and lease.holds.keys() == ctx.state.policies.keys()
+
+
+def _serving(ctx: Context, lease: LeaseState) -> Serving:
+    demand = ctx.state.demand
+    waiting = demand.queued(lease.lease_id)
+    # An episode between two turns asks nothing, and its group is played nonetheless.
+    running = max(demand.depth(lease.lease_id) - waiting, len(lease.plays))
+    return Serving(
+        engine=lease.lease_id,
+        version=tuple(sorted(lease.holds.items())),
+        running=running,
+        waiting=waiting,
+        tokens=demand.cached(lease.lease_id),
+    )
+
+
+def _carry_out(ctx: Context, by_lease: dict[int, LeaseState], handover: Handover) -> None:
+    source, destination = by_lease[handover.source], by_lease[handover.destination]
+    depth, groups = ctx.state.demand.depth(handover.source), len(source.plays)
+    destination.plays += source.plays
+    destination.given_at = ctx.now
+    source.plays = []
+    source.goes_on_at = handover.destination
+    version = ", ".join(f"{name} v{version}" for name, version in sorted(source.holds.items()))
+    for name in list(source.holds):
+        dismiss(ctx, source, name)
+    ctx.rule(
+        RulingKind.ENGINE_EMPTIED,
+        f"{source.device_id} has {depth} replies of {groups} groups left under {version}: they continue at "
+        f"{destination.device_id}, {handover.reason}",
+        target=f"lease:{source.lease_id}",
+        cause="repack",
+    )

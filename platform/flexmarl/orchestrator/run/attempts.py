@@ -1,0 +1,51 @@
+"""Attempts: the continuous stretches of a run.
+
+Invariants: attempts are numbered from 1 without a gap; at most one is open, and it is the last. One begins when the
+run asks for devices while none is open: at a start, at a retry, and when it goes on after it gave its devices back.
+It ends with the run, or when the devices go back. A retry raises the epoch, since nothing of the attempt before it
+counts any more but its committed versions; a resumed run keeps its epoch and everything that settled.
+"""
+
+from flexmarl.contracts.events import Verb
+from flexmarl.contracts.status import RunReason
+from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.types import AttemptBegan, AttemptEnded
+
+
+def begin(ctx: Context) -> None:
+    """Open an attempt unless one is open."""
+    state = ctx.state
+    if state.attempt_open:
+        return
+    state.attempt += 1
+    state.attempt_open = True
+    wish = state.wish
+    verb, actor, cause = (Verb.START, "", "") if wish is None else (wish.verb, wish.actor, wish.cause)
+    ctx.attempts.append(AttemptBegan(state.attempt, state.epoch, verb, actor, state.step))
+    if state.attempt > 1:
+        text = f"attempt {state.attempt} begins after step {state.step}"
+        ctx.note(text, actor=actor, target=f"attempt:{state.attempt}", cause=cause)
+
+
+def end(ctx: Context, reason: RunReason, text: str, actor: str = "") -> None:
+    """Close the open attempt, if there is one."""
+    state = ctx.state
+    if not state.attempt_open:
+        return
+    state.attempt_open = False
+    versions = {name: policy.version for name, policy in state.policies.items() if policy.version is not None}
+    ctx.attempts.append(AttemptEnded(state.attempt, state.status, reason, text, actor, state.step, versions))
+
+
+def renew(ctx: Context) -> None:
+    """Make an ended run ready to go on from its committed versions. Its open cohort was dropped when it ended.
+
+    The next cohort takes the number of the dropped one: it is the same train step, played anew.
+    """
+    state = ctx.state
+    state.epoch += 1
+    state.next_cohort = state.step
+    state.stop_reason, state.stop_text = RunReason.NONE, ""
+    state.replacements = state.empty_cohorts = 0
+    state.failures.clear()
+    state.stepping.clear()

@@ -1,0 +1,23 @@
+"""What a lost or released child takes with it: of a trainer, what it holds and what it suspended."""
+
+from flexmarl.contracts.events import DeviceUse
+from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.state.tree import LeaseState
+from flexmarl.orchestrator.training.trainers import unbind
+
+
+def forget_child(ctx: Context, lease: LeaseState) -> None:
+    """Count on a lease's child no more: what it was asked for is void, and a trainer's policies are bound anew."""
+    lease.incarnation = ""
+    lease.asleep = False
+    lease.holds.clear()
+    lease.kept.clear()
+    lease.serves.clear()
+    lease.leaving.clear()
+    ctx.withdraw_lease(lease.lease_id)
+    if lease.use is DeviceUse.TRAINER:
+        for name, policy in ctx.state.policies.items():
+            home = policy.home
+            if lease.lease_id in home.gang or (home.ticket and home.lease_id == lease.lease_id):
+                unbind(ctx, name)
+                home.gang = []

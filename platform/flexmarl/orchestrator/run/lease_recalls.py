@@ -1,0 +1,138 @@
+"""Leases that an administrator wants back: asked for elsewhere at once, handed over between two cohorts.
+
+Invariants: the run works on with the recalled lease until its replacement is ready, so a move without a free device
+costs nothing but patience; a replacement that stands by is counted on for nothing; a hand-over happens only while no
+cohort, evaluation or checkpoint is open, so nothing is played or trained twice. A recalled lease that ends by itself
+is a loss like any other, and a replacement that stands by for it steps in at once.
+"""
+
+from flexmarl.contracts.commands import ReleaseLease, RequestDevices
+from flexmarl.contracts.events import DeviceUse, LeaseRecalled
+from flexmarl.contracts.status import RunStatus
+from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.pool.device_requests import REPLACE, replaced_by, rollout_pool, training_pool
+from flexmarl.orchestrator.run.children import forget_child
+from flexmarl.orchestrator.state.tree import LeaseState
+
+
+def on_lease_recalled(ctx: Context, event: LeaseRecalled) -> None:
+    """Note that a device is wanted back, or that it may stay."""
+    lease = ctx.state.leases.get(event.lease_id)
+    if lease is None or lease.releasing or bool(lease.recalled) is not event.withdrawn:
+        return
+    where = f"{lease.use} on {lease.device_id}"
+    lease.recalled = "" if event.withdrawn else event.reason or "recalled"
+    if event.withdrawn:
+        ctx.note(f"{where} keeps its device: {event.reason}", target=f"lease:{lease.lease_id}")
+    else:
+        ctx.note(f"{where} must move: {lease.recalled}", target=f"lease:{lease.lease_id}")
+
+
+def drive_moves(ctx: Context) -> None:
+    """Ask for what recalled leases need, give back what is needed no more, and hand over where nothing is open."""
+    if ctx.state.status is RunStatus.STOPPING:
+        return  # every lease goes back soon anyway
+    _drop_unneeded(ctx)
+    for lease in () if ctx.plan.colocated else _recalled(ctx):
+        key = f"{REPLACE}{lease.lease_id}"
+        if _replacement(ctx, lease) is None and ctx.wanted(key):
+            engine = lease.use is DeviceUse.ENGINE
+            command = RequestDevices(
+                pool=rollout_pool(ctx),
+                engines=int(engine),
+                trainers=int(not engine),
+                trainer_pool=training_pool(ctx),
+                replaces=lease.lease_id,
+            )
+            ctx.issue(key, command)
+    if not ctx.state.cohorts and ctx.state.evaluation is None:
+        hand_over(ctx)
+
+
+def _give_back_shared(ctx: Context) -> bool:
+    """Give recalled devices back with both that share them, and ask for others then. False: there were some.
+
+    A device that two share cannot be held twice, so nothing stands by for them.
+    """
+    recalled = _recalled(ctx)
+    for lease in () if ctx.state.checkpoints else recalled:
+        if not lease.releasing:
+            _release(ctx, lease)
+            give_back_pair(ctx, lease)
+    return not recalled
+
+
+def give_back_pair(ctx: Context, lease: LeaseState) -> None:
+    """Give back the lease that shares a device with one that is gone, so that the device is free as a whole."""
+    others = (x for x in ctx.state.leases.values() if lease.lease_id == x.beside or x.lease_id == lease.beside)
+    for other in list(others):
+        if not other.releasing:
+            _release(ctx, other)
+
+
+def _release(ctx: Context, lease: LeaseState) -> None:
+    forget_child(ctx, lease)
+    lease.releasing = True
+    ctx.emit(ReleaseLease(lease_id=lease.lease_id))
+
+
+def hand_over(ctx: Context) -> bool:
+    """Let every ready replacement take over. False: one is ready, and a checkpoint under way comes first."""
+    if ctx.plan.colocated:
+        return _give_back_shared(ctx)
+    ready = [(old, new) for old in _recalled(ctx) if (new := _replacement(ctx, old)) and _ready(ctx, new)]
+    if ready and ctx.state.checkpoints:
+        return False
+    for old, new in ready:
+        _release(ctx, old)
+        text = f"{old.use} moved from {old.device_id} to {new.device_id} after step {ctx.state.step}: {old.recalled}"
+        ctx.note(text, target=f"lease:{new.lease_id}")
+    return True
+
+
+def moving_text(ctx: Context) -> str:
+    """Say what is on its way, empty when nothing is."""
+    for lease in _recalled(ctx):
+        new = _replacement(ctx, lease)
+        if ctx.plan.colocated:
+            return f"{lease.use} on {lease.device_id} releases its device after this step"
+        if new is None:
+            return f"{lease.use} on {lease.device_id} must move and keeps its device until another is free"
+        if not new.incarnation:
+            return f"{lease.use} on {lease.device_id} moves to {new.device_id}, which starts"
+        return f"{lease.use} moves from {lease.device_id} to {new.device_id} after this step"
+    return ""
+
+
+def _recalled(ctx: Context) -> list[LeaseState]:
+    found = [lease for lease in ctx.state.leases.values() if lease.recalled and not lease.releasing]
+    if not found:
+        return found
+    return [lease for use in DeviceUse for lease in found if lease.use is use and not ctx.state.stands_by(lease)]
+
+
+def _replacement(ctx: Context, old: LeaseState) -> LeaseState | None:
+    found = (lease for lease in ctx.state.of_use(old.use) if lease.replaces == old.lease_id)
+    return next(found, None)
+
+
+def _ready(ctx: Context, lease: LeaseState) -> bool:
+    """Tell whether a replacement could work from the next cohort on; an engine must hold the weights already."""
+    if not lease.incarnation:
+        return False
+    names = ctx.state.policies if ctx.plan.places is None else lease.serves
+    wanted = {name: ctx.state.policies[name].version for name in names}
+    return lease.use is DeviceUse.TRAINER or all(lease.holds.get(name) == version for name, version in wanted.items())
+
+
+def _drop_unneeded(ctx: Context) -> None:
+    """Withdraw requests for leases that are gone or may stay, and release replacements that nobody waits for."""
+    state = ctx.state
+    wanted = {lease.lease_id for lease in _recalled(ctx)}
+    for key in state.outstanding.keys_of(REPLACE):
+        if replaced_by(key) not in wanted:
+            ctx.withdraw(key)
+    replacing = [lease for lease in state.leases.values() if lease.replaces and not lease.releasing]
+    for lease in [lease for lease in replacing if state.stands_by(lease)]:
+        if lease.recalled or lease.replaces not in wanted:
+            _release(ctx, lease)

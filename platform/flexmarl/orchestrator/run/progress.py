@@ -1,0 +1,105 @@
+"""What lists and headers show of a run: figures and one line on what it waits for. Read-only; costs no decision."""
+
+from statistics import median
+from typing import Literal
+
+from flexmarl.contracts.events import DeviceUse
+from flexmarl.contracts.live import AgentProgress, MicroBatchProgress, Progress
+from flexmarl.contracts.status import TERMINAL, RunStatus
+from flexmarl.orchestrator.plan import Plan
+from flexmarl.orchestrator.state.tree import Cohort, PolicyCohort, RunState
+
+PolicyStage = Literal["waiting", "accumulating", "stepping", "published"]
+
+
+def progress(plan: Plan, state: RunState) -> Progress:
+    """Read a run's figures off its state. Episodes are those of training; evaluation is counted apart."""
+    cohort, history, episodes = state.cohort, state.history, state.train_episodes
+    settled = 0 if cohort is None else plan.groups - len(cohort.open)
+    return Progress(
+        step=state.step,
+        max_steps=plan.spec.budget.train_steps,
+        cohort_groups_settled=settled,
+        cohort_groups=0 if cohort is None else plan.groups,
+        episodes_proposed=episodes.proposed,
+        episodes_finished=episodes.finished,
+        episodes_failed=episodes.failed,
+        episodes_cancelled=episodes.cancelled,
+        samples_trained=state.samples_trained,
+        tokens_generated=state.tokens_generated,
+        step_seconds=median(history.step_seconds) if history.step_seconds else None,
+        reward=history.reward,
+        reward_first=history.reward_first,
+        eval_solved=None if history.eval_last is None else history.eval_last[0],
+        eval_best=None if history.eval_best is None else history.eval_best[0],
+        eval_step=None if history.eval_step < 0 else history.eval_step,
+        agents={role: _agent(state, role, policy) for role, policy in plan.policy_of.items()},
+        micro_batches=tuple(_micro_batches(plan, state, name) for name in plan.trainable),
+        waiting_for=waiting_for(plan, state),
+        attempt=state.attempt,
+        frozen=state.rest.frozen,
+        release_at=state.rest.release_at,
+    )
+
+
+def _agent(state: RunState, role: str, policy: str) -> AgentProgress:
+    found = state.policies.get(policy)
+    version = found.version if found is not None and found.version is not None else 0
+    return AgentProgress(reward=state.history.role_reward.get(role), version=version)
+
+
+def _micro_batches(plan: Plan, state: RunState, name: str) -> MicroBatchProgress:
+    cohort = state.cohort
+    if cohort is None:
+        return MicroBatchProgress(policy=name)
+    own = cohort.policies[name]
+    cut = len(own.micro_batches)
+    expected = max(cut, -(-plan.groups // plan.slice_groups)) if cohort.settled_at is None else cut
+    return MicroBatchProgress(
+        policy=name, cut=cut, accumulated=own.accumulated, expected=expected, state=_policy_state(state, name, own)
+    )
+
+
+def _policy_state(state: RunState, name: str, own: PolicyCohort) -> PolicyStage:
+    if own.stepped:
+        return "published"
+    if f"step:{name}" in state.outstanding:
+        return "stepping"
+    return "accumulating" if own.accumulated < len(own.micro_batches) else "waiting"
+
+
+def waiting_for(plan: Plan, state: RunState) -> str:
+    """Say in a few words what the pipeline waits for now."""
+    if state.status in TERMINAL or state.status in (RunStatus.DRAFT, RunStatus.PAUSED):
+        return ""
+    if state.status is RunStatus.QUEUED:
+        return state.reason_text or "devices"
+    if state.status is RunStatus.RESUMING and "devices" in state.outstanding:
+        return "devices"
+    lost = [lease for use in DeviceUse for lease in state.at_work(use) if not lease.incarnation]
+    if lost:
+        return f"the start of the {lost[0].use} on {lost[0].device_id}"
+    unbound = [name for name, policy in state.policies.items() if not policy.accumulator]
+    if unbound:
+        return f"binding of {', '.join(unbound)} to a trainer"
+    if state.cohort is not None:
+        return _cohort_waits_for(plan, state, state.cohort)
+    if state.evaluation is not None:
+        return f"{len(state.evaluation.open)} evaluation episodes"
+    if state.checkpoints:
+        return f"the {', '.join(state.checkpoints)} checkpoint"
+    return "weights on the engine"
+
+
+def _cohort_waits_for(plan: Plan, state: RunState, cohort: Cohort) -> str:
+    if cohort.open:
+        return f"{len(cohort.open)} of {plan.groups} episode groups"
+    for name, own in cohort.policies.items():
+        if own.accumulated < len(own.micro_batches):
+            return f"gradients of {name}: {own.accumulated} of {len(own.micro_batches)} micro-batches"
+        if not own.stepped:
+            return f"the optimizer step of {name}"
+    if state.evaluation is not None:
+        return f"{len(state.evaluation.open)} evaluation episodes"
+    engines = [lease.device_id for lease in state.of_use(DeviceUse.ENGINE)]
+    return f"new weights on {', '.join(engines)}"

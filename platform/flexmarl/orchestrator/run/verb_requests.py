@@ -1,0 +1,58 @@
+"""Verbs in flight: who requested each, its outcome, and in whose name the next lines are written.
+
+Invariants: at most one verb is on its way; the next one that takes effect ends it. Every verb with an operation gets
+exactly one outcome: refused, reached, overtaken by another verb, or missed because the run ended otherwise.
+"""
+
+from flexmarl.contracts.events import RunVerb
+from flexmarl.contracts.status import GOALS, TERMINAL, RunStatus
+from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.state.history import Wish
+from flexmarl.orchestrator.types import NoteLevel, Outcome
+
+
+def take(ctx: Context, event: RunVerb) -> None:
+    """Let a legal verb take effect; the one before it is overtaken."""
+    _conclude(ctx, False, f"superseded by {event.verb}")
+    ctx.state.wish = Wish(event.verb, event.operation, event.actor, event.cause)
+
+
+def refuse(ctx: Context, event: RunVerb, text: str) -> None:
+    """Say why a verb has no effect."""
+    ctx.note(text, NoteLevel.WARNING, actor=event.actor, target="run", cause=event.cause)
+    if event.operation:
+        ctx.outcomes.append(Outcome(event.operation, False, ctx.state.status, text))
+
+
+def follow(ctx: Context) -> None:
+    """Look whether the verb on its way has got what it wanted, or never will. Called at each change of the status."""
+    wish, status = ctx.state.wish, ctx.state.status
+    if wish is None or not wish.open:
+        return
+    if status in GOALS[wish.verb]:
+        _conclude(ctx, True, "")
+    elif status in TERMINAL:
+        _conclude(ctx, False, ctx.state.reason_text or f"the run is {status}")
+
+
+def forget(ctx: Context) -> None:
+    """What follows is the run's own doing."""
+    _conclude(ctx, False, "the run ended first")
+    ctx.state.wish = None
+
+
+def asked_by(ctx: Context, status: RunStatus) -> tuple[str, str]:
+    """Return who and which request stands behind a change of the status; a failure is nobody's wish."""
+    wish = ctx.state.wish
+    if wish is None or status is RunStatus.FAILED:
+        return "", ""
+    return wish.actor, wish.cause
+
+
+def _conclude(ctx: Context, succeeded: bool, text: str) -> None:
+    wish = ctx.state.wish
+    if wish is None or not wish.open:
+        return
+    wish.open = False
+    if wish.operation:
+        ctx.outcomes.append(Outcome(wish.operation, succeeded, ctx.state.status, text))

@@ -1,0 +1,63 @@
+"""Sums over settled groups. Every member of a group is counted exactly once, by the fate of its winning attempt."""
+
+from collections.abc import Sequence
+from math import isfinite
+
+from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus
+from flexmarl.orchestrator.state.tree import Counters, Tally
+
+FAILURE_TOLD = 300
+"""Characters of an episode's reason that are remembered: the run's own reason repeats them."""
+
+
+def finished_of(episodes: Sequence[EpisodeOutcome]) -> list[EpisodeOutcome]:
+    """Return the finished members in the order of their numbers, one outcome each, with finite scores."""
+    by_member = {e.member: e for e in episodes if e.status is EpisodeStatus.FINISHED and _finite(e)}
+    return [by_member[member] for member in sorted(by_member)]
+
+
+def _finite(episode: EpisodeOutcome) -> bool:
+    """A score that is no number cannot be compared: its episode counts as failed."""
+    return (
+        isfinite(episode.team_score)
+        and all(map(isfinite, episode.scores.values()))
+        and all(isfinite(sample.reward) for sample in episode.samples)
+    )
+
+
+def count_fates(
+    counters: Counters, tally: Tally, episodes: Sequence[EpisodeOutcome], finished: int, members: int
+) -> None:
+    """Settle all members of a group: a member nobody reported, or whose score is no number, failed."""
+    cancelled = len({e.member for e in episodes if e.status is EpisodeStatus.CANCELLED})
+    cancelled = min(cancelled, members - finished)
+    failed = members - finished - cancelled
+    counters.finished += finished
+    counters.cancelled += cancelled
+    counters.failed += failed
+    tally.finished += finished
+    tally.cancelled += cancelled
+    tally.failed += failed
+    told = (e.reason for e in reversed(episodes) if e.status is EpisodeStatus.FAILED and e.reason)
+    tally.last_failure = next(told, tally.last_failure)[:FAILURE_TOLD]
+
+
+def add_episode(tally: Tally, episode: EpisodeOutcome) -> None:
+    """Add a finished episode's scores, lengths and facts."""
+    score = episode.team_score
+    tally.team_sum += score
+    tally.team_min = score if tally.team_min is None else min(tally.team_min, score)
+    tally.team_max = score if tally.team_max is None else max(tally.team_max, score)
+    tally.solved += episode.solved
+    tally.replaced += episode.replaced
+    for role, own in episode.scores.items():
+        tally.role_sum[role] = tally.role_sum.get(role, 0.0) + own
+    for sample in episode.samples:
+        tally.role_tokens[sample.role] = tally.role_tokens.get(sample.role, 0) + sample.tokens
+        tally.role_turns[sample.role] = tally.role_turns.get(sample.role, 0) + 1
+        tally.tokens += sample.tokens
+    tally.samples += len(episode.samples)
+    for name, value in episode.facts.items():
+        if isfinite(value):
+            tally.facts[name] = tally.facts.get(name, 0.0) + value
+            tally.fact_counts[name] = tally.fact_counts.get(name, 0) + 1

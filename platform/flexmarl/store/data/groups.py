@@ -1,0 +1,233 @@
+"""Settled episode groups: rows and the event that speaks of them, in one transaction.
+
+Invariants: a group's episodes, samples and `GroupSettled` event appear together or not at all, written by whoever
+holds the command's token in the run's present epoch. A member that is already settled is left alone, so that a second
+taker, or the same one after a lost acknowledgement, adds nothing. Payloads that go to segment files are on the disk
+before the transaction that names them begins.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import orjson
+from psycopg import Connection
+from psycopg.errors import CheckViolation, DiskFull
+
+from flexmarl.contracts.commands import PlayGroups
+from flexmarl.contracts.events import GroupSettled
+from flexmarl.contracts.wire import EpisodeStatus, Origin
+from flexmarl.store.control.commands import Taken, guard
+from flexmarl.store.control.inbox import put_events
+from flexmarl.store.data import sample_copy
+from flexmarl.store.data.payload import Floats, Ints, allowed_length, pack
+from flexmarl.store.data.segments import Placed, SegmentFolder
+from flexmarl.store.errors import Refused, SamplesAway, StoreFull
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeRow:
+    """The winning attempt of one member. Times in seconds since the epoch."""
+
+    draw: int
+    member: int
+    attempt: int
+    origin: Origin
+    status: EpisodeStatus
+    reason: str
+    scores: dict[str, float]
+    team_score: float
+    solved: bool
+    turns: int
+    tokens: int
+    pins: dict[str, int]
+    task: dict[str, object]
+    transcript: list[object]
+    started_at: float
+    finished_at: float
+    cohort: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRow:
+    """One turn of one role, token-exact."""
+
+    draw: int
+    member: int
+    attempt: int
+    role: str
+    turn: int
+    policy: str
+    version: int
+    segments: Sequence[int]
+    prompt: Ints
+    response: Ints
+    logprobs: Floats
+    allowed: Ints
+    finish: str
+    reward: float = 0.0
+    temperature: float = 1.0
+    engine: str = ""
+    latency_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SettledGroup:
+    event: GroupSettled
+    episodes: Sequence[EpisodeRow]
+    samples: Sequence[SampleRow]
+
+
+_EPISODE = (
+    "run_id", "draw", "member", "attempt", "origin", "status", "reason", "cohort", "scores", "team_score", "solved",
+    "turns", "tokens", "pins", "task", "transcript", "started_at", "finished_at",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A sample with its payload, or with the place where its payload lies."""
+
+    row: SampleRow
+    payload: bytes | None
+    placed: Placed | None
+
+
+def put_groups(
+    conn: Connection, taken: Taken, groups: Sequence[SettledGroup], folder: SegmentFolder | None = None
+) -> int:
+    """Write settled groups and their events; returns how many were new.
+
+    Large payloads go to the folder's segment files, without a folder every payload stays in its row. Raises TokenLost,
+    EpochStale, StoreFull, SamplesAway, or Refused for rows that the command does not order, with nothing written.
+    """
+    _within(taken, groups)
+    stored = _store_payloads(taken, groups, folder)
+    try:
+        return _put(conn, taken, stored, folder)
+    except DiskFull as error:
+        raise StoreFull("the database", str(error).strip()) from error
+    except CheckViolation as error:
+        if error.diag.constraint_name is None:  # no table of the run takes the row
+            raise SamplesAway(taken.run_id) from error
+        raise
+
+
+def _within(taken: Taken, groups: Sequence[SettledGroup]) -> None:
+    """Raise Refused unless every row belongs to a group that the command orders: a token opens nothing else."""
+    order = taken.command
+    members = {group.draw: group.members for group in order.groups} if isinstance(order, PlayGroups) else {}
+    for group in groups:
+        draw = group.event.draw
+        keys = [(row.draw, row.member) for row in group.episodes] + [(row.draw, row.member) for row in group.samples]
+        if draw not in members or any(key[0] != draw or key[1] >= members[draw] for key in keys):
+            text = f"command {taken.no} of run {taken.run_id} does not order these rows of draw {draw}"
+            raise Refused("outside_command", text)
+
+
+def _put(
+    conn: Connection, taken: Taken, stored: Sequence[tuple[SettledGroup, list[_Stored]]], folder: SegmentFolder | None
+) -> int:
+    with conn.transaction():
+        guard(conn, taken)
+        known = settled_members(conn, taken.run_id, [group.event.draw for group, _ in stored])
+        new = [(group, samples) for group, samples in stored if not _any_in(group, known)]
+        if new:
+            _insert_episodes(conn, taken.run_id, [row for group, _ in new for row in group.episodes])
+            samples = [one for _, samples in new for one in samples]
+            placed = [one.placed for one in samples if one.placed is not None]
+            if folder is not None and placed:
+                folder.register(conn, taken.run_id, taken.epoch, placed)
+            _copy_samples(conn, taken.run_id, samples)
+            put_events(conn, taken.run_id, [(_event_key(group.event), group.event) for group, _ in new])
+    return len(new)
+
+
+def _any_in(group: SettledGroup, known: dict[int, set[int]]) -> bool:
+    members = known.get(group.event.draw, ())
+    return any(row.member in members for row in group.episodes)
+
+
+def _event_key(event: GroupSettled) -> str:
+    """Name the fact: a group settles once, and where its episodes settle one by one, each of them once."""
+    if not event.part:
+        return f"group:{event.draw}"
+    return f"group:{event.draw}:{','.join(str(episode.member) for episode in event.episodes)}"
+
+
+def _store_payloads(
+    taken: Taken, groups: Sequence[SettledGroup], folder: SegmentFolder | None
+) -> list[tuple[SettledGroup, list[_Stored]]]:
+    """Pack every payload, and bring the large ones to the disk with one flush."""
+    rows = [row for group in groups for row in group.samples]
+    packed = [pack(row.prompt, row.response, row.logprobs, row.allowed) for row in rows]
+    limit = math.inf if folder is None else folder.by_value_bytes
+    large = [index for index, payload in enumerate(packed) if len(payload) > limit]
+    large.sort(key=lambda index: rows[index].policy)  # a micro-batch has one policy's rows: one read has them together
+    placed: dict[int, Placed] = {}
+    if folder is not None and large:
+        found = folder.append(taken.run_id, taken.epoch, [packed[index] for index in large])
+        placed = dict(zip(large, found, strict=True))
+    stored = iter(
+        _Stored(row, None if index in placed else payload, placed.get(index))
+        for index, (row, payload) in enumerate(zip(rows, packed, strict=True))
+    )
+    return [(group, list(islice(stored, len(group.samples)))) for group in groups]
+
+
+def settled_members(conn: Connection, run_id: int, draws: Sequence[int]) -> dict[int, set[int]]:
+    """Return which members of the draws have their rows already; a draw without any is left out."""
+    rows = conn.execute(
+        "SELECT draw, array_agg(DISTINCT member) FROM store.episode WHERE run_id = %s AND draw = ANY(%s) GROUP BY draw",
+        [run_id, list(draws)],
+    ).fetchall()
+    return {draw: set(members) for draw, members in rows}
+
+
+def _insert_episodes(conn: Connection, run_id: int, rows: Sequence[EpisodeRow]) -> None:
+    values = [_episode_values(row) for row in rows]
+    conn.execute(
+        f"""
+        INSERT INTO store.episode ({", ".join(_EPISODE)})
+        SELECT %s, e.draw, e.member, e.attempt, e.origin, e.status, e.reason, e.cohort, e.scores::jsonb, e.team_score,
+          e.solved, e.turns, e.tokens, e.pins::jsonb, e.task::jsonb, e.transcript::jsonb,
+          to_timestamp(e.started_at), to_timestamp(e.finished_at)
+        FROM unnest(%b::int[], %b::int[], %b::int[], %b::text[], %b::text[], %b::text[], %b::int[], %b::text[],
+          %b::float4[], %b::bool[], %b::int[], %b::int[], %b::text[], %b::text[], %b::text[], %b::float8[],
+          %b::float8[])
+          AS e(draw, member, attempt, origin, status, reason, cohort, scores, team_score, solved, turns, tokens, pins,
+               task, transcript, started_at, finished_at)
+        """,
+        [run_id, *(list(column) for column in zip(*values, strict=True))],
+    )
+
+
+def _episode_values(row: EpisodeRow) -> tuple[object, ...]:
+    return (
+        row.draw, row.member, row.attempt, row.origin.value, row.status.value, row.reason, row.cohort,
+        _json(row.scores), float(row.team_score), bool(row.solved), row.turns, row.tokens, _json(row.pins),
+        _json(row.task), _json(row.transcript), float(row.started_at), float(row.finished_at),
+    )  # fmt: skip
+
+
+def _copy_samples(conn: Connection, run_id: int, samples: Sequence[_Stored]) -> None:
+    if not samples:
+        return
+    statement = f"COPY store.sample ({', '.join(sample_copy.COLUMNS)}) FROM STDIN (FORMAT BINARY)"
+    with conn.cursor() as cursor, cursor.copy(statement.encode()) as copy:
+        copy.write(b"".join((sample_copy.BEGIN, *(_copied(run_id, one) for one in samples), sample_copy.END)))
+
+
+def _copied(run_id: int, one: _Stored) -> bytes:
+    row, placed = one.row, one.placed
+    numbers = (
+        run_id, row.draw, row.member, row.attempt, row.turn, row.version, len(row.prompt), len(row.response),
+        allowed_length(row.allowed), row.reward, row.temperature, row.latency_ms,
+    )  # fmt: skip
+    place = None if placed is None else (placed.segment, placed.offset, placed.digest)
+    return sample_copy.row(numbers, (row.role, row.policy, row.finish, row.engine), row.segments, one.payload, place)
+
+
+def _json(value: object) -> str:
+    return orjson.dumps(value).decode()

@@ -1,0 +1,119 @@
+"""Micro-batches: fixed membership in, accumulated gradient sums noted.
+
+Invariants: the driver's decision fixes keys, advantages and weights; nobody changes them. `accumulated` names the
+accumulator epoch that holds the gradient; a later epoch may accumulate the same members again, an applied or void
+micro-batch never.
+"""
+
+from dataclasses import dataclass
+
+from psycopg import Connection
+
+from flexmarl.contracts.commands import Accumulate
+from flexmarl.contracts.events import MicroBatchAccumulated
+from flexmarl.contracts.wire import TrainStats
+from flexmarl.store.control.commands import Taken, finish, guard
+from flexmarl.store.control.inbox import put_event
+from flexmarl.store.data.payload import Arrays
+from flexmarl.store.data.stored_payloads import PAYLOAD, load
+from flexmarl.store.errors import Refused
+
+_MEMBER = 10
+"""Columns of a member before its payload's."""
+MEMBERS = f"""
+SELECT s.draw, s.member, s.attempt, s.role, s.turn, s.version, s.segments, s.temperature, m.advantages[k.ord],
+  m.weights[k.ord], {PAYLOAD}
+FROM store.micro_batch m, jsonb_array_elements(m.keys) WITH ORDINALITY AS k(key, ord),
+  LATERAL (
+    SELECT * FROM store.sample s
+    WHERE s.run_id = %(run)s AND s.draw = (k.key ->> 0)::int AND s.member = (k.key ->> 1)::int
+      AND s.attempt = (k.key ->> 2)::int AND s.role = k.key ->> 3 AND s.turn = (k.key ->> 4)::int
+    LIMIT 1
+  ) s
+WHERE m.run_id = %(run)s AND m.policy = %(policy)s AND m.no = %(no)s
+ORDER BY k.ord"""
+"""Members of a micro-batch. LIMIT makes each a look into the primary key: a join would scan the whole run."""
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchRow:
+    """A member: its sample's arrays and what the cut fixed."""
+
+    draw: int
+    member: int
+    attempt: int
+    role: str
+    turn: int
+    version: int
+    segments: list[int]
+    """version, tokens, version, tokens, ... over the response"""
+    temperature: float
+    advantage: float
+    weight: float
+    arrays: Arrays
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    policy: str
+    no: int
+    cohort: int
+    status: str
+    rows: list[MicroBatchRow]
+    proximal: int | None = None
+    """Version that the first step on its cohort began with, None before there was one."""
+
+
+def read(conn: Connection, run_id: int, policy: str, no: int) -> MicroBatch:
+    """Read a micro-batch with its samples, in the order of its keys. Raises Refused when one cannot be had whole."""
+    which = {"run": run_id, "policy": policy, "no": no}
+    head = conn.execute(
+        "SELECT cohort, status, jsonb_array_length(keys), (SELECT min(o.version) - 1 FROM store.micro_batch o"
+        " WHERE o.run_id = m.run_id AND o.cohort = m.cohort AND o.policy = m.policy AND o.status = 'applied')"
+        " FROM store.micro_batch m WHERE run_id = %(run)s AND policy = %(policy)s AND no = %(no)s",
+        which,
+    ).fetchone()
+    if head is None:
+        raise Refused("no_micro_batch", f"micro-batch {policy}/{no} of run {run_id} does not exist")
+    cohort, status, members, proximal = head
+    with conn.cursor(binary=True) as cursor:  # binary: payloads come without hexadecimal in between
+        found = cursor.execute(MEMBERS.encode(), which).fetchall()
+    if len(found) != members:
+        raise Refused("missing_sample", f"micro-batch {policy}/{no}: {len(found)} of {members} samples exist")
+    arrays = load(conn, [row[_MEMBER:] for row in found])
+    rows = [_member(loaded, *row[:_MEMBER]) for row, loaded in zip(found, arrays, strict=True)]
+    return MicroBatch(policy, no, cohort, status, rows, proximal)
+
+
+def _member(
+    arrays: Arrays, draw: int, member: int, attempt: int, role: str, turn: int, version: int, segments: list[int],
+    temperature: float, advantage: float, weight: float,
+) -> MicroBatchRow:  # fmt: skip
+    return MicroBatchRow(draw, member, attempt, role, turn, version, segments, temperature, advantage, weight, arrays)
+
+
+def accumulated(conn: Connection, taken: Taken, policy: str, no: int, *, accumulator: str, stats: TrainStats) -> None:
+    """Note a micro-batch's gradient, tell the driver and finish the command, in one transaction.
+
+    Raises TokenLost, EpochStale, or Refused when the micro-batch was applied or voided, or is another command's.
+    """
+    event = MicroBatchAccumulated(policy=policy, micro_batch=no, accumulator=accumulator, stats=stats)
+    order = taken.command
+    if not isinstance(order, Accumulate) or (order.policy, order.micro_batch) != (policy, no):
+        raise Refused("outside_command", f"command {taken.no} of run {taken.run_id} is not for {policy}/{no}")
+    with conn.transaction():
+        guard(conn, taken)
+        cursor = conn.execute(
+            """
+            UPDATE store.micro_batch
+            SET status = 'accumulated', accumulator = %s, done_at = clock_timestamp(),
+              stats = %s::jsonb || jsonb_build_object('entropy_coef', %s::float8)
+            WHERE run_id = %s AND policy = %s AND no = %s AND status IN ('cut', 'accumulated')
+            """,
+            [accumulator, stats.model_dump_json(), order.entropy_coef, taken.run_id, policy, no],
+        )
+        if cursor.rowcount != 1:
+            raise Refused("micro_batch_closed", f"micro-batch {policy}/{no} is applied, void or absent")
+        # The command's number is in the key: a trainer bound anew accumulates again under the same epoch.
+        put_event(conn, taken.run_id, f"mb:{policy}:{no}:{accumulator}:{taken.no}", event)
+        finish(conn, taken)

@@ -1,0 +1,163 @@
+"""What was played, for people: episodes with their turns decoded, and the group they were compared in.
+
+Every query names the run, so only its partition is read; turns and the micro-batches that hold them are read once for
+all episodes asked for.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import orjson
+from psycopg import Connection
+
+from flexmarl.store.data.payload import Arrays
+from flexmarl.store.data.stored_payloads import PAYLOAD, load
+from flexmarl.store.errors import Refused
+from flexmarl.store.reads.episodes import SUMMARY, EpisodeSummary, Key, summary
+
+_TURN = 13
+"""Columns of a turn before its payload's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A turn's place in a micro-batch, as the cut fixed it."""
+
+    advantage: float
+    weight: float
+    no: int
+    status: str
+    """cut, accumulated, applied or void."""
+    cohort: int
+    """Cohort whose step the micro-batch belongs to."""
+    version: int | None
+    """Version that its step committed; None before."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRecord:
+    role: str
+    turn: int
+    policy: str
+    version: int
+    segments: list[int]
+    finish: str
+    reward: float
+    temperature: float
+    engine: str
+    latency_ms: float
+    arrays: Arrays
+    unreadable: str
+    """Why the arrays are empty, when the payload cannot be had; else empty itself."""
+    cut: Cut | None
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeDetail:
+    episode: EpisodeSummary
+    transcript: list[object]
+    turns: list[TurnRecord]
+    """In the order they were played."""
+
+
+def episode(conn: Connection, run_id: int, key: Key) -> EpisodeDetail | None:
+    """Read one episode with its turns; None when it does not exist."""
+    found = details(conn, run_id, [key])
+    return found[0] if found else None
+
+
+def details(conn: Connection, run_id: int, keys: Sequence[Key]) -> list[EpisodeDetail]:
+    """Read episodes with their turns, in the order asked for; unknown ones are left out."""
+    rows = conn.execute(
+        f"SELECT {SUMMARY}, e.transcript::text FROM store.episode e {_ASKED}".encode(), _asked(run_id, keys)
+    ).fetchall()
+    transcripts = {row[:3]: orjson.loads(row[-1]) for row in rows}
+    turns = _turns(conn, run_id, keys)
+    found = {row[:3]: summary(row[:-1]) for row in rows}
+    return [
+        EpisodeDetail(found[key], transcripts[key], _played(turns.get(key, []), transcripts[key]))
+        for key in keys
+        if key in found
+    ]
+
+
+def group(conn: Connection, run_id: int, draw: int) -> list[EpisodeSummary]:
+    """Read all episodes of a group, in the order of their members."""
+    rows = conn.execute(
+        f"SELECT {SUMMARY} FROM store.episode e WHERE run_id = %s AND draw = %s ORDER BY member, attempt".encode(),
+        [run_id, draw],
+    ).fetchall()
+    return [summary(row) for row in rows]
+
+
+def advantages(conn: Connection, run_id: int, keys: Sequence[Key]) -> dict[Key, dict[tuple[str, int], Cut]]:
+    """Find where the turns of some episodes are cut, by episode and (role, turn)."""
+    rows = conn.execute(
+        f"""
+        WITH asked AS MATERIALIZED (SELECT e.cohort, e.draw, e.member, e.attempt FROM store.episode e {_ASKED})
+        SELECT a.draw, a.member, a.attempt, k.key ->> 3, (k.key ->> 4)::int, m.advantages[k.ord], m.weights[k.ord],
+          m.no, m.status, m.cohort, m.version
+        FROM store.micro_batch m, jsonb_array_elements(m.keys) WITH ORDINALITY AS k(key, ord), asked a
+        WHERE m.run_id = %(run)s AND m.cohort = ANY (SELECT cohort FROM asked) AND a.draw = (k.key ->> 0)::int
+          AND a.member = (k.key ->> 1)::int AND a.attempt = (k.key ->> 2)::int
+        """.encode(),
+        _asked(run_id, keys),
+    ).fetchall()
+    found: dict[Key, dict[tuple[str, int], Cut]] = {}
+    for draw, member, attempt, role, turn, *cut in rows:
+        found.setdefault((draw, member, attempt), {})[(role, turn)] = Cut(*cut)
+    return found
+
+
+_ASKED = """
+  JOIN unnest(%(draws)s::int[], %(members)s::int[], %(attempts)s::int[]) AS w(draw, member, attempt)
+    ON e.draw = w.draw AND e.member = w.member AND e.attempt = w.attempt
+  WHERE e.run_id = %(run)s"""
+
+
+def _asked(run_id: int, keys: Sequence[Key]) -> dict[str, object]:
+    draws, members, attempts = zip(*keys, strict=True) if keys else ((), (), ())
+    return {"run": run_id, "draws": list(draws), "members": list(members), "attempts": list(attempts)}
+
+
+def _turns(conn: Connection, run_id: int, keys: Sequence[Key]) -> dict[Key, list[TurnRecord]]:
+    with conn.cursor(binary=True) as cursor:  # binary: payloads come without hexadecimal in between
+        rows = cursor.execute(
+            f"""
+            SELECT s.draw, s.member, s.attempt, s.role, s.turn, s.policy, s.version, s.segments, s.finish, s.reward,
+              s.temperature, s.engine, s.latency_ms, {PAYLOAD}
+            FROM store.sample s {_ASKED.replace("e.", "s.")} ORDER BY s.role, s.turn
+            """.encode(),
+            _asked(run_id, keys),
+        ).fetchall()
+    cuts = advantages(conn, run_id, keys)
+    found: dict[Key, list[TurnRecord]] = {}
+    for row, (arrays, unreadable) in zip(rows, _arrays(conn, [row[_TURN:] for row in rows]), strict=True):
+        (draw, member, attempt), (role, turn, policy, version, segments, finish, reward) = row[:3], row[3:10]
+        temperature, engine, latency_ms = row[10:_TURN]
+        key = (draw, member, attempt)
+        record = TurnRecord(
+            role, turn, policy, version, segments, finish, reward, temperature, engine, latency_ms, arrays, unreadable,
+            cuts.get(key, {}).get((role, turn)),
+        )  # fmt: skip
+        found.setdefault(key, []).append(record)
+    return found
+
+
+def _arrays(conn: Connection, rows: Sequence[Sequence[object]]) -> list[tuple[Arrays, str]]:
+    """Load payloads; one that cannot be had leaves its turn without tokens, and says why."""
+    try:
+        return [(arrays, "") for arrays in load(conn, rows)]
+    except Refused as refused:
+        if len(rows) == 1:
+            return [(Arrays(b""), f"{refused.code}: {refused}")]
+        return [one for row in rows for one in _arrays(conn, [row])]
+
+
+def _played(turns: list[TurnRecord], transcript: list[object]) -> list[TurnRecord]:
+    """Order turns as the transcript names them; what it does not name comes last."""
+    place: dict[tuple[str, int], int] = {}
+    for index, entry in enumerate(transcript):
+        if isinstance(entry, list) and len(entry) >= 2:
+            place.setdefault((str(entry[0]), int(entry[1])), index)
+    return sorted(turns, key=lambda record: place.get((record.role, record.turn), len(place)))
