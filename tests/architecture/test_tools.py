@@ -38,7 +38,6 @@ def test_ruff_would_format_nothing() -> None:
     run("ruff", "format", "--check", *CHECKED)
 
 
-@pytest.mark.slow
 SCRIPTS = ("webui/static/webui/js", "tests/unit/webui/scripts")
 SCRIPT_RULES = {
     "max-lines": "x();\n" * 401,
@@ -78,6 +77,7 @@ def test_a_script_in_another_format_is_found(tmp_path: Path) -> None:
         tool("oxfmt", "--check", "broken.js", cwd=tmp_path)
 
 
+@pytest.mark.slow
 def test_mypy_finds_nothing() -> None:
     run("mypy", "-p", "flexmarl", "-p", "webui", "-p", "workers")
 

@@ -143,8 +143,7 @@ def test_the_configuration_is_shown_compared_and_downloaded(browser, editor, mak
     assert "There is no run nobody." in page(browser, f"{base}?against=nobody")
     assert "train_steps" in page(browser, f"{base}?q=train_steps")
     assert "micro_batch_groups" not in page(browser, f"{base}?q=train_steps")
-    text = page(browser, f"{base}.yaml")
-    assert "\nname: code words\n" in text
+    assert "\nname: code words\n" in browser.get(f"{base}.yaml").content.decode()
 
 
 def test_charts_follow_the_axis_and_the_smoothing_of_the_address(browser, run) -> None:
