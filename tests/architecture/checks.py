@@ -17,6 +17,11 @@ HEAVY = frozenset({"torch", "transformers", "vllm", "tokenizers", "safetensors"}
 REASON_LENGTH = 12
 """Shortest comment that can be a reason."""
 
+TEMPLATE_WIDTH = 140
+"""Longest line of a template that could be broken at a space outside of attribute values and template tags."""
+TEMPLATE_LINE = 200
+"""Longest line of a template at all."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -168,4 +173,17 @@ def packages_without_init(root: Path) -> list[str]:
         for top in ("platform/flexmarl", "webui", "workers", "migrations")
         for folder in sorted({path.parent for path in (root / top).rglob("*.py")})
         if not (folder / "__init__.py").exists()
+    ]
+
+
+_UNBROKEN = re.compile(r"\{%.*?%\}|\{\{.*?\}\}|\{#.*?#\}|=\"(?:\{%.*?%\}|\{\{.*?\}\}|[^\"])*\"")
+"""What a line of a template cannot be broken in: tags and values of templates, values of attributes."""
+
+
+def wide_lines(text: str) -> list[int]:
+    """Return the numbers of the lines of a template that are too long."""
+    return [
+        number
+        for number, line in enumerate(text.splitlines(), 1)
+        if len(line) > TEMPLATE_LINE or (len(line) > TEMPLATE_WIDTH and " " in _UNBROKEN.sub("", line).strip())
     ]

@@ -133,6 +133,28 @@ def test_misplaced_packages_are_found(tmp_path: Path) -> None:
     assert checks.packages_without_init(tmp_path) == ["webui/views"]
 
 
+def test_templates_keep_their_width() -> None:
+    templates = sorted((ROOT / "webui/templates").rglob("*.html"))
+    assert len(templates) > 90
+    wide = {name_of(path): found for path in templates if (found := checks.wide_lines(path.read_text("utf-8")))}
+    assert wide == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("<p>" + "word " * 28 + "</p>", [1]),
+        ("<p class='a' " + 'title="' + "word " * 28 + '">', [1]),
+        ("  title=" + '"' + "word " * 28 + '"', []),
+        ("  title=" + '"' + "word " * 40 + '"', [1]),
+        ("  {% include 'part.html' with " + "a=b " * 30 + "%}", []),
+        ("<p>" + "word " * 26 + "</p>", []),
+    ],
+)
+def test_a_wide_template_is_found(line: str, found: list[int]) -> None:
+    assert checks.wide_lines(line) == found
+
+
 def conflict_marks(text: str) -> list[str]:
     """Lines that a merge left to be decided."""
     return [line for line in text.splitlines() if line[:8] in ("<" * 7 + " ", ">" * 7 + " ")]

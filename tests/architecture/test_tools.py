@@ -1,4 +1,4 @@
-"""Ruff and mypy are content, and a built wheel holds every package with its data."""
+"""Ruff, mypy, oxlint and oxfmt are content, and a built wheel holds every package with its data."""
 
 import os
 import shutil
@@ -36,6 +36,45 @@ def test_ruff_finds_nothing() -> None:
 
 def test_ruff_would_format_nothing() -> None:
     run("ruff", "format", "--check", *CHECKED)
+
+
+SCRIPTS = ("webui/static/webui/js", "tests/unit/webui/scripts")
+SCRIPT_RULES = {
+    "max-lines": "x();\n" * 401,
+    "max-lines-per-function": "export function f() {\n" + "  x();\n" * 60 + "}\n",
+    "no-undef": "nowhere();\n",
+    "no-unused-vars": "const unused = 1;\n",
+}
+
+
+def tool(name: str, *options: str, cwd: Path = ROOT) -> None:
+    """Run a checker of scripts, which comes as a program of the virtual environment. Fails with what it found."""
+    command = [str(Path(sys.executable).parent / name), *options]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+
+
+def test_oxlint_finds_nothing_in_the_scripts() -> None:
+    tool("oxlint", *SCRIPTS)
+
+
+def test_oxfmt_would_format_no_script() -> None:
+    tool("oxfmt", "--check", *SCRIPTS)
+
+
+@pytest.mark.parametrize("rule", sorted(SCRIPT_RULES))
+def test_a_script_that_breaks_a_rule_is_found(rule: str, tmp_path: Path) -> None:
+    shutil.copy(ROOT / ".oxlintrc.json", tmp_path)
+    (tmp_path / "broken.js").write_text(SCRIPT_RULES[rule])
+    with pytest.raises(AssertionError, match=rule):
+        tool("oxlint", "broken.js", cwd=tmp_path)
+
+
+def test_a_script_in_another_format_is_found(tmp_path: Path) -> None:
+    shutil.copy(ROOT / ".oxfmtrc.json", tmp_path)
+    (tmp_path / "broken.js").write_text("const a = 'single quotes'\n")
+    with pytest.raises(AssertionError, match=r"broken\.js"):
+        tool("oxfmt", "--check", "broken.js", cwd=tmp_path)
 
 
 @pytest.mark.slow

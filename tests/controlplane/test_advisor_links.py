@@ -13,6 +13,7 @@ from flexmarl.controlplane.telemetry.advisor.rules import RULES, Facts
 from flexmarl.store.control.decisions import MetricPoint, _write_metrics
 from flexmarl.store.reads.advisor_inputs import SeriesEnds
 from flexmarl.store.telemetry.intervals import BusyInterval, put
+from tests.support.markup import markup
 from tests.support.played import play
 
 pytestmark = pytest.mark.django_db
@@ -62,7 +63,7 @@ def test_every_link_of_an_advisory_leads_to_its_evidence(editor, run) -> None:
         page, _, anchor = address.partition("#")
         answer = browser.get(page)
         assert answer.status_code == 200, address
-        html = answer.content.decode()
+        html = markup(answer)
         if anchor:
             assert html.count(f'id="{anchor}"') == 1, address
         if "?open=" in page:

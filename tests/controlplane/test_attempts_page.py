@@ -16,6 +16,7 @@ from flexmarl.controlplane.runs import actions, queries
 from flexmarl.store.control import attempts
 from flexmarl.store.control.attempts import BegunAttempt, EndedAttempt, VerbOutcome
 from tests.support.controlplane import set_state
+from tests.support.markup import markup
 from tests.support.statements import at_most
 from webui.views import verbs
 
@@ -32,7 +33,7 @@ def visitor(editor) -> Client:
 def page(client, run) -> str:
     answer = client.get(f"/runs/{run.key}/config/attempts")
     assert answer.status_code == 200
-    return answer.content.decode()
+    return markup(answer)
 
 
 def two_attempts(run) -> None:

@@ -14,6 +14,7 @@ from flexmarl.controlplane.runs.models import ConsistencyCheck
 from flexmarl.controlplane.telemetry.checks import checking
 from flexmarl.store.reads import report_sql
 from tests.support.controlplane import key
+from tests.support.markup import markup
 from tests.support.played import play
 from tests.support.statements import counted
 
@@ -175,7 +176,7 @@ def test_old_checks_are_forgotten_and_the_last_whole_one_is_not(api, address, mo
 def test_a_tab_shows_what_is_remembered_and_checks_nothing(browser, api, run, played, address, tab) -> None:
     def shown() -> str:
         with counted() as statements:
-            html = browser.get(f"/runs/{run.key}/{tab}").content.decode()
+            html = markup(browser.get(f"/runs/{run.key}/{tab}"))
         assert not [text for text in statements if "jsonb_array_elements" in text], "it reads into the run's rows"
         return html
 

@@ -10,6 +10,7 @@ from flexmarl.store.control import nodes, process_heartbeats
 from flexmarl.store.control.nodes import DeviceFacts, NodeFacts
 from flexmarl.store.control.process_heartbeats import ProcessFacts
 from tests.controlplane.test_queue import ask, hold
+from tests.support.markup import markup
 from tests.support.statements import at_most
 
 pytestmark = pytest.mark.django_db
@@ -30,8 +31,8 @@ def machines(count: int, devices: int = 8) -> None:
 
 def test_a_pool_that_is_not_there_is_no_form_for_a_new_one(browser) -> None:
     machines(1)
-    assert "There is no pool nosuch." in browser.get("/cluster?edit=nosuch").content.decode()
-    assert "New pool" in browser.get("/cluster?edit=new").content.decode()
+    assert "There is no pool nosuch." in markup(browser.get("/cluster?edit=nosuch"))
+    assert "New pool" in markup(browser.get("/cluster?edit=new"))
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_a_pool_that_is_not_there_is_no_form_for_a_new_one(browser) -> None:
 )
 def test_an_empty_cluster_says_whether_all_of_it_or_a_pool_is_empty(browser, count, query, words) -> None:
     machines(count)
-    text = browser.get(f"/cluster?{query}").content.decode()
+    text = markup(browser.get(f"/cluster?{query}"))
     assert words in text
     assert "add=node" in text
 
@@ -78,7 +79,7 @@ def test_a_device_card_shows_measured_memory_and_leaves_out_what_nobody_measured
     )
     [node] = browser.get("/cluster").context["nodes"]
     assert [device["memory_share"] for device in node["rows"]] == [0.25, None]
-    page = browser.get("/cluster").content.decode()
+    page = markup(browser.get("/cluster"))
     assert page.count(">mem<") == 1
     assert "CPU 50 %" in page.replace("\u2009", " ").replace("\u00a0", " ")
     nodes.put_load(store_connection(), "n0", "other-life", {"memory_used": 99}, {"n0.cpu0": {"memory_bytes": 99}})
@@ -116,11 +117,11 @@ def test_members_see_no_verb_and_no_name_of_other_projects(client, person, edito
     ask(make_run(editor, RunStatus.QUEUED))
     client.force_login(person("operator", "otto", "elsewhere"))
     for path in ("/cluster", "/cluster?view=devices", "/cluster?drain=n0", "/queue"):
-        page = client.get(path).content.decode()
+        page = markup(client.get(path))
         assert "data-rule" not in page
         assert run.key not in page
         assert "data-priority" not in page
-    assert "not drain it" in client.get("/cluster?drain=n0").content.decode()
+    assert "not drain it" in markup(client.get("/cluster?drain=n0"))
 
 
 def test_an_unknown_node_in_the_address_is_a_page_that_says_so(browser) -> None:
@@ -131,9 +132,9 @@ def test_a_process_that_stopped_reporting_is_named_with_what_to_do(browser) -> N
     conn = store_connection()
     for kind in ("driver", "rollout"):
         process_heartbeats.put(conn, ProcessFacts(kind, "box", "", 4711, time.time()), "", 0.0)
-    assert "no heartbeat" not in browser.get("/cluster").content.decode()
+    assert "no heartbeat" not in markup(browser.get("/cluster"))
     conn.execute("UPDATE store.process_heartbeat SET heard_at = heard_at - interval '45 s' WHERE kind = 'driver'")
-    text = browser.get("/cluster").content.decode()
+    text = markup(browser.get("/cluster"))
     assert "Driver on box: no heartbeat for 45 s." in text
     assert "no run makes progress and no action is carried out" in text
     assert "kill process 4711 and run <code>manage.py drive</code>" in text

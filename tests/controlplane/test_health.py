@@ -19,6 +19,7 @@ from flexmarl.host import disk
 from flexmarl.store.control import process_heartbeats
 from flexmarl.store.control.process_heartbeats import ProcessFacts
 from tests.support.controlplane import set_state
+from tests.support.markup import markup
 from tests.support.played import play
 
 pytestmark = pytest.mark.django_db
@@ -138,7 +139,7 @@ def test_a_full_disk_is_told_and_pages_answer_on(client, editor, no_space) -> No
     assert "continue automatically once there is space" in notice["text"]
     client.force_login(editor)
     for path in ("/", "/runs", "/cluster"):
-        page = client.get(path).content.decode()
+        page = markup(client.get(path))
         assert 'data-notice="disk_full"' in page, path
         assert "retire samples and delete checkpoints of ended runs" in page
 
@@ -157,7 +158,7 @@ def test_a_run_that_waits_for_space_says_so_on_its_page(client, editor, make_run
     text = "optimizer step waits for disk space: no room left in /data/state; free some space there"
     set_state(run, reason="waiting_for_space", reason_text=text)
     client.force_login(editor)
-    page = client.get(f"/runs/{run.key}").content.decode()
+    page = markup(client.get(f"/runs/{run.key}"))
     assert "Waiting for disk space" in page
     assert text in page
 
@@ -171,7 +172,7 @@ def test_a_page_without_a_database_says_so_and_why(client, editor, no_space, mon
     monkeypatch.setattr("webui.views.runs.show", away)
     monkeypatch.setattr("webui.views.base.show", away)
     answer = client.get("/runs")
-    page = answer.content.decode()
+    page = markup(answer)
     assert (answer.status_code, answer["Retry-After"]) == (503, "5")
     assert "The database does not answer" in page
     assert "The disk is full" in page

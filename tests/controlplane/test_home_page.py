@@ -8,6 +8,7 @@ from django.utils import timezone
 
 from flexmarl.controlplane.common.store import store_connection
 from tests.support.controlplane import set_state
+from tests.support.markup import markup
 from tests.support.statements import at_most
 
 pytestmark = pytest.mark.django_db
@@ -29,11 +30,11 @@ def steps(run, values: list[float], status: str = "running") -> None:
 
 
 def test_the_first_visit_offers_the_demo_to_those_who_may_create(browser, person, client) -> None:
-    page = browser.get("/").content.decode()
+    page = markup(browser.get("/"))
     assert "Train a team of agents" in page
     assert 'data-start-template="reference_game" data-project="default"' in page
     client.force_login(person("viewer"))
-    seen = client.get("/").content.decode()
+    seen = markup(client.get("/"))
     assert "You may not create runs in any project" in seen
     assert "data-start-template" not in seen
 
@@ -93,5 +94,5 @@ def test_new_run_offers_only_projects_that_one_may_write_in(browser, editor, mak
 
 
 def test_every_field_says_its_legal_range(browser) -> None:
-    page = browser.get("/runs/new?template=reference_game").content.decode()
+    page = markup(browser.get("/runs/new?template=reference_game"))
     assert re.search(r"Maximum own lag in versions; [^\"<]* From 0 to 64\.", page)

@@ -4,6 +4,7 @@ import pytest
 from django.test import Client
 
 from flexmarl.controlplane.inventory.joining import joining_with, only_here
+from tests.support.markup import markup
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,7 @@ def test_the_page_prints_one_or_the_other(person, monkeypatch) -> None:
     admin.force_login(person("cluster_admin"))
 
     def page() -> str:
-        return admin.get("/cluster?add=node").content.decode()
+        return markup(admin.get("/cluster?add=node"))
 
     assert "export DATABASE_URL" not in page()
     assert "<code>DATABASE_URL</code>" in page()

@@ -9,6 +9,7 @@ from flexmarl.controlplane.accounts import actions
 from flexmarl.controlplane.accounts.models import Project
 from flexmarl.controlplane.accounts.queries import actor_of_user
 from tests.support.controlplane import make_person
+from tests.support.markup import markup
 
 pytestmark = pytest.mark.django_db
 
@@ -51,16 +52,16 @@ def test_an_editor_sees_what_concerns_them(team, path, status) -> None:
 
 
 def test_only_project_admins_get_the_controls(team) -> None:
-    text = signed_in(team[0]).get("/members").content.decode()
+    text = markup(signed_in(team[0]).get("/members"))
     assert text.count("data-patch") == 2
-    text = signed_in(team[1]).get("/members").content.decode()
+    text = markup(signed_in(team[1]).get("/members"))
     assert "data-patch" not in text
     assert "Add member" not in text
     assert "boss can give it" in text
 
 
 def test_a_refusal_names_the_roles_and_who_gives_them(team) -> None:
-    text = signed_in(team[1]).get("/audit").content.decode()
+    text = markup(signed_in(team[1]).get("/audit"))
     for word in ("Project admin", "Auditor", "Granted by admins of alpha", "boss", "ada"):
         assert word in text, word
 
@@ -68,7 +69,7 @@ def test_a_refusal_names_the_roles_and_who_gives_them(team) -> None:
 def test_who_is_in_no_project_is_told_so_and_led_only_to_what_opens(person) -> None:
     browser = signed_in(person("member", "nora"))
     answer = browser.get("/")
-    text = answer.content.decode()
+    text = markup(answer)
     assert answer.status_code == 403
     assert "You are not a member of a project yet" in text
     main = text.split("<main", 1)[1].split("</main", 1)[0]
@@ -78,15 +79,15 @@ def test_who_is_in_no_project_is_told_so_and_led_only_to_what_opens(person) -> N
 
 
 def test_service_accounts_are_for_project_admins(team) -> None:
-    assert "nightly" in signed_in(team[0]).get("/service-accounts").content.decode()
-    text = signed_in(team[1]).get("/service-accounts").content.decode()
+    assert "nightly" in markup(signed_in(team[0]).get("/service-accounts"))
+    text = markup(signed_in(team[1]).get("/service-accounts"))
     assert "nightly" not in text
     assert "boss can give it" in text
 
 
 def test_without_a_choice_a_page_of_one_project_asks_for_it(team) -> None:
     Project.objects.create(name="beta")
-    text = signed_in(team[2]).get("/members").content.decode()
+    text = markup(signed_in(team[2]).get("/members"))
     assert "/members?project=alpha" in text
     assert "/members?project=beta" in text
 
@@ -96,7 +97,7 @@ def test_users_are_filtered_in_the_url(team) -> None:
     rows = client.get("/users?role=cluster_admin").context["rows"]
     assert [row["username"] for row in rows] == ["ada"]
     assert [row["username"] for row in client.get("/users?q=edi").context["rows"]] == ["edith"]
-    assert "nightly" not in client.get("/users").content.decode(), "service accounts are not people"
+    assert "nightly" not in markup(client.get("/users")), "service accounts are not people"
 
 
 def test_the_trail_shows_before_and_after_and_filters_by_request(team) -> None:
@@ -108,7 +109,7 @@ def test_the_trail_shows_before_and_after_and_filters_by_request(team) -> None:
     assert {c["name"]: (c["before"], c["after"]) for c in row["changes"]} == {"role": ("member", "auditor")}
     answer = client.get("/audit?request_id=none-such")
     assert answer.context["rows"] == []
-    assert "Clear filters" in answer.content.decode()
+    assert "Clear filters" in markup(answer)
 
 
 def test_a_project_admin_sees_the_trail_of_their_projects_only(team) -> None:

@@ -9,6 +9,7 @@ from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.accounts.choices import ProjectRole
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
+from tests.support.markup import markup
 from tests.support.played import play
 from tests.support.statements import at_most
 from tests.support.store_story import digest
@@ -28,7 +29,7 @@ def run(editor, make_run):
 def text_of(browser: Client, run: Run, query: str = "") -> str:
     answer = browser.get(f"/runs/{run.key}/trajectories/playground{query}")
     assert answer.status_code == 200
-    return answer.content.decode()
+    return markup(answer)
 
 
 def test_the_page_knows_words_observations_and_how_the_agent_was_trained(browser, run) -> None:

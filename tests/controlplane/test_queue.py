@@ -11,6 +11,7 @@ from flexmarl.store.control import inbox, leases, nodes
 from flexmarl.store.control.nodes import DeviceFacts, NodeFacts
 from flexmarl.store.control.runs import RunLease
 from tests.support.controlplane import SPEC, key
+from tests.support.markup import markup
 
 pytestmark = pytest.mark.django_db
 
@@ -207,6 +208,6 @@ def test_runs_of_other_projects_have_no_name_on_devices_in_the_queue_and_in_drai
     ]
     for answer in answers:
         assert answer.status_code == 200
-        assert "code-words" not in answer.content.decode()
-        assert "a run of another project" in answer.content.decode()
-    assert run.key in client_of(editor).get("/api/v1/devices").content.decode()
+        assert "code-words" not in markup(answer)
+        assert "a run of another project" in markup(answer)
+    assert run.key in markup(client_of(editor).get("/api/v1/devices"))

@@ -8,6 +8,7 @@ from django.db import connection
 
 from flexmarl.controlplane.simulations.executing import Asked, play, take
 from tests.controlplane.recorded import recorded_run
+from tests.support.markup import markup
 
 pytestmark = pytest.mark.django_db
 URL = "/api/v1/simulations"
@@ -19,7 +20,7 @@ def asked(api: Any, **body: Any) -> Any:
 
 def test_presets_are_compared_on_what_a_run_recorded(api: Any, browser: Any, make_run: Any, editor: Any) -> None:
     run = recorded_run(make_run, editor)
-    form = browser.get("/simulations/new").content.decode()
+    form = markup(browser.get("/simulations/new"))
     assert f'<option value="{run.key}">{run.key} · 12 episodes of 3 steps</option>' in form
     changes = ["machine.trainer.step=40.0"]
     made = asked(api, run=run.key, presets=["sync", "bounded_async"], seeds=2, changes=changes)
@@ -38,10 +39,10 @@ def test_presets_are_compared_on_what_a_run_recorded(api: Any, browser: Any, mak
     assert record["error"] == pytest.approx(steps["as it was"] / 2.0 - 1.0, abs=1e-3)
     assert steps["sync"] > 40.0 > steps["as it was"]  # the change is one of presets, not of the run as it was
     assert steps["bounded_async"] < steps["sync"]  # its rollout need not wait for the optimizer step
-    page = browser.get(told["web_url"]).content.decode()
+    page = markup(browser.get(told["web_url"]))
     assert "Source of the load" in page
     assert "the model is off by" in page
-    again = browser.get(f"/simulations/new?from={told['id']}").content.decode()
+    again = markup(browser.get(f"/simulations/new?from={told['id']}"))
     assert f'<option value="{run.key}" selected>' in again
     assert "data-recorded checked" in again
 
@@ -53,8 +54,8 @@ def test_a_load_that_cannot_be_played_is_refused_by_name(
     answer = asked(api, run=short.key)
     assert (answer.status_code, answer.json()["code"]) == (409, "too_little_recorded")
     assert answer.json()["errors"][0]["pointer"] == "/run"
-    assert short.key not in browser.get("/simulations/new").content.decode()
-    assert f'"{long.key}" selected' in browser.get(f"/simulations/new?run={long.key}").content.decode()
+    assert short.key not in markup(browser.get("/simulations/new"))
+    assert f'"{long.key}" selected' in markup(browser.get(f"/simulations/new?run={long.key}"))
     for body, pointer, code in (
         ({}, "/workload", "required"),
         ({"workload": "hub", "run": long.key}, "/run", "ambiguous"),

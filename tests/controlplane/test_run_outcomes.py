@@ -17,12 +17,13 @@ from flexmarl.store.control.nodes import DeviceFacts, NodeFacts
 from flexmarl.store.control.runs import RunLease
 from flexmarl.store.data import lineage
 from tests.support.controlplane import set_state
+from tests.support.markup import markup
 
 pytestmark = pytest.mark.django_db
 
 
 def header(client: Client, run: Run) -> str:
-    return client.get(f"/runs/{run.key}/parts/header").content.decode()
+    return markup(client.get(f"/runs/{run.key}/parts/header"))
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_a_run_that_somebody_stopped_is_stopped_everywhere(api, browser, editor,
     assert found("failed", "stopped") == {stopped.key}
     assert ">Stopped" in header(browser, stopped)
     assert "Completed" not in header(browser, stopped)
-    rows = browser.get("/runs?status=stopped").content.decode()
+    rows = markup(browser.get("/runs?status=stopped"))
     assert stopped.key in rows
     assert done.key not in rows
     assert re.search(r'<option value="stopped">', rows), "the filter offers it"
@@ -77,7 +78,7 @@ def test_a_fork_names_run_and_step(browser, editor, make_run, stopped) -> None:
     origin = lineage.Origin("speaker", stopped.no, "speaker", 40, 40, True, "d" * 64)
     lineage.put(store_connection(), made.no, [origin])
     assert f"fork of {stopped.key}, step 40" in header(browser, made)
-    assert "after step 40" in browser.get(f"/runs/{made.key}").content.decode()
+    assert "after step 40" in markup(browser.get(f"/runs/{made.key}"))
 
 
 def test_a_queued_run_names_whom_it_waits_for(browser, editor, make_run) -> None:

@@ -10,6 +10,7 @@ from flexmarl.controlplane.runs.configuration import config_diff
 from flexmarl.controlplane.runs.queries import attempts
 from flexmarl.controlplane.telemetry import queries as telemetry
 from flexmarl.store.control.decisions import MetricPoint, _write_metrics
+from tests.support.markup import markup
 from tests.support.played import play
 from tests.support.statements import at_most
 
@@ -52,7 +53,7 @@ def test_pages_tell_which_versions_are_durable(browser, run) -> None:
     )
     marks = []
     for page in ("metrics/agents/speaker", "checkpoints"):
-        text = browser.get(f"/runs/{run.key}/{page}").content.decode()
+        text = markup(browser.get(f"/runs/{run.key}/{page}"))
         marks.append(re.findall(r"<td[^>]*>(?:<span[^>]*>)?(durable|not stored)", text))
     assert marks == [["not stored", "durable"], ["not stored"]]
 
@@ -110,7 +111,7 @@ def test_nobody_compares_with_a_run_they_may_not_know(api, make_run, person, run
 def page(browser, path, status=200):
     answer = browser.get(path)
     assert answer.status_code == status, path
-    return answer.content.decode()
+    return markup(answer)
 
 
 def listed(text) -> set[str]:
@@ -142,8 +143,7 @@ def test_the_configuration_is_shown_compared_and_downloaded(browser, editor, mak
     assert "There is no run nobody." in page(browser, f"{base}?against=nobody")
     assert "train_steps" in page(browser, f"{base}?q=train_steps")
     assert "micro_batch_groups" not in page(browser, f"{base}?q=train_steps")
-    text = page(browser, f"{base}.yaml")
-    assert "\nname: code words\n" in text
+    assert "\nname: code words\n" in browser.get(f"{base}.yaml").content.decode()
 
 
 def test_charts_follow_the_axis_and_the_smoothing_of_the_address(browser, run) -> None:

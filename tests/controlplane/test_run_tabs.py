@@ -5,6 +5,7 @@ import re
 import pytest
 
 from flexmarl.contracts.status import RunStatus
+from tests.support.markup import markup
 from webui.urls import MOVED
 
 pytestmark = pytest.mark.django_db
@@ -43,7 +44,7 @@ def links(html: str, name: str) -> list[tuple[str, str, bool]]:
 
 def test_every_page_of_a_run_stands_in_one_of_seven_tabs(browser, run) -> None:
     for path, views in VIEWS.items():
-        html = browser.get(f"/runs/{run.key}{path}").content.decode()
+        html = markup(browser.get(f"/runs/{run.key}{path}"))
         tabs, beside = links(html, "tabs"), links(html, "views")
         assert [word for _, word, _ in tabs] == TABS, path
         [on] = [href for href, _, current in tabs if current]
@@ -53,8 +54,8 @@ def test_every_page_of_a_run_stands_in_one_of_seven_tabs(browser, run) -> None:
 
 
 def test_every_view_is_reached_from_a_tab(browser, run) -> None:
-    start = links(browser.get(f"/runs/{run.key}").content.decode(), "tabs")
-    pages = {href: browser.get(href).content.decode() for href, *_ in start}
+    start = links(markup(browser.get(f"/runs/{run.key}")), "tabs")
+    pages = {href: markup(browser.get(href)) for href, *_ in start}
     reached = {href for html in pages.values() for href, *_ in links(html, "views")} | set(pages)
     assert reached == {f"/runs/{run.key}{path}" for path in VIEWS if not path.endswith("/speaker")}
 

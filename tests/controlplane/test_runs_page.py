@@ -10,6 +10,7 @@ from django.http import QueryDict
 
 from flexmarl.controlplane.runs.models import Run, SavedView
 from tests.support.controlplane import set_state
+from tests.support.markup import markup
 from tests.support.statements import at_most
 from webui import runlist
 
@@ -25,7 +26,7 @@ def browser(client, editor):
 
 def text(answer) -> str:
     assert answer.status_code == 200, answer.content[:500]
-    return answer.content.decode()
+    return markup(answer)
 
 
 def test_the_page_and_its_part_show_the_same_rows(browser, editor, make_run) -> None:

@@ -18,6 +18,7 @@ from flexmarl.simulator import simulate
 from flexmarl.simulator.scenarios.library import compose
 from tests.controlplane.recorded import recorded_run
 from tests.support.controlplane import set_state
+from tests.support.markup import markup
 
 pytestmark = pytest.mark.django_db
 URL = "/api/v1/simulations"
@@ -127,7 +128,7 @@ def test_cancelling_ends_it_in_the_midst(api: Any, browser: Any, monkeypatch: py
     play(row, Asked())
     told = api.get(made["url"]).json()
     assert (told["state"], told["result"]) == ("cancelled", None)
-    page = browser.get(told["web_url"]).content.decode()
+    page = markup(browser.get(told["web_url"]))
     assert "Partial results were discarded. “Edit and rerun” opens the form" in page
     assert told["allowed_actions"] == ["delete"]
     again = api.post(f"{made['url']}/actions/cancel", HTTP_IDEMPOTENCY_KEY="x")
@@ -251,7 +252,7 @@ def assert_exported(browser: Any, told: dict[str, Any], address: str) -> None:
 def test_the_pages_show_what_it_came_to(api: Any, browser: Any) -> None:
     told = played(api, name="small", presets=["flexmarl", "sync", "bounded_async"], leave_out_refused=True)
     page = browser.get(f"/simulations/{told['id']}?ordering=-step_s")
-    text = page.content.decode()
+    text = markup(page)
     assert page.status_code == 200
     assert text.index("<b>sync</b>") < text.index("<b>flexmarl</b>")  # the slowest first, as the address says
     assert "What the figures mean" in text
@@ -269,21 +270,21 @@ def test_the_pages_show_what_it_came_to(api: Any, browser: Any) -> None:
 
 
 def test_the_list_is_narrowed_by_its_address_and_tells_what_is_not_legal(api: Any, browser: Any) -> None:
-    empty = browser.get("/simulations").content.decode()
+    empty = markup(browser.get("/simulations"))
     assert "No simulations yet" in empty
     asked(api, name="first one")
     asked(api, name="the hub", workload="hub", presets=["sync"])
-    text = browser.get("/simulations?workload=hub&state=").content.decode()
+    text = markup(browser.get("/simulations?workload=hub&state="))
     assert "the hub" in text
     assert "first one" not in text
     assert "Remove the filter Workload hub" in text
-    assert "Invalid filter" in browser.get("/simulations?state=asleep").content.decode()
-    assert "No simulations match these filters" in browser.get("/simulations?q=nothing").content.decode()
+    assert "Invalid filter" in markup(browser.get("/simulations?state=asleep"))
+    assert "No simulations match these filters" in markup(browser.get("/simulations?q=nothing"))
 
 
 def test_the_form_is_filled_by_the_address_or_by_another_simulation(api: Any, browser: Any) -> None:
     made = asked(api).json()
-    text = browser.get(f"/simulations/new?from={made['id']}&steps=5").content.decode()
+    text = markup(browser.get(f"/simulations/new?from={made['id']}&steps=5"))
     assert "spec.batch.tasks_per_step=4" in text
     assert 'name="steps" type="number" min="1" max="200" value="5"' in text
     assert text.count('name="presets"') > text.count('name="presets" value="sync" checked') == 1
@@ -316,7 +317,7 @@ def test_a_run_is_played_again_as_it_was_and_with_changes(api: Any, browser: Any
     assert any("lag grows" in cost for cost in older["costs"])
     assert "engines:" in older["why"] or "trainers:" in older["why"]
     for path in (f"/runs/{run.key}/performance/what-if", told["web_url"]):
-        text = browser.get(path).content.decode()
+        text = markup(browser.get(path))
         assert "the model is off by" in text
         assert "lag bound 1" in text
 
@@ -326,9 +327,9 @@ def test_a_run_that_recorded_too_little_is_refused_by_name(api: Any, browser: An
     answer = api.post(f"/api/v1/runs/{run.key}/what-if", HTTP_IDEMPOTENCY_KEY="w")
     assert (answer.status_code, answer.json()["code"]) == (409, "too_little_recorded")
     assert "8 finished episodes of 2 train steps" in answer.json()["detail"]
-    assert "Not enough recorded yet" in browser.get(f"/runs/{run.key}/performance/what-if").content.decode()
+    assert "Not enough recorded yet" in markup(browser.get(f"/runs/{run.key}/performance/what-if"))
     set_state(run, status="completed", finished_at=timezone.now())
-    ended = browser.get(f"/runs/{run.key}/performance/what-if").content.decode()
+    ended = markup(browser.get(f"/runs/{run.key}/performance/what-if"))
     assert "this run has those of 2. The run has ended: choose one with more steps." in ended
     assert f"/runs/new?from={run.key}" in ended
 

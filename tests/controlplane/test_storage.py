@@ -12,6 +12,7 @@ from flexmarl.controlplane.runs.deletions import delete
 from flexmarl.store.reads import storage
 from flexmarl.store.reads.storage import Pass, Use
 from tests.support.controlplane import set_state
+from tests.support.markup import markup
 
 pytestmark = pytest.mark.django_db
 
@@ -63,13 +64,13 @@ def test_the_page_shows_it_and_what_is_being_deleted(measured, person, editor):
     from flexmarl.controlplane.accounts.queries import actor_of_user
 
     delete(actor_of_user(editor), measured[1])
-    text = admin(person).get("/storage").content.decode()
+    text = markup(admin(person).get("/storage"))
     for words in (measured[0].key, measured[1].key, "Runs being deleted", "Largest runs", "FLEXMARL_KEEP_SAMPLES_GIB"):
         assert words in text
 
 
 def test_before_the_first_pass_the_page_says_so(person):
-    assert "Not measured yet" in admin(person).get("/storage").content.decode()
+    assert "Not measured yet" in markup(admin(person).get("/storage"))
 
 
 def test_only_cluster_admins_see_it(api, browser):
@@ -79,11 +80,11 @@ def test_only_cluster_admins_see_it(api, browser):
 
 def test_the_run_page_offers_deletion_to_who_may_and_when(make_run, editor, browser, person):
     ended, living = make_run(editor, "completed"), make_run(editor, "running")
-    text = browser.get(f"/runs/{ended.key}").content.decode()
+    text = markup(browser.get(f"/runs/{ended.key}"))
     assert f'data-delete-run="{ended.id}"' in text
     assert "Only ended runs and drafts can be deleted" not in text
-    assert "Only ended runs and drafts can be deleted" in browser.get(f"/runs/{living.key}").content.decode()
+    assert "Only ended runs and drafts can be deleted" in markup(browser.get(f"/runs/{living.key}"))
     viewer = Client()
     viewer.force_login(person("viewer", "vic"))
-    assert "data-delete-run" not in viewer.get(f"/runs/{ended.key}").content.decode()
-    assert 'data-bulk="delete"' in browser.get("/runs").content.decode()
+    assert "data-delete-run" not in markup(viewer.get(f"/runs/{ended.key}"))
+    assert 'data-bulk="delete"' in markup(browser.get("/runs"))

@@ -5,6 +5,7 @@ from django.test import Client
 
 from flexmarl.controlplane.accounts.models import Membership, Project
 from tests.support.controlplane import make_person
+from tests.support.markup import markup
 
 pytestmark = pytest.mark.django_db
 
@@ -32,7 +33,7 @@ def test_a_choice_is_remembered_and_lifted(two_projects: Client) -> None:
 
 
 def test_the_switcher_lists_the_callers_projects_only(two_projects: Client) -> None:
-    text = two_projects.get("/runs").content.decode()
+    text = markup(two_projects.get("/runs"))
     assert "?project=alpha" in text
     assert "?project=gamma" not in text
 

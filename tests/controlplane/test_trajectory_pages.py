@@ -9,6 +9,7 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.telemetry.trajectories.decoding import token_texts
 from flexmarl.controlplane.telemetry.trajectories.episode_groups import MAX_WORDS, Said, aligned, difference
 from flexmarl.store.reads.report import consistency_report
+from tests.support.markup import markup
 from tests.support.played import play, remember_check
 from tests.support.statements import at_most
 from webui.views.checkpoints import listed
@@ -36,7 +37,7 @@ def browser(editor):
 def read(browser, run, path, status=200):
     answer = browser.get(f"/runs/{run.key}/{path}")
     assert answer.status_code == status, answer.content[:500]
-    return answer.content.decode()
+    return markup(answer)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_who_may_not_read_trajectories_sees_no_page(client_of, person, run) -> N
 def test_a_viewer_gets_no_label_button(person, run) -> None:
     client = Client()
     client.force_login(person("viewer"))
-    html = client.get(f"/runs/{run.key}/trajectories/1-1-1").content.decode()
+    html = markup(client.get(f"/runs/{run.key}/trajectories/1-1-1"))
     assert "data-label-open" not in html
     assert "data-compare-open" in html
 

@@ -7,6 +7,7 @@ from django.test import Client
 
 from flexmarl.contracts.status import RunStatus
 from tests.support.controlplane import set_state
+from tests.support.markup import markup
 from tests.support.played import play
 
 pytestmark = pytest.mark.django_db
@@ -39,7 +40,7 @@ def run(editor, make_run):
 def offered(client: Client, run) -> dict[str, list[str]]:
     found = {}
     for page in PAGES:
-        html = client.get(page.format(run=f"/runs/{run.key}")).content.decode()
+        html = markup(client.get(page.format(run=f"/runs/{run.key}")))
         found[page] = [name for name, pattern in FORBIDDEN.items() if re.search(pattern, html)]
     return found
 

@@ -10,6 +10,7 @@ from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT, Membership, P
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.store import partitions
+from tests.support.markup import markup
 
 SPEC: dict[str, Any] = {
     "name": "code words",
@@ -37,7 +38,7 @@ def read(browser: Any, run: Run, path: str) -> str:
     """Return what a page of a run shows to a browser."""
     answer = browser.get(f"/runs/{run.key}/{path}")
     assert answer.status_code == 200, answer.content[:500]
-    return str(answer.content.decode())
+    return markup(answer)
 
 
 def set_state(run: Run, **columns: Any) -> None:

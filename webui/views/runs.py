@@ -21,6 +21,7 @@ from flexmarl.controlplane.telemetry import queries as telemetry
 from webui import reading, runlist
 from webui.figures.steps import spark
 from webui.formats import number
+from webui.views import bulk
 from webui.views.base import is_part, page, project_of, show
 
 PAGE = 50
@@ -65,6 +66,8 @@ def _frame(request: HttpRequest, query: QueryDict) -> dict[str, Any]:
     templates = experiments.templates()
     return {
         "nav": "runs",
+        "bulk_bar": bulk.BAR,
+        "bulk_menu": bulk.MENU,
         "views": runlist.views(path, query, counts, me),
         "saved": runlist.saved(path, query, [saved_views.row(view) for view in kept], me),
         "chips": runlist.chips(path, query),
@@ -140,7 +143,7 @@ def drawn(found: list[Any]) -> list[dict[str, Any]]:
             "tokens": rates.get(row["no"]) if row["status"] in ACTIVE else None,
             "verdict": verdicts.get(row["no"]),
             "live": row["status"] in ACTIVE,
-            "archivable": archivable(RunStatus(run.state.status), row["pending_verb"]),
+            "possible": bulk.possible(row, archivable(RunStatus(run.state.status), row["pending_verb"])),
         }
         for run, row in zip(found, runs.run_rows(found), strict=True)
     ]

@@ -8,6 +8,7 @@ from typing import Any
 
 from flexmarl.contracts.status import SHOWN_TERMINAL
 from webui.formats import duration, plural
+from webui.views.bulk import NOT_ARCHIVED
 
 BEGUN = {
     "start": "The run is queued and starts when its devices are free.",
@@ -52,7 +53,7 @@ FREEZING = "Freezing: the trainer finishes its current work"
 
 
 FILED = ("archive", "restore")
-WHY_NOT = {"archive": "Only ended runs and drafts can be archived."}
+WHY_NOT = {"archive": NOT_ARCHIVED}
 """Verb -> why it is not possible, where the state alone does not say it."""
 
 

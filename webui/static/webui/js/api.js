@@ -2,7 +2,10 @@
 
 /** What a problem says in one line: of wrong values alone, the values. */
 function said({ detail, title, errors = [] }) {
-  const values = errors.slice(0, 3).map((one) => [one.detail, one.hint].filter(Boolean).join(" ")).join(" ");
+  const values = errors
+    .slice(0, 3)
+    .map((one) => [one.detail, one.hint].filter(Boolean).join(" "))
+    .join(" ");
   return detail && detail !== title ? detail : values || title;
 }
 
@@ -27,11 +30,21 @@ export async function send(method, url, { body, headers = {}, key, timeout = TIM
   let response;
   try {
     response = await fetch(url, {
-      method, headers: sent, body: body === undefined ? undefined : JSON.stringify(body),
-      credentials: "same-origin", signal: AbortSignal.timeout(timeout),
+      method,
+      headers: sent,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      credentials: "same-origin",
+      signal: AbortSignal.timeout(timeout),
     });
   } catch (error) {
-    throw new Refused(0, { title: "The server did not respond", detail: error.name === "TimeoutError" ? `No answer in ${timeout / 1000} s.` : "The connection failed." }, "");
+    throw new Refused(
+      0,
+      {
+        title: "The server did not respond",
+        detail: error.name === "TimeoutError" ? `No answer in ${timeout / 1000} s.` : "The connection failed.",
+      },
+      "",
+    );
   }
   if (response.status === 401) {
     location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search)}`);
@@ -39,7 +52,11 @@ export async function send(method, url, { body, headers = {}, key, timeout = TIM
   }
   if (!response.ok) {
     let problem = {};
-    try { problem = await response.json(); } catch { problem = { title: response.statusText }; }
+    try {
+      problem = await response.json();
+    } catch {
+      problem = { title: response.statusText };
+    }
     throw new Refused(response.status, problem, response.headers.get("X-Request-ID"));
   }
   return response;
@@ -48,9 +65,11 @@ export async function send(method, url, { body, headers = {}, key, timeout = TIM
 const answer = async (response) => (response.status === 204 ? null : response.json());
 
 export const get = async (url) => answer(await send("GET", url, { headers: { "X-Part": "1" } }));
-export const post = async (url, body = {}, key = crypto.randomUUID(), timeout = TIMEOUT_MS) => answer(await send("POST", url, { body, key, timeout, headers: { "X-Part": "1" } }));
+export const post = async (url, body = {}, key = crypto.randomUUID(), timeout = TIMEOUT_MS) =>
+  answer(await send("POST", url, { body, key, timeout, headers: { "X-Part": "1" } }));
 /** `version`: refuse to write over a change made since it was read. */
-export const patch = async (url, body, version) => answer(await send("PATCH", url, { body, headers: version ? { "If-Match": `W/"${version}"` } : {} }));
+export const patch = async (url, body, version) =>
+  answer(await send("PATCH", url, { body, headers: version ? { "If-Match": `W/"${version}"` } : {} }));
 export const put = async (url, body) => answer(await send("PUT", url, { body }));
 export const remove = async (url) => answer(await send("DELETE", url));
 

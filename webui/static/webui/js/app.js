@@ -12,7 +12,8 @@ startLive();
 startPalette();
 startKeys({ hold, openPalette });
 themeIcon();
-for (const shown of $$(".tabs [aria-current], .views [aria-current]")) shown.scrollIntoView({ block: "nearest", inline: "center" });
+for (const shown of $$(".tabs [aria-current], .views [aria-current]"))
+  shown.scrollIntoView({ block: "nearest", inline: "center" });
 
 document.addEventListener("click", (event) => {
   const target = event.target.closest("button, a, tr.go");
@@ -35,7 +36,8 @@ document.addEventListener("click", (event) => {
   else if ("copyCall" in target.dataset) copy($(".code:not([hidden])", target.closest("li")).textContent);
   else if (target.dataset.language) speak(target.dataset.language);
   else if (target.dataset.copyFrom) copy($(`#${target.dataset.copyFrom}`).textContent);
-  else if (target.matches("tr.go") && !event.target.closest("a, button") && !String(getSelection())) location.assign(target.dataset.href);
+  else if (target.matches("tr.go") && !event.target.closest("a, button") && !String(getSelection()))
+    location.assign(target.dataset.href);
 });
 
 function toggleMenu(button) {
@@ -103,7 +105,11 @@ async function deleteRun(button) {
 async function startTemplate(button) {
   button.disabled = true;
   try {
-    const run = await post("/api/v1/runs", { template: button.dataset.startTemplate, start: true, ...(button.dataset.project ? { project: button.dataset.project } : {}) });
+    const run = await post("/api/v1/runs", {
+      template: button.dataset.startTemplate,
+      start: true,
+      ...(button.dataset.project ? { project: button.dataset.project } : {}),
+    });
     location.assign(run.web_url);
   } catch (error) {
     button.disabled = false;
@@ -113,7 +119,8 @@ async function startTemplate(button) {
 
 /** Show the calls behind the page in one language. */
 function speak(language) {
-  for (const button of $$("[data-language]")) button.setAttribute("aria-pressed", String(button.dataset.language === language));
+  for (const button of $$("[data-language]"))
+    button.setAttribute("aria-pressed", String(button.dataset.language === language));
   for (const text of $$("[data-language-of]")) text.hidden = text.dataset.languageOf !== language;
 }
 

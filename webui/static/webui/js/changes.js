@@ -14,7 +14,8 @@ export function begin(page, given) {
 }
 
 /** How many values differ. */
-export const changed = () => differences(state.base, state.document, data.unions).length + (state.preset !== data.preset ? 1 : 0);
+export const changed = () =>
+  differences(state.base, state.document, data.unions).length + (state.preset !== data.preset ? 1 : 0);
 
 /** Marks of change and error beside the groups. */
 export function dots() {
@@ -22,9 +23,13 @@ export function dots() {
     $("i", link)?.remove();
     const section = $(link.getAttribute("href"));
     const wrong = $("[aria-invalid=true]", section);
-    const changed = $$(".chg", section).filter((input) => !input.closest("[hidden]"));
-    sections.summarise(section, { changed: changed.length, differs: [...$$("[data-pointer]", section)].filter(isSet).map(inShort) });
-    if (wrong || changed.length) link.append(el("i", { class: wrong ? "err" : "", title: wrong ? "Has an error" : "Changed from the template" }));
+    const marked = $$(".chg", section).filter((input) => !input.closest("[hidden]"));
+    sections.summarise(section, {
+      changed: marked.length,
+      differs: [...$$("[data-pointer]", section)].filter(isSet).map(inShort),
+    });
+    if (wrong || marked.length)
+      link.append(el("i", { class: wrong ? "err" : "", title: wrong ? "Has an error" : "Changed from the template" }));
   }
   sections.summariseMarks();
 }
@@ -33,7 +38,11 @@ export function dots() {
 function isSet(input) {
   const { pointer } = input.dataset;
   const plain = plainOf(state.document, data, pointer);
-  return !input.closest("[hidden]") && pointer in data.plain && text(at(state.document, pointer) ?? null) !== text(plain ?? null);
+  return (
+    !input.closest("[hidden]") &&
+    pointer in data.plain &&
+    text(at(state.document, pointer) ?? null) !== text(plain ?? null)
+  );
 }
 
 function inShort(input) {
@@ -48,11 +57,29 @@ export function changes() {
   const preset = state.preset !== data.preset ? [["/preset", data.preset, state.preset]] : [];
   const all = [...preset, ...found];
   const origin = data.parent ? data.parent.key : "the template";
-  $("#change-count").textContent = all.length ? `${all.length} change${all.length === 1 ? "" : "s"} from ${origin}` : `No changes from ${origin}`;
-  for (const input of $$("#spec-form [data-pointer]")) input.classList.toggle("chg", text(at(state.document, input.dataset.pointer) ?? null) !== text(at(state.base, input.dataset.pointer) ?? null));
+  $("#change-count").textContent = all.length
+    ? `${all.length} change${all.length === 1 ? "" : "s"} from ${origin}`
+    : `No changes from ${origin}`;
+  for (const input of $$("#spec-form [data-pointer]"))
+    input.classList.toggle(
+      "chg",
+      text(at(state.document, input.dataset.pointer) ?? null) !== text(at(state.base, input.dataset.pointer) ?? null),
+    );
   $("#preset").classList.toggle("chg", preset.length > 0);
-  const rows = all.map(([pointer, before, now]) => el("tr", {}, el("td", { class: "mono anywhere", text: pointer.slice(1).replaceAll("/", ".") }), el("td", { class: "mono soft anywhere", text: text(before) }), el("td", { class: "mono w6 anywhere", text: text(now) })));
-  $("#changes").replaceChildren(...(rows.length ? rows : [el("tr", {}, el("td", { colspan: "3", class: "soft", text: `Nothing differs from ${origin}.` }))]));
+  const rows = all.map(([pointer, before, now]) =>
+    el(
+      "tr",
+      {},
+      el("td", { class: "mono anywhere", text: pointer.slice(1).replaceAll("/", ".") }),
+      el("td", { class: "mono soft anywhere", text: text(before) }),
+      el("td", { class: "mono w6 anywhere", text: text(now) }),
+    ),
+  );
+  $("#changes").replaceChildren(
+    ...(rows.length
+      ? rows
+      : [el("tr", {}, el("td", { colspan: "3", class: "soft", text: `Nothing differs from ${origin}.` }))]),
+  );
   dots();
   seats();
 }
@@ -60,8 +87,15 @@ export function changes() {
 /** Say under each agent of the team's drawing what it is now. */
 function seats() {
   for (const box of $$("[data-seat]")) {
-    const agent = state.document.agents?.[box.dataset.seat] || {}, policy = agent.policy || box.dataset.seat;
+    const agent = state.document.agents?.[box.dataset.seat] || {},
+      policy = agent.policy || box.dataset.seat;
     const size = state.document.policies?.[policy]?.model?.size;
-    box.textContent = [size ? `size ${size}` : "", policy === box.dataset.seat ? "own policy" : `policy ${policy}`, agent.trainable === false ? "frozen" : ""].filter(Boolean).join(", ");
+    box.textContent = [
+      size ? `size ${size}` : "",
+      policy === box.dataset.seat ? "own policy" : `policy ${policy}`,
+      agent.trainable === false ? "frozen" : "",
+    ]
+      .filter(Boolean)
+      .join(", ");
   }
 }

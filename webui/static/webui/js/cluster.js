@@ -10,7 +10,11 @@ document.addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-rule]");
   if (!button || !(await confirmed(button.dataset))) return;
   await tried(button, async () => {
-    await send("POST", button.dataset.url, { body: {}, headers: ruled(button.dataset.version), key: crypto.randomUUID() });
+    await send("POST", button.dataset.url, {
+      body: {},
+      headers: ruled(button.dataset.version),
+      key: crypto.randomUUID(),
+    });
     announce(`${button.textContent.trim()} done`);
     refresh(true);
   });
@@ -30,11 +34,22 @@ document.addEventListener("click", async (event) => {
   if (!button || button.getAttribute("aria-disabled") === "true") return;
   const form = button.closest("form");
   const name = form.dataset.url.split("/").pop();
-  if (!(await confirmed({ title: `Delete pool ${name}`, text: "Its bindings and quotas are deleted with it.", primary: `Delete ${name}` }))) return;
-  await tried(button, async () => {
-    await send("DELETE", form.dataset.url, { headers: ruled(form.dataset.version) });
-    location.assign(form.dataset.done);
-  }, form);
+  if (
+    !(await confirmed({
+      title: `Delete pool ${name}`,
+      text: "Its bindings and quotas are deleted with it.",
+      primary: `Delete ${name}`,
+    }))
+  )
+    return;
+  await tried(
+    button,
+    async () => {
+      await send("DELETE", form.dataset.url, { headers: ruled(form.dataset.version) });
+      location.assign(form.dataset.done);
+    },
+    form,
+  );
 });
 
 const HANDLERS = {
@@ -49,9 +64,11 @@ const HANDLERS = {
   async pool(form) {
     const { url, version, done } = form.dataset;
     const body = {
-      description: $("#pool-description", form).value, note: $("#pool-note", form).value,
+      description: $("#pool-description", form).value,
+      note: $("#pool-note", form).value,
       device_hour_price: $("#pool-price", form).value.trim() === "" ? null : Number($("#pool-price", form).value),
-      is_default: $("#pool-default", form).checked, projects: $$("[name=project]:checked", form).map((box) => box.value),
+      is_default: $("#pool-default", form).checked,
+      projects: $$("[name=project]:checked", form).map((box) => box.value),
     };
     if (version) await send("PATCH", url, { body, headers: ruled(version) });
     else await send("POST", url, { body: { ...body, name: $("#pool-name", form).value }, key: crypto.randomUUID() });
@@ -71,13 +88,19 @@ const HANDLERS = {
     refresh(true);
   },
   async put(form) {
-    await send("PATCH", form.dataset.url, { body: { pool: $("select", form).value }, headers: ruled(form.dataset.version) });
+    await send("PATCH", form.dataset.url, {
+      body: { pool: $("select", form).value },
+      headers: ruled(form.dataset.version),
+    });
     announce("Moved to another pool");
     document.activeElement.blur();
     refresh(true);
   },
   async priority(form) {
-    await send("POST", form.dataset.url, { body: { priority: Number($("input", form).value) }, key: crypto.randomUUID() });
+    await send("POST", form.dataset.url, {
+      body: { priority: Number($("input", form).value) },
+      key: crypto.randomUUID(),
+    });
     announce("Priority set");
     document.activeElement.blur();
     refresh(true);
@@ -100,8 +123,13 @@ async function tried(button, change, form = null) {
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
     const place = form && $(".fe", form);
-    const text = error.status === 412 ? "It was changed meanwhile. Reload the page to see the current state." : error.message;
-    if (place) { place.textContent = text; place.hidden = false; point(form, error.errors); } else toast(text, { tone: "bad", detail: error.requestId });
+    const text =
+      error.status === 412 ? "It was changed meanwhile. Reload the page to see the current state." : error.message;
+    if (place) {
+      place.textContent = text;
+      place.hidden = false;
+      point(form, error.errors);
+    } else toast(text, { tone: "bad", detail: error.requestId });
     refresh(true);
   } finally {
     button.removeAttribute("aria-busy");

@@ -37,6 +37,10 @@ export function monogram(agent) {
   return el("span", { class: `mg hue-${agent.hue}${two}`, text: agent.monogram, "aria-hidden": "true" });
 }
 
+/** The mark of a role among agents by role; of one that is none of them, its first letter. */
+export const markOf = (agents, role) =>
+  Object.values(agents).find((one) => one.role === role) || { role, hue: 1, monogram: role[0].toUpperCase() };
+
 export const chip = (agent) => el("span", { class: "chip" }, monogram(agent), agent.role);
 
 /** The value of a design token. */
@@ -53,7 +57,12 @@ export function toast(text, { tone = "", seconds = 6, detail = "" } = {}) {
   if (!place) return;
   const shape = tone === "bad" ? "alert-circle" : tone === "ok" ? "circle-check" : "info-circle";
   const mark = el("span", { class: tone }, icon(shape, "sm"));
-  const words = el("span", { class: "anywhere" }, text, detail ? el("span", { class: "muted mono s11", text: ` ${detail}` }) : null);
+  const words = el(
+    "span",
+    { class: "anywhere" },
+    text,
+    detail ? el("span", { class: "muted mono s11", text: ` ${detail}` }) : null,
+  );
   const box = el("div", { class: "toast-x" }, mark, words);
   place.append(box);
   setTimeout(() => box.remove(), seconds * 1000);
@@ -69,8 +78,12 @@ export function number(value, digits = 0) {
   return value < 0 && Number(text.replaceAll(THIN, "")) !== 0 ? `−${text}` : text;
 }
 
+/** Whether keys of one letter do something: people may turn them off. */
+export const lettersOn = () => document.documentElement.dataset.letters !== "off";
+
 /** Whether somebody types into a field. */
-export const typing = (event) => Boolean(event.target.closest?.("input:not([type=checkbox], [type=radio]), textarea, select, [contenteditable]"));
+export const typing = (event) =>
+  Boolean(event.target.closest?.("input:not([type=checkbox], [type=radio]), textarea, select, [contenteditable]"));
 
 /** Load a classic script once. */
 export function load(src) {

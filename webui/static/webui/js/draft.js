@@ -11,7 +11,11 @@ export function marks() {
   for (const input of $$(MARKS)) {
     const text = input.value.trim();
     if (!text) continue;
-    if (input.dataset.mark === "tags") found.tags = text.split(",").map((one) => one.trim()).filter(Boolean);
+    if (input.dataset.mark === "tags")
+      found.tags = text
+        .split(",")
+        .map((one) => one.trim())
+        .filter(Boolean);
     else if (input.dataset.mark === "priority") found.priority = /^\d+$/.test(text) ? Number(text) : text;
     else found[input.dataset.mark] = text;
   }
@@ -51,13 +55,19 @@ export function keep(state, data) {
   try {
     localStorage.setItem(keyOf(data), JSON.stringify({ ...now, at, base: JSON.stringify(data.document) }));
     $("#draft-saved").textContent = `, draft saved ${at}`;
-  } catch { /* storage may be full or forbidden: the page still works, the draft ends with it */ }
+  } catch {
+    /* storage may be full or forbidden: the page still works, the draft ends with it */
+  }
 }
 
 export function forget(data) {
   begun = null;
   $("#draft-saved").textContent = "";
-  try { localStorage.removeItem(keyOf(data)); } catch { /* nothing was kept then */ }
+  try {
+    localStorage.removeItem(keyOf(data));
+  } catch {
+    /* nothing was kept then */
+  }
 }
 
 /** The draft of this template or original; null when there is none, or the template has changed since. */
@@ -65,5 +75,7 @@ export function restored(data) {
   try {
     const found = JSON.parse(localStorage.getItem(keyOf(data)));
     return found && found.base === JSON.stringify(data.document) ? found : null;
-  } catch { return null; } // storage may be forbidden, or hold something else
+  } catch {
+    return null;
+  } // storage may be forbidden, or hold something else
 }

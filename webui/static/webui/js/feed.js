@@ -20,14 +20,20 @@ function show() {
 }
 
 button.hidden = still;
-button.addEventListener("click", () => { following = !following; show(); });
+button.addEventListener("click", () => {
+  following = !following;
+  show();
+});
 box.addEventListener("scroll", () => {
   if (still || following === atEnd()) return;
   following = atEnd();
   show();
 });
-box.addEventListener("reread", () => { if (following) box.scrollTop = box.scrollHeight; });
-for (const choice of $$("select", $("#feed-filter"))) choice.addEventListener("change", () => choice.form.requestSubmit());
+box.addEventListener("reread", () => {
+  if (following) box.scrollTop = box.scrollHeight;
+});
+for (const choice of $$("select", $("#feed-filter")))
+  choice.addEventListener("change", () => choice.form.requestSubmit());
 $("#feed-filter").addEventListener("formdata", (event) => {
   for (const [name, value] of [...event.formData]) if (!value) event.formData.delete(name); // short addresses
 });

@@ -12,16 +12,39 @@ const POLL_WITHOUT_SOCKET_MS = 4_000;
 const BACKOFF_MS = [500, 1000, 2000, 4000, 8000, 15_000];
 
 const listeners = new Set();
-const state = { socket: null, tries: 0, retryAt: 0, freshAt: Date.now(), held: false, polledAt: Date.now(), seqs: new Map(), answered: new Set(), failed: false, active: false };
+const state = {
+  socket: null,
+  tries: 0,
+  retryAt: 0,
+  freshAt: Date.now(),
+  held: false,
+  polledAt: Date.now(),
+  seqs: new Map(),
+  answered: new Set(),
+  failed: false,
+  active: false,
+};
 
 /**
  * Ask to be called when something changed, at most once in `every` milliseconds; a change in between is read at the end
  * of that time. The callback returns a promise.
  */
 export function onChange(callback, every = 0) {
-  const listener = { callback, every, ranAt: Date.now(), tookMs: 0, timer: null, running: false, again: false, failed: false };
+  const listener = {
+    callback,
+    every,
+    ranAt: Date.now(),
+    tookMs: 0,
+    timer: null,
+    running: false,
+    again: false,
+    failed: false,
+  };
   listeners.add(listener);
-  return () => { clearTimeout(listener.timer); listeners.delete(listener); };
+  return () => {
+    clearTimeout(listener.timer);
+    listeners.delete(listener);
+  };
 }
 
 export function start() {
@@ -36,15 +59,22 @@ export function start() {
   connect(topics);
   setInterval(show, 1000);
   setInterval(poll, 1000);
-  document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
-  addEventListener("pageshow", (event) => { if (event.persisted) refresh(true); }); // kept by the browser, so it is old
-  document.addEventListener("click", (event) => { if (event.target.closest("[data-live-mark]")) hold(); });
+  document.addEventListener("visibilitychange", () => {
+    if (!document.hidden) refresh();
+  });
+  addEventListener("pageshow", (event) => {
+    if (event.persisted) refresh(true);
+  }); // kept by the browser, so it is old
+  document.addEventListener("click", (event) => {
+    if (event.target.closest("[data-live-mark]")) hold();
+  });
 }
 
 const open = () => state.socket?.readyState === WebSocket.OPEN;
 
 /** How long the page waits for a hint: a part that changes without any (`data-poll`, in seconds) is read by the clock. */
-const patience = () => Math.min(open() ? POLL_MS : POLL_WITHOUT_SOCKET_MS, ...$$("[data-poll]").map((part) => part.dataset.poll * 1000));
+const patience = () =>
+  Math.min(open() ? POLL_MS : POLL_WITHOUT_SOCKET_MS, ...$$("[data-poll]").map((part) => part.dataset.poll * 1000));
 
 function poll() {
   if (Date.now() - state.polledAt >= patience()) refresh();
@@ -53,7 +83,11 @@ function poll() {
 function connect(topics) {
   const scheme = location.protocol === "https:" ? "wss" : "ws";
   let socket;
-  try { socket = new WebSocket(`${scheme}://${location.host}/ws/v1/`); } catch { return; } // sockets are forbidden here: polling stays
+  try {
+    socket = new WebSocket(`${scheme}://${location.host}/ws/v1/`);
+  } catch {
+    return;
+  } // sockets are forbidden here: polling stays
   state.socket = socket;
   socket.addEventListener("open", () => {
     if (state.tries) refresh(); // what happened without us may have left the sequence as it was
@@ -88,7 +122,10 @@ export function refresh(now = false) {
 }
 
 function schedule(listener, now = false) {
-  if (listener.running) { listener.again = true; return; }
+  if (listener.running) {
+    listener.again = true;
+    return;
+  }
   if (listener.timer && !now) return;
   clearTimeout(listener.timer);
   const rest = Math.max(COALESCE_MS, BREATHS * listener.tookMs, listener.every);
@@ -107,7 +144,10 @@ async function run(listener) {
   Object.assign(listener, { ranAt: Date.now(), tookMs: Date.now() - began, running: false });
   state.failed = [...listeners].some((one) => one.failed);
   if (!state.failed) state.freshAt = Date.now();
-  if (listener.again && !state.held) { listener.again = false; schedule(listener); }
+  if (listener.again && !state.held) {
+    listener.again = false;
+    schedule(listener);
+  }
   show();
 }
 
@@ -121,10 +161,17 @@ export function hold() {
 
 function show() {
   const age = Math.round((Date.now() - state.freshAt) / 1000);
-  const stale = !state.held && (state.failed || !open()) && Date.now() - state.freshAt > STALE_AFTER_MS / (open() ? 1 : 2.5);
+  const stale =
+    !state.held && (state.failed || !open()) && Date.now() - state.freshAt > STALE_AFTER_MS / (open() ? 1 : 2.5);
   const polled = !open() && state.tries > 1;
   const kind = state.held ? "held" : stale ? "stale" : open() ? "live" : polled ? "polled" : "waiting";
-  const words = { held: "Frozen", stale: `${age} s old`, live: age < 2 ? "Live" : `Live, ${age} s ago`, polled: `Read ${age} s ago`, waiting: "Connecting" };
+  const words = {
+    held: "Frozen",
+    stale: `${age} s old`,
+    live: age < 2 ? "Live" : `Live, ${age} s ago`,
+    polled: `Read ${age} s ago`,
+    waiting: "Connecting",
+  };
   for (const mark of $$("[data-live-mark]")) {
     mark.dataset.state = kind;
     $("span", mark).textContent = words[kind];

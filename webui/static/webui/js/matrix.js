@@ -22,16 +22,38 @@ export async function draw(box, name, matrix, warmup) {
 export function redraw() {
   for (const plot of plots.values()) plot.destroy();
   plots.clear();
-  for (const [box, { name, matrix, warmup }] of drawn) { box.dataset.shape = ""; draw(box, name, matrix, warmup); }
+  for (const [box, { name, matrix, warmup }] of drawn) {
+    box.dataset.shape = "";
+    draw(box, name, matrix, warmup);
+  }
 }
 phone.addEventListener("change", redraw);
 
 function build(box, name, matrix) {
-  for (const [key, plot] of plots) if (key.startsWith(`${name}/`)) { plot.destroy(); plots.delete(key); }
+  for (const [key, plot] of plots)
+    if (key.startsWith(`${name}/`)) {
+      plot.destroy();
+      plots.delete(key);
+    }
   const count = Math.min(4, Math.max(1, matrix.columns.length));
-  const grid = el("div", { class: `mx c${count}` }, tools(box), ...matrix.columns.slice(0, count).map((agent) => el("div", { class: "hd" }, el("span", { class: "chip" }, monogram(agent), agent.role))));
+  const grid = el(
+    "div",
+    { class: `mx c${count}` },
+    tools(box),
+    ...matrix.columns
+      .slice(0, count)
+      .map((agent) => el("div", { class: "hd" }, el("span", { class: "chip" }, monogram(agent), agent.role))),
+  );
   for (const [i, row] of matrix.rows.entries()) {
-    grid.append(el("div", { class: "rowl" }), el("div", { class: "lb" }, el("div", { class: "hs g4" }, el("b", { text: row.title }), info(row)), el("span", { class: "s11 muted", text: row.unit })));
+    grid.append(
+      el("div", { class: "rowl" }),
+      el(
+        "div",
+        { class: "lb" },
+        el("div", { class: "hs g4" }, el("b", { text: row.title }), info(row)),
+        el("span", { class: "s11 muted", text: row.unit }),
+      ),
+    );
     const columns = phone.matches ? [null] : matrix.columns.slice(0, count);
     for (const agent of columns) grid.append(cell(name, matrix, i, agent));
   }
@@ -41,7 +63,17 @@ function build(box, name, matrix) {
 /** A button that says what a row's figure means. */
 function info(row) {
   if (!row.meaning) return null;
-  const button = el("button", { type: "button", class: "ib", title: "Description", "aria-label": `What ${row.title} is`, "aria-pressed": "false" }, icon("info-circle", "sm"));
+  const button = el(
+    "button",
+    {
+      type: "button",
+      class: "ib",
+      title: "Description",
+      "aria-label": `What ${row.title} is`,
+      "aria-pressed": "false",
+    },
+    icon("info-circle", "sm"),
+  );
   button.addEventListener("click", () => explain(button.closest(".lb"), row.meaning, button));
   return button;
 }
@@ -49,27 +81,54 @@ function info(row) {
 /** View as table, CSV: the same for all rows of a matrix. */
 function tools(box) {
   const { name } = drawn.get(box);
-  const view = el("button", { type: "button", class: "ib", title: "View as table", "aria-label": `View ${name} per agent as table`, "aria-pressed": "false" }, icon("table", "sm"));
+  const view = el(
+    "button",
+    {
+      type: "button",
+      class: "ib",
+      title: "View as table",
+      "aria-label": `View ${name} per agent as table`,
+      "aria-pressed": "false",
+    },
+    icon("table", "sm"),
+  );
   view.addEventListener("click", () => {
     const on = view.getAttribute("aria-pressed") !== "true";
     view.setAttribute("aria-pressed", String(on));
     $(".as-table", box)?.remove();
     if (on) box.append(asTable(facts(drawn.get(box)), `${name} per agent as table`));
   });
-  const save = el("button", { type: "button", class: "ib", title: "Download shown rows as CSV", "aria-label": `Download ${name} per agent as CSV`, on: { click: () => csv({ name, table: facts(drawn.get(box)) }) } }, icon("download", "sm"));
+  const save = el(
+    "button",
+    {
+      type: "button",
+      class: "ib",
+      title: "Download shown rows as CSV",
+      "aria-label": `Download ${name} per agent as CSV`,
+      on: { click: () => csv({ name, table: facts(drawn.get(box)) }) },
+    },
+    icon("download", "sm"),
+  );
   return el("div", { class: "hs g4 mxt" }, view, save);
 }
 
 /** The series of a matrix as one table, a line per step. */
 function facts({ matrix }) {
-  const columns = matrix.rows.flatMap((row) => row.cells.map((one) => ({ title: `${row.title}, ${one.role}`, at: new Map(one.x.map((x, i) => [x, one.raw[i]])) })));
-  const steps = [...new Set(columns.flatMap((column) => [...column.at.keys()]))].sort((a, b) => a - b);
-  return { columns: [matrix.axis, ...columns.map((column) => column.title)], rows: steps.map((step) => [step, ...columns.map((column) => column.at.get(step) ?? null)]) };
+  const columns = matrix.rows.flatMap((row) =>
+    row.cells.map((one) => ({ title: `${row.title}, ${one.role}`, at: new Map(one.x.map((x, i) => [x, one.raw[i]])) })),
+  );
+  const steps = [...new Set(columns.flatMap((column) => [...column.at.keys()]))].toSorted((a, b) => a - b);
+  return {
+    columns: [matrix.axis, ...columns.map((column) => column.title)],
+    rows: steps.map((step) => [step, ...columns.map((column) => column.at.get(step) ?? null)]),
+  };
 }
 
 function cell(name, matrix, i, agent) {
   const key = `${name}/${i}/${agent ? agent.role : "*"}`;
-  const values = agent ? el("span", { class: "lv", data: { value: key } }) : el("div", { class: "vals", data: { values: key } });
+  const values = agent
+    ? el("span", { class: "lv", data: { value: key } })
+    : el("div", { class: "vals", data: { values: key } });
   return el("div", { class: "cell", role: "img", data: { cell: key } }, values, el("div", { data: { plot: key } }));
 }
 
@@ -82,7 +141,10 @@ function update(box, name, matrix, row, i, warmup) {
     if (!holder) continue;
     label(box, key, matrix, row, cells);
     const data = all ? overlaid(cells) : [cells[0].x, cells[0].raw, cells[0].smooth];
-    if (!data[0].length) { if (!holder.firstChild) holder.append(el("p", { class: "muted s12", text: "after the first step" })); continue; }
+    if (!data[0].length) {
+      if (!holder.firstChild) holder.append(el("p", { class: "muted s12", text: "after the first step" }));
+      continue;
+    }
     const plot = plots.get(key);
     if (plot && holder.contains(plot.root)) {
       plot.flexmarlRange = row.range;
@@ -98,47 +160,102 @@ function label(box, key, matrix, row, cells) {
   const value = $(`[data-value="${CSS.escape(key)}"]`, box);
   if (value) value.textContent = cells[0].last;
   const values = $(`[data-values="${CSS.escape(key)}"]`, box);
-  values?.replaceChildren(...cells.map((one, i) => el("span", { class: "hs g4" }, monogram(matrix.columns[i]), el("b", { class: "tn", text: one.last }))));
-  $(`[data-cell="${CSS.escape(key)}"]`, box).setAttribute("aria-label", cells.map((one) => one.summary).filter(Boolean).join(". ") || `${row.title}: no value yet`);
+  values?.replaceChildren(
+    ...cells.map((one, i) =>
+      el("span", { class: "hs g4" }, monogram(matrix.columns[i]), el("b", { class: "tn", text: one.last })),
+    ),
+  );
+  $(`[data-cell="${CSS.escape(key)}"]`, box).setAttribute(
+    "aria-label",
+    cells
+      .map((one) => one.summary)
+      .filter(Boolean)
+      .join(". ") || `${row.title}: no value yet`,
+  );
 }
 
 function overlaid(cells) {
-  const steps = [...new Set(cells.flatMap((one) => one.x))].sort((a, b) => a - b);
-  const of = (one) => { const at = new Map(one.x.map((x, i) => [x, one.smooth[i]])); return steps.map((x) => at.get(x) ?? null); };
+  const steps = [...new Set(cells.flatMap((one) => one.x))].toSorted((a, b) => a - b);
+  const of = (one) => {
+    const at = new Map(one.x.map((x, i) => [x, one.smooth[i]]));
+    return steps.map((x) => at.get(x) ?? null);
+  };
   return [steps, ...cells.map(of)];
 }
 
 /** Whether two of some lines cannot be told apart by eye: closer than a hundredth of the scale in most places. */
 function lieTogether(cells) {
   const scale = Math.max(...cells.flatMap((one) => one.smooth.map(Math.abs)), 1e-9);
-  const alike = (one, other) => one.length > 0 && one.length === other.length && one.filter((value, i) => Math.abs(value - other[i]) < 0.01 * scale).length > 0.8 * one.length;
+  const alike = (one, other) =>
+    one.length > 0 &&
+    one.length === other.length &&
+    one.filter((value, i) => Math.abs(value - other[i]) < 0.01 * scale).length > 0.8 * one.length;
   return cells.some((one, i) => cells.slice(0, i).some((other) => alike(one.smooth, other.smooth)));
+}
+
+/** The lines of one plot: of one agent its values, faint, below their smoothed line. */
+function seriesOf(matrix, cells, all) {
+  const dashes = all && lieTogether(cells) ? ALIKE : matrix.columns.length > 3 ? DASHES : [[]];
+  const hue = (role) => {
+    const at = matrix.columns.findIndex((agent) => agent.role === role);
+    return { colour: token(`a${matrix.columns[at].hue}`), dash: dashes[at % dashes.length] };
+  };
+  const line = (role, extra) => {
+    const { colour, dash } = hue(role);
+    return { stroke: colour, dash, points: ALONE, spanGaps: true, ...extra };
+  };
+  const series = all
+    ? cells.map((one) => line(one.role, { width: 1.8 }))
+    : [
+        line(cells[0].role, { width: 1, alpha: 0.28, dash: [], points: { show: false } }),
+        line(cells[0].role, { width: 1.8 }),
+      ];
+  return [{}, ...series];
 }
 
 function make(holder, matrix, row, cells, data, warmup, group) {
   const axis = { stroke: token("axis"), font: "11px Inter", ticks: { show: false } };
   const all = cells.length > 1 || phone.matches;
-  const dashes = all && lieTogether(cells) ? ALIKE : matrix.columns.length > 3 ? DASHES : [[]];
-  const hue = (role) => { const at = matrix.columns.findIndex((agent) => agent.role === role); return { colour: token(`a${matrix.columns[at].hue}`), dash: dashes[at % dashes.length] }; };
-  const line = (role, extra) => { const { colour, dash } = hue(role); return { stroke: colour, dash, points: ALONE, spanGaps: true, ...extra }; };
-  const series = all ? cells.map((one) => line(one.role, { width: 1.8 })) : [line(cells[0].role, { width: 1, alpha: 0.28, dash: [], points: { show: false } }), line(cells[0].role, { width: 1.8 })];
-  const plot = new window.uPlot({
-    width: Math.max(120, holder.clientWidth), height: phone.matches ? 104 : 92, padding: [all ? 6 : 18, TICK_ROOM, 0, 0],
-    legend: { show: false },
-    cursor: { sync: { key: group }, drag: { x: true, y: false }, points: { show: false }, y: false },
-    scales: { x: { time: false }, y: { range: (u) => u.flexmarlRange || row.range } },
-    axes: [
-      xAxis(matrix.axis, axis),
-      { ...axis, size: 42, gap: 4, space: 24, grid: { stroke: token("grid"), width: 1 }, values: (u, ticks) => ticks.map((v) => tick(v, ticks)) },
-    ],
-    series: [{}, ...series],
-    hooks: {
-      draw: [(u) => mark(u, warmup), (u) => attempts(u, matrix.attempts)],
-      setSelect: [(u) => { u.flexmarlZoomed = u.select.width > 0 || u.flexmarlZoomed; }],
-      ready: [(u) => u.over.addEventListener("dblclick", () => { u.flexmarlZoomed = false; u.setData(u.data); })],
-      setCursor: [(u) => read(u, holder, cells, all)],
+  const plot = new window.uPlot(
+    {
+      width: Math.max(120, holder.clientWidth),
+      height: phone.matches ? 104 : 92,
+      padding: [all ? 6 : 18, TICK_ROOM, 0, 0],
+      legend: { show: false },
+      cursor: { sync: { key: group }, drag: { x: true, y: false }, points: { show: false }, y: false },
+      scales: { x: { time: false }, y: { range: (u) => u.flexmarlRange || row.range } },
+      axes: [
+        xAxis(matrix.axis, axis),
+        {
+          ...axis,
+          size: 42,
+          gap: 4,
+          space: 24,
+          grid: { stroke: token("grid"), width: 1 },
+          values: (u, ticks) => ticks.map((v) => tick(v, ticks)),
+        },
+      ],
+      series: seriesOf(matrix, cells, all),
+      hooks: {
+        draw: [(u) => mark(u, warmup), (u) => attempts(u, matrix.attempts)],
+        setSelect: [
+          (u) => {
+            u.flexmarlZoomed = u.select.width > 0 || u.flexmarlZoomed;
+          },
+        ],
+        ready: [
+          (u) =>
+            u.over.addEventListener("dblclick", () => {
+              u.flexmarlZoomed = false;
+              u.setData(u.data);
+            }),
+        ],
+        setCursor: [(u) => read(u, holder, cells, all)],
+      },
     },
-  }, data, holder);
+    data,
+    holder,
+  );
   plot.flexmarlRange = row.range;
   watchSize(holder, plot);
   return plot;
@@ -159,7 +276,10 @@ function read(u, holder, cells, all) {
   if (!shown) return;
   const at = u.cursor.idx;
   const value = at === null || at === undefined ? null : u.data[1][at];
-  shown.textContent = value === null || value === undefined || u.cursor.left < 0 ? cells[0].last : number(value, Math.abs(value) >= 100 ? 0 : Math.abs(value) < 0.001 ? 6 : 3);
+  shown.textContent =
+    value === null || value === undefined || u.cursor.left < 0
+      ? cells[0].last
+      : number(value, Math.abs(value) >= 100 ? 0 : Math.abs(value) < 0.001 ? 6 : 3);
 }
 
 function mark(u, warmup) {

@@ -16,10 +16,17 @@ function load() {
 function wish() {
   const at = form.elements;
   return {
-    ...load(), name: at.name.value,
+    ...load(),
+    name: at.name.value,
     presets: $$("input[name=presets]:checked", form).map((box) => box.value),
-    steps: Number(at.steps.value), warm_up: Number(at.warm_up.value), seeds: Number(at.seeds.value),
-    changes: at.changes.value.split("\n").map((line) => line.trim()).filter(Boolean), leave_out_refused: at.leave_out_refused.checked,
+    steps: Number(at.steps.value),
+    warm_up: Number(at.warm_up.value),
+    seeds: Number(at.seeds.value),
+    changes: at.changes.value
+      .split("\n")
+      .map((line) => line.trim())
+      .filter(Boolean),
+    leave_out_refused: at.leave_out_refused.checked,
   };
 }
 
@@ -36,7 +43,10 @@ function tell(error) {
   const changed = (one) => one.pointer.includes("/", 1) && written.includes(path(one.pointer));
   for (const one of error.errors) {
     const place = !changed(one) && $$("[data-error]", form).find((node) => one.pointer.startsWith(node.dataset.error));
-    if (!place) { left.push(one); continue; }
+    if (!place) {
+      left.push(one);
+      continue;
+    }
     place.textContent = [one.detail, one.hint].filter(Boolean).join(" ");
     place.hidden = false;
     const field = form.elements[place.dataset.error.slice(1)];
@@ -44,8 +54,25 @@ function tell(error) {
   }
   if (left.length || !error.errors.length) {
     if (left.some(changed)) form.elements.changes.setAttribute("aria-invalid", "true");
-    const lines = left.map((one) => el("li", {}, el("code", { class: "anywhere", text: path(one.pointer) }), " ", el("span", { text: one.detail }), " ", el("span", { class: "muted", text: one.hint })));
-    refused.replaceChildren(el("div", { class: "fit anywhere" }, el("b", { text: left.length ? "Refused" : error.message }), el("ul", { class: "vs g4 s12" }, ...lines)));
+    const lines = left.map((one) =>
+      el(
+        "li",
+        {},
+        el("code", { class: "anywhere", text: path(one.pointer) }),
+        " ",
+        el("span", { text: one.detail }),
+        " ",
+        el("span", { class: "muted", text: one.hint }),
+      ),
+    );
+    refused.replaceChildren(
+      el(
+        "div",
+        { class: "fit anywhere" },
+        el("b", { text: left.length ? "Refused" : error.message }),
+        el("ul", { class: "vs g4 s12" }, ...lines),
+      ),
+    );
     refused.hidden = false;
   }
   announce(error.message);
@@ -58,7 +85,13 @@ form.addEventListener("submit", async (event) => {
   event.preventDefault();
   clear();
   const body = wish();
-  if (!body.presets.length) { tell({ message: "Choose a preset.", errors: [{ pointer: "/presets", detail: "Choose one preset or more.", hint: "" }] }); return; }
+  if (!body.presets.length) {
+    tell({
+      message: "Choose a preset.",
+      errors: [{ pointer: "/presets", detail: "Choose one preset or more.", hint: "" }],
+    });
+    return;
+  }
   const button = $("button.pri", form);
   button.disabled = true;
   try {
@@ -84,6 +117,8 @@ for (const button of $$("[data-all]", form)) {
   });
 }
 
-form.elements.run?.addEventListener("change", () => { recorded.checked = true; });
+form.elements.run?.addEventListener("change", () => {
+  recorded.checked = true;
+});
 form.addEventListener("input", count);
 count();

@@ -26,7 +26,9 @@ async function read(force = false) {
 }
 
 function chosen() {
-  return new URLSearchParams([...new URLSearchParams(location.search)].filter(([name]) => name === "x" || name === "smooth")).toString();
+  return new URLSearchParams(
+    [...new URLSearchParams(location.search)].filter(([name]) => name === "x" || name === "smooth"),
+  ).toString();
 }
 
 /** Another axis or smoothing: the address changes, the charts are read anew, the rest of the page stays. */
@@ -54,11 +56,19 @@ async function draw(data) {
     const figure = data.figures[box.dataset.figure];
     if (figure) await figures.draw(box, figure);
   }
-  for (const box of matrix.boxes()) await matrix.draw(box, box.dataset.matrix, data.matrices[box.dataset.matrix], data.warmup);
-  $("#axis-word").textContent = data.axis.name === "version" ? "Charts of agents by version, of the team by step" : data.axis.name === "time" ? `Charts by ${data.axis.word}` : "Charts by";
+  for (const box of matrix.boxes())
+    await matrix.draw(box, box.dataset.matrix, data.matrices[box.dataset.matrix], data.warmup);
+  $("#axis-word").textContent =
+    data.axis.name === "version"
+      ? "Charts of agents by version, of the team by step"
+      : data.axis.name === "time"
+        ? `Charts by ${data.axis.word}`
+        : "Charts by";
   for (const place of $$("[data-words]")) {
     const figure = data.figures[place.dataset.words];
-    place.textContent = [figure?.summary, data.warmup ? `${data.warmup} supervised warm-up steps before step 0` : ""].filter(Boolean).join(". ");
+    place.textContent = [figure?.summary, data.warmup ? `${data.warmup} supervised warm-up steps before step 0` : ""]
+      .filter(Boolean)
+      .join(". ");
   }
 }
 
@@ -95,6 +105,9 @@ $("#run-top").addEventListener("keydown", (event) => {
 
 fill();
 $("#run-top").addEventListener("reread", fill);
-document.addEventListener("theme", () => { figures.recolour(); matrix.redraw(); });
+document.addEventListener("theme", () => {
+  figures.recolour();
+  matrix.redraw();
+});
 onChange(() => read(), EVERY_MS);
 read(true).catch(() => {}); // the cards say what failed

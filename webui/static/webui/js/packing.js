@@ -4,7 +4,8 @@ export function unpacked({ lists, ...data }) {
   const restore = (value) => {
     if (Array.isArray(value)) return value.map(restore);
     if (!value || typeof value !== "object") return value;
-    if (Object.hasOwn(value, "$")) return value.keep === undefined ? lists[value.$].slice() : smoothed(lists[value.$], value.keep);
+    if (Object.hasOwn(value, "$"))
+      return value.keep === undefined ? lists[value.$].slice() : smoothed(lists[value.$], value.keep);
     if (value.by_column) return { columns: value.columns, rows: rows(value.by_column.map(restore)) };
     return Object.fromEntries(Object.entries(value).map(([name, member]) => [name, restore(member)]));
   };

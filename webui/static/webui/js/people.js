@@ -9,18 +9,26 @@ const SEND = { POST: (url, body) => post(url, body), PATCH: patch, DELETE: (url)
 function showErrors(form, error) {
   for (const place of $$("[data-error]", form)) place.hidden = true;
   for (const field of $$("[aria-invalid]", form)) field.removeAttribute("aria-invalid");
-  const left = error.errors.filter((one) => {
-    const place = $$("[data-error]", form).find((node) => node.dataset.error && one.pointer.startsWith(node.dataset.error));
+  const left = error.errors.filter((refused) => {
+    const place = $$("[data-error]", form).find(
+      (node) => node.dataset.error && refused.pointer.startsWith(node.dataset.error),
+    );
     if (!place) return true;
-    place.textContent = [one.detail, one.hint].filter(Boolean).join(" ");
+    place.textContent = [refused.detail, refused.hint].filter(Boolean).join(" ");
     place.hidden = false;
     const field = form.elements[place.dataset.error.slice(1)];
-    if (field?.setAttribute) { field.setAttribute("aria-invalid", "true"); field.focus(); }
+    if (field?.setAttribute) {
+      field.setAttribute("aria-invalid", "true");
+      field.focus();
+    }
     return false;
   });
   if (left.length || !error.errors.length) {
     const place = $('[data-error=""]', form);
-    if (place) { place.textContent = left[0]?.detail || error.message; place.hidden = false; } else toast(error.message, { tone: "bad", detail: error.requestId });
+    if (place) {
+      place.textContent = left[0]?.detail || error.message;
+      place.hidden = false;
+    } else toast(error.message, { tone: "bad", detail: error.requestId });
   }
 }
 
@@ -29,12 +37,16 @@ function bodyOf(form) {
   const body = {};
   for (const field of $$("[name]", form)) {
     const { kind } = field.dataset;
-    if (kind === "list") { body[field.name] ??= []; if (field.checked) body[field.name].push(field.value); }
-    else if (kind === "lines") body[field.name] = field.value.split(/[\s,]+/).filter(Boolean);
+    if (kind === "list") {
+      body[field.name] ??= [];
+      if (field.checked) body[field.name].push(field.value);
+    } else if (kind === "lines") body[field.name] = field.value.split(/[\s,]+/).filter(Boolean);
     else if (kind === "number") body[field.name] = Number(field.value);
-    else if (kind === "optional") { if (field.value) body[field.name] = field.value; }
-    else if (kind === "membership") { if (field.value) body.memberships = [{ project: field.value, role: $("[data-membership-role]", form).value }]; }
-    else if (field.name !== "csrfmiddlewaretoken") body[field.name] = field.value;
+    else if (kind === "optional") {
+      if (field.value) body[field.name] = field.value;
+    } else if (kind === "membership") {
+      if (field.value) body.memberships = [{ project: field.value, role: $("[data-membership-role]", form).value }];
+    } else if (field.name !== "csrfmiddlewaretoken") body[field.name] = field.value;
   }
   return body;
 }
@@ -65,8 +77,10 @@ document.addEventListener("submit", async (event) => {
     for (const place of $$("[data-error]", form)) place.hidden = true;
     form.closest("dialog")?.close();
     if (answer && showOnce(answer)) form.reset();
-    else if (form.dataset.said) { toast(form.dataset.said, { tone: "ok", seconds: 4 }); form.reset(); }
-    else location.reload();
+    else if (form.dataset.said) {
+      toast(form.dataset.said, { tone: "ok", seconds: 4 });
+      form.reset();
+    } else location.reload();
   } catch (error) {
     showErrors(form, error);
   } finally {
@@ -88,7 +102,10 @@ async function one(node, method, url, body) {
   try {
     const answer = await (method === "PATCH" ? patch(url, body, node.dataset.version) : SEND[method](url, body));
     if (answer && showOnce(answer)) return true;
-    if (node.dataset.said) { toast(node.dataset.said, { tone: "ok", seconds: 4 }); if (answer?.version) versioned(node, answer.version); } else location.reload();
+    if (node.dataset.said) {
+      toast(node.dataset.said, { tone: "ok", seconds: 4 });
+      if (answer?.version) versioned(node, answer.version);
+    } else location.reload();
     return true;
   } catch (error) {
     toast(error.errors[0]?.detail || error.message, { tone: "bad", detail: error.requestId });
@@ -101,19 +118,31 @@ async function one(node, method, url, body) {
 document.addEventListener("change", async (event) => {
   const field = event.target.closest("[data-patch]");
   if (!field) return;
-  const value = field.type === "checkbox" ? field.checked : field.dataset.kind === "number" ? Number(field.value) : field.value;
+  const value =
+    field.type === "checkbox" ? field.checked : field.dataset.kind === "number" ? Number(field.value) : field.value;
   const was = field.dataset.was;
   const done = await one(field, "PATCH", field.dataset.patch, { [field.dataset.member]: value });
-  if (done) { field.dataset.was = String(value); document.dispatchEvent(new CustomEvent("kept", { detail: { member: field.dataset.member, value } })); }
-  else if (field.type === "checkbox") field.checked = was === "true";
+  if (done) {
+    field.dataset.was = String(value);
+    document.dispatchEvent(new CustomEvent("kept", { detail: { member: field.dataset.member, value } }));
+  } else if (field.type === "checkbox") field.checked = was === "true";
   else field.value = was;
 });
 
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-call]");
   if (button) {
-    if (button.dataset.title && !(await confirmed({ title: button.dataset.title, text: button.dataset.text, primary: button.dataset.primary }))) return;
-    await one(button, button.dataset.call, button.dataset.url, button.dataset.body ? JSON.parse(button.dataset.body) : {});
+    if (
+      button.dataset.title &&
+      !(await confirmed({ title: button.dataset.title, text: button.dataset.text, primary: button.dataset.primary }))
+    )
+      return;
+    await one(
+      button,
+      button.dataset.call,
+      button.dataset.url,
+      button.dataset.body ? JSON.parse(button.dataset.body) : {},
+    );
     return;
   }
   const opener = event.target.closest("[data-token-for]");
@@ -126,16 +155,25 @@ document.addEventListener("click", async (event) => {
     return;
   }
   const closer = event.target.closest("[data-close]");
-  if (closer) { $(`#${closer.dataset.close}`)?.close(); return; }
+  if (closer) {
+    $(`#${closer.dataset.close}`)?.close();
+    return;
+  }
   const choice = event.target.closest("[data-theme-choice], [data-density-choice]");
   if (choice) choose(choice);
 });
 
 function choose(choice) {
   const density = choice.dataset.densityChoice;
-  for (const other of $$("button", choice.parentElement)) { other.removeAttribute("aria-current"); other.setAttribute("aria-checked", String(other === choice)); }
+  for (const other of $$("button", choice.parentElement)) {
+    other.removeAttribute("aria-current");
+    other.setAttribute("aria-checked", String(other === choice));
+  }
   choice.setAttribute("aria-current", "true");
-  if (!density) { setTheme(choice.dataset.themeChoice); return; }
+  if (!density) {
+    setTheme(choice.dataset.themeChoice);
+    return;
+  }
   document.documentElement.dataset.density = density;
   patch("/api/v1/me", { density }).catch((error) => toast(error.message, { tone: "bad" }));
 }

@@ -18,13 +18,19 @@ let example = null;
 let asking = false;
 let count = 0;
 
-const pause = (ms) => new Promise((done) => { setTimeout(done, ms); });
+const pause = (ms) =>
+  new Promise((done) => {
+    setTimeout(done, ms);
+  });
 const known = (problem) => problem?.error || {};
 
 function question() {
   const body = {
-    model: `${model}@${form.elements.version.value}`, prompt: form.elements.observation.value.trim(),
-    temperature: Number(form.elements.temperature.value), max_tokens: Number(form.elements.max_tokens.value), logprobs: 1,
+    model: `${model}@${form.elements.version.value}`,
+    prompt: form.elements.observation.value.trim(),
+    temperature: Number(form.elements.temperature.value),
+    max_tokens: Number(form.elements.max_tokens.value),
+    logprobs: 1,
   };
   const words = form.elements.words.value;
   if (words === "all") body.allowed_words = [];
@@ -37,7 +43,9 @@ async function answered(body) {
   const began = Date.now();
   for (;;) {
     try {
-      return await (await send("POST", "/v1/completions", { body, timeout: ANSWER_MS, headers: { Prefer: `wait=${WAIT_S}` } })).json();
+      return await (
+        await send("POST", "/v1/completions", { body, timeout: ANSWER_MS, headers: { Prefer: `wait=${WAIT_S}` } })
+      ).json();
     } catch (refused) {
       const waiting = refused instanceof Refused && known(refused.problem).code === "engine_starting";
       if (!waiting || Date.now() - began > STARTING_MS) throw refused;
@@ -90,14 +98,29 @@ function show(body, reply, ms) {
   const [choice] = reply.choices;
   const version = Number(reply.model.split("@").pop());
   const turn = {
-    role, turn: ++count, ids: choice.token_ids, texts: choice.logprobs.tokens, logprobs: choice.logprobs.token_logprobs,
-    versions: choice.token_ids.map(() => version), advantage: null, in_loss: true, played: true,
+    role,
+    turn: ++count,
+    ids: choice.token_ids,
+    texts: choice.logprobs.tokens,
+    logprobs: choice.logprobs.token_logprobs,
+    versions: choice.token_ids.map(() => version),
+    advantage: null,
+    in_loss: true,
+    played: true,
   };
   const facts = `v${version}, temperature ${body.temperature}, ${Math.round(ms)} ms`;
   const article = el(
-    "article", { class: `msg hue-${hue}`, "aria-label": `Reply ${count} of ${role}`, data: { role, turn: count } }, large(monogram(agent)),
-    el("div", { class: "fit" }, el("div", { class: "h" }, el("b", { text: role }), el("span", { class: "muted s12 tn push", text: facts })),
-      el("div", { class: "observed", text: body.prompt }), el("div", { class: "bdy" }, choice.text || el("span", { class: "muted", text: "No text." })), el("div", { class: "card tokbox", data: { tok: "" } })),
+    "article",
+    { class: `msg hue-${hue}`, "aria-label": `Reply ${count} of ${role}`, data: { role, turn: count } },
+    large(monogram(agent)),
+    el(
+      "div",
+      { class: "fit" },
+      el("div", { class: "h" }, el("b", { text: role }), el("span", { class: "muted s12 tn push", text: facts })),
+      el("div", { class: "observed", text: body.prompt }),
+      el("div", { class: "bdy" }, choice.text || el("span", { class: "muted", text: "No text." })),
+      el("div", { class: "card tokbox", data: { tok: "" } }),
+    ),
   );
   replies.prepend(article);
   draw(replies, [turn], "logprob");
@@ -109,10 +132,16 @@ function large(mark) {
   return mark;
 }
 
-form.addEventListener("submit", (event) => { event.preventDefault(); ask(); });
+form.addEventListener("submit", (event) => {
+  event.preventDefault();
+  ask();
+});
 again.addEventListener("click", ask);
 form.addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); ask(); }
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+    event.preventDefault();
+    ask();
+  }
 });
 form.elements.observation.addEventListener("input", clearError);
 
@@ -133,9 +162,20 @@ document.addEventListener("click", (event) => {
   }
 });
 
-replies.addEventListener("click", (event) => { const token = event.target.closest(".k"); if (token) showFacts(token); });
-replies.addEventListener("mouseover", (event) => { const token = event.target.closest(".k"); if (token) showFacts(token); });
-replies.addEventListener("focusin", (event) => { if (event.target.matches(".tok")) showFacts($(".k.cur", event.target) || $(".k", event.target)); });
+replies.addEventListener("click", (event) => {
+  const token = event.target.closest(".k");
+  if (token) showFacts(token);
+});
+replies.addEventListener("mouseover", (event) => {
+  const token = event.target.closest(".k");
+  if (token) showFacts(token);
+});
+replies.addEventListener("focusin", (event) => {
+  if (event.target.matches(".tok")) showFacts($(".k.cur", event.target) || $(".k", event.target));
+});
 replies.addEventListener("keydown", (event) => {
-  if (event.target.matches(".tok") && (event.key === "ArrowRight" || event.key === "ArrowLeft")) { event.preventDefault(); moveToken(event.target, event.key === "ArrowRight" ? 1 : -1); }
+  if (event.target.matches(".tok") && (event.key === "ArrowRight" || event.key === "ArrowLeft")) {
+    event.preventDefault();
+    moveToken(event.target, event.key === "ArrowRight" ? 1 : -1);
+  }
 });

@@ -6,7 +6,7 @@ import { at, put, remove, same } from "./spec.js";
 /** What a setting is without a word of people; of one that follows another, the value of that one. */
 export function plainOf(document, data, pointer) {
   const other = data.like[pointer];
-  return other ? at(document, other) ?? data.plain[other] : data.plain[pointer];
+  return other ? (at(document, other) ?? data.plain[other]) : data.plain[pointer];
 }
 
 const valueOf = (document, data, pointer) => at(document, pointer) ?? data.plain[pointer];
@@ -21,15 +21,24 @@ export function unread(document, data) {
 /** Let the document follow a choice; returns what is unread then. `kept` holds what was written of the others. */
 export function follow(document, data, before, kept) {
   let known = before;
-  for (let turn = 0; turn < 8; turn += 1) { // a setting that goes may take others with it; none goes and comes for ever
+  for (let turn = 0; turn < 8; turn += 1) {
+    // a setting that goes may take others with it; none goes and comes for ever
     const now = unread(document, data);
-    const moved = [...new Set([...known, ...now])].filter((pointer) => known.has(pointer) !== now.has(pointer) && !data.reads[pointer].own);
+    const moved = [...new Set([...known, ...now])].filter(
+      (pointer) => known.has(pointer) !== now.has(pointer) && !data.reads[pointer].own,
+    );
     known = now;
     if (!moved.length) break;
     for (const pointer of moved) if (now.has(pointer)) reset(document, data, pointer, kept);
-    for (const pointer of moved) if (!now.has(pointer) && kept.has(pointer)) { write(document, pointer, kept.get(pointer)); kept.delete(pointer); }
+    for (const pointer of moved)
+      if (!now.has(pointer) && kept.has(pointer)) {
+        write(document, pointer, kept.get(pointer));
+        kept.delete(pointer);
+      }
   }
-  for (const pointer of Object.keys(data.like)) if (known.has(pointer) && at(document, pointer) !== undefined) put(document, pointer, plainOf(document, data, pointer));
+  for (const pointer of Object.keys(data.like))
+    if (known.has(pointer) && at(document, pointer) !== undefined)
+      put(document, pointer, plainOf(document, data, pointer));
   return known;
 }
 
@@ -50,7 +59,8 @@ function write(document, pointer, value) {
 export function inWords({ ways }, nameOf) {
   const said = (value) => String(value).replaceAll("_", " ");
   const words = ({ pointer, values, not }) => {
-    if (values.length === 1 && typeof values[0] === "boolean") return `${nameOf(pointer)} is ${values[0] !== not ? "on" : "off"}`;
+    if (values.length === 1 && typeof values[0] === "boolean")
+      return `${nameOf(pointer)} is ${values[0] !== not ? "on" : "off"}`;
     return `${nameOf(pointer)} is ${not ? "not " : ""}${values.map(said).join(" or ")}`;
   };
   return ways.map((way) => way.map(words).join(" and ")).join(", or ");

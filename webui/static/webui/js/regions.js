@@ -11,8 +11,17 @@ const arriving = new WeakMap();
 let pressed = null;
 
 export function start() {
-  document.addEventListener("pointerdown", (event) => { pressed = event.target; }, true);
-  const released = () => setTimeout(() => { pressed = null; }); // the click itself comes right after the pointer is up
+  document.addEventListener(
+    "pointerdown",
+    (event) => {
+      pressed = event.target;
+    },
+    true,
+  );
+  const released = () =>
+    setTimeout(() => {
+      pressed = null;
+    }); // the click itself comes right after the pointer is up
   for (const kind of ["pointerup", "pointercancel"]) document.addEventListener(kind, released, true);
   for (const region of $$("[data-live]")) onChange(() => reread(region), Number(region.dataset.every || 0) * 1000);
 }
@@ -33,10 +42,22 @@ export async function reread(region) {
 
 function fail(region, error) {
   if ($("[data-failed]", region)) return;
-  const retry = el("button", { class: "btn sm", type: "button", text: "Retry", on: { click: () => reread(region).catch(() => {}) } });
-  region.prepend(el("div", { class: "state error", data: { failed: "1" }, role: "alert" }, icon("alert-circle", "lead"),
-    el("b", { text: "This part did not load" }), el("p", { class: "soft", text: `${error.message} The run is not affected; the other parts are current.` }),
-    el("div", { class: "hs" }, retry, el("span", { class: "muted s12 mono", text: error.requestId }))));
+  const retry = el("button", {
+    class: "btn sm",
+    type: "button",
+    text: "Retry",
+    on: { click: () => reread(region).catch(() => {}) },
+  });
+  region.prepend(
+    el(
+      "div",
+      { class: "state error", data: { failed: "1" }, role: "alert" },
+      icon("alert-circle", "lead"),
+      el("b", { text: "This part did not load" }),
+      el("p", { class: "soft", text: `${error.message} The run is not affected; the other parts are current.` }),
+      el("div", { class: "hs" }, retry, el("span", { class: "muted s12 mono", text: error.requestId })),
+    ),
+  );
 }
 
 /** Replace only what differs: children with an id are compared one by one, so that focus and open menus survive. */
@@ -71,7 +92,10 @@ function wait(region, html) {
 function replace(old, fresh) {
   const before = [...old.children].filter((child) => child.id);
   const after = [...fresh.children];
-  const same = before.length === old.children.length && after.length === before.length && after.every((child, i) => child.id === before[i].id);
+  const same =
+    before.length === old.children.length &&
+    after.length === before.length &&
+    after.every((child, i) => child.id === before[i].id);
   if (!same) {
     const focused = old.contains(document.activeElement) ? document.activeElement.id : "";
     old.replaceChildren(...after);
@@ -82,7 +106,8 @@ function replace(old, fresh) {
     if (child.outerHTML === before[i].outerHTML) return;
     const rows = child.querySelectorAll("tr[id]");
     if (rows.length) return replaceRows(before[i], child, rows);
-    if (before[i].contains(document.activeElement) && document.activeElement.matches("input, textarea, select")) return undefined;
+    if (before[i].contains(document.activeElement) && document.activeElement.matches("input, textarea, select"))
+      return undefined;
     const focused = before[i].contains(document.activeElement) ? describe(document.activeElement) : "";
     swap(before[i], child);
     if (focused) $(focused, child)?.focus();
@@ -106,7 +131,8 @@ function replaceRows(old, fresh, rows) {
   }
   for (const row of rows) {
     const shown = document.getElementById(row.id);
-    if (shown && shown.innerHTML !== row.innerHTML && !shown.contains(document.activeElement)) shown.innerHTML = row.innerHTML;
+    if (shown && shown.innerHTML !== row.innerHTML && !shown.contains(document.activeElement))
+      shown.innerHTML = row.innerHTML;
   }
 }
 
@@ -114,7 +140,16 @@ function replaceRows(old, fresh, rows) {
 function later(old, fresh) {
   const first = !arriving.has(old);
   arriving.set(old, fresh);
-  if (first) old.addEventListener("pointerleave", () => { if (old.isConnected) { swap(old, arriving.get(old)); } }, { once: true });
+  if (first)
+    old.addEventListener(
+      "pointerleave",
+      () => {
+        if (old.isConnected) {
+          swap(old, arriving.get(old));
+        }
+      },
+      { once: true },
+    );
 }
 
 /** Replace an element and keep how far its parts were scrolled. */

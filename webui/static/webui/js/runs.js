@@ -1,27 +1,26 @@
 // The list of runs: selecting rows, verbs on many of them, saved views, the filter dialog. What a verb would do is asked
 // of the API first (a dry run), so that the question says what will really happen.
 import { post, remove } from "./api.js";
-import { $, $$, announce, toast, typing } from "./dom.js";
+import { $, $$, announce, lettersOn, toast, typing } from "./dom.js";
 import { refresh } from "./live.js";
 import { confirmed } from "./ui.js";
 
 const list = $("#run-list");
 const bar = $("#bulk");
-const chosen = new Map(); // id -> {key, allowed, status, archived, archivable}; survives re-reads of the table
+const chosen = new Map(); // id -> {key, allowed, status}; survives re-reads of the table
 let all = false; // every matching run, not only those of this page
 let last = null;
 
-const LABELS = { start: "Start", pause: "Pause", resume: "Resume", stop: "Stop", kill: "Kill", retry: "Retry", archive: "Archive", restore: "Restore", tag: "Tag", untag: "Remove tag", delete: "Delete" };
-const RESULTS = {
-  stop: "Each run ends after its current step, with a checkpoint. It cannot be resumed.",
-  kill: "Each run ends immediately. Episodes of its current step are discarded; committed steps are kept.",
-  archive: "They are hidden from lists. Restore brings them back.",
-  delete: "This permanently deletes metrics, trajectories, events, log lines, labels, checkpoints and weights. Forks that have begun keep their own copies. It cannot be undone.",
-};
+/** The button of a verb says its name, its result and why it may not fit, as the server wrote them. */
+const buttonOf = (verb) => $(`[data-bulk="${verb}"]`, bar);
 
 const rows = () => $$("tr.go", list);
 const idOf = (row) => row.id.replace("row-", "");
-const facts = (row) => ({ key: row.dataset.key, allowed: row.dataset.allowed.split(" "), status: row.dataset.status, archived: "archived" in row.dataset, archivable: "archivable" in row.dataset });
+const facts = (row) => ({
+  key: row.dataset.key,
+  allowed: row.dataset.allowed.split(" "),
+  status: row.dataset.status,
+});
 const total = () => Number($("#run-table")?.dataset.total || 0);
 const plural = (count) => `${count} run${count === 1 ? "" : "s"}`;
 
@@ -41,7 +40,10 @@ function show() {
   }
   const here = rows().filter((row) => all || chosen.has(idOf(row))).length;
   const head = $("[data-select-page]", list);
-  if (head) { head.checked = here > 0 && here === rows().length; head.indeterminate = here > 0 && here < rows().length; }
+  if (head) {
+    head.checked = here > 0 && here === rows().length;
+    head.indeterminate = here > 0 && here < rows().length;
+  }
   const count = all ? total() : chosen.size;
   bar.hidden = count === 0;
   $("[data-count]", bar).textContent = `${count} selected`;
@@ -61,17 +63,15 @@ function reason(verb, count) {
   if (verb === "clone") return count === 1 && !all ? "" : "Select one run.";
   if (verb === "compare") return count === 2 && !all ? "" : "Select two runs.";
   if (all || verb === "tag" || verb === "untag") return "";
-  if (verb === "restore") return some.some((one) => one.archived) ? "" : "None of them is archived.";
-  if (verb === "archive") return some.some((one) => one.archivable && !one.archived) ? "" : "Only ended runs and drafts can be archived.";
-  if (verb === "delete") return some.some((one) => one.archivable) ? "" : "Only ended runs and drafts can be deleted. Stop or kill them first.";
   if (some.some((one) => one.allowed.includes(verb))) return "";
+  if (buttonOf(verb).dataset.why) return buttonOf(verb).dataset.why;
   const states = [...new Set(some.map((one) => one.status))].join(" or ");
   return some.length === 1 ? `It is ${states}.` : `All of them are ${states}.`;
 }
 
 function range(from, to) {
   const shown = rows();
-  const [a, b] = [shown.indexOf(from), shown.indexOf(to)].sort((x, y) => x - y);
+  const [a, b] = [shown.indexOf(from), shown.indexOf(to)].toSorted((x, y) => x - y);
   return a < 0 ? [to] : shown.slice(a, b + 1);
 }
 
@@ -104,16 +104,16 @@ list.addEventListener("reread", show);
 
 document.addEventListener("keydown", (event) => {
   if (typing(event) && !event.target.matches(".cbx")) return;
-  if (event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]") || lettersOff()) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]") || !lettersOn()) return;
   const row = document.activeElement.closest?.("tr.go");
-  if (event.key.toLowerCase() === "x" && row) { event.preventDefault(); toggle(row, event.shiftKey); }
-  else if (event.key === "c" && chosen.size) { event.preventDefault(); act("compare"); }
-  else if (event.key === "Escape" && (chosen.size || all)) none();
+  if (event.key.toLowerCase() === "x" && row) {
+    event.preventDefault();
+    toggle(row, event.shiftKey);
+  } else if (event.key === "c" && chosen.size) {
+    event.preventDefault();
+    act("compare");
+  } else if (event.key === "Escape" && (chosen.size || all)) none();
 });
-
-function lettersOff() {
-  try { return localStorage.getItem("letters") === "off"; } catch { return false; } // storage may be forbidden
-}
 
 function none() {
   chosen.clear();
@@ -126,34 +126,65 @@ bar.addEventListener("click", (event) => {
   const button = event.target.closest("button");
   if (!button) return;
   if ("selectNone" in button.dataset) none();
-  else if ("selectAll" in button.dataset) { all = true; show(); }
-  else if (button.dataset.bulk && button.getAttribute("aria-disabled") !== "true") act(button.dataset.bulk);
+  else if ("selectAll" in button.dataset) {
+    all = true;
+    show();
+  } else if (button.dataset.bulk && button.getAttribute("aria-disabled") !== "true") act(button.dataset.bulk);
 });
 
 async function act(verb) {
   const why = reason(verb, all ? total() : chosen.size);
-  if (why) { toast(why); return; }
+  if (why) {
+    toast(why);
+    return;
+  }
   const [first, second] = [...chosen.values()];
-  if (verb === "clone") { location.assign(`/runs/new?from=${first.key}`); return; }
-  if (verb === "compare") { location.assign(`/runs/${first.key}/config?against=${second.key}`); return; }
-  const which = all ? { filter: JSON.parse($("#run-table").dataset.filter), expected_count: total() } : { ids: [...chosen.keys()] };
+  if (verb === "clone") {
+    location.assign(`/runs/new?from=${first.key}`);
+    return;
+  }
+  if (verb === "compare") {
+    location.assign(`/runs/${first.key}/config?against=${second.key}`);
+    return;
+  }
+  const which = all
+    ? { filter: JSON.parse($("#run-table").dataset.filter), expected_count: total() }
+    : { ids: [...chosen.keys()] };
+  const name = buttonOf(verb).textContent.trim();
+  const { result } = buttonOf(verb).dataset;
   const body = { action: verb, ...which };
   if (verb === "tag" || verb === "untag") {
-    const given = await ask({ title: verb === "tag" ? "Tag the selected runs" : "Remove tags", label: "Comma-separated tags", primary: LABELS[verb] });
-    body.tags = (given?.text || "").split(",").map((one) => one.trim()).filter(Boolean);
+    const given = await ask({
+      title: verb === "tag" ? "Tag the selected runs" : "Remove tags",
+      label: "Comma-separated tags",
+      primary: name,
+    });
+    body.tags = (given?.text || "")
+      .split(",")
+      .map((one) => one.trim())
+      .filter(Boolean);
     if (!body.tags.length) return;
   }
   try {
     const would = await post("/api/v1/runs/bulk", { ...body, dry_run: true });
     const refused = would.results.filter((one) => one.outcome === "refused");
-    if (!would.done) { toast(refused[0]?.error.detail || "No run in the selection allows this."); return; }
-    const rest = refused.length ? ` ${refused.length} of ${would.count} will be skipped: ${refused[0].error.detail}` : "";
-    if (RESULTS[verb] || rest) {
-      const yes = await confirmed({ title: `${LABELS[verb]} ${plural(would.done)}?`, text: `${RESULTS[verb] || ""}${rest}`.trim(), primary: `${LABELS[verb]} ${plural(would.done)}` });
+    if (!would.done) {
+      toast(refused[0]?.error.detail || "No run in the selection allows this.");
+      return;
+    }
+    const rest = refused.length
+      ? ` ${refused.length} of ${would.count} will be skipped: ${refused[0].error.detail}`
+      : "";
+    if (result || rest) {
+      const yes = await confirmed({
+        title: `${name} ${plural(would.done)}?`,
+        text: `${result}${rest}`.trim(),
+        primary: `${name} ${plural(would.done)}`,
+      });
       if (!yes) return;
     }
     const done = await post("/api/v1/runs/bulk", body);
-    toast(`${LABELS[verb]}: ${done.done} of ${done.count}`, { seconds: 4 });
+    toast(`${name}: ${done.done} of ${done.count}`, { seconds: 4 });
     none();
     refresh(true);
   } catch (error) {
@@ -173,7 +204,18 @@ function ask({ title, label, primary, share = false }) {
   dialog.returnValue = "no";
   dialog.showModal();
   input.focus();
-  return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes" && input.value.trim() ? { text: input.value.trim(), share: $("[data-share]", dialog).checked } : null), { once: true }));
+  return new Promise((resolve) =>
+    dialog.addEventListener(
+      "close",
+      () =>
+        resolve(
+          dialog.returnValue === "yes" && input.value.trim()
+            ? { text: input.value.trim(), share: $("[data-share]", dialog).checked }
+            : null,
+        ),
+      { once: true },
+    ),
+  );
 }
 
 // Saved views ---------------------------------------------------------------------------------------------------------
@@ -185,9 +227,22 @@ document.addEventListener("click", async (event) => {
       const given = await ask({ title: "Save this view", label: "Name", primary: "Save view", share: true });
       if (!given) return;
       const project = $(".runspg").dataset.project;
-      await post("/api/v1/saved-views", { name: given.text, page: "runs", query: save.dataset.saveView, shared: given.share, ...(project ? { project } : {}) });
+      await post("/api/v1/saved-views", {
+        name: given.text,
+        page: "runs",
+        query: save.dataset.saveView,
+        shared: given.share,
+        ...(project ? { project } : {}),
+      });
       refresh(true);
-    } else if (forget && await confirmed({ title: `Delete the view ${forget.dataset.name}?`, text: "The runs in it are kept.", primary: "Delete view" })) {
+    } else if (
+      forget &&
+      (await confirmed({
+        title: `Delete the view ${forget.dataset.name}?`,
+        text: "The runs in it are kept.",
+        primary: "Delete view",
+      }))
+    ) {
       await remove(`/api/v1/saved-views/${forget.dataset.forgetView}`);
       refresh(true);
     }
@@ -197,7 +252,11 @@ document.addEventListener("click", async (event) => {
 });
 
 // The filter dialog ---------------------------------------------------------------------------------------------------
-const HELP = { time: "2026-01-31, or 14d for the last fourteen days.", config: "A field such as batch.tasks_per_step.", metric: "A series such as reward/team or reward/agent@solver." };
+const HELP = {
+  time: "2026-01-31, or 14d for the last fourteen days.",
+  config: "A field such as batch.tasks_per_step.",
+  metric: "A series such as reward/team or reward/agent@solver.",
+};
 const kinds = $("[data-add]");
 function suit() {
   const option = kinds.selectedOptions[0];

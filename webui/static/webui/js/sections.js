@@ -9,12 +9,27 @@ let finding = false;
 
 function remember() {
   if (finding) return;
-  try { sessionStorage.setItem(key, JSON.stringify(boxes().filter((box) => box.open).map((box) => box.dataset.section))); } catch { /* storage may be forbidden: sections then open as they come */ }
+  try {
+    sessionStorage.setItem(
+      key,
+      JSON.stringify(
+        boxes()
+          .filter((box) => box.open)
+          .map((box) => box.dataset.section),
+      ),
+    );
+  } catch {
+    /* storage may be forbidden: sections then open as they come */
+  }
 }
 
 function restore() {
   let open = null;
-  try { open = JSON.parse(sessionStorage.getItem(key)); } catch { /* nothing is known of an earlier visit then */ }
+  try {
+    open = JSON.parse(sessionStorage.getItem(key));
+  } catch {
+    /* nothing is known of an earlier visit then */
+  }
   if (Array.isArray(open)) for (const box of boxes()) box.open = open.includes(box.dataset.section);
 }
 
@@ -44,8 +59,15 @@ export function summarise(box, { changed, differs }) {
 /** What people wrote beside the specification, as the head of its section says it. */
 export function summariseMarks() {
   const box = $("#g-run");
-  const written = $$("[data-mark]", box).filter((input) => (input.localName === "select" ? !input.options[input.selectedIndex]?.defaultSelected && input.selectedIndex > 0 : input.value !== input.defaultValue));
-  summarise(box, { changed: 0, differs: written.map((input) => `${setting(input).dataset.label} ${input.value.replace(/\s+/g, " ").slice(0, 40)}`) });
+  const written = $$("[data-mark]", box).filter((input) =>
+    input.localName === "select"
+      ? !input.options[input.selectedIndex]?.defaultSelected && input.selectedIndex > 0
+      : input.value !== input.defaultValue,
+  );
+  summarise(box, {
+    changed: 0,
+    differs: written.map((input) => `${setting(input).dataset.label} ${input.value.replace(/\s+/g, " ").slice(0, 40)}`),
+  });
 }
 
 function stopFinding() {
@@ -57,7 +79,10 @@ function stopFinding() {
 function found(words) {
   const all = $$("#spec-form .fit[data-label]");
   const having = (textOf) => all.filter((one) => words.every((word) => textOf(one).toLowerCase().includes(word)));
-  const names = having((one) => { const pointer = $("[data-pointer]", one)?.dataset.pointer || ""; return `${one.dataset.label} ${pointer} ${pointer.replaceAll(/[/_]/g, " ")}`; });
+  const names = having((one) => {
+    const pointer = $("[data-pointer]", one)?.dataset.pointer || "";
+    return `${one.dataset.label} ${pointer} ${pointer.replaceAll(/[/_]/g, " ")}`;
+  });
   return new Set(names.length ? names : having((one) => `${one.dataset.label} ${$(".fh", one)?.textContent || ""}`));
 }
 
@@ -78,7 +103,8 @@ export function find(written, why) {
       if (one.hidden) missed.push([one.dataset.label, why($("[data-pointer]", one).dataset.pointer)]);
       else own += 1;
     }
-    for (const part of $$("[data-part], .agrow", box)) part.toggleAttribute("data-missed", finding && !$(".fit[data-label]:not([data-missed], [hidden])", part));
+    for (const part of $$("[data-part], .agrow", box))
+      part.toggleAttribute("data-missed", finding && !$(".fit[data-label]:not([data-missed], [hidden])", part));
     box.toggleAttribute("data-missed", finding && own === 0);
     if (finding) box.open = own > 0;
     count += own;
@@ -86,7 +112,9 @@ export function find(written, why) {
   if (!finding) restore();
   $("#spec-form").classList.toggle("finding", finding);
   const lines = [...new Map(missed.map((one) => [one.join(), one])).values()].slice(0, 6);
-  $("#find-unread").replaceChildren(...lines.map(([name, when]) => el("li", {}, el("b", { text: name }), ` applies when ${when}.`)));
+  $("#find-unread").replaceChildren(
+    ...lines.map(([name, when]) => el("li", {}, el("b", { text: name }), ` applies when ${when}.`)),
+  );
   $("#find-unread").hidden = !lines.length;
   $("#find-none").hidden = !finding || count + lines.length > 0;
   if (finding) announce(`${count} setting${count === 1 ? "" : "s"} found`);
@@ -98,14 +126,23 @@ export function begin(name, why) {
   key = `new-run-open:${name}`;
   restore();
   label();
-  for (const box of boxes()) box.addEventListener("toggle", () => { remember(); label(); });
+  for (const box of boxes())
+    box.addEventListener("toggle", () => {
+      remember();
+      label();
+    });
   $("#fold-all").addEventListener("click", () => {
     const open = boxes().some((box) => !box.open);
     for (const box of boxes()) box.open = open;
   });
   const search = $("#find-setting");
   search.addEventListener("input", () => find(search.value, why));
-  search.addEventListener("keydown", (event) => { if (event.key === "Escape" && search.value) { event.preventDefault(); stopFinding(); } });
+  search.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && search.value) {
+      event.preventDefault();
+      stopFinding();
+    }
+  });
   for (const link of $$(".fn nav a")) {
     link.addEventListener("click", () => {
       stopFinding();

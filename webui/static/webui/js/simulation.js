@@ -48,7 +48,15 @@ document.addEventListener("click", async (event) => {
     return;
   }
   const bin = event.target.closest("[data-delete]");
-  if (!bin || !(await confirmed({ title: `Delete ${bin.dataset.name}?`, text: "Its figures are deleted with it. It can be simulated again.", primary: "Delete simulation" }))) return;
+  if (
+    !bin ||
+    !(await confirmed({
+      title: `Delete ${bin.dataset.name}?`,
+      text: "Its figures are deleted with it. It can be simulated again.",
+      primary: "Delete simulation",
+    }))
+  )
+    return;
   try {
     await remove(bin.dataset.delete);
     location.assign("/simulations");

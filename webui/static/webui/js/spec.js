@@ -1,6 +1,10 @@
 // Documents and JSON pointers: what differs from the template, and how it is sent.
 
-const parts = (pointer) => pointer.split("/").slice(1).map((part) => part.replaceAll("~1", "/").replaceAll("~0", "~"));
+const parts = (pointer) =>
+  pointer
+    .split("/")
+    .slice(1)
+    .map((part) => part.replaceAll("~1", "/").replaceAll("~0", "~"));
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 export const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 
@@ -32,8 +36,10 @@ export function remove(document, pointer) {
  */
 export function differences(base, now, unions = {}, pointer = "") {
   if (!isObject(base) || !isObject(now)) return same(base, now) ? [] : [[pointer, base, now]];
-  const below = (key, before) => differences(before, now[key], unions, `${pointer}/${key.replaceAll("~", "~0").replaceAll("/", "~1")}`);
-  if (base.type === now.type) return [...new Set([...Object.keys(base), ...Object.keys(now)])].flatMap((key) => below(key, base[key]));
+  const below = (key, before) =>
+    differences(before, now[key], unions, `${pointer}/${key.replaceAll("~", "~0").replaceAll("/", "~1")}`);
+  if (base.type === now.type)
+    return [...new Set([...Object.keys(base), ...Object.keys(now)])].flatMap((key) => below(key, base[key]));
   const plain = unions[pointer]?.[now.type] || {}; // another type: what only the one before has says nothing
   return Object.keys(now).flatMap((key) => below(key, key in base ? base[key] : plain[key]));
 }
@@ -42,7 +48,8 @@ export function differences(base, now, unions = {}, pointer = "") {
 export function overridesOf(base, now) {
   const found = {};
   for (const key of new Set([...Object.keys(base), ...Object.keys(now)])) {
-    const before = base[key], value = now[key];
+    const before = base[key],
+      value = now[key];
     if (same(before, value)) continue;
     if (value === undefined) return null;
     const joins = isObject(before) && isObject(value) && (value.type === undefined || value.type === before.type);
@@ -73,7 +80,9 @@ function valueOf(written) {
   try {
     const value = JSON.parse(written);
     return value === null || typeof value === "object" ? written : value;
-  } catch { return written; }
+  } catch {
+    return written;
+  }
 }
 
 /** Read `name: value, name: value`; null when it is not that. Numbers, true and false are values, the rest is text. */
@@ -93,8 +102,12 @@ export function pairs(written) {
 
 /** Write what `pairs` reads; text that would be read as something else stands in quotes. */
 export function pairsText(values) {
-  const plain = (value) => typeof value !== "string" || (value.trim() === value && value !== "" && !/[,"]/.test(value) && valueOf(value) === value);
-  return Object.entries(values || {}).map(([name, value]) => `${name}: ${plain(value) ? value : JSON.stringify(value)}`).join(", ");
+  const plain = (value) =>
+    typeof value !== "string" ||
+    (value.trim() === value && value !== "" && !/[,"]/.test(value) && valueOf(value) === value);
+  return Object.entries(values || {})
+    .map(([name, value]) => `${name}: ${plain(value) ? value : JSON.stringify(value)}`)
+    .join(", ");
 }
 
 export function text(value) {

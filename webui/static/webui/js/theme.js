@@ -1,11 +1,15 @@
 // Sets the theme before the first paint. A classic script in the head, so that no page flashes in the other theme.
 (function () {
-  var root = document.documentElement;
-  var dark = window.matchMedia("(prefers-color-scheme: dark)");
-  var apply = function () {
-    var kept = null;
-    try { kept = sessionStorage.getItem("theme"); } catch (error) { kept = null; } // storage may be forbidden
-    var wish = kept || root.dataset.theme;
+  const root = document.documentElement;
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const apply = function () {
+    let kept = null;
+    try {
+      kept = sessionStorage.getItem("theme");
+    } catch {
+      kept = null; // storage may be forbidden
+    }
+    const wish = kept || root.dataset.theme;
     root.setAttribute("data-bs-theme", wish === "dark" || (wish !== "light" && dark.matches) ? "dark" : "light");
   };
   apply();

@@ -7,14 +7,23 @@ const region = $("#timeline");
 function show(gap) {
   close();
   const card = gap.closest("figure");
-  const box = el("div", { class: "gp", role: "dialog", "aria-label": "Idle time", tabindex: "-1" },
-    el("div", { class: "hs" }, el("b", { text: `Idle ${gap.dataset.seconds}` }), el("span", { class: "muted s12 tn push", text: gap.dataset.when })),
-    el("p", { class: "soft s12 mt4", text: gap.dataset.gap }), el("p", { class: "muted s12", text: gap.dataset.device }));
+  const box = el(
+    "div",
+    { class: "gp", role: "dialog", "aria-label": "Idle time", tabindex: "-1" },
+    el(
+      "div",
+      { class: "hs" },
+      el("b", { text: `Idle ${gap.dataset.seconds}` }),
+      el("span", { class: "muted s12 tn push", text: gap.dataset.when }),
+    ),
+    el("p", { class: "soft s12 mt4", text: gap.dataset.gap }),
+    el("p", { class: "muted s12", text: gap.dataset.device }),
+  );
   card.append(box);
   const at = gap.getBoundingClientRect();
-  const frame = card.getBoundingClientRect();
-  box.style.left = `${Math.max(8, Math.min(frame.width - 276, at.left - frame.left))}px`;
-  box.style.top = `${at.bottom - frame.top + 8}px`;
+  const around = card.getBoundingClientRect();
+  box.style.left = `${Math.max(8, Math.min(around.width - 276, at.left - around.left))}px`;
+  box.style.top = `${at.bottom - around.top + 8}px`;
   box.focus();
 }
 
@@ -29,14 +38,23 @@ region.addEventListener("click", (event) => {
 });
 region.addEventListener("keydown", (event) => {
   const gap = event.target.closest("[data-gap]");
-  if (gap && (event.key === "Enter" || event.key === " ")) { event.preventDefault(); show(gap); }
+  if (gap && (event.key === "Enter" || event.key === " ")) {
+    event.preventDefault();
+    show(gap);
+  }
   if (event.key === "Escape") close();
 });
 
 function open(since, until) {
   const query = new URLSearchParams(location.search);
-  query.set("window", Math.max(1, until - since).toFixed(3).replace(/\.?0+$/, ""));
-  if (until < Date.now() / 1000 - 1) query.set("until", until.toFixed(3)); else query.delete("until");
+  query.set(
+    "window",
+    Math.max(1, until - since)
+      .toFixed(3)
+      .replace(/\.?0+$/, ""),
+  );
+  if (until < Date.now() / 1000 - 1) query.set("until", until.toFixed(3));
+  else query.delete("until");
   location.search = query.toString();
 }
 
@@ -45,7 +63,13 @@ function frame() {
   return box && { box, since: Number(box.dataset.since), until: Number(box.dataset.until) };
 }
 
-const MOVES = { ArrowLeft: [-0.25, -0.25], ArrowRight: [0.25, 0.25], "+": [0.25, -0.25], "=": [0.25, -0.25], "-": [-0.5, 0.5] };
+const MOVES = {
+  ArrowLeft: [-0.25, -0.25],
+  ArrowRight: [0.25, 0.25],
+  "+": [0.25, -0.25],
+  "=": [0.25, -0.25],
+  "-": [-0.5, 0.5],
+};
 region.addEventListener("keydown", (event) => {
   const at = frame();
   const move = MOVES[event.key];

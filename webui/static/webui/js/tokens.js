@@ -8,7 +8,8 @@ const LOGPROB_AT = 2.6; // negative log-probability (nats) with the strongest ti
 const ADVANTAGE_AT = 2;
 const MOST = 4000; // tokens of a turn that are drawn one by one
 
-const minus = (value, digits = 2) => (value === null || value === undefined ? "–" : value.toFixed(digits).replace("-", "−"));
+const minus = (value, digits = 2) =>
+  value === null || value === undefined ? "–" : value.toFixed(digits).replace("-", "−");
 const signed = (value) => (value > 0 ? `+${minus(value)}` : minus(value));
 
 function share(turn, place, kind) {
@@ -28,7 +29,9 @@ function svg(name, attributes, ...children) {
 /** Draw all turns of a trajectory. */
 export function draw(root, turns, kind) {
   for (const turn of turns) {
-    const article = $$("article.msg", root).find((one) => one.dataset.role === turn.role && Number(one.dataset.turn) === turn.turn);
+    const article = $$("article.msg", root).find(
+      (one) => one.dataset.role === turn.role && Number(one.dataset.turn) === turn.turn,
+    );
     const box = article && $("[data-tok]", article);
     if (box) fill(box, turn, kind);
   }
@@ -36,30 +39,85 @@ export function draw(root, turns, kind) {
 
 function fill(box, turn, kind) {
   const count = Math.min(MOST, turn.ids.length);
-  const tokens = el("div", { class: `tok${turn.in_loss ? "" : " cut"}`, tabindex: count ? "0" : null, role: "group", "aria-label": `Tokens of ${turn.role}; left and right move` });
-  for (let place = 0; place < count; place += 1) tokens.append(el("span", { class: `k lp${level(share(turn, place, kind))}`, data: { i: place }, text: turn.texts[place] }));
+  const tokens = el("div", {
+    class: `tok${turn.in_loss ? "" : " cut"}`,
+    tabindex: count ? "0" : null,
+    role: "group",
+    "aria-label": `Tokens of ${turn.role}; left and right move`,
+  });
+  for (let place = 0; place < count; place += 1)
+    tokens.append(
+      el("span", { class: `k lp${level(share(turn, place, kind))}`, data: { i: place }, text: turn.texts[place] }),
+    );
   if (!count) tokens.append(el("span", { class: "muted", text: "No token was generated." }));
-  if (turn.ids.length > count) tokens.append(el("span", { class: "muted", text: ` and ${turn.ids.length - count} more tokens, see Raw` }));
+  if (turn.ids.length > count)
+    tokens.append(el("span", { class: "muted", text: ` and ${turn.ids.length - count} more tokens, see Raw` }));
   box.turn = turn;
-  box.replaceChildren(legend(turn, kind), tokens, ...(kind === "logprob" && count > 3 ? [strip(turn, count)] : []), el("div", { class: "hs wrap s12 tokfacts tn", data: { facts: "" }, "aria-live": "polite" }, el("span", { class: "muted", text: turn.in_loss ? "Point at a token for its figures." : "Not in the loss: these tokens gave no gradient." })));
+  box.replaceChildren(
+    legend(turn, kind),
+    tokens,
+    ...(kind === "logprob" && count > 3 ? [strip(turn, count)] : []),
+    el(
+      "div",
+      { class: "hs wrap s12 tokfacts tn", data: { facts: "" }, "aria-live": "polite" },
+      el("span", {
+        class: "muted",
+        text: turn.in_loss ? "Point at a token for its figures." : "Not in the loss: these tokens gave no gradient.",
+      }),
+    ),
+  );
 }
 
 function legend(turn, kind) {
   const scale = svg("svg", { class: "lpscale", "aria-hidden": "true" });
-  for (let i = 1; i <= LEVELS; i += 1) scale.append(svg("rect", { x: `${(100 * (i - 1)) / LEVELS}%`, width: `${100 / LEVELS}%`, height: "8", opacity: (0.62 * i) / LEVELS }));
+  for (let i = 1; i <= LEVELS; i += 1)
+    scale.append(
+      svg("rect", {
+        x: `${(100 * (i - 1)) / LEVELS}%`,
+        width: `${100 / LEVELS}%`,
+        height: "8",
+        opacity: (0.62 * i) / LEVELS,
+      }),
+    );
   const words = kind === "logprob" ? ["log-prob 0", "−2.6"] : ["|advantage| 0", String(ADVANTAGE_AT)];
-  const own = kind === "advantage" ? `every token of the turn has ${turn.advantage === null ? "none" : signed(turn.advantage)}` : "";
-  return el("div", { class: "hs s11 muted g6 lpkey wrap" }, el("span", { text: words[0] }), scale, el("span", { text: words[1] }), own ? el("span", { class: "push", text: own }) : null);
+  const own =
+    kind === "advantage"
+      ? `every token of the turn has ${turn.advantage === null ? "none" : signed(turn.advantage)}`
+      : "";
+  return el(
+    "div",
+    { class: "hs s11 muted g6 lpkey wrap" },
+    el("span", { text: words[0] }),
+    scale,
+    el("span", { text: words[1] }),
+    own ? el("span", { class: "push", text: own }) : null,
+  );
 }
 
 function strip(turn, count) {
   const width = 100 / Math.max(24, count);
-  const bars = svg("svg", { class: "lpstrip", "aria-hidden": "true" }, svg("line", { x1: "0", x2: "100%", y1: "1.5", y2: "1.5" }));
+  const bars = svg(
+    "svg",
+    { class: "lpstrip", "aria-hidden": "true" },
+    svg("line", { x1: "0", x2: "100%", y1: "1.5", y2: "1.5" }),
+  );
   for (let place = 0; place < count; place += 1) {
     const height = Math.max(1, 40 * Math.min(1, Math.max(0, -turn.logprobs[place]) / LOGPROB_AT));
-    bars.append(svg("rect", { "data-i": place, x: `${place * width}%`, width: `${width * 0.76}%`, y: "2", height, rx: "1.5" }));
+    bars.append(
+      svg("rect", { "data-i": place, x: `${place * width}%`, width: `${width * 0.76}%`, y: "2", height, rx: "1.5" }),
+    );
   }
-  return el("div", {}, bars, el("div", { class: "hs s11 muted tn" }, el("span", { text: "token 0" }), el("span", { class: "push", text: String(count - 1) })));
+  return el(
+    "div",
+    {},
+    bars,
+    el(
+      "div",
+      { class: "hs s11 muted tn" },
+      el("span", { text: "token 0" }),
+      el("span", { class: "push", text: String(count - 1) }),
+    ),
+  );
 }
 
 /** Say a token's figures under its response and mark its bar. */
@@ -71,10 +129,15 @@ export function showFacts(token) {
   $(`.lpstrip rect[data-i="${token.dataset.i}"]`, box)?.classList.add("cur");
   const { turn } = box;
   const place = Number(token.dataset.i);
-  const fact = (name, value) => el("span", {}, el("span", { class: "muted", text: `${name} ` }), el("b", { text: value }));
+  const fact = (name, value) =>
+    el("span", {}, el("span", { class: "muted", text: `${name} ` }), el("b", { text: value }));
   $("[data-facts]", box).replaceChildren(
-    el("span", { class: "mono w6 anywhere", text: JSON.stringify(turn.texts[place]) }), fact("log-prob", minus(turn.logprobs[place])), turn.played ? "" : fact("advantage", turn.advantage === null ? "–" : signed(turn.advantage)),
-    fact("version", `v${turn.versions[place]}`), fact("id", String(turn.ids[place])), turn.played ? "" : fact("in loss", turn.in_loss ? "yes" : "no"),
+    el("span", { class: "mono w6 anywhere", text: JSON.stringify(turn.texts[place]) }),
+    fact("log-prob", minus(turn.logprobs[place])),
+    turn.played ? "" : fact("advantage", turn.advantage === null ? "–" : signed(turn.advantage)),
+    fact("version", `v${turn.versions[place]}`),
+    fact("id", String(turn.ids[place])),
+    turn.played ? "" : fact("in loss", turn.in_loss ? "yes" : "no"),
   );
 }
 

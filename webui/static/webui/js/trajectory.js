@@ -1,6 +1,6 @@
 // The trajectory viewer: the list beside it, labels, keys. All text came escaped from the server or goes in as text.
 import { get, part, put, remove } from "./api.js";
-import { $, $$, toast, typing } from "./dom.js";
+import { $, $$, lettersOn, toast, typing } from "./dom.js";
 import { draw, moveToken, showFacts } from "./tokens.js";
 
 const host = $("#viewer");
@@ -14,11 +14,16 @@ const arrays = new Map();
 const shown = () => $("[data-trajectory]", host);
 
 async function applyColours() {
-  for (const button of $$("[data-tokens]", host)) button.setAttribute("aria-pressed", String(button.dataset.tokens === colours));
-  for (const button of $$("[data-text]", host)) button.setAttribute("aria-pressed", String(button.dataset.text === text));
+  for (const button of $$("[data-tokens]", host))
+    button.setAttribute("aria-pressed", String(button.dataset.tokens === colours));
+  for (const button of $$("[data-text]", host))
+    button.setAttribute("aria-pressed", String(button.dataset.text === text));
   for (const node of $$("[data-as]", host)) node.hidden = node.dataset.as !== text;
   const plain = colours === "plain";
-  for (const box of $$("[data-tok]", host)) { box.hidden = plain; box.parentElement.querySelector(".said").hidden = !plain; }
+  for (const box of $$("[data-tok]", host)) {
+    box.hidden = plain;
+    box.parentElement.querySelector(".said").hidden = !plain;
+  }
   const at = shown();
   if (plain || !at || at.dataset.view !== "transcript") return;
   let found = arrays.get(at.dataset.trajectory);
@@ -53,16 +58,29 @@ function settle() {
 }
 
 host.addEventListener("click", (event) => {
-  const button = event.target.closest("[data-tokens], [data-text], [data-expand], [data-copy-call], [data-label-open], [data-view-open], [data-compare-open]");
-  if (!button) { const token = event.target.closest(".k"); if (token) showFacts(token); return; }
+  const button = event.target.closest(
+    "[data-tokens], [data-text], [data-expand], [data-copy-call], [data-label-open], [data-view-open], [data-compare-open]",
+  );
+  if (!button) {
+    const token = event.target.closest(".k");
+    if (token) showFacts(token);
+    return;
+  }
   const data = button.dataset;
-  if (data.tokens) { colours = data.tokens; applyColours(); }
-  else if (data.text) { text = data.text; colours = "plain"; applyColours(); }
-  else if ("expand" in data) expand();
+  if (data.tokens) {
+    colours = data.tokens;
+    applyColours();
+  } else if (data.text) {
+    text = data.text;
+    colours = "plain";
+    applyColours();
+  } else if ("expand" in data) expand();
   else if ("copyCall" in data) copyCall();
   else if ("labelOpen" in data) openLabel();
-  else if ("compareOpen" in data && chosen.size > 1) { event.preventDefault(); compare(); }
-  else if (data.viewOpen && !event.ctrlKey && !event.metaKey) {
+  else if ("compareOpen" in data && chosen.size > 1) {
+    event.preventDefault();
+    compare();
+  } else if (data.viewOpen && !event.ctrlKey && !event.metaKey) {
     event.preventDefault();
     const at = shown();
     const query = new URLSearchParams(at.dataset.query);
@@ -70,8 +88,13 @@ host.addEventListener("click", (event) => {
     open(`${at.dataset.partBase.replace("ID", at.dataset.trajectory)}?${query}`, button.href);
   }
 });
-host.addEventListener("mouseover", (event) => { const token = event.target.closest(".k"); if (token) showFacts(token); });
-host.addEventListener("focusin", (event) => { if (event.target.matches(".tok")) showFacts($(".k.cur", event.target) || $(".k", event.target)); });
+host.addEventListener("mouseover", (event) => {
+  const token = event.target.closest(".k");
+  if (token) showFacts(token);
+});
+host.addEventListener("focusin", (event) => {
+  if (event.target.matches(".tok")) showFacts($(".k.cur", event.target) || $(".k", event.target));
+});
 
 function expand() {
   const boxes = $$("details.prompt", host);
@@ -86,7 +109,9 @@ async function copyCall() {
   try {
     await navigator.clipboard.writeText(call);
     toast("Copied the API call", { tone: "ok" });
-  } catch { toast(call); } // no clipboard without a secure origin: show it to be copied by hand
+  } catch {
+    toast(call);
+  } // no clipboard without a secure origin: show it to be copied by hand
 }
 
 async function open(partUrl, pageUrl, item) {
@@ -113,7 +138,11 @@ const openItem = (item) => open(item.dataset.part, item.href, item);
 
 document.addEventListener("click", async (event) => {
   const item = event.target.closest("a.it");
-  if (item && window.innerWidth >= 768 && !event.ctrlKey && !event.metaKey) { event.preventDefault(); openItem(item); return; }
+  if (item && window.innerWidth >= 768 && !event.ctrlKey && !event.metaKey) {
+    event.preventDefault();
+    openItem(item);
+    return;
+  }
   const more = event.target.closest("[data-more]");
   if (!more) return;
   event.preventDefault();
@@ -126,16 +155,41 @@ document.addEventListener("click", async (event) => {
   }
 });
 
-$("#trj-filter")?.addEventListener("submit", (event) => { for (const field of event.target.elements) if (field.name && !field.value) field.disabled = true; });
+$("#trj-filter")?.addEventListener("submit", (event) => {
+  for (const field of event.target.elements) if (field.name && !field.value) field.disabled = true;
+});
 
 const KEYS = {
-  j: () => step(1), k: () => step(-1), "{": () => member(-1), "}": () => member(1), "[": () => otherStep(-1), "]": () => otherStep(1),
-  t: () => { colours = { plain: "logprob", logprob: "advantage", advantage: "plain" }[colours]; applyColours(); },
-  e: expand, x: select, c: compare,
+  j: () => step(1),
+  k: () => step(-1),
+  "{": () => member(-1),
+  "}": () => member(1),
+  "[": () => otherStep(-1),
+  "]": () => otherStep(1),
+  t: () => {
+    colours = { plain: "logprob", logprob: "advantage", advantage: "plain" }[colours];
+    applyColours();
+  },
+  e: expand,
+  x: select,
+  c: compare,
 };
 document.addEventListener("keydown", (event) => {
-  if (event.target.matches?.(".tok") && (event.key === "ArrowRight" || event.key === "ArrowLeft")) { event.preventDefault(); moveToken(event.target, event.key === "ArrowRight" ? 1 : -1); return; }
-  if (typing(event) || event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]") || !KEYS[event.key]) return;
+  if (event.target.matches?.(".tok") && (event.key === "ArrowRight" || event.key === "ArrowLeft")) {
+    event.preventDefault();
+    moveToken(event.target, event.key === "ArrowRight" ? 1 : -1);
+    return;
+  }
+  if (
+    typing(event) ||
+    event.ctrlKey ||
+    event.metaKey ||
+    event.altKey ||
+    $("dialog[open]") ||
+    !lettersOn() ||
+    !KEYS[event.key]
+  )
+    return;
   event.preventDefault();
   KEYS[event.key]();
 });
@@ -162,9 +216,9 @@ function otherStep(by) {
   const at = shown();
   if (!at) return;
   const query = new URLSearchParams(at.dataset.query);
-  const step = Number(at.dataset.step) + by;
-  if (step < 1) return;
-  query.set("step", step);
+  const wanted = Number(at.dataset.step) + by;
+  if (wanted < 1) return;
+  query.set("step", wanted);
   query.delete("draw");
   if (at.dataset.origin === "eval") query.set("origin", "eval");
   location.assign(`${page.dataset.list}?${query}`);
@@ -175,26 +229,40 @@ function select() {
   if (!item) return;
   const group = item.dataset.id.split("-")[0];
   const other = [...chosen].some((id) => id.split("-")[0] !== group);
-  if (other) { toast("Only episodes of one group can be compared; the selection was reset."); chosen.clear(); for (const old of $$("a.it.chosen")) old.classList.remove("chosen"); }
-  if (chosen.has(item.dataset.id)) chosen.delete(item.dataset.id); else chosen.add(item.dataset.id);
+  if (other) {
+    toast("Only episodes of one group can be compared; the selection was reset.");
+    chosen.clear();
+    for (const old of $$("a.it.chosen")) old.classList.remove("chosen");
+  }
+  if (chosen.has(item.dataset.id)) chosen.delete(item.dataset.id);
+  else chosen.add(item.dataset.id);
   item.classList.toggle("chosen", chosen.has(item.dataset.id));
 }
 
 function compare() {
-  if (chosen.size > 1) { location.assign(`${page.dataset.compare}?ids=${[...chosen].slice(0, 8).join(",")}`); return; }
+  if (chosen.size > 1) {
+    location.assign(`${page.dataset.compare}?ids=${[...chosen].slice(0, 8).join(",")}`);
+    return;
+  }
   const link = $("[data-compare-open]", host);
   if (link) location.assign(link.href);
 }
 
 const dialog = $("#label-dialog");
-function openLabel() { if (dialog) { dialog.returnValue = ""; dialog.showModal(); } }
+function openLabel() {
+  if (dialog) {
+    dialog.returnValue = "";
+    dialog.showModal();
+  }
+}
 dialog?.addEventListener("close", async () => {
   const how = dialog.returnValue;
   const at = shown();
   if (!at || (how !== "put" && how !== "remove")) return;
   const form = $("form", dialog);
   try {
-    if (how === "put") await put(`${at.dataset.api}/labels`, { label: form.elements.label.value, comment: form.elements.comment.value });
+    if (how === "put")
+      await put(`${at.dataset.api}/labels`, { label: form.elements.label.value, comment: form.elements.comment.value });
     else await remove(`${at.dataset.api}/labels`);
   } catch (error) {
     toast(error.message, { tone: "bad", detail: error.requestId });

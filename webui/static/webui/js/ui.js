@@ -10,7 +10,9 @@ export function confirmed({ title, text, primary }) {
   $("[data-yes]", dialog).textContent = primary;
   dialog.returnValue = "no";
   dialog.showModal();
-  return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }));
+  return new Promise((resolve) =>
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }),
+  );
 }
 
 export function switchTheme() {
@@ -19,7 +21,11 @@ export function switchTheme() {
 
 /** Show a theme now and keep it with the person. */
 export function setTheme(theme) {
-  try { sessionStorage.removeItem("theme"); } catch { /* storage may be forbidden; the person's setting is enough */ }
+  try {
+    sessionStorage.removeItem("theme");
+  } catch {
+    /* storage may be forbidden; the person's setting is enough */
+  }
   document.documentElement.dataset.theme = theme;
   window.flexmarlTheme();
   themeIcon();
@@ -29,5 +35,8 @@ export function setTheme(theme) {
 
 export function themeIcon() {
   const dark = document.documentElement.dataset.bsTheme === "dark";
-  $("[data-theme-toggle] use")?.setAttribute("href", `${document.documentElement.dataset.sprite}#${dark ? "sun" : "moon"}`);
+  $("[data-theme-toggle] use")?.setAttribute(
+    "href",
+    `${document.documentElement.dataset.sprite}#${dark ? "sun" : "moon"}`,
+  );
 }

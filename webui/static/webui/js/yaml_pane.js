@@ -43,19 +43,31 @@ export async function show() {
 function numberLines(wrong = new Set()) {
   const changed = new Set(differences(state.base, state.document).map(([pointer]) => lineOf(pointer)));
   const count = area.value.split("\n").length;
-  $("#yaml-lines").replaceChildren(...Array.from({ length: count }, (_, i) => el("div", { class: `ln${changed.has(i) ? " chg" : ""}${wrong.has(i) ? " err" : ""}` })));
+  $("#yaml-lines").replaceChildren(
+    ...Array.from({ length: count }, (_, i) =>
+      el("div", { class: `ln${changed.has(i) ? " chg" : ""}${wrong.has(i) ? " err" : ""}` }),
+    ),
+  );
 }
 
 function lineOf(pointer) {
-  for (let here = pointer; here; here = here.slice(0, here.lastIndexOf("/"))) if (here in state.lines) return state.lines[here];
+  for (let here = pointer; here; here = here.slice(0, here.lastIndexOf("/")))
+    if (here in state.lines) return state.lines[here];
   return 0;
 }
 
 export function showErrors(errors) {
   const list = $("#yaml-errors");
   list.hidden = !errors.length;
-  list.replaceChildren(...errors.map((error) => el("li", { text: `${error.pointer && error.pointer !== "" ? `Line ${lineOf(error.pointer) + 1}, ${error.pointer.slice(1).replaceAll("/", ".")}: ` : ""}${[error.detail, error.hint].filter(Boolean).join(" ")}` })));
-  if (state.pane === "yaml") numberLines(new Set(errors.filter((error) => error.pointer).map((error) => lineOf(error.pointer))));
+  list.replaceChildren(
+    ...errors.map((error) =>
+      el("li", {
+        text: `${error.pointer && error.pointer !== "" ? `Line ${lineOf(error.pointer) + 1}, ${error.pointer.slice(1).replaceAll("/", ".")}: ` : ""}${[error.detail, error.hint].filter(Boolean).join(" ")}`,
+      }),
+    ),
+  );
+  if (state.pane === "yaml")
+    numberLines(new Set(errors.filter((error) => error.pointer).map((error) => lineOf(error.pointer))));
 }
 
 /** Say which sections a text leaves out. */
@@ -77,7 +89,10 @@ export async function read() {
     if (found.spec) {
       const whole = state.base;
       const missing = Object.keys(whole).filter((name) => !(name in found.spec) && name !== "name");
-      Object.assign(state, { document: missing.length ? completed(copy(whole), found.spec) : found.spec, lines: found.lines });
+      Object.assign(state, {
+        document: missing.length ? completed(copy(whole), found.spec) : found.spec,
+        lines: found.lines,
+      });
       state.bad.clear();
       sparse(missing);
     }

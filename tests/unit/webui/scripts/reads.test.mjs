@@ -1,0 +1,32 @@
+// Which settings the chosen options read, and what becomes of those that are read no longer.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { follow, inWords, unread } from "../../../../webui/static/webui/js/reads.js";
+
+const clipped = [{ pointer: "/loss/type", values: ["ppo"], not: false }];
+const data = {
+  like: {},
+  plain: { "/loss/type": "ppo", "/clip": 0.2 },
+  reads: { "/clip": { ways: [clipped], own: false, absent: false } },
+};
+
+test("a setting is unread when no way to read it holds", () => {
+  assert.deepEqual(unread({ loss: { type: "reinforce" } }, data), new Set(["/clip"]));
+  assert.deepEqual(unread({}, data), new Set());
+});
+
+test("what is unread goes back to its default and returns as it was written", () => {
+  const document = { loss: { type: "reinforce" }, clip: 0.7 };
+  const kept = new Map();
+  const now = follow(document, data, new Set(), kept);
+  assert.deepEqual([document.clip, now], [0.2, new Set(["/clip"])]);
+  document.loss.type = "ppo";
+  assert.deepEqual(follow(document, data, now, kept), new Set());
+  assert.equal(document.clip, 0.7);
+});
+
+test("the choice that reads a setting is told in words", () => {
+  const nameOf = (pointer) => ({ "/loss/type": "Loss", "/eval": "Evaluation" })[pointer];
+  const ways = [clipped, [{ pointer: "/eval", values: [true], not: true }]];
+  assert.equal(inWords({ ways }, nameOf), "Loss is ppo, or Evaluation is off");
+});
