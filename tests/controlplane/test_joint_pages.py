@@ -90,7 +90,11 @@ def test_transitions_are_filtered_and_walked_by_address(browser, run, monkeypatc
     assert "<code>driver</code>" in text
     assert "<code>t1.1.1</code>" in text
     text = read(browser, run, "parts/transitions?moved=step&policy=solver")
-    assert (">Step</td>" in text, "Gradient accumulated</td>" in text, "Version\"> v1</td>" in text) == (True, False, True)
+    assert (">Step</td>" in text, "Gradient accumulated</td>" in text, 'Version"> v1</td>' in text) == (
+        True,
+        False,
+        True,
+    )
     assert "Gradient accumulated</td>" in read(browser, run, "logs?view=transitions&step=1")
     assert "No transition matches" in read(browser, run, "logs?view=transitions&step=77")
     assert "This page cannot be read" in read(browser, run, "logs?view=transitions&cursor=abc")
