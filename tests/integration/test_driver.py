@@ -347,7 +347,7 @@ def test_a_run_whose_state_is_unreadable_ends_in_words(bench: Bench, monkeypatch
     bench.driver()
     run = bench.finish()
     assert run.reason == "orchestrator_error"
-    assert "cannot go on" in run.reason_text
+    assert "cannot continue" in run.reason_text
 
 
 def test_the_driver_comes_back_after_the_database_dropped_it(bench: Bench) -> None:

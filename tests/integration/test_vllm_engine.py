@@ -259,7 +259,7 @@ async def test_an_adapter_that_does_not_belong_is_refused_and_the_others_go_on(e
     for digest, words in {
         put_adapter(engine, "left", 7, base=9): "is laid over",
         put_adapter(engine, "right", 7): "that of left has",
-        engine.put(0): "this content is none",
+        engine.put(0): "this content is not one",
     }.items():
         status, refusal = await engine.ask("/load", {"policy": "left", "version": 8, "digest": digest})
         assert (status, refusal["code"]) == (422, "wrong_adapter")

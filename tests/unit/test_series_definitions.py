@@ -13,7 +13,7 @@ NAMED = {"groups/{signal}": {"groups/useful", "groups/easy", "groups/hard"}}
 
 def written() -> set[str]:
     names = {"policy/version"}
-    for path in (ROOT / "platform/flexmarl/orchestrator").glob("*.py"):
+    for path in (ROOT / "platform/flexmarl/orchestrator").rglob("*.py"):
         for name in WRITTEN.findall(path.read_text(encoding="utf-8")):
             names |= NAMED.get(name, {name})
     return names

@@ -214,7 +214,7 @@ def _fault(kind: Kind[Any], name: str, options: object) -> str:
     """Return what keeps an object from being the options of a plug-in; empty: nothing."""
     base = kind.foreign_base or kind.base
     if not isinstance(options, type) or not issubclass(options, PluginOptions) or not issubclass(options, base):
-        return f"it is not a {base.__name__}"
+        return f"it must derive from {base.__name__}"
     if options.plugin_name() != name:
         return f"its type is {options.plugin_name()!r}, and its entry point is named {name!r}"
     if not re.fullmatch(r"[\w.]+:\w+", options.implementation):

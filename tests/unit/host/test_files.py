@@ -59,7 +59,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
         (b'{"a": 1', "is damaged"),
         (b'{"a"' + b"\0" * 20, "is damaged"),
         (b"\xff\xfe\x00", "is damaged"),
-        (b"[1]", "no JSON object"),
+        (b"[1]", "not a JSON object"),
     ],
 )
 def test_a_file_that_a_power_loss_left_is_told_apart_from_none(tmp_path: Path, content: bytes, told: str) -> None:

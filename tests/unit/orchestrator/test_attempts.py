@@ -106,18 +106,6 @@ def test_checkpoints_that_were_wanted_when_a_run_was_killed_are_written_by_the_n
     assert wanted <= {label for label, _, _ in cluster.checkpoints}
 
 
-def test_a_state_from_before_attempts_gets_its_first_one():
-    cluster = running()
-    raw = cluster.core.snapshot()
-    for member in (b'"attempt":1,', b'"attempt_open":true,'):
-        assert member in raw
-        raw = raw.replace(member, b"")
-    core = Orchestrator.restore(cluster.spec, raw)
-    assert (core.state.attempt, core.state.attempt_open) == (1, True)
-    decision = core.handle(e.RunVerb(verb=Verb.KILL), cluster.now)
-    assert [change.no for change in decision.attempts] == [1]
-
-
 # -- who asked, and what became of it -------------------------------------------------------------------------------
 def test_each_line_of_the_life_cycle_says_who_asked_and_by_which_request():
     cluster = FakeCluster(make_spec(), seed=1)

@@ -248,7 +248,7 @@ class WithoutFacts(IsolatedEnvironmentOptions):
     ("name", "value", "reason"),
     [
         ("hot_cold", "workers.rollout.environments.hot_cold:HotColdFamily", "the name is taken by flexmarl"),
-        ("here", f"{__name__}:Here", "it is no IsolatedEnvironmentOptions"),
+        ("here", f"{__name__}:Here", "it must derive from IsolatedEnvironmentOptions"),
         ("without_facts", f"{__name__}:WithoutFacts", "NotImplementedError: WithoutFacts has no facts()"),
     ],
 )

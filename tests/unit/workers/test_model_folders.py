@@ -198,7 +198,7 @@ def test_what_a_fork_begins_with_is_its_own_when_the_origin_is_gone(first, tmp_p
     ("policy", "said"),
     [
         ({"tuning": {**LORA, "rank": 2}}, "policies.speaker.tuning"),
-        ({}, "policies.speaker: speaker trains every weight"),
+        ({}, "policies.speaker: speaker trains all weights"),
         ({"model": {"size": "M"}, "tuning": LORA}, "these weights are not the model's"),
     ],
 )

@@ -92,7 +92,7 @@ def test_codec_encodes_decodes_and_refuses_unknown_words() -> None:
     [
         (("a", "b", "c"), "begins with"),
         (("<pad>", "<bos>", "<eos>", "a", "a"), "once"),
-        (("<pad>", "<bos>", "<eos>", "a b"), "blanks"),
+        (("<pad>", "<bos>", "<eos>", "a b"), "spaces"),
     ],
 )
 def test_a_vocabulary_is_checked(words: tuple[str, ...], match: str) -> None:

@@ -123,7 +123,7 @@ def test_writing_again_changes_nothing_and_a_failure_leaves_the_old(tmp_path: Pa
     written = weights.stat().st_ino, weights.stat().st_mtime_ns
     assert trainer.checkpoint(asked) == first
     assert (weights.stat().st_ino, weights.stat().st_mtime_ns) == written
-    monkeypatch.setattr("workers.training.checkpoints._sync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr("workers.training.checkpoints.sync_tree", lambda _: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         trainer.checkpoint(CheckpointRequest("last", 2, {}, digests))
     assert [folder.name for folder in (tmp_path / "checkpoints/run-7").iterdir()] == ["step-1"]

@@ -180,7 +180,7 @@ async def test_however_often_a_long_reply_is_repacked_it_is_not_given_up() -> No
 async def test_a_turn_moves_five_times_and_not_once_more() -> None:
     async with BreakingEngine("a", 0, lambda _, begin: (begin + 1, "hang_up")) as engine:
         client = client_of(engine)
-        with pytest.raises(TooManyMovesError, match="6 engines in turn"):
+        with pytest.raises(TooManyMovesError, match="6 engines accepted it one after another"):
             await answer(client, asked())
     assert len(engine.requests) == MAX_MOVES + 1
     assert [len(r.done[0].token_ids) if r.done else 0 for r in engine.requests] == [0, 1, 2, 3, 4, 5]

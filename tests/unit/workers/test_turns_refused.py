@@ -66,7 +66,7 @@ async def test_the_wrong_turn_of_a_request_ends_at_once_and_those_beside_it_are_
 async def test_a_reply_whose_numbers_are_none_is_refused_and_asked_of_nobody_else() -> None:
     async with SpoiltEngine("a") as engine:
         client = client_of(engine)
-        with pytest.raises(TurnRefusedError, match="token 2 of a reply of solver v0 is no number") as refused:
+        with pytest.raises(TurnRefusedError, match="token 2 of a reply of solver v0 is not a number") as refused:
             await client.turn(asked(), time.monotonic() + 600)
         await client.close()
     assert refused.value.code == "nonfinite_logprobs"
@@ -77,7 +77,7 @@ async def test_numbers_that_are_none_never_leave_the_client_whatever_the_engine_
     async with SpoiltEngine("a") as engine:
         engine.says = False
         client = client_of(engine)
-        with pytest.raises(TooManyMovesError, match="the last: malformed_answer"):
+        with pytest.raises(TooManyMovesError, match="the last error: malformed_answer"):
             await client.turn(asked(), time.monotonic() + 600)
         await client.close()
     assert len(engine.requests) == MAX_MOVES + 1
