@@ -154,7 +154,10 @@ def _short(one: Found) -> str:
 
 def _settings(best: Found) -> dict[str, Any]:
     """Return the settings as a preset's document, devices and all."""
-    mechanisms = best.scenario.spec.mechanisms.model_dump(mode="json", exclude_defaults=True)
+    chosen = best.scenario.spec.mechanisms
+    ordinary = type(chosen)().model_dump(mode="json")
+    # Whole objects: without its type, settings would be read as those of the default type.
+    mechanisms = {key: value for key, value in chosen.model_dump(mode="json").items() if value != ordinary[key]}
     spec = {key: value for key, value in best.candidate.changes.get("spec", {}).items() if key != "mechanisms"}
     return {"title": "Found by search", "description": "", "paper": "", "spec": {"mechanisms": mechanisms, **spec}}
 
