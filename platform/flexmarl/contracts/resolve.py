@@ -189,7 +189,7 @@ def _validate(document: dict[str, Any]) -> ExperimentSpec:
     try:
         return ExperimentSpec.model_validate(document)
     except ValidationError as error:
-        raise SpecProblems(problems_of(error, ExperimentSpec.model_json_schema(), document)) from error
+        raise SpecProblems(problems_of(error, ExperimentSpec, document)) from error
 
 
 def _merge(

@@ -128,7 +128,7 @@ def read_pools(document: Mapping[str, Any]) -> SharedPools:
     try:
         return SharedPools.model_validate(whole)
     except ValidationError as error:
-        raise SpecProblems(problems_of(error, SharedPools.model_json_schema(), whole)) from error
+        raise SpecProblems(problems_of(error, SharedPools, whole)) from error
 
 
 def _composed(number: int, run: dict[str, Any]) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def refusals(**changes):
     try:
         return broken_rules(ExperimentSpec.model_validate(data))
     except ValidationError as error:
-        return problems_of(error, ExperimentSpec.model_json_schema(), data)
+        return problems_of(error, ExperimentSpec, data)
 
 
 def digest(*parts):

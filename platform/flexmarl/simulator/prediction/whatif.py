@@ -111,7 +111,7 @@ def changed(spec: ExperimentSpec, alternative: Alternative) -> ExperimentSpec | 
     try:
         made_spec = ExperimentSpec.model_validate(document)
     except ValidationError as error:
-        return tuple(problems_of(error, ExperimentSpec.model_json_schema(), document))
+        return tuple(problems_of(error, ExperimentSpec, document))
     return tuple(broken_rules(made_spec)) or made_spec
 
 

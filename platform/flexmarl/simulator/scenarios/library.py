@@ -56,7 +56,7 @@ def compose(workload: str | Mapping[str, Any], preset: str, changes: Mapping[str
     try:
         made = scenario(document)
     except ValidationError as error:
-        raise SpecProblems(problems_of(error, Scenario.model_json_schema(), document)) from error
+        raise SpecProblems(problems_of(error, Scenario, document)) from error
     refused = [
         p.model_copy(update={"pointer": f"/spec{p.pointer}"})
         for p in broken_rules(made.spec)
