@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.specification.team import Lora, PolicySpec
-from workers.models import architecture_of
+from workers.models.families import shape_of
 from workers.rollout.environments.registry import family_of
 from workers.training.bases import Bases
 from workers.training.beginning import tokenizer_for
@@ -66,7 +66,7 @@ class Making:
         under, adapter = self.bases.beneath(settings, weights, self.shelf(policy))
         return Learner(
             under,
-            architecture_of(settings.source),
+            shape_of(settings),
             Objective.of(algorithm.loss, algorithm),
             settings.optimizer,
             settings.precision,
@@ -107,4 +107,4 @@ class Making:
 
 def kind_of(policy: PolicySpec) -> str:
     """Return what policies have in common whose learners can take each other's place."""
-    return policy.model_dump_json(include={"model", "tuning", "precision", "optimizer", "activations"})
+    return policy.model_dump_json(include={"model", "tuning", "precision", "optimizer", "activations", "trainer"})
