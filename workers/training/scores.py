@@ -52,9 +52,9 @@ class Bend:
             products.mul_(self.scale)
         return products if self.cap is None else products.div_(self.cap).tanh_().mul_(self.cap)
 
-    def slope(self, by_logits: "torch.Tensor", logits: "torch.Tensor") -> "torch.Tensor":
-        """Return the gradient by products of the one by logits, whose memory is used up."""
-        if self.cap is not None:
+    def slope(self, by_logits: "torch.Tensor", logits: "torch.Tensor | None") -> "torch.Tensor":
+        """Return the gradient by products of the one by logits, whose memory is used up; a cap needs the logits."""
+        if self.cap is not None and logits is not None:
             by_logits.mul_(1.0 - (logits / self.cap).square())
         return by_logits if self.scale == 1.0 else by_logits.mul_(self.scale)
 
@@ -104,10 +104,13 @@ def _function() -> "type[torch.autograd.Function]":
             of_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
             of_head = torch.zeros_like(head, dtype=entropy.dtype) if ctx.needs_input_grad[1] else None
             for chunk in _chunks(ctx.asked, len(hidden), len(head)):
-                logits = _logits(hidden, head, ctx.bend, chunk) if whole is None else None
-                logs = whole if logits is None else _log_softmax(logits, ctx.asked, chunk)
+                logs, bent = whole, None
+                if logs is None:
+                    logits = _logits(hidden, head, ctx.bend, chunk)
+                    bent = None if ctx.bend.cap is None else logits.clone()
+                    logs = _log_softmax(logits, ctx.asked, chunk)
                 slope = _slope(logs, ctx.asked, chunk, entropy, *above)
-                slope = ctx.bend.slope(slope, logits).to(hidden.dtype)
+                slope = ctx.bend.slope(slope, bent).to(hidden.dtype)
                 if of_hidden is not None:
                     torch.mm(slope, head, out=of_hidden[chunk.positions])
                 if of_head is not None:
@@ -137,11 +140,11 @@ def _logits(hidden: "torch.Tensor", head: "torch.Tensor", bend: Bend, chunk: _Ch
 
 
 def _log_softmax(logits: "torch.Tensor", asked: Asked, chunk: _Chunk) -> "torch.Tensor":
-    """Return the log-probabilities of a chunk's logits, which stay as they are."""
+    """Return the log-probabilities of a chunk's logits, whose memory is used up."""
     if asked.temperature is not None:
-        logits = logits / asked.temperature[chunk.positions]
+        logits.div_(asked.temperature[chunk.positions])
     if asked.masks is not None and asked.mask_of is not None:
-        logits = logits + asked.masks[asked.mask_of[chunk.positions]]
+        logits.add_(asked.masks[asked.mask_of[chunk.positions]])
     return logits.log_softmax(-1)
 
 

@@ -25,6 +25,8 @@ from workers.training.scores import Bend, scores
 if TYPE_CHECKING:
     import torch
 
+PLAIN = "eager"
+"""The library's name for attention that leaves nothing out, such as the caps of scores that fused kernels lack."""
 _TRIED = (5, 3, 9)
 """Tokens of the documents on which a model is tried before it is used."""
 _FAR = {"fp64": 1e-4, "fp32": 1e-3, "bf16": 0.1}
@@ -114,10 +116,12 @@ class LibraryDecoder:
         Raises UnsupportedModel where none does.
         """
         kind, alone = f"model_type {self._model.config.model_type!r}", self._model.config._attn_implementation
+        ways = (DOCUMENTS, alone, PLAIN) if _may_pack(self._model) else (alone, PLAIN)
         try:
+            self._model.set_attn_implementation(PLAIN)
             expected = self._tried(own=False)
             distance = float("inf")
-            for attention in (DOCUMENTS, alone) if _may_pack(self._model) else (alone,):
+            for attention in ways:
                 self._packs = attention == DOCUMENTS
                 self._model.set_attn_implementation(attention)
                 found = self._tried(own=True)

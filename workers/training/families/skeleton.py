@@ -72,35 +72,43 @@ def stacks_of(model: LibraryModel, words: int) -> tuple[Stack, ...]:
 def skeleton(model: LibraryModel, words: int, precision: str) -> "PreTrainedModel":
     """Return the model with parameters that have shapes alone; its tables are there. Raises UnsupportedModel."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 
     settings = model.config(words)
     kind = settings.pop("model_type", None)
     dtype = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16}[precision]
+    if kind not in CONFIG_MAPPING:
+        raise UnsupportedModel(_unknown(kind))
     try:
-        config = AutoConfig.for_model(str(kind), **settings)
+        config = AutoConfig.for_model(kind, **settings)
     except Exception as error:  # a configuration class raises what its checks raise
-        raise UnsupportedModel(_unknown(kind, error)) from error
+        raise UnsupportedModel(f"config.json does not describe a model: {_said(error)}") from error
     if config.get_text_config() is not config:
         raise UnsupportedModel(f"model_type {kind!r} is more than text; name a folder with its text model alone")
+    if type(config) not in AutoModelForCausalLM._model_mapping:
+        raise UnsupportedModel(_unknown(kind))
     maker: Any = AutoModelForCausalLM
+    experts = {"experts_implementation": "eager"} if precision == "fp64" else {}  # the grouped product knows no fp64
     try:
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
-            built: PreTrainedModel = maker.from_config(config, dtype=dtype, trust_remote_code=False)
-    except Exception as error:  # the library knows no causal model of it, or its class raises
-        raise UnsupportedModel(_unknown(kind, error)) from error
+            built: PreTrainedModel = maker.from_config(config, dtype=dtype, trust_remote_code=False, **experts)
+    except Exception as error:  # a model's class raises what its modules raise
+        raise UnsupportedModel(f"config.json does not describe a model: {_said(error)}") from error
     _fill_tables(built)
     return built.eval()
 
 
-def _unknown(kind: object, error: Exception) -> str:
+def _unknown(kind: object) -> str:
     from transformers import __version__
 
-    said = str(error).strip().partition("\n")[0][:300]
     return (
-        f"transformers {__version__} has no causal language model for model_type {kind!r} ({type(error).__name__}: "
-        f"{said}); code that a model brings along (trust_remote_code) is not run"
+        f"transformers {__version__} has no causal language model for model_type {kind!r}; code that a model brings "
+        "along (trust_remote_code) is not run: choose a family that the library knows"
     )
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def _fill_tables(built: Any) -> None:
