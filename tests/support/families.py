@@ -39,6 +39,7 @@ SHAPE: dict[str, Any] = {
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": 2,
+    "max_position_embeddings": 1024,
 }
 EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2}
 SCALED = {

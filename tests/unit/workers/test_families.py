@@ -26,7 +26,7 @@ from workers.child import IntervalLog
 from workers.models import UnsupportedModel
 from workers.models.adapter import WrongAdapterError, initial_adapter
 from workers.models.architecture import Architecture
-from workers.models.families import LibraryModel, shape_of
+from workers.models.families import LibraryModel, library_config, shape_of
 from workers.models.opening import allow
 from workers.models.weights import initial_weights, weight_shapes
 from workers.training.beginning import tokenizer_for
@@ -279,7 +279,7 @@ def rewritten(folder: Path, target: Path, **settings: object) -> Path:
 def test_models_out_of_reach_are_refused_by_name(folder: Path, tmp_path: Path) -> None:
     own = {"model_type": "mine", "auto_map": {"AutoModelForCausalLM": "mine.Mine"}}
     text = refused(rewritten(folder, tmp_path / "own", **own))
-    assert "no causal language model for model_type 'mine'" in text
+    assert "has no model_type 'mine'" in text
     assert "(trust_remote_code) is not run" in text
     quantised = rewritten(folder, tmp_path / "quantised", quantization_config={"quant_method": "gptq"})
     assert "quantised" in refused(quantised)
@@ -307,11 +307,8 @@ def test_families_that_do_more_are_refused_by_name(config: Any, words: str, tmp_
 
 def test_more_than_text_is_refused(tmp_path: Path) -> None:
     settings = Gemma3Config(text_config=SHAPE, vision_config={"hidden_size": 16}).to_dict()
-    shape = LibraryModel(json.dumps(settings), sized=True)
     with pytest.raises(UnsupportedModel, match="'gemma3' is more than text"):
-        from workers.training.families.skeleton import skeleton
-
-        skeleton(shape, 0, "fp32")
+        library_config(LibraryModel(json.dumps(settings), sized=True), 0)
 
 
 @pytest.mark.parametrize("folder", ["gemma3"], indirect=True)

@@ -16,7 +16,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from workers.models.errors import UnsupportedModel
-from workers.models.families import LibraryModel
+from workers.models.families import LibraryModel, library_config
 
 if TYPE_CHECKING:
     import torch
@@ -72,43 +72,22 @@ def stacks_of(model: LibraryModel, words: int) -> tuple[Stack, ...]:
 def skeleton(model: LibraryModel, words: int, precision: str) -> "PreTrainedModel":
     """Return the model with parameters that have shapes alone; its tables are there. Raises UnsupportedModel."""
     import torch
-    from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    settings = model.config(words)
-    kind = settings.pop("model_type", None)
-    dtype = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16}[precision]
-    if kind not in CONFIG_MAPPING:
-        raise UnsupportedModel(_unknown(kind))
-    try:
-        config = AutoConfig.for_model(kind, **settings)
-    except Exception as error:  # a configuration class raises what its checks raise
-        raise UnsupportedModel(f"config.json does not describe a model: {_said(error)}") from error
-    if config.get_text_config() is not config:
-        raise UnsupportedModel(f"model_type {kind!r} is more than text; name a folder with its text model alone")
+    config = library_config(model, words)
     if type(config) not in AutoModelForCausalLM._model_mapping:
-        raise UnsupportedModel(_unknown(kind))
+        raise UnsupportedModel(f"model_type {config.model_type!r} is no causal language model; choose one that is")
+    dtype = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16}[precision]
     maker: Any = AutoModelForCausalLM
     experts = {"experts_implementation": "eager"} if precision == "fp64" else {}  # the grouped product knows no fp64
     try:
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             built: PreTrainedModel = maker.from_config(config, dtype=dtype, trust_remote_code=False, **experts)
     except Exception as error:  # a model's class raises what its modules raise
-        raise UnsupportedModel(f"config.json does not describe a model: {_said(error)}") from error
+        said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise UnsupportedModel(f"config.json does not describe a model: {said}") from error
     _fill_tables(built)
     return built.eval()
-
-
-def _unknown(kind: object) -> str:
-    from transformers import __version__
-
-    return (
-        f"transformers {__version__} has no causal language model for model_type {kind!r}; code that a model brings "
-        "along (trust_remote_code) is not run: choose a family that the library knows"
-    )
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def _fill_tables(built: Any) -> None:
