@@ -7,6 +7,8 @@ from workers.models.architecture import Architecture, UnsupportedModel
 from workers.models.families import Shape
 from workers.training.adapted import LowRank
 from workers.training.decoder import Decoder, parameter_order
+from workers.training.families.decoder import LibraryDecoder
+from workers.training.families.skeleton import library_order
 from workers.training.language_model import LanguageModel
 from workers.training.parameters import FlatParameters
 
@@ -18,8 +20,6 @@ def order_of(shape: Shape, weights: Mapping[str, tuple[int, ...]]) -> list[str]:
     """
     if isinstance(shape, Architecture):
         return parameter_order(weights.keys())
-    from workers.training.families.skeleton import library_order
-
     order = library_order(shape, weights)
     with suppress(UnsupportedModel):
         return parameter_order(weights.keys())
@@ -35,6 +35,4 @@ def language_model(
     """
     if isinstance(shape, Architecture):
         return Decoder(parameters, shape, adapter, recompute)
-    from workers.training.families.decoder import LibraryDecoder
-
     return LibraryDecoder(parameters, shape, adapter, recompute)

@@ -14,8 +14,8 @@ from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.specification.team import FolderModel, Lora, PolicySpec
 from workers.models import UnsupportedModel, architecture_of, tokenizer_of
-from workers.models.architecture import Architecture
 from workers.models.adapter import WrongAdapterError, check_adapter, initial_adapter, no_adapter
+from workers.models.architecture import Architecture
 from workers.models.checks import check_weights
 from workers.models.families import shape_of
 from workers.models.folders import check_folder, read_adapter

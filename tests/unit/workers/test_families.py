@@ -207,7 +207,9 @@ def test_a_step_moves_every_weight_and_a_checkpoint_loads_in_plain_transformers(
 ) -> None:
     own = trainer_of(folder, tmp_path, precision=precision, trainer="transformers")
     made = own.bind(BindRequest("speaker", CREATE))
-    assert made.facts["parameters"] == sum(np.prod(shape) for shape in weight_shapes(FolderModel(path=str(folder)), 0).values())
+    assert made.facts["parameters"] == sum(
+        np.prod(shape) for shape in weight_shapes(FolderModel(path=str(folder)), 0).values()
+    )
     before = {name: tensor.clone() for name, tensor in own._holding("speaker").learner.parameters.named().items()}
     reply = stepped(own, 1)
     held = own._holding("speaker").learner
@@ -335,7 +337,11 @@ def test_an_adapter_that_would_reach_experts_is_refused(folder: Path) -> None:
     assert "set targets: q_proj, k_proj, v_proj, o_proj" in text
 
 
-@pytest.mark.parametrize("change", [{"mlp_bias": True}, {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}], ids=str)
+@pytest.mark.parametrize(
+    "change",
+    [{"mlp_bias": True}, {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}],
+    ids=str,
+)
 def test_what_native_would_compute_wrongly_goes_to_the_library(change: dict[str, Any], tmp_path: Path) -> None:
     folder = saved(LlamaConfig(**SHAPE, **change), tmp_path / "model")
     policy = PolicySpec(model=FolderModel(path=str(folder)))

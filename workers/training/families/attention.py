@@ -108,9 +108,9 @@ def attend(
     )
     seen = []
     for spread, mask, q, k, v in parts:
-        laid = [spread.lay(each).transpose(1, 2) for each in (q, k, v)]
+        q, k, v = (spread.lay(each).transpose(1, 2) for each in (q, k, v))
         plain = softcap is None and s_aux is None
-        made = _fused(*laid, mask, scaling) if plain else _spelt_out(*laid, mask, scaling, softcap, s_aux)
+        made = _fused(q, k, v, mask, scaling) if plain else _spelt_out(q, k, v, mask, scaling, softcap, s_aux)
         seen.append(spread.gather(made.transpose(1, 2)))
     return torch.cat(seen).unsqueeze(0), None
 

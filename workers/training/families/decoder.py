@@ -10,6 +10,7 @@ pass for documents that were packed; one whose head or attention does more than 
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 from workers.models.errors import UnsupportedModel
@@ -102,7 +103,7 @@ class LibraryDecoder:
             with laid_out(stretches):
                 return self._seen(ids, positions)
         starts = [*torch.nonzero(positions == 0).flatten().tolist(), len(ids)]
-        return torch.cat([self._seen(ids[a:b], positions[a:b]) for a, b in zip(starts, starts[1:], strict=False)])
+        return torch.cat([self._seen(ids[a:b], positions[a:b]) for a, b in pairwise(starts)])
 
     def _seen(self, ids: "torch.Tensor", positions: "torch.Tensor") -> "torch.Tensor":
         found: torch.Tensor = self._base(

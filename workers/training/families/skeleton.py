@@ -19,7 +19,6 @@ from workers.models.errors import UnsupportedModel
 from workers.models.families import LibraryModel, library_config
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PreTrainedModel
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -87,7 +86,8 @@ def skeleton(model: LibraryModel, words: int, precision: str) -> "PreTrainedMode
         said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         raise UnsupportedModel(f"config.json does not describe a model: {said}") from error
     _fill_tables(built)
-    return built.eval()
+    built.train(False)
+    return built
 
 
 def _fill_tables(built: Any) -> None:
