@@ -8,8 +8,9 @@ tokenizer of a qwen2 folder as its own byte-pair class and keeps of ours only th
 import json
 from pathlib import Path
 
-from flexmarl.contracts.specification.team import FactoryModel, FolderModel
+from flexmarl.contracts.specification.team import FactoryModel, OwnSource
 from workers.models.opening import TOKENIZER_BYTES, ModelFolder
+from workers.models.packaged import folder_of
 
 SPECIAL_WORDS = ("<pad>", "<bos>", "<eos>")
 
@@ -30,10 +31,10 @@ def tokenizer_json(vocabulary: tuple[str, ...]) -> bytes:
     return tokenizer.to_str().encode()
 
 
-def tokenizer_of(source: FactoryModel | FolderModel, vocabulary: tuple[str, ...]) -> bytes:
+def tokenizer_of(source: OwnSource, vocabulary: tuple[str, ...]) -> bytes:
     """Return `tokenizer.json` of a policy's model source."""
-    if isinstance(source, FolderModel):
-        with ModelFolder(source.path) as folder:
+    if not isinstance(source, FactoryModel):
+        with ModelFolder(folder_of(source)) as folder:
             return folder.read("tokenizer.json", TOKENIZER_BYTES)
     return tokenizer_json(vocabulary)
 
