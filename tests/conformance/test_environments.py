@@ -11,7 +11,6 @@ import pytest
 
 from flexmarl.contracts.games import GAMES
 from flexmarl.contracts.specification.environment import (
-    Sums,
     Arithmetic,
     EnvironmentSpec,
     GameOptions,
@@ -19,6 +18,7 @@ from flexmarl.contracts.specification.environment import (
     Kitchen,
     PettingZoo,
     ReferenceGame,
+    Sums,
     TextArena,
 )
 from tests.conformance.environment_kit import check_family, check_isolation, play

@@ -9,11 +9,12 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from flexmarl.contracts.specification.team import FactoryModel, FolderModel
+from flexmarl.contracts.specification.team import FactoryModel, OwnSource
 from flexmarl.language.chat_format import ChatFormat
 from flexmarl.language.templates import PLAIN, TemplateError
 from workers.models.errors import UnsupportedModel
 from workers.models.opening import TOKENIZER_BYTES, ModelFolder
+from workers.models.packaged import folder_of
 
 CHAT_TEMPLATE = "chat_template.jinja"
 SPECIAL_WORDS = ("<pad>", "<bos>", "<eos>")
@@ -82,10 +83,10 @@ def tokenizer_json(vocabulary: tuple[str, ...]) -> bytes:
     return tokenizer.to_str().encode()
 
 
-def tokenizer_of(source: FactoryModel | FolderModel, vocabulary: tuple[str, ...]) -> bytes:
+def tokenizer_of(source: OwnSource, vocabulary: tuple[str, ...]) -> bytes:
     """Return `tokenizer.json` of a policy's model source."""
-    if isinstance(source, FolderModel):
-        with ModelFolder(source.path) as folder:
+    if not isinstance(source, FactoryModel):
+        with ModelFolder(folder_of(source)) as folder:
             return folder.read("tokenizer.json", TOKENIZER_BYTES)
     return tokenizer_json(vocabulary)
 

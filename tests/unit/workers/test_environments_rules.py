@@ -9,15 +9,15 @@ import pytest
 from pydantic import ValidationError
 
 from flexmarl.contracts.plugins import discover
+from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.specification.environment import ENVIRONMENT, Arithmetic, HotCold, Kitchen, ReferenceGame, Sums
 from flexmarl.contracts.specification.environment_base import EnvironmentFacts, IsolatedEnvironmentOptions, RoleFacts
+from flexmarl.orchestrator.plan import make_plan
 from workers.rollout.environments import Environment, Outcome, Reply, family_of
 from workers.rollout.environments.arithmetic import ArithmeticFamily, legal_positions, reduce
 from workers.rollout.environments.kitchen import collaboration_score, stations
 from workers.rollout.environments.registry import FAMILIES
 from workers.rollout.environments.sums import last_number
-from flexmarl.orchestrator.plan import make_plan
-from flexmarl.contracts.resolve import resolve
 
 RNG = random.Random(0)
 

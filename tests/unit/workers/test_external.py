@@ -10,17 +10,17 @@ from flexmarl.contracts.rules import broken_rules
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.team import ExternalModel
 from flexmarl.contracts.wire import EpisodeStatus, PolicyPin
+from flexmarl.language.messages import Message
 from tests.support.chat_endpoint import ChatEndpoint, allowed_words
 from workers.external_access import ExternalAccess, ExternalError, ExternalFailure
 from workers.models import tokenizer_json
 from workers.rollout import external
 from workers.rollout.environments import family_of
 from workers.rollout.environments.base import Ask
-from flexmarl.language.messages import Message
-from workers.rollout.turns import TurnRequest
 from workers.rollout.episode import EpisodeOrder, play_episode
 from workers.rollout.external import ExternalClient, usable_ids
 from workers.rollout.speech import Seat
+from workers.rollout.turns import TurnRequest
 from workers.vocabulary import Codec
 
 KEY = "sk-very-secret"
