@@ -256,9 +256,8 @@ class Trainer:
             raise TrainerRefusal(RefusalCode.OTHER_VERSION, detail)
         settings = self._spec.policies[policy]
         spoken = self._making.spoken(policy)
-        tokenizer = spoken.tokenizer
-        first = beginning_of(self._spec, asked, self._making.words, tokenizer, self._making.shelf(policy))
-        check_tokenizer(policy, tokenizer, first.weights)
+        first = beginning_of(self._spec, asked, self._making.words, spoken.tokenizer, self._making.shelf(policy))
+        check_tokenizer(policy, spoken.tokenizer, first.weights)
         learner = self._new_learner(policy, 0, first.weights)
         if first.state is not None:
             learner.restore(first.state)
@@ -266,7 +265,7 @@ class Trainer:
         if settings.warmup is not None and not first.taken:
             rng = random.Random(derive(self._spec.seed, "warmup", policy))
             roles = self._spec.roles_of(policy)
-            done = warm_up(learner, settings.warmup, self._making.family, roles, Codec(tokenizer), rng)
+            done = warm_up(learner, settings.warmup, self._making.family, roles, Codec(spoken.tokenizer), rng)
             facts |= {"warmup_steps": done.steps, "warmup_seconds": done.seconds}
         stored = self._making.put_first(policy, learner)
         if asked.gang:  # one trainer makes the version, so that it is the same for any number of ranks
