@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flexmarl.contracts.specification.team import FactoryModel, FolderModel, PolicySpec
+from flexmarl.contracts.specification.team import FactoryModel, OwnSource, PolicySpec
 from workers.models.architecture import Architecture, UnsupportedModel, architecture_of
 from workers.models.weights import model_config
 
@@ -50,7 +50,7 @@ def shape_of(settings: PolicySpec) -> Shape:
         return library_model(settings.source)
 
 
-def library_model(source: FactoryModel | FolderModel) -> LibraryModel:
+def library_model(source: OwnSource) -> LibraryModel:
     """Return a model as the library computes it. Raises UnsupportedModel."""
     config = model_config(source, 0)
     if config.get("quantization_config"):
@@ -81,7 +81,7 @@ def library_config(model: LibraryModel, words: int) -> "PreTrainedConfig":
     return config
 
 
-def sizes_of(source: FactoryModel | FolderModel) -> tuple[Architecture, int]:
+def sizes_of(source: OwnSource) -> tuple[Architecture, int]:
     """Return what an engine sets aside memory by, and the layers of any model. Raises UnsupportedModel."""
     config: Any = library_config(library_model(source), 0)
     heads = int(config.num_attention_heads)

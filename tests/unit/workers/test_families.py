@@ -29,7 +29,7 @@ from workers.models.architecture import Architecture
 from workers.models.families import LibraryModel, library_config, shape_of
 from workers.models.opening import allow
 from workers.models.weights import initial_weights, weight_shapes
-from workers.training.beginning import tokenizer_for
+from workers.training.beginning import spoken_by
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.learner import Adapter, Learner
 from workers.training.objective import Objective
@@ -320,10 +320,10 @@ def test_what_only_native_models_can_is_refused_with_what_is_legal(folder: Path)
         if ordered:
             spec = spec.model_copy(update={"mechanisms": spec.mechanisms.model_copy(update={"ordered": True})})
         with pytest.raises(UnsupportedModel) as found:
-            tokenizer_for(spec, "speaker", ())
+            spoken_by(spec, "speaker", ())
         return str(found.value)
 
-    assert tokenizer_for(spec_of(folder), "speaker", ())
+    assert spoken_by(spec_of(folder), "speaker", ())
     assert "model_type 'gemma3_text' is not served by the torch engine" in why("torch")
     assert why("torch").endswith("set resources.engine: vllm")
     assert why(ordered=True).endswith("set mechanisms.ordered: false")

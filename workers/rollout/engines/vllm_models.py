@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flexmarl.contracts.engine_rules import VLLM_HEAD_DIMS
-from flexmarl.contracts.specification.team import FactoryModel, FolderModel
+from flexmarl.contracts.specification.team import OwnSource
 from workers.models.architecture import Architecture, UnsupportedModel, architecture_of
 from workers.models.checks import check_weights
 from workers.models.families import library_model, sizes_of
@@ -27,7 +27,7 @@ CACHE_BYTES = 64 * 2**20
 class VllmModel:
     """All that an instance is made from, besides the weights."""
 
-    source: FactoryModel | FolderModel
+    source: OwnSource
     config: dict[str, Any]
     """`config.json` as vLLM reads it; its vocabulary comes from the weights."""
     architecture: Architecture
@@ -56,7 +56,7 @@ class VllmModel:
         return words if isinstance(self.source, FactoryModel) else int(self.config["vocab_size"])
 
 
-def vllm_model(source: FactoryModel | FolderModel) -> VllmModel:
+def vllm_model(source: OwnSource) -> VllmModel:
     """Return what an instance for a model source is made from. Raises UnsupportedModel."""
     config = model_config(source, 0)
     try:

@@ -107,8 +107,8 @@ def attend(
         strict=True,
     )
     seen = []
-    for spread, mask, q, k, v in parts:
-        q, k, v = (spread.lay(each).transpose(1, 2) for each in (q, k, v))
+    for spread, mask, *given in parts:
+        q, k, v = (spread.lay(each).transpose(1, 2) for each in given)
         plain = softcap is None and s_aux is None
         made = _fused(q, k, v, mask, scaling) if plain else _spelt_out(q, k, v, mask, scaling, softcap, s_aux)
         seen.append(spread.gather(made.transpose(1, 2)))
