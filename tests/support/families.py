@@ -56,7 +56,7 @@ SLIDING = {"sliding_window": 16, "layer_types": ["sliding_attention", "full_atte
 FAMILIES: dict[str, Callable[[], Any]] = {
     "qwen2": lambda: Qwen2Config(**SHAPE),
     "qwen3": lambda: Qwen3Config(**SHAPE, tie_word_embeddings=True),
-    "qwen3_moe": lambda: Qwen3MoeConfig(**SHAPE, **EXPERTS, num_experts=4, moe_intermediate_size=32),
+    "qwen3_moe": lambda: Qwen3MoeConfig(**SHAPE, **EXPERTS, num_experts=12, moe_intermediate_size=32),
     "llama3": lambda: LlamaConfig(**SHAPE, rope_parameters=SCALED),
     "smollm2": lambda: LlamaConfig(**SHAPE, tie_word_embeddings=True),
     "gemma3": lambda: Gemma3TextConfig(**SHAPE, **SLIDING, query_pre_attn_scalar=32, final_logit_softcapping=3.0),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flexmarl.contracts.engine_rules import VLLM_HEAD_DIMS
-from flexmarl.contracts.specification.team import OwnSource
+from flexmarl.contracts.specification.team import FactoryModel, OwnSource
 from workers.models.architecture import Architecture, UnsupportedModel, architecture_of
 from workers.models.checks import check_weights
 from workers.models.families import library_model, sizes_of

@@ -13,6 +13,8 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
+import structlog
+
 from workers.models.errors import UnsupportedModel
 from workers.models.families import LibraryModel
 from workers.training.adapted import Factors, LowRank
@@ -25,6 +27,8 @@ from workers.training.scores import Bend, scores
 
 if TYPE_CHECKING:
     import torch
+
+log = structlog.get_logger(__name__)
 
 PLAIN = "eager"
 """The library's name for attention that leaves nothing out, such as the caps of scores that fused kernels lack."""
@@ -57,7 +61,8 @@ class LibraryDecoder:
         if recompute:
             _recompute(self._model)
         register()
-        self._packs = False
+        self.packs = False
+        """Whether documents are computed together; one by one otherwise, which is slower."""
         self._begin(_FAR[parameters.precision])
 
     @property
@@ -99,7 +104,7 @@ class LibraryDecoder:
         """Return [N, hidden]: what the head reads at each token of a pack."""
         import torch
 
-        if self._packs:
+        if self.packs:
             with laid_out(stretches):
                 return self._seen(ids, positions)
         starts = [*torch.nonzero(positions == 0).flatten().tolist(), len(ids)]
@@ -123,12 +128,13 @@ class LibraryDecoder:
             expected = self._tried(own=False)
             distance = float("inf")
             for attention in ways:
-                self._packs = attention == DOCUMENTS
+                self.packs = attention == DOCUMENTS
                 self._model.set_attn_implementation(attention)
                 found = self._tried(own=True)
                 distance = float((found - expected).norm() / expected.norm())
                 if distance <= far:
                     return
+                log.info("not computed this way", family=kind, attention=attention, difference=distance)
         except Exception as error:  # a model's code raises whatever its modules raise
             raise UnsupportedModel(f"{kind} cannot be computed here: {type(error).__name__}: {error}") from error
         raise UnsupportedModel(
