@@ -5,6 +5,7 @@ REDIS_URL name running ones: tests then make and drop their own databases there)
 anything is collected, since Django reads them when its settings load.
 """
 
+import gc
 import os
 import secrets
 import shutil
@@ -28,7 +29,9 @@ from flexmarl.launcher.home import Home
 from flexmarl.launcher.postgres import EmbeddedPostgres
 from flexmarl.launcher.processes import free_port
 from flexmarl.launcher.valkey import EmbeddedValkey
+from tests.support.forms import FULL
 from tests.support.infrastructure import REMARKS, DatabaseNotSetUpError, PortTakenError, brought_up, summary
+from tests.support.system import System
 
 ROOT = Path(__file__).resolve().parents[1]
 WITH_DJANGO = ("tests/controlplane", "tests/browser", "tests/integration/controlplane")
@@ -112,6 +115,9 @@ def _needs_django(config: pytest.Config) -> bool:
     return any(path.is_relative_to(folder) or folder.is_relative_to(path) for path in asked for folder in folders)
 
 
+COLLECTED_AFTER = 50_000
+"""Allocations between two runs of Python's garbage collector, not 700: Django, torch and thousands of tests stay in
+memory, and looking through them again and again took a tenth of the time."""
 SERVICES = pytest.StashKey[Services]()
 HOME = pytest.StashKey[Path]()
 
@@ -122,6 +128,7 @@ def pytest_configure(config: pytest.Config) -> None:
     With `-n`, each worker is a session with servers of its own; the process that hands out the tests has none, and
     must not hand its environment on.
     """
+    gc.set_threshold(COLLECTED_AFTER, *gc.get_threshold()[1:])
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         return
     home = Path(tempfile.mkdtemp(prefix="flexmarl-tests-"))
@@ -139,6 +146,13 @@ def pytest_configure(config: pytest.Config) -> None:
         import django
 
         django.setup()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only the full form runs."""
+    if not FULL and (left := [item for item in items if item.get_closest_marker("full")]):
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
 
 
 class WholeFiles(LoadScopeScheduling):
@@ -260,6 +274,29 @@ def short_tmp() -> Iterator[Path]:
     folder.chmod(0o711)
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def installations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], System]]:
+    """Return a function that gives a running installation with so many devices; 0 for as many as there are cores.
+
+    Tests that leave its processes alone share it: each makes runs of its own, which end before it does.
+    """
+    running: dict[int, System] = {}
+
+    def get(devices: int) -> System:
+        system = running.get(devices)
+        if system is None or system.process is None or system.process.poll() is not None:
+            folder = tmp_path_factory.mktemp("installation")
+            folder.chmod(0o711)  # the service account passes through
+            environment = {"FLEXMARL_CPU_SHARES": str(devices)} if devices else {}
+            system = running[devices] = System(folder / "home", environment=environment)
+            system.start()
+        return system
+
+    yield get
+    for system in running.values():
+        system.stop()
 
 
 @pytest.fixture(scope="session")

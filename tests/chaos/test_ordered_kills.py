@@ -8,11 +8,12 @@ import pytest
 from tests.chaos.test_random_kills import SPEC, assert_nothing_lost_or_repeated, strike_run
 from tests.support.bits import bits_of
 from tests.support.chaos import patient
+from tests.support.forms import form
 from tests.support.system import System
 
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
 
-KILLS = int(os.environ.get("FLEXMARL_CHAOS_ORDERED_KILLS", "10"))
+KILLS = form(short=10, full=30)
 SEED = int(os.environ.get("FLEXMARL_CHAOS_SEED", "20"))
 STEPS = 28
 
