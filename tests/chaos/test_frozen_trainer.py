@@ -1,8 +1,8 @@
 """Children that live and do nothing: a trainer that stood with its host and returns, and those that hang alone.
 
 A trainer is stopped in the middle of a step together with the processes that vouch for it, until its lease has expired
-(300 s in the full form), and then continues with an old fence. It stands in a system of its own while the other tests use
-another one, so that the wait costs nobody anything.
+(300 s in the full form), and then continues with an old fence. It stands in a system of its own while the other tests
+use another one, so that the wait costs nobody anything.
 """
 
 import contextlib
