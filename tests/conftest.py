@@ -282,7 +282,7 @@ def short_tmp() -> Iterator[Path]:
 def installations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], System]]:
     """Return a function that gives a running installation with so many devices; 0 for as many as there are cores.
 
-    Tests that leave its processes alone share it: each makes runs of its own, which end before it does.
+    Tests share it that leave it as they found it: their runs have ended, what they killed is back.
     """
     running: dict[int, System] = {}
 

@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,9 +82,8 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standing]:
 
 
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    with System(tmp_path_factory.mktemp("hung") / "home") as system, connected(system):
-        yield system
+def system(installations: Callable[[int], System]) -> System:
+    return installations(0)
 
 
 @contextmanager

@@ -90,6 +90,7 @@ def test_a_driver_killed_between_any_two_points_of_a_step_costs_nothing(system: 
             began = time.monotonic()
             run = api.wait(run_id, lambda run, step=step: run["step"] >= step + 2, 300)
             print(f"{point:30} at step {step:3}, two steps later after {time.monotonic() - began:.2f} s", flush=True)
+        conn.execute("DROP FUNCTION halt_at CASCADE")
     api.act(run_id, "stop")
     last, run = run["step"], api.finish(run_id, 300)
     assert run["status"] == "stopped", run["reason_text"]
@@ -98,6 +99,5 @@ def test_a_driver_killed_between_any_two_points_of_a_step_costs_nothing(system: 
 
 
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    with System(tmp_path_factory.mktemp("kill points") / "home") as system:
-        yield system
+def system(installations: Callable[[int], System]) -> System:
+    return installations(0)

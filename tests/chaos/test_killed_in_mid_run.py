@@ -6,7 +6,7 @@ Every process and server by itself: test_random_kills.py.
 import json
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,9 +43,8 @@ LOOKED_S = 1.0
 
 
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    with System(tmp_path_factory.mktemp("services die") / "home") as system:
-        yield system
+def system(installations: Callable[[int], System]) -> System:
+    return installations(0)
 
 
 def started(api: Api, name: str) -> str:

@@ -1,7 +1,7 @@
 """An ordered run under random kills ends in the very weights of an undisturbed one."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -19,9 +19,8 @@ STEPS = 28
 
 
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    with System(tmp_path_factory.mktemp("ordered kills") / "home") as system:
-        yield system
+def system(installations: Callable[[int], System]) -> System:
+    return installations(0)
 
 
 def test_random_kills_do_not_change_a_bit_of_an_ordered_run(system: System) -> None:

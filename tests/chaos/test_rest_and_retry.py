@@ -1,6 +1,6 @@
 """A real run is frozen, gives its devices back, its driver dies meanwhile, it goes on; it is killed and retried."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import psycopg
 import pytest
@@ -19,9 +19,8 @@ SPEC = {
 
 
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    with System(tmp_path_factory.mktemp("rest") / "home") as system:
-        yield system
+def system(installations: Callable[[int], System]) -> System:
+    return installations(0)
 
 
 @pytest.fixture(scope="module")
