@@ -17,7 +17,7 @@ def test_a_form_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = []
     for full in (False, True):
         monkeypatch.setattr(forms, "FULL", full)
-        chosen.append(forms.form(short=1, full=9))
+        chosen.append(forms.form(full=9, short=1))
     assert chosen == [1, 9]
 
 
