@@ -1,6 +1,7 @@
 """A team is talked to while it trains and after it has ended, by OpenAI's own client, through every real process."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -22,8 +23,11 @@ SPEC: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def system(installations: Callable[[int], System]) -> System:
-    return installations(0)
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    folder: Path = tmp_path_factory.mktemp("playground")
+    folder.chmod(0o711)
+    with System(folder / "home") as running:
+        yield running
 
 
 def engines_of_node(system: System) -> list[int]:
