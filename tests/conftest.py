@@ -152,7 +152,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what only the full form runs."""
-    if not FULL and (left := [item for item in items if item.get_closest_marker("full")]):
+    left = [] if FULL else [item for item in items if item.get_closest_marker("full")]
+    if left:
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in left]
 
