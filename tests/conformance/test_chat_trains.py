@@ -14,8 +14,8 @@ from flexmarl.contracts.wire import Origin
 from flexmarl.store.data.model_roots import ModelRoots
 from tests.support.chat_templates import END, small_chat_model
 from tests.support.local_training import LocalTraining
-from workers.training.errors import TrainerRefusal
 from workers.models.opening import allow
+from workers.training.errors import TrainerRefusal
 
 pytestmark = pytest.mark.slow
 
