@@ -47,12 +47,11 @@ def spoken(model: Model, question: Question, tokenizer: Tokenizer) -> Asked:
     sampling = model.agent["sampling"]
     temperature = sampling["temperature"] if question.temperature is None else question.temperature
     renderer = renderer_of(model.run.no, model.policy) if question.chat else None
-    if renderer is not None:
-        prompts, ends = (_rendered(renderer, question),), renderer.stop_ids
-    else:
-        prompts, ends = tuple(_ids(tokenizer, prompt, field) for prompt in question.prompts), ()
+    ends = () if renderer is None else renderer.stop_ids
     return Asked(
-        prompts=prompts,
+        prompts=tuple(_ids(tokenizer, prompt, field) for prompt in question.prompts)
+        if renderer is None
+        else (_rendered(renderer, question),),
         max_tokens=question.max_tokens or reply_length(model),
         temperature=float(temperature),
         allowed=_allowed(model, tokenizer, question.allowed_words),
