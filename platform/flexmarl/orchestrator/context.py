@@ -43,9 +43,8 @@ class Context(msgspec.Struct, gc=False):
         """Decide a command that nobody answers; returns its number. `why` replaces the reason it is told with."""
         number = self.state.next_command
         self.state.next_command = number + 1
-        self.commands.append(
-            NumberedCommand(number, self.state.epoch, command, why or reason_of(self.state, command, key))
-        )
+        reason = reason_of(self.state, command, key, why)
+        self.commands.append(NumberedCommand(number, self.state.epoch, command, reason))
         return number
 
     def wanted(self, key: str) -> bool:
@@ -55,9 +54,11 @@ class Context(msgspec.Struct, gc=False):
         failure = self.state.failures.get(key)
         return failure is None or failure.until <= self.now
 
-    def issue(self, key: str, command: Command, *, lease_id: int = 0, version: int = -1, left: int = 1) -> None:
+    def issue(
+        self, key: str, command: Command, *, lease_id: int = 0, version: int = -1, left: int = 1, why: str = ""
+    ) -> None:
         """Decide a command under a key. Callers ask `wanted` first."""
-        number = self.emit(command, key=key)
+        number = self.emit(command, key=key, why=why)
         self.state.outstanding[key] = Outstanding(number, command.kind, lease_id, version, left)
 
     def answered(self, key: str) -> None:

@@ -156,5 +156,6 @@ def test_gradients_for_a_trainer_that_died_cost_no_look_at_everything(monkeypatc
         stats=TrainStats(rows=1, tokens=1, z=1.0, loss_sum=0.0, entropy_sum=0.0, seconds=0.1),
     )  # fmt: skip
     decision = cluster.tell(done)
-    assert not looked and not decision.commands
+    assert not looked
+    assert not decision.commands
     same_with_short_ways(cluster)
