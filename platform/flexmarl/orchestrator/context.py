@@ -6,6 +6,7 @@ parts of the core may state what is wanted on every call instead of remembering 
 
 import msgspec
 
+from flexmarl.contracts.attempts import AttemptBegan, AttemptEnded, VerbEnded
 from flexmarl.contracts.commands import Command
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.orchestrator.plan import Plan
@@ -13,13 +14,10 @@ from flexmarl.orchestrator.reasons import reason_of
 from flexmarl.orchestrator.state.in_flight import Outstanding
 from flexmarl.orchestrator.state.tree import Failure, RunState
 from flexmarl.orchestrator.types import (
-    AttemptBegan,
-    AttemptEnded,
     Metric,
     Note,
     NoteLevel,
     NumberedCommand,
-    Outcome,
     Ruling,
 )
 
@@ -36,7 +34,7 @@ class Context(msgspec.Struct, gc=False):
     metrics: list[Metric] = []
     notes: list[Note] = []
     attempts: list[AttemptBegan | AttemptEnded] = []
-    outcomes: list[Outcome] = []
+    outcomes: list[VerbEnded] = []
     rulings: list[Ruling] = []
 
     def emit(self, command: Command, *, key: str = "", why: str = "") -> int:
