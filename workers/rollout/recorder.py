@@ -11,7 +11,8 @@ from flexmarl.contracts.commands import PlayGroups
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from flexmarl.store.data.groups import EpisodeRow, SampleRow, SettledGroup
-from workers.rollout.episode import Attempt, Seat, Turn
+from workers.rollout.episode import Attempt, Turn
+from workers.rollout.speech import Seat
 
 
 def settled_group(order: PlayGroups, command_no: int, attempts: list[Attempt], seats: dict[str, Seat]) -> SettledGroup:

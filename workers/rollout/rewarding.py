@@ -24,7 +24,8 @@ from flexmarl.store.control.commands import Taken
 from flexmarl.store.data import rewards
 from flexmarl.store.data.rewards import Asked, Given
 from workers.rewards.base import ACTOR, QUEUE, Earned, Played, Said
-from workers.rollout.episode import Attempt, Seat
+from workers.rollout.episode import Attempt
+from workers.rollout.speech import Seat
 
 log = structlog.get_logger(__name__)
 

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.specification.experiment import ExperimentSpec
-from flexmarl.contracts.specification.team import FolderModel, Lora
+from flexmarl.contracts.specification.team import FactoryModel, FolderModel, Lora
 from workers.models import UnsupportedModel, architecture_of, tokenizer_of
 from workers.models.adapter import WrongAdapterError, check_adapter, initial_adapter, no_adapter
 from workers.models.checks import check_weights
 from workers.models.folders import check_folder, read_adapter
+from workers.models.packaged import folder_of
+from workers.models.tokenizer import Spoken, folder_spoken
 from workers.models.weights import initial_weights
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.shelf import Shelf
@@ -56,14 +58,17 @@ def beginning_of(spec: ExperimentSpec, asked: BindRequest, words: int, tokenizer
     return Beginning(weights, state, taken=True)
 
 
-def tokenizer_for(spec: ExperimentSpec, policy: str, vocabulary: tuple[str, ...]) -> bytes:
-    """Return the tokenizer of a policy's model. Raises UnsupportedModel naming what its folder lacks."""
+def spoken_by(spec: ExperimentSpec, policy: str, vocabulary: tuple[str, ...]) -> Spoken:
+    """Return tokenizer and chat format of a policy's model. Raises UnsupportedModel naming what its folder lacks."""
     source = spec.policies[policy].source
-    if isinstance(source, FolderModel):
-        with _named(f"policies.{policy}.model.path"):
-            check_folder(source.path)
+    if not isinstance(source, FactoryModel):
+        field = "model.path" if isinstance(source, FolderModel) else "model"
+        with _named(f"policies.{policy}.{field}"):
+            folder = folder_of(source)
+            check_folder(folder)
             architecture_of(source)
-    return tokenizer_of(source, vocabulary)
+            return folder_spoken(folder)
+    return Spoken(tokenizer_of(source, vocabulary))
 
 
 def _first_weights(spec: ExperimentSpec, policy: str, words: int, shelf: Shelf) -> "dict[str, torch.Tensor]":

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.specification.team import Lora, PolicySpec
 from workers.models import architecture_of
+from workers.models.tokenizer import Spoken
 from workers.rollout.environments.registry import family_of
 from workers.training.bases import Bases
-from workers.training.beginning import tokenizer_for
+from workers.training.beginning import spoken_by
 from workers.training.checkpoints import Export
 from workers.training.learner import Adapter, Learner
 from workers.training.objective import Objective
@@ -62,9 +63,9 @@ class Making:
         """Return the size of the environment's vocabulary."""
         return len(self.family.vocabulary())
 
-    def tokenizer(self, policy: str) -> bytes:
-        """Return tokenizer.json of the policy's model source. Raises UnsupportedModel naming what its folder lacks."""
-        return tokenizer_for(self._spec, policy, self.family.vocabulary())
+    def spoken(self, policy: str) -> Spoken:
+        """Return by which files the policy's model reads and writes. Raises UnsupportedModel for what is missing."""
+        return spoken_by(self._spec, policy, self.family.vocabulary())
 
     def learner(self, policy: str, epoch: str, weights: "Mapping[str, torch.Tensor]") -> Learner:
         """Return a learner of published weights: a whole model's, or an adapter's over the base on the shelf."""
@@ -103,7 +104,7 @@ class Making:
 
     def export(self, policy: str, digest: str) -> Export:
         """Return a version as a checkpoint writes it, whoever trains the policy."""
-        settings, shelf, tokenizer = self._spec.policies[policy], self.shelf(policy), self.tokenizer(policy)
+        settings, shelf, tokenizer = self._spec.policies[policy], self.shelf(policy), self.spoken(policy).tokenizer
         weights = shelf.weights(digest)
         if not isinstance(settings.tuning, Lora):
             return Export(policy, settings.source, tokenizer, weights)

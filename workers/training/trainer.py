@@ -22,6 +22,7 @@ from workers.child import IntervalLog
 from workers.memory import give_back
 from workers.models import UnsupportedModel
 from workers.models.adapter import WrongAdapterError
+from workers.models.tokenizer import Spoken
 from workers.training.beginning import beginning_of
 from workers.training.checkpoints import write_checkpoint
 from workers.training.checks import check_tokenizer
@@ -207,7 +208,7 @@ class Trainer:
         self._refer(asked.policy, asked.reference, asked.version, back.learner)
         if behind := {int(version): state for version, state in back.rest["behind"].items()}:
             self._behind[asked.policy] = behind
-        held = self._hold(asked.policy, asked.version, self._making.tokenizer(asked.policy), back.learner, stored)
+        held = self._hold(asked.policy, asked.version, self._making.spoken(asked.policy), back.learner, stored)
         ended = time.time()
         self._intervals.add("resume", asked.policy, began, ended, bytes=back.bytes)
         reply = reply_of(asked.policy, held)
@@ -250,9 +251,9 @@ class Trainer:
             detail = f"version 0 cannot be made while version {held.version} of {policy!r} is held"
             raise TrainerRefusal(RefusalCode.OTHER_VERSION, detail)
         settings = self._spec.policies[policy]
-        tokenizer = self._making.tokenizer(policy)
-        first = beginning_of(self._spec, asked, self._making.words, tokenizer, self._making.shelf(policy))
-        check_tokenizer(policy, tokenizer, first.weights)
+        spoken = self._making.spoken(policy)
+        first = beginning_of(self._spec, asked, self._making.words, spoken.tokenizer, self._making.shelf(policy))
+        check_tokenizer(policy, spoken.tokenizer, first.weights)
         learner = self._new_learner(policy, 0, first.weights)
         if first.state is not None:
             learner.restore(first.state)
@@ -260,7 +261,7 @@ class Trainer:
         if settings.warmup is not None and not first.taken:
             rng = random.Random(derive(self._spec.seed, "warmup", policy))
             roles = self._spec.roles_of(policy)
-            done = warm_up(learner, settings.warmup, self._making.family, roles, Codec(tokenizer), rng)
+            done = warm_up(learner, settings.warmup, self._making.family, roles, Codec(spoken.tokenizer), rng)
             facts |= {"warmup_steps": done.steps, "warmup_seconds": done.seconds}
         stored = self._making.put_first(policy, learner)
         if asked.gang:  # one trainer makes the version, so that it is the same for any number of ranks
@@ -269,7 +270,7 @@ class Trainer:
                 learner.restore(first.state)
         else:
             self._references.take(policy, stored.weights, 0, self._making.shelf(policy))
-        held = self._hold(policy, 0, tokenizer, learner, stored)
+        held = self._hold(policy, 0, spoken, learner, stored)
         held.created = reply_of(policy, held, created=True, facts=facts)
         return held.created
 
@@ -301,7 +302,7 @@ class Trainer:
         self._refer(asked.policy, *compared[-1], learner)
         learner.accumulator.open(self._epoch(asked.version))
         stored = self._stored_already(asked, learner, shelf)
-        held = self._hold(asked.policy, asked.version, self._making.tokenizer(asked.policy), learner, stored)
+        held = self._hold(asked.policy, asked.version, self._making.spoken(asked.policy), learner, stored)
         return reply_of(asked.policy, held)
 
     def _stored_already(self, asked: BindRequest, learner: Learner, shelf: Shelf) -> Stored:
@@ -313,10 +314,10 @@ class Trainer:
             return known
         return shelf.put_state(asked.digest, learner.training_state())
 
-    def _hold(self, policy: str, version: int, tokenizer: bytes, learner: Learner, stored: Stored) -> Held:
+    def _hold(self, policy: str, version: int, spoken: Spoken, learner: Learner, stored: Stored) -> Held:
         """Remember a stored version; a frozen policy keeps no learner."""
         trained = policy in self._spec.trainable_policies()
-        self._held[policy] = Held(version, stored, tokenizer, learner if trained else None)
+        self._held[policy] = Held(version, stored, spoken, learner if trained else None)
         return self._held[policy]
 
     def _empty(self, held: Held) -> None:
