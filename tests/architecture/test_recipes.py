@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.forms import form
 from tests.support.recipes import RecipeError, Step, copy_of_the_tree, recipe, titles
 
 CHECKS = {
@@ -19,8 +20,8 @@ CHECKS = {
 MOST_FILES = {"Add a command": 6}
 PRODUCT = ("platform/", "webui/", "workers/")
 STEPS = [(title, step.number) for title in CHECKS for step in recipe(title)]
-TRIED = STEPS if os.environ.get("FLEXMARL_ALL_STEPS") else STEPS[::8]
-"""Steps that are left out in turn: every one takes minutes, so a share of each recipe unless all are wanted."""
+TRIED = form(short=STEPS[::8], full=STEPS)
+"""Steps that are left out in turn."""
 
 
 @pytest.fixture(scope="module")
@@ -64,12 +65,16 @@ def test_every_recipe_is_followed() -> None:
     assert titles() == list(CHECKS)
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize(("title", "most"), MOST_FILES.items())
 def test_a_recipe_touches_few_files_of_the_product(title: str, most: int) -> None:
     touched = {step.path for step in recipe(title) if step.path.startswith(PRODUCT)}
     assert len(touched) <= most, sorted(touched)
 
 
+=======
+@pytest.mark.slow
+>>>>>>> main
 @pytest.mark.parametrize("title", CHECKS)
 def test_following_a_recipe_works(title: str, clean: Path, tmp_path: Path) -> None:
     tree = followed(clean, tmp_path, recipe(title))

@@ -211,8 +211,8 @@ class VirtualWorkers(ScriptedWorkers):
                 child.trains[policy] = (f"{version}:{child.incarnation}", ids)
                 bind = steps.Bind(
                     child.lease_id, child.incarnation, policy, version, digest(policy, version), "state",
-                    command.version is None, b'{"a": 1}', {"parameters": 85_000.0}, bool(command.resume),
-                    command.accumulator, seconds=seconds,
+                    command.version is None, b'{"a": 1}', facts={"parameters": 85_000.0}, resumed=bool(command.resume),
+                    accumulator=command.accumulator, seconds=seconds,
                 )  # fmt: skip
                 steps.commit_bind(conn, taken, bind)
             case c.UnloadPolicy() as command:
