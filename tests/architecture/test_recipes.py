@@ -65,16 +65,13 @@ def test_every_recipe_is_followed() -> None:
     assert titles() == list(CHECKS)
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize(("title", "most"), MOST_FILES.items())
 def test_a_recipe_touches_few_files_of_the_product(title: str, most: int) -> None:
     touched = {step.path for step in recipe(title) if step.path.startswith(PRODUCT)}
     assert len(touched) <= most, sorted(touched)
 
 
-=======
 @pytest.mark.slow
->>>>>>> main
 @pytest.mark.parametrize("title", CHECKS)
 def test_following_a_recipe_works(title: str, clean: Path, tmp_path: Path) -> None:
     tree = followed(clean, tmp_path, recipe(title))
