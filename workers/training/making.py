@@ -41,6 +41,12 @@ class Making:
             self._shelves[policy] = Shelf(self._home, self._run_id, policy)
         return self._shelves[policy]
 
+    def find_base(self, policy: str, digest: str) -> None:
+        """Go on with what a version is laid over, if the policy trains an adapter. Raises WrongAdapterError."""
+        tuning = self._spec.policies[policy].tuning
+        if isinstance(tuning, Lora):
+            self.shelf(policy).find_base(digest, policy, tuning)
+
     def close_shelf(self, policy: str) -> None:
         """Wait for what is written beside, and read the shelf anew when the policy comes back."""
         shelf = self._shelves.pop(policy, None)
