@@ -9,6 +9,7 @@ import random
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,8 +39,11 @@ class Shuffled(LocalTraining):
         return super()._judged(group)
 
 
-def team(kind: type[LocalTraining], seed: int, home: Path) -> LocalTraining:
-    return kind(resolve({"seed": seed}, template="chat_sums").spec, str(home))
+SMALL = {"tasks_per_step": 2, "episodes_per_task": 4, "micro_batch_groups": 1, "rollout_groups": 2}
+
+
+def team(kind: type[LocalTraining], seed: int, home: Path, **changes: Any) -> LocalTraining:
+    return kind(resolve({"seed": seed, **changes}, template="chat_sums").spec, str(home))
 
 
 def held_out(training: LocalTraining) -> tuple[float, float]:
@@ -53,7 +57,7 @@ def held_out(training: LocalTraining) -> tuple[float, float]:
 
 
 def test_the_trainer_and_the_engine_agree_on_what_was_said(tmp_path: Path) -> None:
-    training = team(LocalTraining, 0, tmp_path)
+    training = team(LocalTraining, 0, tmp_path, batch=SMALL)
     training.step()
     assert 0.0 < max(training.gaps.values()) <= GAP
 
