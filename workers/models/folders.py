@@ -40,18 +40,6 @@ def read_adapter(path: str, base: "Weights", lora: Lora) -> "dict[str, torch.Ten
     return adapter
 
 
-def check_folder(path: str) -> None:
-    """Raise UnsupportedModel unless a folder has the files of a whole model with its tokenizer."""
-    with ModelFolder(path) as folder:
-        if folder.has(CONFIG) and not folder.has("config.json"):
-            text = "the folder is an adapter; set it as tuning.adapter and set its base model here, or a merged"
-            raise UnsupportedModel(f"{text} one")
-        for name in ("config.json", "tokenizer.json"):
-            if not folder.has(name):
-                text = f"the folder has no {name}; name a folder with config.json, tokenizer.json, *.safetensors"
-                raise UnsupportedModel(text)
-
-
 def copy_files(path: str, target: Path, *names: str) -> None:
     """Copy files of a model's folder into another one, as far as they are there."""
     with ModelFolder(path) as folder:

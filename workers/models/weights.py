@@ -4,6 +4,7 @@ A trainer needs nothing else of a model, and importing transformers would cost i
 `build_model` makes Hugging Face models of the same weights.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt")
 """What a folder may hold for its tokenizer; copied into exports as they are."""
+
+
+_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+"""Types of safetensors -> bytes of a value."""
 
 
 def initial_weights(source: OwnSource, words: int, seed: int) -> "dict[str, torch.Tensor]":
@@ -124,6 +129,18 @@ def _folder_weights(path: str) -> "dict[str, torch.Tensor]":
 def tensor_files(folder: ModelFolder) -> list[str]:
     """Return the names of a folder's files of weights, in order."""
     return [name for name in folder.names() if name.endswith(".safetensors")]
+
+
+def tensor_shapes(folder: ModelFolder, name: str) -> dict[str, tuple[tuple[int, ...], str, int]]:
+    """Read the head of a file of weights: name -> shape, type, bytes. Raises UnsupportedModel for one that is damaged
+    or shorter than its head says."""
+    found = {}
+    with _tensors(folder, name) as file:
+        for key in file.keys():  # noqa: SIM118 - a reader of safetensors is no mapping
+            part = file.get_slice(key)
+            shape, dtype = tuple(part.get_shape()), str(part.get_dtype())
+            found[key] = shape, dtype, math.prod(shape) * _BYTES.get(dtype, 0)
+    return found
 
 
 def read_tensors(folder: ModelFolder, name: str, as_is: bool = False) -> "dict[str, torch.Tensor]":

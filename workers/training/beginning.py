@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.specification.team import FactoryModel, FolderModel, Lora
-from workers.models import UnsupportedModel, architecture_of, tokenizer_of
+from workers.models import UnsupportedModel, tokenizer_of
 from workers.models.adapter import WrongAdapterError, check_adapter, initial_adapter, no_adapter
 from workers.models.checks import check_weights
-from workers.models.folders import check_folder, read_adapter
+from workers.models.folders import read_adapter
+from workers.models.inspecting import inspect
 from workers.models.packaged import folder_of
 from workers.models.tokenizer import Spoken, folder_spoken
 from workers.models.weights import initial_weights
@@ -65,8 +66,7 @@ def spoken_by(spec: ExperimentSpec, policy: str, vocabulary: tuple[str, ...]) ->
         field = "model.path" if isinstance(source, FolderModel) else "model"
         with _named(f"policies.{policy}.{field}"):
             folder = folder_of(source)
-            check_folder(folder)
-            architecture_of(source)
+            inspect(folder)
             return folder_spoken(folder)
     return Spoken(tokenizer_of(source, vocabulary))
 
@@ -114,7 +114,9 @@ class _named:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, UnsupportedModel | WrongAdapterError):
-            raise type(error)(f"{self._field}: {error}") from error
+        if isinstance(error, WrongAdapterError):
+            raise WrongAdapterError(f"{self._field}: {error}") from error
+        if isinstance(error, UnsupportedModel):
+            raise UnsupportedModel(f"{self._field}: {error}") from error
         if isinstance(error, FileNotFoundError):
             raise UnsupportedModel(f"{self._field}: {error}") from error
