@@ -13,7 +13,7 @@ from flexmarl.contracts.specification.team import ADAPTER_TARGETS, Lora
 from workers.models.adapter import WrongAdapterError, check_adapter, parts_of
 from workers.models.errors import UnsupportedModel
 from workers.models.opening import TOKENIZER_BYTES, ModelFolder
-from workers.models.weights import read_tensors
+from workers.models.tensors import read_tensors
 
 if TYPE_CHECKING:
     import torch

@@ -22,8 +22,8 @@ from flexmarl.store.data.model_roots import ModelRoots
 from workers.models.architecture import SERVED_TYPES, Architecture, parse_architecture
 from workers.models.errors import ModelRefused, UnsupportedModel
 from workers.models.opening import TOKENIZER_BYTES, ModelFolder, allow
+from workers.models.tensors import tensor_files, tensor_shapes
 from workers.models.tokenizer import CHAT_TEMPLATE, chat_format
-from workers.models.weights import tensor_files, tensor_shapes
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -94,7 +94,9 @@ def _inspected(folder: ModelFolder) -> ModelFacts:
 def _config(folder: ModelFolder) -> dict[str, object]:
     if not folder.has("config.json"):
         if folder.has("adapter_config.json"):
-            raise ModelRefused("is_adapter", "the folder is an adapter; name it as tuning.adapter, over its base model")
+            raise ModelRefused(
+                "is_adapter", "the folder is an adapter; set it as tuning.adapter and name its base model here"
+            )
         raise ModelRefused("no_config", "the folder has no config.json; name a folder of Hugging Face transformers")
     config = folder.json("config.json")
     if config.get("auto_map"):

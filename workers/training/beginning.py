@@ -18,7 +18,7 @@ from workers.models.adapter import WrongAdapterError, check_adapter, initial_ada
 from workers.models.checks import check_weights
 from workers.models.folders import read_adapter
 from workers.models.inspecting import inspect
-from workers.models.packaged import folder_of
+from workers.models.places import folder_of
 from workers.models.tokenizer import Spoken, folder_spoken
 from workers.models.weights import initial_weights
 from workers.training.errors import RefusalCode, TrainerRefusal
