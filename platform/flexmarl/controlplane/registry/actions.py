@@ -45,7 +45,7 @@ def import_model(
     if waiting >= MOST_OPEN:
         detail = f"{waiting} imports of {project} are waiting or running. Cancel one, or try again later."
         raise RateLimited(detail, headers={"Retry-After": "30"})
-    made, owner = uuid7(), actor.name if actor.user_id else ""
+    made, owner = uuid7(), (actor.name, str(actor.user_id or ""))
     revision = model_rows.create(store_connection(), made, project, name, wanted, owner)
     after = {"source": wanted, "revision": revision}
     record(actor, "model.import", "model", made, name, project=project, after=after)
@@ -90,7 +90,7 @@ def restore(actor: Actor, model: LanguageModel, precondition: Precondition = any
 def _locked(actor: Actor, model: LanguageModel, precondition: Precondition) -> LanguageModel:
     """Lock the row. Raises PermissionDenied for models of others, without `runs:act-any`."""
     if not queries.may_change(actor, model):
-        needed = Scope.RUNS_WRITE if model.owner == actor.name else Scope.RUNS_ACT_ANY
+        needed = Scope.RUNS_WRITE if queries.is_own(actor, model) else Scope.RUNS_ACT_ANY
         raise PermissionDenied(f"This needs the scope {needed}.", extra={"required_scopes": [str(needed)]})
     locked = LanguageModel.objects.select_for_update().get(pk=model.pk)
     precondition(locked.version)

@@ -35,8 +35,13 @@ def usable(actor: Actor, project: str, name: str) -> QuerySet[LanguageModel]:
 
 def may_change(actor: Actor, model: LanguageModel) -> bool:
     """Say whether a caller may cancel and archive a model."""
-    own = bool(model.owner) and model.owner == actor.name
-    return actor.may(Scope.RUNS_ACT_ANY, model.project) or (own and actor.may(Scope.RUNS_WRITE, model.project))
+    own = is_own(actor, model) and actor.may(Scope.RUNS_WRITE, model.project)
+    return own or actor.may(Scope.RUNS_ACT_ANY, model.project)
+
+
+def is_own(actor: Actor, model: LanguageModel) -> bool:
+    """Say whether the caller asked for the import."""
+    return actor.user_id is not None and model.owner_id == str(actor.user_id)
 
 
 def allowed_actions(model: LanguageModel) -> list[str]:

@@ -25,16 +25,26 @@ class Import:
     source: Mapping[str, Any]
 
 
-def create(conn: Connection, model: UUID, project: str, name: str, source: Mapping[str, Any], owner: str) -> int:
-    """Ask for an import, as the next revision of its name; return the revision."""
+def create(
+    conn: Connection, model: UUID, project: str, name: str, source: Mapping[str, Any], owner: tuple[str, str]
+) -> int:
+    """Ask for an import, as the next revision of its name; return the revision. `owner` is a name and an account."""
     conn.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"model {project}/{name}"])
     row = conn.execute(
         """
-        INSERT INTO store.model (id, project, name, revision, source, owner)
-        SELECT %(id)s, %(project)s, %(name)s, coalesce(max(revision), 0) + 1, %(source)s, %(owner)s
+        INSERT INTO store.model (id, project, name, revision, source, owner, owner_id)
+        SELECT %(id)s, %(project)s, %(name)s, coalesce(max(revision), 0) + 1, %(source)s, %(owner)s,
+          %(account)s
         FROM store.model WHERE project = %(project)s AND name = %(name)s RETURNING revision
         """,
-        {"id": model, "project": project, "name": name, "source": _json(source), "owner": owner},
+        {
+            "id": model,
+            "project": project,
+            "name": name,
+            "source": _json(source),
+            "owner": owner[0],
+            "account": owner[1],
+        },
     ).fetchone()
     assert row is not None
     return int(row[0])

@@ -9,7 +9,7 @@ from flexmarl.controlplane.common.api.serializers import StrictSerializer
 from flexmarl.controlplane.registry.filters import STATES
 
 
-class ModelSerializer(serializers.Serializer[Any]):
+class LanguageModelSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     project = serializers.CharField()
     name = serializers.CharField()
@@ -36,13 +36,13 @@ class ModelSerializer(serializers.Serializer[Any]):
     url = serializers.CharField()
 
 
-class ModelDetailSerializer(ModelSerializer):
+class LanguageModelDetailSerializer(LanguageModelSerializer):
     facts = serializers.JSONField(
         help_text="What was found: tokenizer and template digests, special tokens, a sample conversation, warnings."
     )
 
 
-class NewModelSerializer(StrictSerializer):
+class NewLanguageModelSerializer(StrictSerializer):
     name = serializers.RegexField(
         r"^[a-z][a-z0-9_]{0,31}$", help_text="Lower case, digits and _; a new name or one that gets another version."
     )

@@ -15,7 +15,11 @@ from flexmarl.controlplane.common.api.serializers import listing
 from flexmarl.controlplane.common.api.views import ApiView, ListView
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.registry import actions, queries
-from flexmarl.controlplane.registry.api.serializers import ModelDetailSerializer, ModelSerializer, NewModelSerializer
+from flexmarl.controlplane.registry.api.serializers import (
+    LanguageModelDetailSerializer,
+    LanguageModelSerializer,
+    NewLanguageModelSerializer,
+)
 from flexmarl.controlplane.registry.filters import FILTERS
 from flexmarl.controlplane.registry.models import LanguageModel
 
@@ -30,15 +34,17 @@ class ModelsView(ListView):
     def row_maker(self, request: Request) -> Callable[[LanguageModel], dict[str, Any]]:
         return queries.model_row
 
-    @extend_schema(operation_id="models_list", responses=listing(ModelSerializer))
+    @extend_schema(operation_id="models_list", responses=listing(LanguageModelSerializer))
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """List models and their versions."""
         return super().get(request, *args, **kwargs)
 
-    @extend_schema(operation_id="models_create", request=NewModelSerializer, responses={202: ModelDetailSerializer})
+    @extend_schema(
+        operation_id="models_create", request=NewLanguageModelSerializer, responses={202: LanguageModelDetailSerializer}
+    )
     def post(self, request: Request) -> Response:
         """Import a model. A node does it in the background: read it again until it is done."""
-        body = NewModelSerializer(data=request.data)
+        body = NewLanguageModelSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         row = queries.model_detail(actions.import_model(actor_of(request), **body.validated_data))
         return Response(row, status=202, headers={"Location": row["url"], "ETag": etag(row["version"])})
@@ -47,7 +53,7 @@ class ModelsView(ListView):
 class ModelView(ApiView):
     scopes = {"GET": Scope.RUNS_READ}
 
-    @extend_schema(operation_id="models_read", responses=ModelDetailSerializer)
+    @extend_schema(operation_id="models_read", responses=LanguageModelDetailSerializer)
     def get(self, request: Request, model_id: UUID) -> Response:
         """Read a model with what was found in it."""
         return _answer(queries.find_model(actor_of(request), model_id))
@@ -56,7 +62,7 @@ class ModelView(ApiView):
 class CancelView(ApiView):
     scopes = {"POST": Scope.RUNS_WRITE}
 
-    @extend_schema(operation_id="models_cancel", request=None, responses=ModelDetailSerializer)
+    @extend_schema(operation_id="models_cancel", request=None, responses=LanguageModelDetailSerializer)
     def post(self, request: Request, model_id: UUID) -> Response:
         """Cancel an import that waits or runs."""
         actor = actor_of(request)
@@ -66,7 +72,7 @@ class CancelView(ApiView):
 class ArchiveView(ApiView):
     scopes = {"POST": Scope.RUNS_WRITE}
 
-    @extend_schema(operation_id="models_archive", request=None, responses=ModelDetailSerializer)
+    @extend_schema(operation_id="models_archive", request=None, responses=LanguageModelDetailSerializer)
     def post(self, request: Request, model_id: UUID) -> Response:
         """Archive a model: new runs can no longer name it."""
         actor = actor_of(request)
@@ -76,7 +82,7 @@ class ArchiveView(ApiView):
 class RestoreView(ApiView):
     scopes = {"POST": Scope.RUNS_WRITE}
 
-    @extend_schema(operation_id="models_restore", request=None, responses=ModelDetailSerializer)
+    @extend_schema(operation_id="models_restore", request=None, responses=LanguageModelDetailSerializer)
     def post(self, request: Request, model_id: UUID) -> Response:
         """Restore an archived model."""
         actor = actor_of(request)

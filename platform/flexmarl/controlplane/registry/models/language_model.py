@@ -10,6 +10,7 @@ class LanguageModel(models.Model):
     revision = models.IntegerField()
     source = models.JSONField()
     owner = models.TextField()
+    owner_id = models.TextField()
     state = models.TextField()
     reason = models.TextField()
     reason_text = models.TextField()
