@@ -5,7 +5,7 @@
 Invariants: nothing is executed that the folder brings (no pickle, no code; its template renders in a sandbox), and no
 weight is read, only the headers of the files: a model of any size is inspected in the memory of its tokenizer. Each
 refusal has a stable code and says what would be accepted. What passes has every weight of its configuration, in its
-shape, and a tokenizer whose ids its embedding knows.
+shape (where the own decoder computes it), and a tokenizer whose ids its embedding knows.
 """
 
 import argparse
@@ -19,8 +19,9 @@ import msgspec
 from flexmarl.language.chat_format import SAMPLE, ChatFormat
 from flexmarl.language.templates import PLAIN, TemplateError, render_text
 from flexmarl.store.data.model_roots import ModelRoots
-from workers.models.architecture import SERVED_TYPES, Architecture, parse_architecture
+from workers.models.architecture import Architecture, parse_architecture
 from workers.models.errors import ModelRefused, UnsupportedModel
+from workers.models.families import library_config, library_model_of
 from workers.models.opening import TOKENIZER_BYTES, ModelFolder, allow
 from workers.models.tensors import tensor_files, tensor_shapes
 from workers.models.tokenizer import CHAT_TEMPLATE, chat_format
@@ -42,7 +43,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     """Size of its weights."""
     dtypes: list[str]
     context: int
-    """Longest conversation in tokens."""
+    """Longest conversation in tokens; 0 where the configuration does not say."""
     vocabulary: int
     """Ids that its embedding knows; those that its tokenizer names may be fewer."""
     tokenizer: str
@@ -64,22 +65,30 @@ def inspect(path: str) -> ModelFacts:
         return _inspected(folder)
 
 
+def check_kind(path: str) -> None:
+    """Raise ModelRefused for a folder whose files are not those of a whole model."""
+    with ModelFolder(path) as folder:
+        _config(folder)
+
+
 def _inspected(folder: ModelFolder) -> ModelFacts:
     config = _config(folder)
-    shape = _architecture(config)
+    native = _native(config)
+    context = native.max_positions if native else _context(config)
     shapes, dtypes, size = _headers(folder)
     tied = bool(config.get("tie_word_embeddings"))
     if tied:
         shapes.pop(HEAD, None)
-    _fits(expected_shapes(config, shape, tied), shapes)
-    words = shapes[EMBEDDING][0]
+    if native is not None:  # of other families the trainer knows the names when it loads them
+        _fits(expected_shapes(config, native, tied), shapes)
+    words = shapes.get(EMBEDDING, (0,))[0] or int(str(config.get("vocab_size", 0)))
     tokenizer, chat = _spoken(folder, words)
     return ModelFacts(
-        architecture=shape.model_type,
+        architecture=str(config["model_type"]),
         parameters=sum(map(math.prod, shapes.values())),
         bytes=size,
         dtypes=sorted(dtypes),
-        context=shape.max_positions,
+        context=context,
         vocabulary=words,
         tokenizer=sha256(tokenizer).hexdigest(),
         template=sha256(chat.template.encode()).hexdigest(),
@@ -94,28 +103,31 @@ def _inspected(folder: ModelFolder) -> ModelFacts:
 def _config(folder: ModelFolder) -> dict[str, object]:
     if not folder.has("config.json"):
         if folder.has("adapter_config.json"):
-            raise ModelRefused(
-                "is_adapter", "the folder is an adapter; set it as tuning.adapter and name its base model here"
-            )
+            text = "the folder is an adapter; set it as tuning.adapter and name its base model here"
+            raise ModelRefused("is_adapter", text)
         raise ModelRefused("no_config", "the folder has no config.json; name a folder of Hugging Face transformers")
-    config = folder.json("config.json")
-    if config.get("auto_map"):
-        text = "the model brings its own code (auto_map), which is never executed; save it as a class of transformers"
-        raise ModelRefused("own_code", text)
-    return config
+    return folder.json("config.json")
 
 
-def _architecture(config: dict[str, object]) -> Architecture:
-    kind = config.get("model_type")
-    if kind not in SERVED_TYPES:
-        text = f"model_type is {kind!r}; known are {', '.join(SERVED_TYPES)}"
-        raise ModelRefused("unknown_architecture", text)
+def _native(config: dict[str, object]) -> Architecture | None:
+    """Return the architecture of a model that the own decoder computes; None where only the library may."""
     try:
         return parse_architecture(config)
-    except UnsupportedModel as error:
-        raise ModelRefused("unsupported_setting", str(error)) from error
+    except UnsupportedModel:
+        return None
     except (ValueError, KeyError, TypeError, AttributeError, AssertionError, ZeroDivisionError) as error:
         raise ModelRefused("bad_config", f"config.json does not describe a model: {error!r}") from error
+
+
+def _context(config: dict[str, object]) -> int:
+    """Return the longest context of a model that the library computes. Raises ModelRefused where it cannot."""
+    try:
+        known = library_config(library_model_of(config), 0)
+    except UnsupportedModel as error:
+        if config.get("auto_map"):
+            raise ModelRefused("own_code", str(error)) from error
+        raise ModelRefused("unknown_architecture", str(error)) from error
+    return int(getattr(known, "max_position_embeddings", None) or 0)
 
 
 def _headers(folder: ModelFolder) -> tuple[dict[str, tuple[int, ...]], set[str], int]:

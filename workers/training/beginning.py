@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.specification.experiment import ExperimentSpec
-from flexmarl.contracts.specification.team import FactoryModel, FolderModel, Lora
-from workers.models import UnsupportedModel, tokenizer_of
+from flexmarl.contracts.specification.team import FactoryModel, FolderModel, Lora, PolicySpec
+from workers.models import UnsupportedModel, architecture_of, tokenizer_of
 from workers.models.adapter import WrongAdapterError, check_adapter, initial_adapter, no_adapter
+from workers.models.architecture import Architecture
 from workers.models.checks import check_weights
+from workers.models.families import shape_of
 from workers.models.folders import read_adapter
-from workers.models.inspecting import inspect
+from workers.models.inspecting import check_kind, inspect
 from workers.models.places import folder_of
 from workers.models.tokenizer import Spoken, folder_spoken
 from workers.models.weights import initial_weights
@@ -66,9 +68,26 @@ def spoken_by(spec: ExperimentSpec, policy: str, vocabulary: tuple[str, ...]) ->
         field = "model.path" if isinstance(source, FolderModel) else "model"
         with _named(f"policies.{policy}.{field}"):
             folder = folder_of(source)
+            check_kind(folder)
+            _check_shape(spec, spec.policies[policy])
             inspect(folder)
             return folder_spoken(folder)
     return Spoken(tokenizer_of(source, vocabulary))
+
+
+def _check_shape(spec: ExperimentSpec, settings: PolicySpec) -> None:
+    """Raise UnsupportedModel where a run asks of a folder's model what only native ones can, with what is legal."""
+    if spec.resources.engine == "torch":
+        try:
+            architecture_of(settings.source)
+        except UnsupportedModel as error:
+            raise UnsupportedModel(f"{error}; set resources.engine: vllm") from error
+    if isinstance(shape_of(settings), Architecture):
+        return
+    if spec.mechanisms.ordered:
+        raise UnsupportedModel("only native models give ordered bits; set mechanisms.ordered: false")
+    if settings.devices.most > 1:
+        raise UnsupportedModel("only native models are shared by several devices; set devices: 1")
 
 
 def _first_weights(spec: ExperimentSpec, policy: str, words: int, shelf: Shelf) -> "dict[str, torch.Tensor]":

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from flexmarl.contracts.specification.team import FactoryModel, FolderModel
 from tests.support.chat_model import chat_home, chat_model
@@ -72,6 +72,15 @@ def test_a_model_of_transformers_is_known_by_its_heads(tmp_path: Path, family: s
     assert (facts.stop, facts.special, facts.warnings) == ([END], {"eos_token": END}, [])
     assert facts.sample.startswith("<|im_start|>system\nYou are part of a team.<|im_end|>\n")
     assert facts.sample.endswith("<|im_start|>assistant\n")
+
+
+def test_a_family_that_only_the_library_computes_is_known_too(tmp_path: Path):
+    folder = write_chat_model(tmp_path / "model")
+    model = Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=8, eos_token_id=257))
+    model.save_pretrained(folder)
+    facts = inspect(str(folder))
+    assert (facts.architecture, facts.context, facts.vocabulary) == ("qwen3", 128, 260)
+    assert facts.parameters == sum(tensor.numel() for tensor in model.parameters())
 
 
 def test_weights_of_several_files_are_counted_together(tmp_path: Path):
@@ -156,10 +165,10 @@ def test_a_link_out_of_the_root_is_not_followed(model: Path, tmp_path: Path):
 @pytest.mark.parametrize(
     ("config", "code", "said"),
     [
-        ({"model_type": "mamba"}, "unknown_architecture", "'mamba'; known are qwen2, llama"),
-        ({"model_type": None}, "unknown_architecture", "known are qwen2, llama"),
-        ({"auto_map": {"AutoModel": "x.Y"}}, "own_code", "never executed"),
-        ({"hidden_act": "gelu"}, "unsupported_setting", "it serves 'silu'"),
+        ({"model_type": "nonesuch"}, "unknown_architecture", "has no model_type 'nonesuch'"),
+        ({"model_type": None}, "unknown_architecture", "choose a family that the library knows"),
+        ({"model_type": "mine", "auto_map": {"AutoModel": "x.Y"}}, "own_code", "is not run"),
+        ({"model_type": "qwen3", "quantization_config": {"bits": 4}}, "unknown_architecture", "quantised"),
         ({"num_attention_heads": 0, "head_dim": None}, "bad_config", "does not describe a model"),
         ({"num_hidden_layers": 10**9}, "bad_config", "at most 1000 layers"),
         ({"hidden_size": "wide"}, "bad_config", "does not describe a model"),

@@ -160,7 +160,7 @@ def test_a_folder_that_is_no_model_is_refused_by_field(first, tmp_path: Path) ->
         (
             (tmp_path / "nowhere", "policies.speaker.model.path: "),
             (folder / "speaker", "is an adapter; set it as tuning.adapter"),
-            (other, "model_type is 'gpt2'; known are qwen2, llama"),
+            (other, "model_type 'gpt2' is not served"),
         )
     ):
         trainer = make_trainer(tmp_path / f"t{number}", 2, model={"type": "folder", "path": str(path)})
