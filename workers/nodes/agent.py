@@ -42,6 +42,8 @@ from workers.nodes.keeping import TEND_S as KEEPING_S
 from workers.nodes.keeping import Keeping
 from workers.nodes.lanes import Lane
 from workers.nodes.load import measure
+from workers.nodes.models import TEND_S as MODELS_S
+from workers.nodes.models import Holding, Importing
 from workers.nodes.playground import TEND_S, Playground
 from workers.settings import Settings
 from workers.transfer.peer import StateRoutes
@@ -107,6 +109,9 @@ class NodeAgent:
                     tasks.create_task(self._forever(self._measure, LOAD_S))
                     tasks.create_task(self._forever(self._playground.tend, TEND_S))
                     tasks.create_task(self._forever(self._keeping.tend, KEEPING_S))
+                    tasks.create_task(self._forever(Importing(self._settings, self._store).tend, MODELS_S))
+                    holding = Holding(self._settings, self._store, address)
+                    tasks.create_task(self._forever(holding.tend, MODELS_S))
                     tasks.create_task(self._forever(Copies(self._settings, self._store).tend, LOOK_S))
                     clearing = Clearing(self._settings.home, self._settings.node, self._store)
                     tasks.create_task(self._forever(clearing.tend, CLEARING_S))

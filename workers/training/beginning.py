@@ -18,8 +18,9 @@ from workers.models.adapter import WrongAdapterError, check_adapter, initial_ada
 from workers.models.architecture import Architecture
 from workers.models.checks import check_weights
 from workers.models.families import shape_of
-from workers.models.folders import check_folder, read_adapter
-from workers.models.packaged import folder_of
+from workers.models.folders import read_adapter
+from workers.models.inspecting import check_kind, inspect
+from workers.models.places import folder_of
 from workers.models.tokenizer import Spoken, folder_spoken
 from workers.models.weights import initial_weights
 from workers.training.errors import RefusalCode, TrainerRefusal
@@ -67,8 +68,9 @@ def spoken_by(spec: ExperimentSpec, policy: str, vocabulary: tuple[str, ...]) ->
         field = "model.path" if isinstance(source, FolderModel) else "model"
         with _named(f"policies.{policy}.{field}"):
             folder = folder_of(source)
-            check_folder(folder)
+            check_kind(folder)
             _check_shape(spec, spec.policies[policy])
+            inspect(folder)
             return folder_spoken(folder)
     return Spoken(tokenizer_of(source, vocabulary))
 
@@ -131,7 +133,9 @@ class _named:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, UnsupportedModel | WrongAdapterError):
-            raise type(error)(f"{self._field}: {error}") from error
+        if isinstance(error, WrongAdapterError):
+            raise WrongAdapterError(f"{self._field}: {error}") from error
+        if isinstance(error, UnsupportedModel):
+            raise UnsupportedModel(f"{self._field}: {error}") from error
         if isinstance(error, FileNotFoundError):
             raise UnsupportedModel(f"{self._field}: {error}") from error

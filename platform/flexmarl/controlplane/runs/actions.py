@@ -70,7 +70,7 @@ def create_run(
     if start:
         actor.require_any([Scope.RUNS_ACT, Scope.RUNS_ACT_ANY], project)
     known_project(project)
-    checkpoints = CheckpointSources(actor)
+    checkpoints = CheckpointSources(actor, project)
     made = required(replace(draft, project=project, checkpoints=checkpoints))
     plan = check_plan(plan_token, made) if plan_token else None
     run = _insert(

@@ -59,7 +59,10 @@ NODE = env.text("FLEXMARL_NODE")
 """Name of this machine; its host name when empty."""
 DEFAULT_PROJECT = "default"
 
-APPS = ("common", "accounts", "inventory", "agents", "experiments", "runs", "telemetry", "simulations", "playground")
+APPS = (
+    "common", "accounts", "inventory", "agents", "registry", "experiments", "runs", "telemetry", "simulations",
+    "playground",
+)  # fmt: skip
 INSTALLED_APPS = [
     "whitenoise.runserver_nostatic",
     "django.contrib.admin",

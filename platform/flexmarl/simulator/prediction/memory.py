@@ -9,7 +9,7 @@ from flexmarl.contracts.base import Record
 from flexmarl.contracts.model_sizes import FACTORY_SIZES, adapter_parameters
 from flexmarl.contracts.packaged_models import PACKAGED_MODELS
 from flexmarl.contracts.specification import ExperimentSpec
-from flexmarl.contracts.specification.team import FactoryModel, PackageModel
+from flexmarl.contracts.specification.team import FactoryModel, PackageModel, RegisteredModel
 
 HELD_VERSIONS = 2
 """Of a policy, by an engine: the newest, and the one that groups on their way may still name."""
@@ -48,6 +48,8 @@ def parameters_of(spec: ExperimentSpec, measured: Mapping[str, int]) -> dict[str
             found[name] = size.layers * layer + (_VOCABULARY + 1) * size.hidden
         elif isinstance(policy.source, PackageModel):
             found[name] = PACKAGED_MODELS[policy.source.name].parameters
+        elif isinstance(policy.source, RegisteredModel) and policy.source.parameters:
+            found[name] = policy.source.parameters
     return found
 
 
