@@ -4,8 +4,8 @@ Invariants, and who guarantees them. Only the holder of the command's token host
 proves the former one dead (here), so a device never has two. A child's end is told once per incarnation (store). The
 lease ends only after its child is dead (here). A worker that shuts down leaves the lease held and the command open, so
 that its successor goes on. A database that does not answer stops nothing: the child runs on, and the token decides
-when it is back. A child that lives and hangs is found by `vigil`, leaves its stacks in its log and is replaced like a
-dead one.
+when it is back. A child that lives and hangs is found by `watchdog`, leaves its stacks in its log and is replaced like
+a dead one.
 """
 
 import queue
@@ -36,7 +36,7 @@ from workers.lives import Lives
 from workers.log_tail import LogTail, last_words
 from workers.programs import confined, program_of
 from workers.settings import Settings
-from workers.vigil import Hangs, Watchman
+from workers.watchdog import Hangs, WatchdogThread
 
 log = structlog.get_logger(__name__)
 
@@ -118,7 +118,7 @@ class Life:
     port: int | None = None
     published: bool = False
     tail: LogTail | None = None
-    watchman: Watchman | None = None
+    watchman: WatchdogThread | None = None
     hung: str = ""
     """Why it was killed, when it hung."""
     failed: str = ""
@@ -322,7 +322,7 @@ class Host:
         except LeaseLost:
             return  # released meanwhile: the next renewal says what to do
         life.published, life.ready_at = True, time.monotonic()
-        life.watchman = Watchman(
+        life.watchman = WatchdogThread(
             life.child.incarnation, life.child.pid, url, life.secret, self._settings.child_stuck_s, self.signals.put
         )
         self._log.info("child ready", incarnation=life.child.incarnation, endpoint=url)

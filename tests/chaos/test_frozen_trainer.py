@@ -27,7 +27,7 @@ from tests.chaos.test_kill_points import TRIGGERS, halted
 from tests.chaos.test_random_kills import SPEC, assert_nothing_lost_or_repeated
 from tests.support.chaos import Store
 from tests.support.system import System
-from workers.vigil import ANSWER_S, PROBE_S, SILENT_PROBES
+from workers.watchdog import ANSWER_S, PROBE_S, SILENT_PROBES
 
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(900)]
 

@@ -26,7 +26,7 @@ from workers.hosting import RENEW_S
 from workers.last_intervals import ANSWER_S
 from workers.lives import HANGS, MEMORY
 from workers.rollout.engines.wire import LoadRequest
-from workers.vigil import SILENT_PROBES
+from workers.watchdog import SILENT_PROBES
 
 pytestmark = pytest.mark.services
 

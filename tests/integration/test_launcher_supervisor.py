@@ -23,7 +23,7 @@ from flexmarl.launcher.state import (
     LAUNCH_VARIABLE,
     marked,
 )
-from flexmarl.launcher.supervisor import ROUND_S, Signals, StopAsked, Supervisor
+from flexmarl.launcher.supervisor import ROUND_S, Signals, StopRequested, Supervisor
 from tests.support.ended import ended
 from tests.support.system import ROOT
 
@@ -317,7 +317,7 @@ with Signals() as signals:
 def test_a_stop_signal_interrupts_the_start_once() -> None:
     with Signals() as signals:
         signals.interrupting = True
-        with pytest.raises(StopAsked):
+        with pytest.raises(StopRequested):
             signal.raise_signal(signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
         signals.sleep(0.2)

@@ -19,7 +19,7 @@ import psycopg
 import structlog
 
 from flexmarl.store.control import commands
-from flexmarl.store.control.commands import Standing, Taken
+from flexmarl.store.control.commands import ClaimStatus, Taken
 from flexmarl.store.control.leases import ChildEndpoint
 from flexmarl.store.errors import EpochStale, LeaseLost, Refused, TokenLost
 from workers.errors import ChildRefused, ChildUnreachable
@@ -194,7 +194,7 @@ class Lane:
     async def _extended(self, taken: Taken) -> bool:
         try:
             [standing] = await self._store(lambda conn: commands.extend(conn, [taken], TTL_S))
-            return standing is not Standing.GONE
+            return standing is not ClaimStatus.GONE
         except psycopg.Error as error:
             self._log.warning("could not extend", command=taken.no, error=str(error))
             return True

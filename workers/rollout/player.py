@@ -22,7 +22,7 @@ from flexmarl.contracts.events import DemandReported
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.reward import QueuedReward
 from flexmarl.store.control import commands, demand, engines, runs
-from flexmarl.store.control.commands import Standing, Taken
+from flexmarl.store.control.commands import ClaimStatus, Taken
 from flexmarl.store.data import groups, tokenizers
 from flexmarl.store.data.segments import SegmentFolder
 from flexmarl.store.errors import EpochStale, SamplesAway, StoreFull, TokenLost
@@ -175,7 +175,7 @@ class Player:
                 told = True
                 await asyncio.sleep(FULL_AGAIN_S)
 
-    async def _extend(self, held: Sequence[Taken]) -> list[Standing]:
+    async def _extend(self, held: Sequence[Taken]) -> list[ClaimStatus]:
         return await self._store(lambda conn: commands.extend(conn, held, TTL_S))
 
     async def _held(self, pausing: Sequence[Taken]) -> list[bool]:
@@ -214,7 +214,7 @@ class Player:
         )
 
     def _load_reporter(self, run_id: int, worker: str, client: EngineClient) -> LoadReporter:
-        async def put(report: load_reports.AskedReport) -> None:
+        async def put(report: load_reports.TurnReport) -> None:
             await self._store(lambda conn: load_reports.put_asked(conn, run_id, worker, report))
 
         return LoadReporter(run_id, client.counters, put)

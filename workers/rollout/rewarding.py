@@ -22,7 +22,7 @@ from flexmarl.contracts.specification.reward import QueuedReward
 from flexmarl.contracts.wire import EpisodeStatus
 from flexmarl.store.control.commands import Taken
 from flexmarl.store.data import rewards
-from flexmarl.store.data.rewards import Asked, Given
+from flexmarl.store.data.rewards import Given, RewardRequest
 from workers.rewards.base import ACTOR, QUEUE, Earned, Played, Said
 from workers.rollout.episode import Attempt, Seat
 
@@ -41,7 +41,7 @@ Push = Callable[[str, str, int, int], None]
 class _Waiting:
     taken: Taken
     pool: str
-    asked: Asked
+    asked: RewardRequest
     future: "asyncio.Future[Given]"
     since: float = field(default_factory=time.monotonic)
 
@@ -66,7 +66,7 @@ class Rewards:
         """Return a finished attempt with what it earned, or as failed, with the reason."""
         body = msgspec.json.encode(played_of(attempt, self._environment, seats)).decode()
         order = attempt.order
-        asked = Asked(order.draw, order.member, order.attempt, body)
+        asked = RewardRequest(order.draw, order.member, order.attempt, body)
         try:
             async with asyncio.timeout(self._spec.wait_s):
                 given = await self._wait(_Waiting(taken, pool, asked, asyncio.get_running_loop().create_future()))

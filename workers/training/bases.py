@@ -12,7 +12,7 @@ from flexmarl.contracts.specification.team import Lora, PolicySpec
 from workers.training.decoder import parameter_order
 from workers.training.learner import Adapter
 from workers.training.parameters import FlatParameters
-from workers.training.shelf import Shelf
+from workers.training.version_store import VersionStore
 
 if TYPE_CHECKING:
     import torch
@@ -24,19 +24,19 @@ class Bases:
         self._held: WeakValueDictionary[tuple[str, str], FlatParameters] = WeakValueDictionary()
 
     def beneath(
-        self, settings: PolicySpec, weights: "Mapping[str, torch.Tensor]", shelf: Shelf
+        self, settings: PolicySpec, weights: "Mapping[str, torch.Tensor]", version_store: VersionStore
     ) -> "tuple[Mapping[str, torch.Tensor] | FlatParameters, Adapter | None]":
         """Return what a learner of published weights computes with, and the adapter over it if these are one's."""
         if not isinstance(settings.tuning, Lora):
             return weights, None
-        return self.under(shelf, settings.precision), Adapter(settings.tuning, weights)
+        return self.under(version_store, settings.precision), Adapter(settings.tuning, weights)
 
-    def under(self, shelf: Shelf, precision: str) -> FlatParameters:
+    def under(self, version_store: VersionStore, precision: str) -> FlatParameters:
         """Return what a policy's adapters are laid over, to compute with in a precision. Raises StateError."""
-        key = shelf.base_digest, precision
+        key = version_store.base_digest, precision
         base = self._held.get(key)
         if base is None:
-            weights = shelf.base()
+            weights = version_store.base()
             base = FlatParameters(weights, parameter_order(weights.keys()), precision, self._device, frozen=True)
             self._held[key] = base
         return base

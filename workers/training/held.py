@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from flexmarl.contracts.specification.resources import Pace
 from workers.training.learner import Learner
-from workers.training.shelf import Stored
+from workers.training.version_store import StoredVersion
 from workers.training.wire import BindReply, StepReply
 
 
@@ -15,7 +15,7 @@ class Held:
     """A policy this trainer holds."""
 
     version: int
-    stored: Stored
+    stored: StoredVersion
     tokenizer: bytes
     learner: Learner | None
     """None for a policy that nobody trains."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from workers.training.packing import Batch, Stretch
-from workers.training.scores import Asked
+from workers.training.scores import ScoreRequest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,7 +47,7 @@ class Layout:
     predictions: tuple[Spread, ...]
     visible: "tuple[torch.Tensor, ...]"
     """Of each stretch: [b, 1, R, T], which token each prediction sees."""
-    asked: Asked
+    asked: ScoreRequest
 
     @classmethod
     def of(cls, batch: Batch, like: "torch.Tensor") -> "Layout":
@@ -57,7 +57,7 @@ class Layout:
         exact = torch.float64 if like.dtype == torch.float64 else torch.float32
         place = _Placer(like.device)
         heated, masked = bool((batch.temperature != 1.0).any()), bool(batch.masks.any())
-        asked = Asked(
+        asked = ScoreRequest(
             place(batch.drawn_at),
             place(batch.drawn),
             place(batch.temperature).to(exact).unsqueeze(1) if heated else None,

@@ -1,7 +1,7 @@
-"""What a run's policies are made of: tokenizers, learners, and the shelf that its versions lie on.
+"""What a run's policies are made of: tokenizers, learners, and the store of its versions.
 
-A shelf is this process's view of what a policy keeps on disk. It is closed when the policy goes to another trainer,
-which has a view of its own from then on, and read anew when it comes back.
+A `VersionStore` is this process's view of what a policy keeps on disk. It is closed when the policy moves to another
+trainer, which has a view of its own from then on, and read again when it comes back.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from workers.training.beginning import tokenizer_for
 from workers.training.checkpoints import Export
 from workers.training.learner import Adapter, Learner
 from workers.training.objective import Objective
-from workers.training.shelf import Shelf, Stored
+from workers.training.version_store import StoredVersion, VersionStore
 
 if TYPE_CHECKING:
     import torch
@@ -33,23 +33,23 @@ class Making:
         self.device = device
         self._beat = beat
         self.bases = Bases(device)
-        self._shelves: dict[str, Shelf] = {}
+        self._version_stores: dict[str, VersionStore] = {}
 
-    def shelf(self, policy: str) -> Shelf:
-        if policy not in self._shelves:
-            self._shelves[policy] = Shelf(self._home, self._run_id, policy)
-        return self._shelves[policy]
+    def version_store(self, policy: str) -> VersionStore:
+        if policy not in self._version_stores:
+            self._version_stores[policy] = VersionStore(self._home, self._run_id, policy)
+        return self._version_stores[policy]
 
     def close_shelf(self, policy: str) -> None:
-        """Wait for what is written beside, and read the shelf anew when the policy comes back."""
-        shelf = self._shelves.pop(policy, None)
-        if shelf is not None:
-            shelf.settle()
+        """Wait for what is written beside, and read the version_store anew when the policy comes back."""
+        version_store = self._version_stores.pop(policy, None)
+        if version_store is not None:
+            version_store.settle()
 
     def settle(self) -> None:
         """Wait until nothing is being removed from the state plane any more."""
-        for shelf in self._shelves.values():
-            shelf.settle()
+        for version_store in self._version_stores.values():
+            version_store.settle()
 
     @property
     def words(self) -> int:
@@ -61,9 +61,9 @@ class Making:
         return tokenizer_for(self._spec, policy, self.family.vocabulary())
 
     def learner(self, policy: str, epoch: str, weights: "Mapping[str, torch.Tensor]") -> Learner:
-        """Return a learner of published weights: a whole model's, or an adapter's over the base on the shelf."""
+        """Return a learner of published weights: a whole model's, or an adapter's over the stored base."""
         settings, algorithm = self._spec.policies[policy], self._spec.algorithm
-        under, adapter = self.bases.beneath(settings, weights, self.shelf(policy))
+        under, adapter = self.bases.beneath(settings, weights, self.version_store(policy))
         return Learner(
             under,
             architecture_of(settings.source),
@@ -78,31 +78,35 @@ class Making:
             settings.activations == "recompute",
         )
 
-    def put_first(self, policy: str, learner: Learner) -> Stored:
+    def put_first(self, policy: str, learner: Learner) -> StoredVersion:
         """Store version 0."""
-        weights, shelf = learner.parameters.named(), self.shelf(policy)
+        weights, version_store = learner.parameters.named(), self.version_store(policy)
         if policy in self._spec.trainable_policies():
-            return shelf.put(weights, learner.training_state())
-        return Stored(shelf.put_weights(weights), "")
+            return version_store.put(weights, learner.training_state())
+        return StoredVersion(version_store.put_weights(weights), "")
 
-    def keep(self, policy: str, version: int, learner: Learner) -> Stored:
+    def keep(self, policy: str, version: int, learner: Learner) -> StoredVersion:
         """Store what a step made, as durably as the specification says."""
-        durability, shelf = self._spec.mechanisms.durability, self.shelf(policy)
+        durability, version_store = self._spec.mechanisms.durability, self.version_store(policy)
         weights = learner.parameters.named()
         if durability.type == "async":
-            return shelf.put_behind(weights, learner.training_state())
+            return version_store.put_behind(weights, learner.training_state())
         if version % durability.every:
-            return Stored(shelf.put_weights(weights), "")
-        return shelf.put(weights, learner.training_state())
+            return StoredVersion(version_store.put_weights(weights), "")
+        return version_store.put(weights, learner.training_state())
 
     def export(self, policy: str, digest: str) -> Export:
         """Return a version as a checkpoint writes it, whoever trains the policy."""
-        settings, shelf, tokenizer = self._spec.policies[policy], self.shelf(policy), self.tokenizer(policy)
-        weights = shelf.weights(digest)
+        settings, version_store, tokenizer = (
+            self._spec.policies[policy],
+            self.version_store(policy),
+            self.tokenizer(policy),
+        )
+        weights = version_store.weights(digest)
         if not isinstance(settings.tuning, Lora):
             return Export(policy, settings.source, tokenizer, weights)
-        shelf.find_base(digest, policy, settings.tuning)
-        return Export(policy, settings.source, tokenizer, shelf.base(), Adapter(settings.tuning, weights))
+        version_store.find_base(digest, policy, settings.tuning)
+        return Export(policy, settings.source, tokenizer, version_store.base(), Adapter(settings.tuning, weights))
 
 
 def kind_of(policy: PolicySpec) -> str:

@@ -17,7 +17,7 @@ from workers.training.adapted import LowRank
 from workers.training.bases import Bases
 from workers.training.decoder import Decoder, parameter_order
 from workers.training.parameters import FlatParameters
-from workers.training.shelf import Shelf
+from workers.training.version_store import VersionStore
 from workers.transfer import StateMissing
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class References:
         """Let go of what policies are compared with; it is loaded again when one comes back."""
         self._decoders.clear()
 
-    def take(self, policy: str, digest: str, version: int, shelf: Shelf) -> Decoder | None:
+    def take(self, policy: str, digest: str, version: int, version_store: VersionStore) -> Decoder | None:
         """Load what a version is compared with, unless it is there. Raises StateError when it cannot be had."""
         if not self._compared(policy):
             return None
@@ -61,11 +61,13 @@ class References:
         if held is not None and held[0] == digest and held[1] is not None:
             return held[1]
         self._decoders.pop(policy, None)  # two of them need not fit
-        decoder = self._decoder(policy, self._weights(policy, digest, version, shelf), shelf)
+        decoder = self._decoder(policy, self._weights(policy, digest, version, version_store), version_store)
         self._decoders[policy] = digest, decoder
         return decoder
 
-    def shared(self, policy: str, digest: str, version: int, shelf: Shelf) -> "Mapping[str, torch.Tensor] | None":
+    def shared(
+        self, policy: str, digest: str, version: int, version_store: VersionStore
+    ) -> "Mapping[str, torch.Tensor] | None":
         """Return what a version is compared with for the ranks that share it, None where it is not needed.
 
         What this trainer alone compared the policy with goes. Raises StateError when it cannot be had.
@@ -73,7 +75,7 @@ class References:
         self._decoders.pop(policy, None)
         if not self._compared(policy):
             return None
-        weights = self._weights(policy, digest, version, shelf)
+        weights = self._weights(policy, digest, version, version_store)
         self._decoders[policy] = digest, None
         return weights
 
@@ -84,22 +86,24 @@ class References:
     def _compared(self, policy: str) -> bool:
         return self._spec.algorithm.needs_reference and policy in self._spec.trainable_policies()
 
-    def _weights(self, policy: str, digest: str, version: int, shelf: Shelf) -> "Mapping[str, torch.Tensor]":
+    def _weights(
+        self, policy: str, digest: str, version: int, version_store: VersionStore
+    ) -> "Mapping[str, torch.Tensor]":
         """Read and keep the reference of a version."""
         number = self._spec.algorithm.reference_of(version)
         if not digest:
             raise StateMissing(f"version {number} of {policy}", "nobody said by what digest it is known")
-        weights = shelf.weights(digest)
-        shelf.hold_all({digest}, _label(self._spec.algorithm.kl.reference, number))
+        weights = version_store.weights(digest)
+        version_store.hold_all({digest}, _label(self._spec.algorithm.kl.reference, number))
         return weights
 
-    def _decoder(self, policy: str, weights: "Mapping[str, torch.Tensor]", shelf: Shelf) -> Decoder:
+    def _decoder(self, policy: str, weights: "Mapping[str, torch.Tensor]", version_store: VersionStore) -> Decoder:
         settings = self._spec.policies[policy]
         architecture, precision = architecture_of(settings.source), settings.precision
         if not isinstance(settings.tuning, Lora):
             order = parameter_order(weights.keys())
             return Decoder(FlatParameters(weights, order, precision, self._device, frozen=True), architecture)
-        base = self.bases.under(shelf, precision)
+        base = self.bases.under(version_store, precision)
         adapter = LowRank(base, weights, settings.tuning, precision, self._device, frozen=True)
         return Decoder(base, architecture, adapter)
 

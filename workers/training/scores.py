@@ -23,8 +23,8 @@ CHUNK = 2**22
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What is asked of n positions: m tokens, and how they were drawn."""
+class ScoreRequest:
+    """m tokens whose log-probabilities are requested at n positions, and the sampling settings of each."""
 
     at: "torch.Tensor"
     """[m], ascending: the position of each token."""
@@ -46,7 +46,7 @@ class _Chunk:
     tokens: slice
 
 
-def scores(hidden: "torch.Tensor", head: "torch.Tensor", asked: Asked) -> "tuple[torch.Tensor, torch.Tensor]":
+def scores(hidden: "torch.Tensor", head: "torch.Tensor", asked: ScoreRequest) -> "tuple[torch.Tensor, torch.Tensor]":
     """Return the log-probabilities [m] of the tokens asked for and the entropies [n] at `hidden` [n, width]."""
     found: tuple[torch.Tensor, torch.Tensor] = _function().apply(hidden, head, asked)  # type: ignore[no-untyped-call]
     return found
@@ -58,7 +58,7 @@ def _function() -> "type[torch.autograd.Function]":
 
     class Scores(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, hidden: torch.Tensor, head: torch.Tensor, asked: Asked) -> Any:
+        def forward(ctx: Any, hidden: torch.Tensor, head: torch.Tensor, asked: ScoreRequest) -> Any:
             logprobs, entropies, kept = [], [], None
             for chunk in _chunks(asked, len(hidden), len(head)):
                 kept = _log_softmax(hidden, head, asked, chunk)
@@ -88,7 +88,7 @@ def _function() -> "type[torch.autograd.Function]":
     return Scores
 
 
-def _chunks(asked: Asked, positions: int, vocabulary: int) -> Iterator[_Chunk]:
+def _chunks(asked: ScoreRequest, positions: int, vocabulary: int) -> Iterator[_Chunk]:
     """Cut positions into chunks of one size; their tokens are neighbours, since these ascend."""
     import torch
 
@@ -100,7 +100,7 @@ def _chunks(asked: Asked, positions: int, vocabulary: int) -> Iterator[_Chunk]:
         yield _Chunk(slice(start, stop), slice(first, last))
 
 
-def _log_softmax(hidden: "torch.Tensor", head: "torch.Tensor", asked: Asked, chunk: _Chunk) -> "torch.Tensor":
+def _log_softmax(hidden: "torch.Tensor", head: "torch.Tensor", asked: ScoreRequest, chunk: _Chunk) -> "torch.Tensor":
     import torch
 
     logits = hidden[chunk.positions] @ head.t()
@@ -119,7 +119,7 @@ def _entropy(logs: "torch.Tensor") -> "torch.Tensor":
 
 def _slope(
     logs: "torch.Tensor",
-    asked: Asked,
+    asked: ScoreRequest,
     chunk: _Chunk,
     entropy: "torch.Tensor",
     above_logprobs: "torch.Tensor | None",

@@ -33,9 +33,9 @@ from workers.training.held import Held, cpu_of, keep_pace, reply_of, rest_of
 from workers.training.learner import Learner
 from workers.training.making import Making, kind_of
 from workers.training.reference import References
-from workers.training.shelf import Shelf, Stored
 from workers.training.suspending import Suspended, Suspension, plane_of
 from workers.training.taken import content_of, redo
+from workers.training.version_store import StoredVersion, VersionStore
 from workers.training.warmup import warm_up
 from workers.training.wire import (
     AccumulateReply,
@@ -149,7 +149,7 @@ class Trainer:
         durable = {}
         if self._spec.mechanisms.durability.type == "async":
             durable, self._behind[asked.policy] = self._behind.get(asked.policy, {}), {asked.next_version: stored.state}
-            stored = Stored(stored.weights, "")
+            stored = StoredVersion(stored.weights, "")
         ended = time.time()
         reply = StepReply(
             version=asked.next_version, digest=stored.weights, state=stored.state, null_step=learned.null_step,
@@ -169,7 +169,7 @@ class Trainer:
         learner.accumulator.check_epoch(asked.accumulator)
         rest = rest_of(held, self._behind.get(asked.policy, {}))
         try:
-            self._making.shelf(asked.policy).settle()
+            self._making.version_store(asked.policy).settle()
             done = self._suspension.suspend(asked.policy, learner, self._kind(asked.policy), rest, asked.reach)
         except StateError as error:
             raise refusal_of(error) from error
@@ -195,16 +195,16 @@ class Trainer:
         held, began = self._held.get(asked.policy), time.time()
         if held is not None and held.resumed is not None and held.resumed[0] == asked.resume:
             return held.resumed[1]
-        shelf = self._making.shelf(asked.policy)
+        version_store = self._making.version_store(asked.policy)
         tuning = self._spec.policies[asked.policy].tuning
         if isinstance(tuning, Lora):
-            shelf.find_base(asked.digest, asked.policy, tuning)
+            version_store.find_base(asked.digest, asked.policy, tuning)
         make = partial(self._making.learner, asked.policy, self._epoch(asked.version))
         if asked.gang:
             make = partial(self._led, asked, asked.reference, asked.version)
         back: Suspended = self._suspension.resume(asked.resume, self._kind(asked.policy, bool(asked.gang)), make)
-        stored = Stored(back.rest["weights"], back.rest["state"])
-        if (back.rest["version"], stored.weights) != (asked.version, asked.digest) or not shelf.adopt(stored):
+        stored = StoredVersion(back.rest["weights"], back.rest["state"])
+        if (back.rest["version"], stored.weights) != (asked.version, asked.digest) or not version_store.adopt(stored):
             raise TrainerRefusal(RefusalCode.STATE, f"what was suspended is version {back.rest['version']}")
         back.learner.accumulator.go_on_as(asked.accumulator, self._epoch(asked.version))
         self._refer(asked.policy, asked.reference, asked.version, back.learner)
@@ -226,7 +226,7 @@ class Trainer:
         exports = (self._making.export(*pair) for pair in asked.digests.items())
         try:
             written = write_checkpoint(root_of(self._home, self._run_id), label, about, exports)
-            states = {one: self._making.shelf(one).hold(digest, label) for one, digest in asked.digests.items()}
+            states = {one: self._making.version_store(one).hold(digest, label) for one, digest in asked.digests.items()}
         except StateError as error:
             raise refusal_of(error) from error
         for policy in asked.digests.keys() - self._held.keys():
@@ -255,7 +255,7 @@ class Trainer:
             raise TrainerRefusal(RefusalCode.OTHER_VERSION, detail)
         settings = self._spec.policies[policy]
         tokenizer = self._making.tokenizer(policy)
-        first = beginning_of(self._spec, asked, self._making.words, tokenizer, self._making.shelf(policy))
+        first = beginning_of(self._spec, asked, self._making.words, tokenizer, self._making.version_store(policy))
         check_tokenizer(policy, tokenizer, first.weights)
         learner = self._new_learner(policy, 0, first.weights)
         if first.state is not None:
@@ -272,7 +272,7 @@ class Trainer:
             if first.state is not None:
                 learner.restore(first.state)
         else:
-            self._references.take(policy, stored.weights, 0, self._making.shelf(policy))
+            self._references.take(policy, stored.weights, 0, self._making.version_store(policy))
         held = self._hold(policy, 0, tokenizer, learner, stored)
         held.created = reply_of(policy, held, created=True, facts=facts)
         return held.created
@@ -282,15 +282,15 @@ class Trainer:
         if held is not None and (held.version, held.stored.weights) == (asked.version, asked.digest):
             self._empty(held)
             return reply_of(asked.policy, held)
-        shelf = self._making.shelf(asked.policy)
-        shelf.settle()
+        version_store = self._making.version_store(asked.policy)
+        version_store.settle()
         self._behind.pop(asked.policy, None)
         base = asked.base or asked.digest
         tuning = self._spec.policies[asked.policy].tuning
         if isinstance(tuning, Lora):
-            shelf.find_base(base, asked.policy, tuning)
-        weights = shelf.weights(base)
-        state = shelf.state(asked.state, base) if asked.state else None
+            version_store.find_base(base, asked.policy, tuning)
+        weights = version_store.weights(base)
+        state = version_store.state(asked.state, base) if asked.state else None
         if asked.state and state is None:
             detail = f"training state {asked.state} does not belong to weights {base}"
             raise TrainerRefusal(RefusalCode.STATE, detail)
@@ -303,23 +303,23 @@ class Trainer:
             learner.restore(state)
         for step, near in zip(asked.redo, compared, strict=False):
             self._refer(asked.policy, *near, learner)
-            redo(learner, step, shelf, self._references.get(asked.policy))
+            redo(learner, step, version_store, self._references.get(asked.policy))
         self._refer(asked.policy, *compared[-1], learner)
         learner.accumulator.open(self._epoch(asked.version))
-        stored = self._stored_already(asked, learner, shelf)
+        stored = self._stored_already(asked, learner, version_store)
         held = self._hold(asked.policy, asked.version, self._making.tokenizer(asked.policy), learner, stored)
         return reply_of(asked.policy, held)
 
-    def _stored_already(self, asked: BindRequest, learner: Learner, shelf: Shelf) -> Stored:
+    def _stored_already(self, asked: BindRequest, learner: Learner, version_store: VersionStore) -> StoredVersion:
         """Keep what was restored under the names that the platform knows; store what is new of it."""
-        known = Stored(asked.digest, "" if asked.redo else asked.state)
-        if not shelf.adopt(known):
+        known = StoredVersion(asked.digest, "" if asked.redo else asked.state)
+        if not version_store.adopt(known):
             raise StateMissing(asked.digest, "released while it was being restored")
         if known.state or asked.policy not in self._spec.trainable_policies():
             return known
-        return shelf.put_state(asked.digest, learner.training_state())
+        return version_store.put_state(asked.digest, learner.training_state())
 
-    def _hold(self, policy: str, version: int, tokenizer: bytes, learner: Learner, stored: Stored) -> Held:
+    def _hold(self, policy: str, version: int, tokenizer: bytes, learner: Learner, stored: StoredVersion) -> Held:
         """Remember a stored version; a frozen policy keeps no learner."""
         trained = policy in self._spec.trainable_policies()
         self._held[policy] = Held(version, stored, tokenizer, learner if trained else None)
@@ -335,16 +335,16 @@ class Trainer:
 
     def _refer(self, policy: str, digest: str, version: int, learner: Learner) -> None:
         """Compare a version with what lies under a digest from now on. Raises StateError when it cannot be had."""
-        shelf = self._making.shelf(policy)
+        version_store = self._making.version_store(policy)
         if not self.gangs.leads(policy):
-            self._references.take(policy, digest, version, shelf)
+            self._references.take(policy, digest, version, version_store)
         elif not self._references.shared_already(policy, digest):
-            self.gangs.refer(learner, self._references.shared(policy, digest, version, shelf))
+            self.gangs.refer(learner, self._references.shared(policy, digest, version, version_store))
 
     def _led(self, asked: BindRequest, near: str, version: int, weights: "Mapping[str, torch.Tensor]") -> Learner:
         """Return the learner of a gang that this trainer leads; `near` is what the version is compared with."""
         self._suspension.give_back()
-        reference = self._references.shared(asked.policy, near, version, self._making.shelf(asked.policy))
+        reference = self._references.shared(asked.policy, near, version, self._making.version_store(asked.policy))
         return self.gangs.lead(asked, self._epoch(max(asked.version, 0)), weights, reference)
 
     def _kind(self, policy: str, led: bool = False) -> str:

@@ -26,7 +26,7 @@ Log = structlog.typing.FilteringBoundLogger
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-class StopAsked(BaseException):
+class StopRequested(BaseException):
     """A stop signal came while something else was being waited for.
 
     Python swallows what is raised in a hook of `fork` or in `__del__`: whoever raises is told when it is gone.
@@ -41,7 +41,7 @@ class StopAsked(BaseException):
 
 
 class Signals:
-    """Turns stop signals into a flag and a wake-up, or into `StopAsked` while the start is in progress."""
+    """Turns stop signals into a flag and a wake-up, or into `StopRequested` while the start is in progress."""
 
     def __init__(self) -> None:
         self.stop = False
@@ -72,11 +72,11 @@ class Signals:
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
         first, self.stop = not self.stop, True
         if first and self.interrupting:
-            raise StopAsked(self._gone)
+            raise StopRequested(self._gone)
 
     def _on_stop_again(self, number: int, frame: FrameType | None) -> None:
         if self.stop and self.interrupting:
-            raise StopAsked(self._gone)
+            raise StopRequested(self._gone)
 
     def _gone(self) -> None:
         if self.interrupting:  # nobody caught it: the start goes on as if nothing had been asked

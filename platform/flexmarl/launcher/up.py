@@ -31,7 +31,7 @@ from flexmarl.launcher.state import (
     clear_state,
     end_left_overs,
 )
-from flexmarl.launcher.supervisor import ROUND_S, Signals, StopAsked, Supervisor, wait_for
+from flexmarl.launcher.supervisor import ROUND_S, Signals, StopRequested, Supervisor, wait_for
 from flexmarl.launcher.upkeep import Upkeep
 from flexmarl.launcher.valkey import EmbeddedValkey
 
@@ -77,7 +77,7 @@ class Up:
                     self._unfailing_round()
                     signals.interrupting = False
                     signals.sleep(self.supervisor.rest_s() if self.supervisor else ROUND_S)
-            except StopAsked:
+            except StopRequested:
                 pass
             finally:
                 signals.interrupting = False

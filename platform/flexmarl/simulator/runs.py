@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from flexmarl.simulator.cluster.cluster import Cluster
-from flexmarl.simulator.cluster.misfortune import Misfortune, devices_of
+from flexmarl.simulator.cluster.fault_injection import FaultInjector, devices_of
 from flexmarl.simulator.cluster.pool import Pool, Tenancy
 from flexmarl.simulator.devices.clock import Clock
 from flexmarl.simulator.reporting.checks import Checks, Finding
@@ -58,7 +58,7 @@ def alone(scenario: Scenario) -> Cluster:
     """Start a run that has its devices for itself."""
     clock = Clock()
     cluster = Cluster(scenario, clock, Pool(clock, devices_of(scenario)), Tenancy())
-    Misfortune(scenario, cluster).begin()
+    FaultInjector(scenario, cluster).begin()
     cluster.start()
     return cluster
 

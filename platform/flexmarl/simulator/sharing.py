@@ -16,7 +16,7 @@ from flexmarl.contracts.problems import Problem, SpecProblems, broken_at, proble
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.orchestrator.pool.arbiter import DEFAULT_PRIORITY, PATIENCE_S
 from flexmarl.simulator.cluster.cluster import Cluster
-from flexmarl.simulator.cluster.misfortune import virtual_device
+from flexmarl.simulator.cluster.fault_injection import virtual_device
 from flexmarl.simulator.cluster.pool import Pool, Tenancy
 from flexmarl.simulator.devices.clock import Clock
 from flexmarl.simulator.devices.trace import BUSY, Held, Interval

@@ -20,7 +20,7 @@ from flexmarl.orchestrator.orchestrator import HANDLERS
 from flexmarl.orchestrator.reasons import _REASONS
 from flexmarl.simulator.cluster.driver import Driver
 from flexmarl.simulator.devices.training import Order
-from flexmarl.simulator.reporting.laws import answered_by, asked_by
+from flexmarl.simulator.reporting.invariants import answered_by, asked_by
 from flexmarl.simulator.runs import examine
 from flexmarl.simulator.scenarios.scenario import scenario
 

@@ -10,7 +10,7 @@ from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.rules import broken_rules
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.orchestrator.allocation.allocator import spread_once
-from flexmarl.orchestrator.allocation.types import Snapshot, Standing
+from flexmarl.orchestrator.allocation.types import PolicyNeeds, Snapshot
 
 
 def spec(sizes: dict[str, int], homes: dict[str, Any], devices: int, places: int | None = None) -> ExperimentSpec:
@@ -96,7 +96,7 @@ def everybody_bound(own: ExperimentSpec) -> bool:
     """Bind as the core does, and tell whether all are bound, and those that chose devices on these."""
     homes = own.mechanisms.allocation.homes
     standings = {
-        name: Standing(
+        name: PolicyNeeds(
             has_work=True, seconds=0.0, gang=(), still=False, least=own.policies[name].devices.least,
             waiting_since=0.0, homes=homes.get(name, ()),
         )

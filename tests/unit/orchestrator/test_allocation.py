@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from flexmarl.orchestrator.allocation.allocator import next_look, on_demand, spread_once
-from flexmarl.orchestrator.allocation.types import Bind, Snapshot, Standing, Suspend
+from flexmarl.orchestrator.allocation.types import Bind, PolicyNeeds, Snapshot, Suspend
 
-IDLE = Standing(has_work=False, seconds=0.0, gang=(), still=True)
-BUSY = Standing(has_work=True, seconds=1.0, gang=(), still=True, waiting_since=0.0)
+IDLE = PolicyNeeds(has_work=False, seconds=0.0, gang=(), still=True)
+BUSY = PolicyNeeds(has_work=True, seconds=1.0, gang=(), still=True, waiting_since=0.0)
 
 
 def seen(policies, devices=2, places=1, **more):
@@ -193,7 +193,7 @@ def test_static_devices_are_those_chosen_and_never_change():
 
 
 standings = st.builds(
-    Standing,
+    PolicyNeeds,
     has_work=st.booleans(),
     seconds=st.floats(0, 50),
     gang=st.just(()),

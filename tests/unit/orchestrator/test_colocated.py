@@ -256,7 +256,7 @@ def trained_where(cluster):
     while cluster.status not in (RunStatus.COMPLETED, RunStatus.FAILED):
         cluster.happen()
         for name, policy in state.policies.items():
-            shared = {state.leases[lease_id].beside > 0 for lease_id in policy.home.gang}
+            shared = {state.leases[lease_id].beside > 0 for lease_id in policy.placement.gang}
             places.setdefault(name, set()).update(shared)
             if state.outstanding.count_about("accumulate", name) and any(cohort.open for cohort in state.cohorts):
                 beside.add(name)

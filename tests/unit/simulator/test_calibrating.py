@@ -4,9 +4,9 @@ from statistics import fmean
 
 import pytest
 
-from flexmarl.contracts.paces import Played, RunRows
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.specification import ExperimentSpec
+from flexmarl.contracts.timings import Played, RunRows
 from flexmarl.simulator import SimulationError
 from flexmarl.simulator.prediction import calibrating
 from flexmarl.simulator.prediction.calibrating import STEPS, TURN, calibrated, fit

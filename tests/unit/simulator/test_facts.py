@@ -50,7 +50,7 @@ def test_a_group_and_a_report():
         versions={"a": 3}, part=False,
     )  # fmt: skip
     alike(made, checked)
-    asked = {"a": e.TurnsAsked(waiting=1, in_flight=2)}
+    asked = {"a": e.RequestedTurns(waiting=1, in_flight=2)}
     made = facts.demand(asked, {1: 2}, {1: 1}, {1: 300})
     alike(made, e.DemandReported(worker="virtual", policies=asked, engines={1: 2}, queued={1: 1}, cache={1: 300}))
 

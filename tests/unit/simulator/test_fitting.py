@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flexmarl.contracts.paces import Commanded, Decoded, Played, RunRows, Settled, Taken, Worked
+from flexmarl.contracts.timings import Commanded, Decoded, Played, RunRows, Settled, Taken, Worked
 from flexmarl.simulator.prediction import estimates
 from flexmarl.simulator.prediction.estimates import Gradients
 

@@ -3,7 +3,7 @@
 import pytest
 
 from flexmarl.simulator import SimulationError
-from flexmarl.simulator.reporting.laws import broken
+from flexmarl.simulator.reporting.invariants import broken
 from flexmarl.simulator.reporting.watching import Watch
 from flexmarl.simulator.runs import alone, long_enough, simulate
 from flexmarl.simulator.scenarios.library import compose

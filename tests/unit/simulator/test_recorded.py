@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from flexmarl.contracts.paces import Commanded, Decoded, RunRows
 from flexmarl.contracts.resolve import resolve
+from flexmarl.contracts.timings import Commanded, Decoded, RunRows
 from flexmarl.simulator import Scenario, simulate
 from flexmarl.simulator.prediction.calibrating import fit
 from flexmarl.simulator.scenarios.recorded import (

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from flexmarl.contracts import commands as c
-from flexmarl.simulator.reporting.laws import Watch, broken
+from flexmarl.simulator.reporting.invariants import Watch, broken
 from flexmarl.simulator.runs import alone, examine, long_enough, simulate
 from flexmarl.simulator.scenarios.library import compose
 

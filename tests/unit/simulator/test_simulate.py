@@ -1,4 +1,4 @@
-"""Whole simulated runs: the real core under every preset, and laws that hold whatever it decides."""
+"""Whole simulated runs: the real core under every preset, and invariants that hold whatever it decides."""
 
 import json
 from collections import Counter

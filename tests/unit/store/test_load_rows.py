@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from flexmarl.contracts.commands import LoadWeights, UnloadPolicy
-from flexmarl.contracts.events import DeviceUse, TurnsAsked
+from flexmarl.contracts.events import DeviceUse, RequestedTurns
 from flexmarl.contracts.status import RunStatus
 from flexmarl.store.control import deletions, runs
 from flexmarl.store.reads import engine_moves, load_rows
-from flexmarl.store.telemetry.load_reports import AskedReport, EngineLoad, OpenTurn, put_asked, put_engines
+from flexmarl.store.telemetry.load_reports import EngineLoad, OpenTurn, TurnReport, put_asked, put_engines
 from tests.support.store_story import DIGEST
 
 pytestmark = pytest.mark.services
@@ -22,8 +22,8 @@ def turn(since, **changes):
 
 
 def report(waiting=2, in_flight=3, longest=(), moved=()):
-    asked = {"solver": TurnsAsked(waiting=waiting, in_flight=in_flight)} if waiting or in_flight else {}
-    return AskedReport(asked, waiting + in_flight, list(longest), dict(moved))
+    asked = {"solver": RequestedTurns(waiting=waiting, in_flight=in_flight)} if waiting or in_flight else {}
+    return TurnReport(asked, waiting + in_flight, list(longest), dict(moved))
 
 
 def engine_load(lease_id, running, waiting):
@@ -41,10 +41,10 @@ def test_what_workers_ask_is_the_sum_of_their_last_reports(story):
     put_asked(story.conn, 1, "a", report(9, 9))
     put_asked(story.conn, 1, "a", report(2, 3))
     put_asked(story.conn, 1, "b", report(1, 0))
-    assert load_rows.asked_now(story.conn, 1) == [load_rows.AskedNow("solver", 3, 3)]
+    assert load_rows.asked_now(story.conn, 1) == [load_rows.RequestedNow("solver", 3, 3)]
     assert load_rows.asked_now(story.conn, 2) == []
     put_asked(story.conn, 1, "a", report(0, 0))
-    assert load_rows.asked_now(story.conn, 1) == [load_rows.AskedNow("solver", 1, 0)], "a asks for nothing any more"
+    assert load_rows.asked_now(story.conn, 1) == [load_rows.RequestedNow("solver", 1, 0)], "a asks for nothing any more"
 
 
 def test_a_worker_that_says_nothing_any_more_counts_no_more(story):

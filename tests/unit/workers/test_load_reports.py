@@ -5,10 +5,10 @@ import contextlib
 
 import pytest
 
-from flexmarl.contracts.events import DeviceUse, TurnsAsked
+from flexmarl.contracts.events import DeviceUse, RequestedTurns
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.control.leases import ChildEndpoint
-from flexmarl.store.telemetry.load_reports import AskedReport, until_next
+from flexmarl.store.telemetry.load_reports import TurnReport, until_next
 from workers.errors import ChildUnreachable
 from workers.nodes.engine_loads import loads_of
 from workers.rollout.counters import ClientCounters
@@ -51,9 +51,9 @@ def test_those_that_wait_longest_are_named_and_no_more_than_that() -> None:
 
 
 def test_a_report_goes_out_while_anything_is_asked_and_once_when_nothing_is() -> None:
-    told: list[AskedReport] = []
+    told: list[TurnReport] = []
 
-    async def put(report: AskedReport) -> None:
+    async def put(report: TurnReport) -> None:
         told.append(report)
 
     async def story() -> list[bool]:
@@ -69,7 +69,7 @@ def test_a_report_goes_out_while_anything_is_asked_and_once_when_nothing_is() ->
 
     assert asyncio.run(story()) == [False, True, True, True, False]
     assert [report.open for report in told] == [1, 1, 0]
-    assert told[0].asked == {"solver": TurnsAsked(waiting=1, in_flight=0)}
+    assert told[0].asked == {"solver": RequestedTurns(waiting=1, in_flight=0)}
     assert told[0].moved == {("silent", "e1"): 1}
 
 

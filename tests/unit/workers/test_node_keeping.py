@@ -15,7 +15,7 @@ from flexmarl.store.data.lineage import Origin
 from tests.support.store_story import Story
 from workers.nodes.keeping import Keeping
 from workers.training.folders import Inspector, root_of, write_manifest
-from workers.training.shelf import Shelf
+from workers.training.version_store import VersionStore
 from workers.transfer import LocalTier
 
 pytestmark = pytest.mark.services
@@ -28,7 +28,7 @@ class Bench:
         self.conn, self.home = conn, home
         self.story = Story(conn).start()
         self.run = self.story.run_id
-        self.shelf = Shelf(str(home), self.run, "speaker")
+        self.shelf = VersionStore(str(home), self.run, "speaker")
         self.keeping = Keeping(home, "box", self.store)
         self.digests = {step: self.write(step) for step in (1, 2, 3, 4)}
 

@@ -1,6 +1,6 @@
-"""What a rollout worker and an episode's process say to each other: one JSON object a line.
+"""Messages between a rollout worker and the process of an episode: one JSON object per line.
 
-The worker speaks first and waits: `Begin`, then `Move` after `Move`; each is answered by a `Standing` or a `Broke`.
+The worker sends `Begin`, then `Move` after `Move`, and waits after each; the answer is `EpisodeProgress` or `Broke`.
 """
 
 import msgspec
@@ -33,8 +33,8 @@ class Score(msgspec.Struct, frozen=True):
     facts: dict[str, float]
 
 
-class Standing(msgspec.Struct, frozen=True, tag="standing"):
-    """Where an episode stands: whom it asks, or how it ended."""
+class EpisodeProgress(msgspec.Struct, frozen=True, tag="progress"):
+    """State of an episode: the turns that it waits for, or its result."""
 
     asks: list[Ask]
     score: Score | None = None
@@ -58,7 +58,7 @@ class Hosting(msgspec.Struct, frozen=True, tag="hosting"):
 
 
 Order = Begin | Move
-Answer = Born | Standing | Broke
+Answer = Born | EpisodeProgress | Broke
 
 KILL = b"K"
 FORK = b"F"

@@ -20,9 +20,9 @@ from workers.rollout.isolation.lines import (
     Answer,
     Born,
     Broke,
+    EpisodeProgress,
     Hosting,
     Order,
-    Standing,
     frame,
     line,
 )
@@ -128,13 +128,13 @@ class Process:
         """Whether nothing is known of its end."""
         return not self.reader.at_eof() and not self.writer.is_closing()
 
-    async def ask(self, order: Order) -> Standing:
+    async def ask(self, order: Order) -> EpisodeProgress:
         """Send an order and wait for its answer. Raises EnvironmentBroke when the environment broke."""
         self.writer.write(line(order))
         answer = await self.answer()
         if isinstance(answer, Broke):
             raise EnvironmentBroke(answer.reason)
-        assert isinstance(answer, Standing)
+        assert isinstance(answer, EpisodeProgress)
         return answer
 
     async def answer(self) -> Answer:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PRECISIONS = {"fp32": "float32", "fp64": "float64", "bf16": "bfloat16"}
 
 
-class _Asked:
+class _ShapeProbe:
     """Stands where a decoder expects its parameters: answers shapes, and notes which weights it wants as one leaf."""
 
     def __init__(self, shapes: Shapes) -> None:
@@ -54,7 +54,7 @@ class _Asked:
         return torch.empty(rows, *rest, device="meta")
 
 
-class _Filled(_Asked):
+class _Filled(_ShapeProbe):
     """The same, with the tensors that FSDP2 fills."""
 
     def __init__(self, shapes: Shapes, tensors: "dict[tuple[str, ...], torch.Tensor]") -> None:
@@ -67,7 +67,7 @@ class _Filled(_Asked):
 
 def leaves_of(shapes: Shapes, architecture: Architecture) -> tuple[Leaf, ...]:
     """Return the leaves that a decoder of these weights computes with, in the order of the whole buffer."""
-    asked = _Asked(shapes)
+    asked = _ShapeProbe(shapes)
     Decoder(cast("FlatParameters", asked), architecture)
     place = {name: number for number, name in enumerate(parameter_order(shapes.keys()))}
     return tuple(sorted(asked.leaves.values(), key=lambda leaf: place[leaf.names[0]]))

@@ -25,7 +25,7 @@ from flexmarl.contracts.play import PlayEngine, PlayRefusal, PlayRequest
 from flexmarl.controlplane.common.problems import Busy, Conflict, FieldError, ProblemError, RateLimited
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.playground.models_of import Model
-from flexmarl.controlplane.playground.speaking import Asked
+from flexmarl.controlplane.playground.speaking import TokenizedQuestion
 from flexmarl.store.control import engines, nodes
 
 CALLS, LIVE_CALLS = 4, 2
@@ -188,7 +188,7 @@ def _no_engine(model: Model, refused: list[PlayRefusal]) -> ProblemError:
     return EngineFailed(f"No engine answers for {model.name}: {said}.", headers={"Retry-After": "5"})
 
 
-async def parts(engine: Engine, model: Model, asked: Asked, seeds: list[int]) -> AsyncIterator[Part]:
+async def parts(engine: Engine, model: Model, asked: TokenizedQuestion, seeds: list[int]) -> AsyncIterator[Part]:
     """Ask an engine; yield what comes of the replies, which are prompts times draws in the order of `seeds`.
 
     Raises NotHeld, EngineFailed, or ContextTooLong with what the engine refused.

@@ -28,8 +28,8 @@ class NoTokenizer(Conflict):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A question in the agent's own terms."""
+class TokenizedQuestion:
+    """A question as token ids of the policy, with its sampling settings."""
 
     prompts: tuple[tuple[int, ...], ...]
     max_tokens: int
@@ -39,12 +39,12 @@ class Asked:
     """Token ids that end a reply and are no part of it."""
 
 
-def spoken(model: Model, question: Question, tokenizer: Tokenizer) -> Asked:
+def spoken(model: Model, question: Question, tokenizer: Tokenizer) -> TokenizedQuestion:
     """Put a question into token ids. Raises ValidationProblem that names unknown words and some known ones."""
     field = "messages" if question.chat else "prompt"
     sampling = model.agent["sampling"]
     temperature = sampling["temperature"] if question.temperature is None else question.temperature
-    return Asked(
+    return TokenizedQuestion(
         prompts=tuple(_ids(tokenizer, prompt, field) for prompt in question.prompts),
         max_tokens=question.max_tokens or reply_length(model),
         temperature=float(temperature),

@@ -16,7 +16,7 @@ from flexmarl.controlplane.playground import engines, models_of
 from flexmarl.controlplane.playground.engines import Engine, EngineFailed, NotHeld, Part
 from flexmarl.controlplane.playground.models_of import Model
 from flexmarl.controlplane.playground.questions import Question
-from flexmarl.controlplane.playground.speaking import Asked, spoken, tokenizer_of
+from flexmarl.controlplane.playground.speaking import TokenizedQuestion, spoken, tokenizer_of
 from flexmarl.controlplane.telemetry.trajectories.decoding import text_of, token_texts
 
 WAIT_S = 20.0
@@ -60,7 +60,7 @@ class Talk:
         self.question = question
         self.model: Model = models_of.find(actor, question.model)
         self.tokenizer = tokenizer_of(self.model)
-        self.asked: Asked = spoken(self.model, question, self.tokenizer)
+        self.asked: TokenizedQuestion = spoken(self.model, question, self.tokenizer)
         self._wait_s = wait_s
         held = engines.live(self.model)
         self._places = engines.LIVE_PLACES if held else engines.PLAY_PLACES

@@ -39,8 +39,8 @@ PLAYED_BY: dict[tuple[str, bool], Callable[[Simulation, Playing], Found]] = {
 """By kind, and whether it is of a run."""
 
 
-class Asked:
-    """Whether the process was told to end, and whom it shows that it moves."""
+class StopSignal:
+    """`stop`: the process received a stop signal; `turned`: called after each piece of work, for the heartbeat."""
 
     def __init__(self, turned: Callable[[], None] = lambda: None) -> None:
         self.stop = False
@@ -53,7 +53,7 @@ def take() -> Simulation | None:
     return leased_work.take(Simulation, LEASE_S, gave_up)
 
 
-def play(row: Simulation, asked: Asked, *, limit_s: float = LIMIT_S) -> None:
+def play(row: Simulation, asked: StopSignal, *, limit_s: float = LIMIT_S) -> None:
     """Play a simulation that was taken, and write what it came to."""
     holder = Holder(row, LEASE_S, limit_s, lambda: asked.stop)
 
@@ -84,7 +84,7 @@ def play(row: Simulation, asked: Asked, *, limit_s: float = LIMIT_S) -> None:
         end(row, state, found.reason, found.reason_text, result=found.result, timelines=found.timelines)
 
 
-def run(asked: Asked) -> None:
+def run(asked: StopSignal) -> None:
     """Play what waits until told to end."""
     while not asked.stop:
         asked.turned()

@@ -47,7 +47,7 @@ def describe(ctx: Context, trainer: LeaseState) -> Shared:
     residents = tuple(
         name
         for name, policy in ctx.state.policies.items()
-        if trainer.lease_id in policy.home.gang and (name in ctx.plan.trainable or f"bind:{name}" in waiting)
+        if trainer.lease_id in policy.placement.gang and (name in ctx.plan.trainable or f"bind:{name}" in waiting)
     )
     return Shared(
         answers=engine is not None and bool(engine.incarnation),
@@ -120,7 +120,7 @@ def _turned(ctx: Context, what: str, event: EngineSlept | EngineWoke | TrainerVa
 def _plays(ctx: Context) -> bool:
     """Tell whether an episode is not over that plays now. Those of a run that froze are played again later."""
     state = ctx.state
-    if state.rest.frozen:
+    if state.pause.frozen:
         return False
     return state.evaluation is not None or any(own.open and not stands_still(ctx, own) for own in state.cohorts)
 
@@ -141,15 +141,15 @@ def _needs_shared(ctx: Context, name: str) -> bool:
     """Tell whether what a policy has to do waits for a shared device, or is done on one."""
     state, spec = ctx.state, ctx.plan.spec
     own = {lease.lease_id for lease in state.trainers() if not lease.beside}
-    gang, homes = state.policies[name].home.gang, spec.mechanisms.allocation.homes.get(name, ())
+    gang, homes = state.policies[name].placement.gang, spec.mechanisms.allocation.homes.get(name, ())
     if gang:
         return not own.issuperset(gang)
     if homes:
         return min(homes) < spec.resources.training_devices - ctx.plan.own_trainers
     residents: dict[int, list[int]] = {lease_id: [] for lease_id in own}
     for policy in state.policies.values():
-        for lease_id in own.intersection(policy.home.gang):
-            residents[lease_id].append(len(policy.home.gang))
+        for lease_id in own.intersection(policy.placement.gang):
+            residents[lease_id].append(len(policy.placement.gang))
     least, places = spec.policies[name].devices.least, spec.resources.trainer_policies or len(state.policies)
     room = [sizes for sizes in residents.values() if not sizes or (least == max(sizes) == 1 and len(sizes) < places)]
     return len(room) < least

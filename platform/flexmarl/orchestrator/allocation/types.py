@@ -9,8 +9,8 @@ WORTH = 2.0
 """A move must save this many times what its swap takes: how long work takes is an estimate."""
 
 
-class Standing(msgspec.Struct, frozen=True, gc=False):
-    """What allocation knows of a policy."""
+class PolicyNeeds(msgspec.Struct, frozen=True, gc=False):
+    """Facts of a policy that its allocation depends on."""
 
     has_work: bool
     """There is something to do for it that needs its devices."""
@@ -59,7 +59,7 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
 
 class Snapshot(msgspec.Struct, frozen=True, gc=False):
     now: float
-    policies: Mapping[str, Standing]
+    policies: Mapping[str, PolicyNeeds]
     """In the order in which equals are served."""
     devices: tuple[int, ...]
     """That may be given to policies now."""

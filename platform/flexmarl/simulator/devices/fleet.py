@@ -12,7 +12,7 @@ from flexmarl.algorithms.routing import EngineLoad, Router, RouteRequest
 from flexmarl.algorithms.routing.base import emptiest
 from flexmarl.algorithms.routing.least_loaded import LeastLoaded
 from flexmarl.simulator.devices.engines import Engine
-from flexmarl.simulator.devices.foresight import Foresight
+from flexmarl.simulator.devices.expected_lengths import ExpectedLengths
 from flexmarl.simulator.devices.turns import Turn
 
 
@@ -26,15 +26,15 @@ class Able(NamedTuple):
 
 
 class Fleet:
-    def __init__(self, router: Router[Any], foresight: Foresight | None = None) -> None:
-        """`foresight`: of routers that go by the lengths of replies."""
+    def __init__(self, router: Router[Any], expected_lengths: ExpectedLengths | None = None) -> None:
+        """`expected_lengths`: of routers that go by the lengths of replies."""
         self.asked: dict[str, int] = {}
         """Policy -> turns that an engine has."""
         self.changes = 0
         """How often something has changed in who holds what."""
         self.asked_for: Callable[[Turn], None] | None = None
         """Told of every turn that looks for an engine."""
-        self._router, self._foresight, self._plain = router, foresight, isinstance(router, LeastLoaded)
+        self._router, self._expected_lengths, self._plain = router, expected_lengths, isinstance(router, LeastLoaded)
         self._engines: dict[int, Engine] = {}
         self._able: dict[tuple[str, int, bool], Able] = {}
 
@@ -90,20 +90,20 @@ class Fleet:
         if able.former:
             shown = [replace(load, newest=load.engine not in able.former) for load in shown]
         usual = 0.0
-        if self._foresight is not None:
-            self._foresight.look(turn)
-            usual = self._foresight.usual
+        if self._expected_lengths is not None:
+            self._expected_lengths.look(turn)
+            usual = self._expected_lengths.usual
         return self._router.choose(RouteRequest(int(turn.prompt), turn.expected, usual, turn.prefixes), shown).engine
 
     def ended(self, turn: Turn) -> None:
         """Learn from a reply how long others may be."""
-        if self._foresight is not None:
-            self._foresight.note(turn)
+        if self._expected_lengths is not None:
+            self._expected_lengths.note(turn)
 
     @property
     def learns(self) -> bool:
         """Tell whether replies that end say anything to the router."""
-        return self._foresight is not None
+        return self._expected_lengths is not None
 
     def holding(self, turn: Turn) -> tuple[int, ...]:
         """List who may answer a turn, by lease."""

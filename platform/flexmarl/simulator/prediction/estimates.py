@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flexmarl.contracts.base import Strict
-from flexmarl.contracts.paces import Commanded, Decoded, Played, RunRows, Settled, Taken
+from flexmarl.contracts.timings import Commanded, Decoded, Played, RunRows, Settled, Taken
 
 SIDES = {"platform.playing": (True, False), "platform.training": (False, True), "platform.both": (True, True)}
 """Figure -> whether episodes were played, and whether trainers had commands."""

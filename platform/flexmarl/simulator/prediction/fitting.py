@@ -12,9 +12,9 @@ from statistics import fmean, median
 from typing import Literal
 
 from flexmarl.contracts.base import Strict
-from flexmarl.contracts.paces import Commanded, RunRows
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.team import FactoryModel, Lora
+from flexmarl.contracts.timings import Commanded, RunRows
 from flexmarl.simulator.prediction import estimates
 from flexmarl.simulator.prediction.profile import OF_THE_PLATFORM, Ends, Figure, Profile, complete
 from flexmarl.simulator.scenarios.scenario import Delays, EngineModel, Host, Machine, Scale, TrainerModel

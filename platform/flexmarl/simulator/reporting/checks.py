@@ -229,10 +229,10 @@ class Checks:
         return True, f"draws {settled[:8]} of cohort {cohort.no} are settled, draw {min(cohort.open)} is not"
 
     def _see_waits(self, now: float, ctx: Context, decision: Decision) -> None:
-        policies = {name: ctx.state.policies[name].home for name in ctx.plan.trainable}
+        policies = {name: ctx.state.policies[name].placement for name in ctx.plan.trainable}
         bound = [ruling.policy for ruling in decision.rulings if ruling.kind is RulingKind.DEVICES_BOUND]
-        for name, home in policies.items():
-            since = home.waiting_since
+        for name, placement in policies.items():
+            since = placement.waiting_since
             if since is None or self._waits.get(name) != since:
                 for key in [key for key in self._bound if key[0] == name]:
                     del self._bound[key]

@@ -184,8 +184,8 @@ def _means(cluster: "Cluster", metric: str, first: int, last: int) -> dict[str, 
 
 
 @dataclass(slots=True)
-class _Standing:
-    """Devices of one kind by what they do at a moment."""
+class _DeviceCounts:
+    """Number of devices of one use by activity at one moment."""
 
     held: int = 0
     doing: dict[int, list[str]] = field(default_factory=dict)
@@ -240,7 +240,7 @@ def shares(
         edges.append((max(began, one.began), _BEGIN, one.lease_id, one))
         edges.append((min(ended, one.ended), _END, one.lease_id, one))
     edges.sort(key=lambda edge: edge[:2])
-    all_of: dict[Use, _Standing] = {use: _Standing() for use in USES}
+    all_of: dict[Use, _DeviceCounts] = {use: _DeviceCounts() for use in USES}
     busy: dict[Use, float] = dict.fromkeys(USES, 0.0)
     idle: dict[Use, dict[Cause, float]] = {use: dict.fromkeys(CAUSES, 0.0) for use in USES}
     at = began
@@ -263,7 +263,7 @@ def shares(
 
 
 def _add(
-    all_of: dict[Use, _Standing], seconds: float, busy: dict[Use, float], idle: dict[Use, dict[Cause, float]]
+    all_of: dict[Use, _DeviceCounts], seconds: float, busy: dict[Use, float], idle: dict[Use, dict[Cause, float]]
 ) -> None:
     """Add the device time between two edges to what every device did in it."""
     for use, own in all_of.items():
@@ -275,7 +275,7 @@ def _add(
         idle[use][_cause(use, own, other)] += seconds * left
 
 
-def _cause(use: Use, own: _Standing, other: _Standing) -> Cause:
+def _cause(use: Use, own: _DeviceCounts, other: _DeviceCounts) -> Cause:
     if own.at_work:
         return "tail"
     if other.at_work:

@@ -41,7 +41,7 @@ class EpisodePlaying(Playing):
         if self._rows:
             self._go_on()
 
-    def demand(self) -> dict[str, e.TurnsAsked]:
+    def demand(self) -> dict[str, e.RequestedTurns]:
         """Count the turns of each policy that no engine and that an engine has."""
         found: dict[str, list[int]] = {}
         for number, (held, waiting) in enumerate(zip(*self._flow.counts(), strict=True)):
@@ -49,7 +49,7 @@ class EpisodePlaying(Playing):
             counts[0] += int(held)
             counts[1] += int(waiting)
         found.pop("", None)
-        return {n: e.TurnsAsked(waiting=found[n][1], in_flight=found[n][0]) for n in sorted(found) if any(found[n])}
+        return {n: e.RequestedTurns(waiting=found[n][1], in_flight=found[n][0]) for n in sorted(found) if any(found[n])}
 
     @property
     def changes(self) -> int:

@@ -16,15 +16,15 @@ from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus
 from flexmarl.simulator.devices.clock import Clock
+from flexmarl.simulator.devices.expected_lengths import ExpectedLengths
 from flexmarl.simulator.devices.fleet import Fleet
-from flexmarl.simulator.devices.foresight import Foresight
 from flexmarl.simulator.devices.turns import Turn
 from flexmarl.simulator.rollout import facts
 from flexmarl.simulator.rollout.groups import Episode, EpisodeTurn, Group, Places, Team, outcome_of
-from flexmarl.simulator.rollout.hands import Hands
 from flexmarl.simulator.rollout.holding import Held, Starved
 from flexmarl.simulator.rollout.scoring import Scoring
 from flexmarl.simulator.rollout.together import Together
+from flexmarl.simulator.rollout.worker_time import WorkerTime
 from flexmarl.simulator.scenarios.draws import Draws, Script, Sheet, breaks_off
 from flexmarl.simulator.scenarios.recorded import RecordedDraws, scripts_of
 from flexmarl.simulator.scenarios.scenario import Scenario, Workload
@@ -35,16 +35,16 @@ SampleId = tuple[int, int, int, str, int]
 
 
 @lru_cache(maxsize=4096)
-def _turns_asked(waiting: int, in_flight: int) -> e.TurnsAsked:
-    return e.TurnsAsked(waiting=waiting, in_flight=in_flight)
+def _turns_asked(waiting: int, in_flight: int) -> e.RequestedTurns:
+    return e.RequestedTurns(waiting=waiting, in_flight=in_flight)
 
 
 class Playing:
     def __init__(self, clock: Clock, host: Clock, scenario: Scenario, told: Told) -> None:
         spec, workload = scenario.spec, scenario.workload
         chosen = spec.mechanisms.router
-        foresight = Foresight(workload, chosen.type == "skew_aware") if chosen.reads_lengths else None
-        self.engines = Fleet(ROUTERS.make(chosen), foresight)
+        expected_lengths = ExpectedLengths(workload, chosen.type == "skew_aware") if chosen.reads_lengths else None
+        self.engines = Fleet(ROUTERS.make(chosen), expected_lengths)
         """Those that are ready."""
         self.tokens: dict[SampleId, int] = {}
         """Reply tokens of every sample of a settled group, until they are forgotten."""
@@ -58,7 +58,7 @@ class Playing:
         self._starved = Starved()
         self.held = Held(self._route, self.groups)
         self._scoring = Scoring(clock, workload)
-        self.hands = Hands(host, scenario.machine.delays, Places(spec.mechanisms.parallel.episodes))
+        self.worker_time = WorkerTime(host, scenario.machine.delays, Places(spec.mechanisms.parallel.episodes))
 
     def play(self, no: int, command: c.PlayGroups) -> None:
         """Begin with the groups of a command."""
@@ -116,7 +116,7 @@ class Playing:
         """List the turns whose weights no engine holds."""
         return self._starved.turns()
 
-    def demand(self) -> dict[str, e.TurnsAsked]:
+    def demand(self) -> dict[str, e.RequestedTurns]:
         """Count the turns of each policy that no engine and that an engine has."""
         held = self.engines.asked
         starved = self._starved.counts()
@@ -126,7 +126,7 @@ class Playing:
     def _next_member(self, group: Group) -> None:
         """Begin with a group's next member as soon as the run has a place for it."""
         if group.waiting and not group.over:
-            self.hands.places.enter(self._begin_member, group, group.waiting.popleft())
+            self.worker_time.places.enter(self._begin_member, group, group.waiting.popleft())
 
     def _begin_member(self, group: Group, member: int) -> bool:
         if not group.over:
@@ -175,9 +175,9 @@ class Playing:
                 policy, pinned, follow, prompt, reply, answered, role, scale, to, 0.0, prefixes,
                 episode=episode, number=number,
             )  # fmt: skip
-        if self.hands.busy:
+        if self.worker_time.busy:
             command = group.no if episode.stage == 1 else 0
-            self.hands.take(episode.script.key, len(asked), partial(self._send, episode), command)
+            self.worker_time.take(episode.script.key, len(asked), partial(self._send, episode), command)
         else:
             self._send(episode)
 
@@ -239,7 +239,7 @@ class Playing:
             self._clock.at(when, self._broke_off, episode)
             return
         if not episode.twin:
-            self.hands.places.leave()
+            self.worker_time.places.leave()
         self._scoring.score(when, self._rewarded, episode)
 
     def _broke_off(self, episode: Episode) -> None:
@@ -252,7 +252,7 @@ class Playing:
         if again:
             self._begin(group, episode.member, episode.attempt + 1, episode.twin)
         elif not episode.twin:
-            self.hands.places.leave()
+            self.worker_time.places.leave()
         self._scoring.over(episode)
         if counts and not again and all(other.member != episode.member for other in group.playing):
             self._settle_member(episode, "simulated: attempts broke off")  # else the one beside it may still finish
@@ -318,13 +318,13 @@ class Playing:
         self._stop(episode)
         self._scoring.over(episode)
         if not episode.twin and not episode.played:
-            self.hands.places.leave()
+            self.worker_time.places.leave()
 
     def _tell(self, group: Group, episodes: tuple[EpisodeOutcome, ...], part: bool = False) -> None:
         command, draw = group.command, group.order.draw
         versions = {name: pin.version for name, pin in command.pins.items()}
         fact = facts.settled(group.no, command, draw, group.began, self._clock.now, episodes, versions, part)
-        self.hands.settle(self._told, fact)
+        self.worker_time.settle(self._told, fact)
 
 
 def _cancel_others(group: Group) -> None:

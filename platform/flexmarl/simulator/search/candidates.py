@@ -16,7 +16,7 @@ from flexmarl.simulator.scenarios import chance
 from flexmarl.simulator.scenarios.library import compose
 from flexmarl.simulator.scenarios.scenario import Scenario
 from flexmarl.simulator.search.axes import LAYOUT, NARROW, Axis, axes, balanced, devices, laid
-from flexmarl.simulator.search.bounds import Asks, asks
+from flexmarl.simulator.search.bounds import StepDemand, asks
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Space:
     presets: tuple[str, ...]
     bound: int
     axes: tuple[Axis, ...]
-    work: Asks
+    work: StepDemand
     devices: int
     room: Mapping[str, Any]
     """How many policies a device holds, whatever presets say: more room is no mechanism."""

@@ -30,7 +30,7 @@ class QueuePoint:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedPoint:
+class RequestedPoint:
     """One policy in one part of a window."""
 
     at: float
@@ -40,7 +40,7 @@ class AskedPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedNow:
+class RequestedNow:
     policy: str
     waiting: int
     in_flight: int
@@ -124,7 +124,7 @@ def queues(conn: Connection, run_id: int, own: Window) -> list[QueuePoint]:
     return [QueuePoint(float(row[0]), *row[1:]) for row in rows]
 
 
-def asked(conn: Connection, run_id: int, own: Window) -> list[AskedPoint]:
+def asked(conn: Connection, run_id: int, own: Window) -> list[RequestedPoint]:
     """Read what was asked of each policy over a window, oldest first; a slot that no worker told of counts as none."""
     rows = conn.execute(
         f"""
@@ -137,10 +137,10 @@ def asked(conn: Connection, run_id: int, own: Window) -> list[AskedPoint]:
         """.encode(),
         {**_asked_of(own, run_id), "each": own.part_s / SLOT_S},
     ).fetchall()
-    return [AskedPoint(float(row[0]), *row[1:]) for row in rows]
+    return [RequestedPoint(float(row[0]), *row[1:]) for row in rows]
 
 
-def asked_now(conn: Connection, run_id: int) -> list[AskedNow]:
+def asked_now(conn: Connection, run_id: int) -> list[RequestedNow]:
     """Read what rollout workers ask of each policy, as each of them told last."""
     rows = conn.execute(
         f"""
@@ -157,7 +157,7 @@ def asked_now(conn: Connection, run_id: int) -> list[AskedNow]:
         """.encode(),
         {"run": run_id, "slot_s": SLOT_S, "slots": SLOTS, "most": int(FRESH_S / SLOT_S) + 1},
     ).fetchall()
-    return [AskedNow(*row) for row in rows]
+    return [RequestedNow(*row) for row in rows]
 
 
 def open_turns(conn: Connection, run_id: int, limit: int) -> OpenTurns:

@@ -6,7 +6,7 @@ look costs about the same however long a run was.
 
 from psycopg import Connection
 
-from flexmarl.contracts.paces import Commanded, Decoded, Played, Role, RunRows, Settled, Taken, Worked
+from flexmarl.contracts.timings import Commanded, Decoded, Played, Role, RunRows, Settled, Taken, Worked
 from flexmarl.store.reads import activity
 
 MOST = 4000

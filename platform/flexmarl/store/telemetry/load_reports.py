@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 import orjson
 from psycopg import Connection
 
-from flexmarl.contracts.events import TurnsAsked
+from flexmarl.contracts.events import RequestedTurns
 
 SLOT_S = 2
 """Seconds of a slot: nobody tells more often."""
@@ -62,10 +62,10 @@ class OpenTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedReport:
-    """What one rollout worker asks engines for now, and which replies have moved in its life."""
+class TurnReport:
+    """Open turns of one rollout worker, and the replies that changed engines since it started."""
 
-    asked: Mapping[str, TurnsAsked]
+    asked: Mapping[str, RequestedTurns]
     open: int
     """Turns without a reply."""
     longest: Sequence[OpenTurn]
@@ -96,7 +96,7 @@ def put_engines(conn: Connection, loads: Sequence[EngineLoad]) -> None:
     )
 
 
-def put_asked(conn: Connection, run_id: int, worker: str, report: AskedReport) -> None:
+def put_asked(conn: Connection, run_id: int, worker: str, report: TurnReport) -> None:
     """Store what a rollout worker asks for now."""
     asked = sorted(report.asked.items())
     moved = sorted(report.moved.items())

@@ -63,8 +63,8 @@ class Ahead:
 
 
 @dataclass(frozen=True, slots=True)
-class UnderWay:
-    """A decision that was sent and whose answer nobody has read yet."""
+class PendingDecision:
+    """A decision that was sent to the database and whose result has not been read."""
 
     decided: Decided
     answer: Cursor[Any]
@@ -97,7 +97,7 @@ def _overlapped(
     session: RunSession, conn: Connection, ahead: Ahead, poisoned: Collection[str], until: float
 ) -> Iterator[Turn]:
     """Decide on a batch while the server writes what the batch before led to."""
-    under_way: UnderWay | None = None
+    under_way: PendingDecision | None = None
     while (goes_on := session.due(ahead.facts, ahead.now) and time.monotonic() < until) or under_way is not None:
         decided, raised = None, None
         if goes_on:
@@ -114,15 +114,15 @@ def _overlapped(
             under_way = _sent(session, conn, ahead, decided)
 
 
-def _sent(session: RunSession, conn: Connection, ahead: Ahead, decided: Decided) -> UnderWay:
+def _sent(session: RunSession, conn: Connection, ahead: Ahead, decided: Decided) -> PendingDecision:
     """Send a decision as one transaction, with the question for more facts; wait for no answer."""
     conn.execute("BEGIN")
     decisions.write(conn, session.lease, decided.stored, [*decided.replaced, *ahead.repeated()])
     answer = ahead.ask(conn)
-    return UnderWay(decided, answer, conn.execute("COMMIT"))
+    return PendingDecision(decided, answer, conn.execute("COMMIT"))
 
 
-def _told(session: RunSession, ahead: Ahead, sent: UnderWay) -> Turn:
+def _told(session: RunSession, ahead: Ahead, sent: PendingDecision) -> Turn:
     """Wait until a decision is durable."""
     ahead.hear(sent.answer)
     if sent.commit.statusmessage != "COMMIT":

@@ -10,7 +10,7 @@ from flexmarl.controlplane.common.times import from_epoch, rfc3339
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.store.reads import engine_moves, engine_rows
 from flexmarl.store.reads.engine_moves import EngineMove, Position
-from flexmarl.store.reads.engine_rows import EngineRow, Told
+from flexmarl.store.reads.engine_rows import EngineFigures, EngineRow
 
 MOVE_KINDS = engine_moves.KINDS
 DEFAULT_LIMIT = 50
@@ -57,7 +57,7 @@ def _engine(row: EngineRow) -> dict[str, Any]:
     }
 
 
-def _load(told: Told) -> dict[str, Any]:
+def _load(told: EngineFigures) -> dict[str, Any]:
     return {
         "age_s": round(told.age_s, 1),
         "running": told.running,

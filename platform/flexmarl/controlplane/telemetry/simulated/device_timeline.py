@@ -13,7 +13,7 @@ from flexmarl.controlplane.telemetry.timeline import bubble
 from flexmarl.controlplane.telemetry.timeline.timeline import device_rows
 from flexmarl.controlplane.telemetry.timeline.windows import Window
 from flexmarl.simulator.devices.trace import TOLD, Held
-from flexmarl.simulator.reporting.laws import answered_by, asked_by
+from flexmarl.simulator.reporting.invariants import answered_by, asked_by
 from flexmarl.simulator.reporting.watching import Watch
 from flexmarl.store.reads.activity import CommandSpan, LeaseSpan
 from flexmarl.store.telemetry.intervals import DeviceInterval

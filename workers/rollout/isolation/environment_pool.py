@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from flexmarl.contracts.specification.environment_base import IsolatedEnvironmentOptions
 from workers.rollout.environments.base import Ask, Outcome, Reply
-from workers.rollout.isolation.lines import Begin, Move, Standing, outcome_of
+from workers.rollout.isolation.lines import Begin, EpisodeProgress, Move, outcome_of
 from workers.rollout.isolation.processes import EnvironmentBroke, Host, Process, start
 
 IDLE_S = 30.0
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Troupe:
+class EnvironmentPool:
     """The processes of one run's environments in one rollout worker."""
 
     spec: IsolatedEnvironmentOptions
@@ -47,11 +47,11 @@ class Troupe:
         process = self._rested() or await self._hosted().fork()
         self._playing += 1
         try:
-            standing = await process.ask(order)
+            progress = await process.ask(order)
         except BaseException:  # broken or cancelled: the process may still work, and nobody waits for it
             self.leave(process, whole=False)
             raise
-        return IsolatedEpisode(self, process, standing, standing.task)
+        return IsolatedEpisode(self, process, progress, progress.task)
 
     def _rested(self) -> Process | None:
         """Take a process that plays nothing and is still there."""
@@ -106,31 +106,31 @@ class Troupe:
 class IsolatedEpisode:
     """An episode that plays elsewhere. Leave it in every case."""
 
-    troupe: Troupe
+    pool: EnvironmentPool
     process: Process
-    standing: Standing
+    progress: EpisodeProgress
     task: dict[str, object]
     whole: bool = True
     """Whether the process waits for an order, so that it can be used again."""
 
     def asks(self) -> list[Ask]:
         """Return who must act now; empty when the episode is over."""
-        return self.standing.asks
+        return self.progress.asks
 
     async def act(self, replies: list[Reply]) -> None:
         """Move on. Raises EnvironmentBroke for an environment that raised, hung or died."""
         self.whole = False
-        self.standing = await _within(self.troupe.spec.step_timeout_s, self.process.ask(Move(replies)))
+        self.progress = await _within(self.pool.spec.step_timeout_s, self.process.ask(Move(replies)))
         self.whole = True
 
     def outcome(self) -> Outcome:
         """Return the account; only when `asks` is empty."""
-        assert self.standing.score is not None
-        return outcome_of(self.standing.score)
+        assert self.progress.score is not None
+        return outcome_of(self.progress.score)
 
     def leave(self) -> None:
         """Let go of the process."""
-        self.troupe.leave(self.process, whole=self.whole)
+        self.pool.leave(self.process, whole=self.whole)
 
 
 async def _within(limit: float, answer: Awaitable[T]) -> T:

@@ -1,6 +1,6 @@
-"""What must hold of every step of a simulation: what it trains is trained once, of its cohort, and young enough.
+"""Invariants of every step of a simulation: its rows are trained once, belong to its cohort and are within their bound.
 
-As all laws (`laws`), these are written from what was told, decided and asked for, not from the counters of the core.
+Like those of `invariants`, they are computed from events, commands and turns, not from the counters of the core.
 """
 
 from collections import Counter
@@ -52,7 +52,7 @@ def rows_are_within_their_bound(watch: Watch) -> Iterator[str]:
     for fact, numbers in _steps(watch):
         rule = spec.lag_policy_of(fact.policy)
         for row in (row for no in numbers for row in cut[fact.policy, no]):
-            # Of a row that was not told other laws say so.
+            # Of a row that was not told other invariants say so.
             first = made.get((row.draw, row.member, row.attempt, row.role, row.turn), fact.version)
             lag = fact.version - 1 - first
             if lag > rule.bound and rule.at_cut != "train":

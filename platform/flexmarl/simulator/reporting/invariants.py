@@ -1,8 +1,8 @@
-"""What must hold of every simulation, whatever was decided: looked at from outside, from facts, commands and turns.
+"""Invariants of every simulation, whatever was decided, checked from outside: from events, commands and turns.
 
 `Watch` is put on a run before it plays; `broken` looks at it whenever the run stands still, at its end or between.
-The laws are written from what was told and asked for, not from the counters of the core or of the models: where they
-speak of these, it is to compare them.
+They are computed from events, commands and turns, not from the counters of the core or of the models; where they read
+these counters, they compare them.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.wire import EpisodeStatus, Origin
 from flexmarl.simulator.reporting.report import shares
-from flexmarl.simulator.reporting.step_laws import (
+from flexmarl.simulator.reporting.step_invariants import (
     RowId,
     micro_batches_are_trained_once,
     rows_are_within_their_bound,
@@ -31,17 +31,17 @@ from flexmarl.simulator.scenarios.scenario import Stages
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    law: str
+    invariant: str
     evidence: str
 
 
 def broken(watch: Watch) -> list[Broken]:
-    """Return the laws that do not hold, each with the first evidence against it."""
+    """Return the invariants that do not hold, each with the first evidence against it."""
     found = []
-    for law in LAWS:
-        evidence = next(law(watch), None)
+    for invariant in INVARIANTS:
+        evidence = next(invariant(watch), None)
         if evidence is not None:
-            found.append(Broken(law.__name__, evidence))
+            found.append(Broken(invariant.__name__, evidence))
     return found
 
 
@@ -320,7 +320,7 @@ def device_time_adds_up(watch: Watch) -> Iterator[str]:
                 yield f"the time of {use}s adds up to {total:.9f}, its least part is {worst:.9f}"
 
 
-LAWS: tuple[Callable[[Watch], Iterator[str]], ...] = (
+INVARIANTS: tuple[Callable[[Watch], Iterator[str]], ...] = (
     tokens_are_conserved,
     answered_turns_are_told_once,
     episodes_take_their_time,

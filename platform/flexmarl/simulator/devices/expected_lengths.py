@@ -19,7 +19,7 @@ _GUESS, _DRAWS, _HALVINGS = 7, 4096, 24
 _MOST_NOISE = 8.0
 
 
-class Foresight:
+class ExpectedLengths:
     def __init__(self, workload: Workload, longest_first: bool) -> None:
         """`longest_first`: turns that wait at an engine are ranked by what is expected of them."""
         self._workload, self._longest_first = workload, longest_first

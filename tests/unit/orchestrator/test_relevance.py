@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from flexmarl.contracts.events import PauseMode, RunVerb, Verb
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.orchestrator import Orchestrator
-from flexmarl.orchestrator.run.relevance import Attention
+from flexmarl.orchestrator.run.relevance import Relevance
 from flexmarl.orchestrator.serving import weight_sync
 from tests.unit.orchestrator.asking import quiet
 from tests.unit.orchestrator.fake_cluster import Faults, make_spec, running, started
@@ -57,7 +57,7 @@ SHARED = {"agents": {"speaker": {"policy": "both"}, "listener": {"policy": "both
 TIMED = {"budget": {"train_steps": 4, "seconds": 0.4}}
 
 
-class Thorough(Attention):
+class Thorough(Relevance):
     """Looks at everything, always."""
 
     def seen_to(self, ctx, event):
@@ -67,7 +67,7 @@ class Thorough(Attention):
 def same_with_short_ways(cluster):
     """Tell the log to a core without short ways: every decision and the state in the end are the same."""
     thorough = Orchestrator(cluster.spec)
-    thorough._attention = Thorough()
+    thorough._relevance = Thorough()
     for number, ((event, now), decision) in enumerate(zip(cluster.log, cluster.decisions, strict=True)):
         assert thorough.handle(event, now) == decision, f"event {number}, {event}"
     assert thorough.snapshot() == cluster.core.snapshot()

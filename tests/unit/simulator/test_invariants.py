@@ -11,7 +11,7 @@ from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import load_presets
-from flexmarl.simulator.reporting.laws import broken
+from flexmarl.simulator.reporting.invariants import broken
 from flexmarl.simulator.reporting.watching import Watch
 from flexmarl.simulator.runs import alone, long_enough
 from flexmarl.simulator.scenarios.library import compose, load_workloads
@@ -40,7 +40,7 @@ CASES = [(p, w) for p in load_presets() for w in load_workloads() if w != "hub" 
 
 
 @pytest.mark.parametrize(("preset", "workload"), CASES)
-def test_laws_hold_for_every_preset_and_workload(preset: str, workload: str):
+def test_invariants_hold_for_every_preset_and_workload(preset: str, workload: str):
     changes = {"steps": 2, "warm_up": 0, "faults": FAULTS, "spec": {"batch": BATCH}}
     watch = played(compose(workload, preset, changes), 2)
     assert not broken(watch)
@@ -103,7 +103,7 @@ def by_chance(preset: str, given: dict[str, Any], **more: Any) -> Scenario:
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(preset=st.sampled_from(sorted(load_presets())), given_=st.fixed_dictionaries(chances))
-def test_laws_hold_by_chance(preset: str, given_: dict[str, Any]):
+def test_invariants_hold_by_chance(preset: str, given_: dict[str, Any]):
     assert not broken(played(by_chance(preset, given_), 2))
 
 
@@ -114,7 +114,7 @@ def test_laws_hold_by_chance(preset: str, given_: dict[str, Any]):
     tick=st.sampled_from([0.1, 1.0, 7.0]),
     engine=st.sampled_from([{}, {"slots": 1}, {"kv_tokens": 700.0, "replicas": 2}, {"slots": 2, "cell": 1e-5}]),
 )
-def test_laws_hold_by_chance_over_whole_episodes(
+def test_invariants_hold_by_chance_over_whole_episodes(
     preset: str, given_: dict[str, Any], tick: float, engine: dict[str, Any]
 ):
     whole = {"granularity": "episode", "tick": tick, "machine": {"engine": engine, "scale": {"critic": 1.5}}}
@@ -219,7 +219,7 @@ def tokens_told_twice(watch: Watch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tamper", "law"),
+    ("tamper", "invariant"),
     [
         (tokens_told_twice, "tokens_are_conserved"),
         (turn_left_out, "answered_turns_are_told_once"),
@@ -228,12 +228,12 @@ def tokens_told_twice(watch: Watch) -> None:
         (slot_of_nobody, "slots_are_those_of_turns"),
     ],
 )
-def test_what_breaks_a_law_of_whole_episodes_is_found(tamper: Callable[[Watch], None], law: str):
+def test_what_breaks_a_law_of_whole_episodes_is_found(tamper: Callable[[Watch], None], invariant: str):
     changes = {"steps": 2, "warm_up": 0, "spec": {"batch": BATCH}, "granularity": "episode"}
     watch = played(compose("long_tail", "flexmarl", changes), 2)
     assert not broken(watch)
     tamper(watch)
-    assert law in [one.law for one in broken(watch)]
+    assert invariant in [one.invariant for one in broken(watch)]
 
 
 def made_long_before(watch: Watch) -> None:
@@ -247,7 +247,7 @@ def made_long_before(watch: Watch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tamper", "law"),
+    ("tamper", "invariant"),
     [
         (told_twice, "groups_settle_once"),
         (group_forgotten, "rows_are_conserved"),
@@ -268,10 +268,10 @@ def made_long_before(watch: Watch) -> None:
         (slot_not_given_back, "slots_are_those_of_turns"),
     ],
 )
-def test_what_breaks_a_law_is_found(tamper: Callable[[Watch], None], law: str):
+def test_what_breaks_a_law_is_found(tamper: Callable[[Watch], None], invariant: str):
     changes = {"steps": 2, "warm_up": 0, "spec": {"batch": BATCH}}
     preset = "laminar" if tamper is kept_beside_newer else "flexmarl"
     watch = played(compose("long_tail", preset, changes), 2)
     assert not broken(watch)
     tamper(watch)
-    assert law in [one.law for one in broken(watch)]
+    assert invariant in [one.invariant for one in broken(watch)]

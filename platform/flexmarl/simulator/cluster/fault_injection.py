@@ -30,7 +30,7 @@ def virtual_device(number: int, pool: str, node_devices: int) -> PoolDevice:
     return PoolDevice(f"{node}.{number:04d}", node, pool, number)
 
 
-class Misfortune:
+class FaultInjector:
     def __init__(self, scenario: Scenario, cluster: Cluster) -> None:
         self._faults, self._seed = scenario.faults, scenario.seed
         self._cluster, self._clock, self._hosting = cluster, cluster.clock, cluster.hosting
