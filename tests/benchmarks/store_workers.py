@@ -178,7 +178,7 @@ def _step(conn: psycopg.Connection, taken: Taken, order: OptimizerStep) -> int:
     steps.commit_step(
         conn,
         taken,
-        steps.Step(
+        steps.StepRow(
             order.lease_id, order.policy, order.accumulator, order.micro_batches, order.next_version, "a" * 64, "",
             False, 0.5, 0.1, 0.01,
         ),

@@ -14,7 +14,7 @@ from flexmarl.controlplane.accounts.queries import actor_of_user
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs import actions, queries
 from flexmarl.store.control import attempts
-from flexmarl.store.control.attempts import BegunAttempt, EndedAttempt, VerbOutcome
+from flexmarl.store.control.attempts import BegunAttempt, EndedAttempt, OperationRow
 from tests.support.controlplane import set_state
 from tests.support.markup import markup
 from tests.support.statements import at_most
@@ -70,7 +70,7 @@ def test_what_was_asked_is_listed_with_its_outcome(visitor, editor, make_run) ->
     run = make_run(editor, RunStatus.RUNNING)
     pause = actions.act(actor_of_user(editor), run, Verb.PAUSE, "lunch")
     actions.act(actor_of_user(editor), run, Verb.KILL)
-    outcome = VerbOutcome(str(pause.id), False, RunStatus.KILLED, "superseded by kill", 5.0)
+    outcome = OperationRow(str(pause.id), False, RunStatus.KILLED, "superseded by kill", 5.0)
     attempts.write_outcomes(store_connection(), run.no, [outcome])
     text = page(visitor, run)
     for words in ("superseded by kill", "lunch", "waiting for the driver"):

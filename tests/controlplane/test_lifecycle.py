@@ -16,7 +16,7 @@ from flexmarl.controlplane.runs.models import Operation
 from flexmarl.controlplane.runs.verbs import VerbOptions
 from flexmarl.controlplane.telemetry import queries as telemetry
 from flexmarl.store.control import attempts, inbox
-from flexmarl.store.control.attempts import BegunAttempt, EndedAttempt, VerbOutcome
+from flexmarl.store.control.attempts import BegunAttempt, EndedAttempt, OperationRow
 from tests.support.controlplane import set_state
 
 pytestmark = pytest.mark.django_db
@@ -39,7 +39,7 @@ def ended(run, operation_id, succeeded, status, text=""):
     conn.execute(
         "INSERT INTO store.handled VALUES (%s, %s, 1) ON CONFLICT DO NOTHING", [run.no, f"verb:{operation_id}"]
     )
-    attempts.write_outcomes(conn, run.no, [VerbOutcome(operation_id, succeeded, RunStatus(status), text, 5.0)])
+    attempts.write_outcomes(conn, run.no, [OperationRow(operation_id, succeeded, RunStatus(status), text, 5.0)])
 
 
 # -- options --------------------------------------------------------------------------------------------------------

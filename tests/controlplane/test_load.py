@@ -11,7 +11,7 @@ from flexmarl.store.control import engines as registry
 from flexmarl.store.control import runs
 from flexmarl.store.telemetry import intervals
 from flexmarl.store.telemetry.intervals import BusyInterval
-from flexmarl.store.telemetry.load_reports import EngineLoad, OpenTurn, TurnReport, put_asked, put_engines
+from flexmarl.store.telemetry.load_reports import EngineReport, OpenTurn, TurnReport, put_asked, put_engines
 from tests.controlplane.test_joint import read, refused
 from tests.support.controlplane import SEATS
 from tests.support.statements import at_most
@@ -36,7 +36,7 @@ def served(run, node: str = "box") -> int:
     order = LoadWeights(lease_id=lease_id, policy="solver", version=3, digest=DIGEST)
     taken = story.take(story.issue(order))
     registry.served(conn, taken, lease_id, incarnation, policy="solver", version=3, digest=DIGEST, seconds=0.1)
-    put_engines(conn, [EngineLoad(run.no, lease_id, incarnation, 6, 2, 8, 500, 100, None, None)])
+    put_engines(conn, [EngineReport(run.no, lease_id, incarnation, 6, 2, 8, 500, 100, None, None)])
     now = time.time()
     turns = [
         OpenTurn("speaker", "solver", 7, 1, 1, 2, now - 40, now - 30, 99, incarnation, 1),

@@ -35,7 +35,7 @@ class AtEngines:
     """Of prompts and replies of this process's turns."""
 
 
-class Demand:
+class TurnDemand:
     """Turns of one run in this process, by policy: asked for, and sent to engines."""
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Reporter:
     def __init__(
         self,
         worker: str,
-        demand: Demand,
+        demand: TurnDemand,
         at_engines: Callable[[], AtEngines],
         put: Callable[[int, DemandReported], Awaitable[bool]],
         closely: bool = False,

@@ -34,7 +34,7 @@ from workers.rollout.external import ExternalClient
 from workers.rollout.holding import Hold
 from workers.rollout.keeping import TTL_S, Keeper
 from workers.rollout.load_reports import LoadReporter
-from workers.rollout.members import Playing, begin, play_each, play_group
+from workers.rollout.members import CommandPlay, begin, play_each, play_group
 from workers.rollout.rewarding import Push, Rewards
 from workers.rollout.run_context import RunContext
 from workers.rollout.slots import slots
@@ -248,7 +248,7 @@ def _causes(error: BaseException) -> list[BaseException]:
     return [error]
 
 
-async def _play_whole(playing: Playing, group: GroupOrder, settled: "asyncio.Queue[groups.SettledGroup]") -> None:
+async def _play_whole(playing: CommandPlay, group: GroupOrder, settled: "asyncio.Queue[groups.SettledGroup]") -> None:
     settled.put_nowait(await play_group(playing, group))
 
 

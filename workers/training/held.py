@@ -11,7 +11,7 @@ from workers.training.wire import BindReply, StepReply
 
 
 @dataclass
-class Held:
+class HeldPolicy:
     """A policy this trainer holds."""
 
     version: int
@@ -27,7 +27,7 @@ class Held:
     """Ticket that it was taken up by, and the answer."""
 
 
-def reply_of(policy: str, held: Held, created: bool = False, facts: dict[str, float] | None = None) -> BindReply:
+def reply_of(policy: str, held: HeldPolicy, created: bool = False, facts: dict[str, float] | None = None) -> BindReply:
     """Return what is said of a policy that is held now."""
     return BindReply(
         policy=policy,
@@ -40,7 +40,7 @@ def reply_of(policy: str, held: Held, created: bool = False, facts: dict[str, fl
     )
 
 
-def rest_of(held: Held, behind: Mapping[int, str]) -> dict[str, object]:
+def rest_of(held: HeldPolicy, behind: Mapping[int, str]) -> dict[str, object]:
     """Return what comes back with a policy that is suspended, beside its learner. `behind`: what is written yet."""
     return {
         "version": held.version,

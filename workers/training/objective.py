@@ -18,7 +18,7 @@ from flexmarl.contracts.specification.corrections import NoCorrectionOptions
 from flexmarl.contracts.specification.losses import LossOptions
 from workers.training.decoder import Decoder
 from workers.training.losses import CORRECTIONS, KL_ESTIMATORS, LOSSES
-from workers.training.packing import Batch
+from workers.training.packing import PackedTokens
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,7 +83,7 @@ class Sums(NamedTuple):
 
 
 def evaluate(
-    decoder: Decoder, batch: Batch, objective: Objective, entropy_coef: float, reference: Decoder | None = None
+    decoder: Decoder, batch: PackedTokens, objective: Objective, entropy_coef: float, reference: Decoder | None = None
 ) -> "tuple[torch.Tensor, Sums]":
     """Return the batch's un-normalised objective, ready for `backward`, and its figures."""
     import torch
@@ -133,7 +133,7 @@ def total(
         return value, Sums(*torch.stack(figures).double().tolist())
 
 
-def token_scores(decoder: Decoder, batch: Batch) -> "tuple[torch.Tensor, torch.Tensor]":
+def token_scores(decoder: Decoder, batch: PackedTokens) -> "tuple[torch.Tensor, torch.Tensor]":
     """Return log-probability and entropy [B, R] of every response token of the batch's rows; padding repeats some."""
     import torch
 

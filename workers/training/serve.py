@@ -17,7 +17,7 @@ from aiohttp.typedefs import Handler
 
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from workers import child_server
-from workers.child import ChildConfig, IntervalLog, Progress
+from workers.child import ChildConfig, IntervalLog, WorkProgress
 from workers.memory import lacks_memory
 from workers.training.errors import RefusalCode, TrainerRefusal, status_of
 from workers.training.trainer import Trainer
@@ -26,9 +26,9 @@ from workers.training.wire import (
     BindRequest,
     CheckpointRequest,
     JoinRequest,
-    Refusal,
     StepRequest,
     SuspendRequest,
+    TrainerConflict,
     VacateRequest,
 )
 
@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 class TrainerServer:
     """The HTTP face of a trainer."""
 
-    def __init__(self, trainer: Trainer, thread: ThreadPoolExecutor, progress: Progress) -> None:
+    def __init__(self, trainer: Trainer, thread: ThreadPoolExecutor, progress: WorkProgress) -> None:
         self._trainer = trainer
         self._thread = thread
         self._progress = progress
@@ -67,13 +67,13 @@ class TrainerServer:
                     return _packed(await loop.run_in_executor(self._thread, self._within_memory, do, asked))
             except TrainerRefusal as refused:
                 log.warning("refused", verb=request.path, code=refused.code, detail=refused.detail)
-                body = Refusal(refused.code, refused.detail, refused.accumulator, list(refused.micro_batches))
+                body = TrainerConflict(refused.code, refused.detail, refused.accumulator, list(refused.micro_batches))
                 return _packed(body, status_of(refused.code))
             except msgspec.DecodeError as wrong:
-                return _packed(Refusal("bad_request", str(wrong)), 422)
+                return _packed(TrainerConflict("bad_request", str(wrong)), 422)
             except Exception as error:  # the request failed in a way nobody foresaw: say so and stay up for the next
                 log.exception("failed", verb=request.path)
-                return _packed(Refusal("internal", f"{type(error).__name__}: {error}"), 500)
+                return _packed(TrainerConflict("internal", f"{type(error).__name__}: {error}"), 500)
 
         return answer
 

@@ -29,7 +29,7 @@ from workers.training.checks import check_tokenizer
 from workers.training.errors import RefusalCode, TrainerRefusal, refusal_of
 from workers.training.folders import root_of
 from workers.training.gangs.membership import Gangs
-from workers.training.held import Held, cpu_of, keep_pace, reply_of, rest_of
+from workers.training.held import HeldPolicy, cpu_of, keep_pace, reply_of, rest_of
 from workers.training.learner import Learner
 from workers.training.making import Making, kind_of
 from workers.training.reference import References
@@ -75,7 +75,7 @@ class Trainer:
         self._home = home
         self._intervals = intervals
         self._making = Making(spec, run_id, home, device, intervals.progress.beat)
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldPolicy] = {}
         self._suspension = Suspension(partial(plane_of, home, run_id, incarnation))
         self._references = References(spec, device, self._making.bases)
         self.gangs = Gangs(spec, device, intervals)
@@ -156,7 +156,7 @@ class Trainer:
             grad_norm=learned.grad_norm, seconds=ended - began, durable=durable,
         )  # fmt: skip
         learner.accumulator.open(self._epoch(asked.next_version))
-        self._held[asked.policy] = Held(asked.next_version, stored, held.tokenizer, learner, stepped={key: reply})
+        self._held[asked.policy] = HeldPolicy(asked.next_version, stored, held.tokenizer, learner, stepped={key: reply})
         self._intervals.add("step", asked.policy, began, ended)
         return reply
 
@@ -319,13 +319,13 @@ class Trainer:
             return known
         return version_store.put_state(asked.digest, learner.training_state())
 
-    def _hold(self, policy: str, version: int, tokenizer: bytes, learner: Learner, stored: StoredVersion) -> Held:
+    def _hold(self, policy: str, version: int, tokenizer: bytes, learner: Learner, stored: StoredVersion) -> HeldPolicy:
         """Remember a stored version; a frozen policy keeps no learner."""
         trained = policy in self._spec.trainable_policies()
-        self._held[policy] = Held(version, stored, tokenizer, learner if trained else None)
+        self._held[policy] = HeldPolicy(version, stored, tokenizer, learner if trained else None)
         return self._held[policy]
 
-    def _empty(self, held: Held) -> None:
+    def _empty(self, held: HeldPolicy) -> None:
         if held.learner is not None:
             held.learner.accumulator.open(self._epoch(held.version))
 
@@ -357,7 +357,7 @@ class Trainer:
             raise TrainerRefusal(RefusalCode.NOT_TRAINABLE, f"every agent of policy {policy!r} is frozen")
         return learner
 
-    def _holding(self, policy: str) -> Held:
+    def _holding(self, policy: str) -> HeldPolicy:
         held = self._held.get(policy)
         if held is None:
             raise TrainerRefusal(RefusalCode.NOT_BOUND, f"policy {policy!r} is not held; bind it")

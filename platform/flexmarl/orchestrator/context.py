@@ -16,11 +16,11 @@ from flexmarl.orchestrator.types import (
     AttemptBegan,
     AttemptEnded,
     Metric,
-    Note,
     NoteLevel,
     NumberedCommand,
-    Outcome,
+    OperationOutcome,
     Ruling,
+    RunNote,
 )
 
 BACKOFF_S = (0.5, 1.0, 2.0, 5.0, 10.0)
@@ -34,9 +34,9 @@ class Context(msgspec.Struct, gc=False):
     commands: list[NumberedCommand] = []
     void: list[int] = []
     metrics: list[Metric] = []
-    notes: list[Note] = []
+    notes: list[RunNote] = []
     attempts: list[AttemptBegan | AttemptEnded] = []
-    outcomes: list[Outcome] = []
+    outcomes: list[OperationOutcome] = []
     rulings: list[Ruling] = []
 
     def emit(self, command: Command, *, key: str = "", why: str = "") -> int:
@@ -103,7 +103,7 @@ class Context(msgspec.Struct, gc=False):
         self, text: str, level: NoteLevel = NoteLevel.INFO, *, actor: str = "", target: str = "", cause: str = ""
     ) -> None:
         """Say a line to people."""
-        self.notes.append(Note(level, text, actor, target, cause))
+        self.notes.append(RunNote(level, text, actor, target, cause))
 
     def rule(
         self,

@@ -42,7 +42,7 @@ class Metric(msgspec.Struct, frozen=True, gc=False):
     samples: int = 0
 
 
-class Note(msgspec.Struct, frozen=True, gc=False):
+class RunNote(msgspec.Struct, frozen=True, gc=False):
     """One line for people."""
 
     level: NoteLevel
@@ -91,7 +91,7 @@ class AttemptEnded(msgspec.Struct, frozen=True, gc=False):
     """Policy -> committed version; policies without any are left out."""
 
 
-class Outcome(msgspec.Struct, frozen=True, gc=False):
+class OperationOutcome(msgspec.Struct, frozen=True, gc=False):
     """How a verb that somebody follows ended."""
 
     operation: str
@@ -107,7 +107,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     void: Sequence[int]
     """Numbers of commands that nobody must carry out any more."""
     metrics: Sequence[Metric]
-    notes: Sequence[Note]
+    notes: Sequence[RunNote]
     status: RunStatus
     reason: RunReason
     reason_text: str
@@ -116,5 +116,5 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     deadline: float | None
     """When the core wants a `TimerFired`, in the clock of `now`."""
     attempts: Sequence[AttemptBegan | AttemptEnded] = ()
-    outcomes: Sequence[Outcome] = ()
+    outcomes: Sequence[OperationOutcome] = ()
     rulings: Sequence[Ruling] = ()

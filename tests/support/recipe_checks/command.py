@@ -18,7 +18,7 @@ from flexmarl.contracts.commands import ROUTES, Route, TrimTrainer, command_adap
 from flexmarl.contracts.resolve import resolve
 from flexmarl.orchestrator.orchestrator import HANDLERS
 from flexmarl.orchestrator.reasons import _REASONS
-from flexmarl.simulator.cluster.driver import Driver
+from flexmarl.simulator.cluster.driver import SimulatedDriver
 from flexmarl.simulator.devices.training import Order
 from flexmarl.simulator.reporting.invariants import answered_by, asked_by
 from flexmarl.simulator.runs import examine
@@ -50,10 +50,10 @@ def named() -> None:
 
 def decided() -> None:
     """A simulated run asks for it after each checkpoint; the fact comes back, and no check finds a fault."""
-    told, tell = [], Driver.tell
+    told, tell = [], SimulatedDriver.tell
     spec = {"batch": BATCH, "resources": {"rollout_devices": 2}, "checkpoints": {"every_steps": 1}}
     played = resolve(spec, template="reference_game").document
-    with patch.object(Driver, "tell", lambda self, fact: (told.append(fact), tell(self, fact))[1]):
+    with patch.object(SimulatedDriver, "tell", lambda self, fact: (told.append(fact), tell(self, fact))[1]):
         _, findings = examine(
             scenario({"spec": played, "workload": {"stages": [["speaker"], ["listener"]]}, "steps": 4})
         )

@@ -14,7 +14,7 @@ from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.orchestrator import Decision, Orchestrator
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.pool.arbiter import Demand, FreeDevice, Rules, arbitrate
+from flexmarl.orchestrator.pool.arbiter import DeviceDemand, FreeDevice, Rules, arbitrate
 from flexmarl.orchestrator.run.invariants import check_invariants
 from flexmarl.orchestrator.run.relevance import Relevance
 from tests.support.virtual.children import Child, Engine, Process, RolloutWorker, Trainer
@@ -236,7 +236,9 @@ class World:
             if device not in leased
         ]
         demands = [
-            Demand(1, x.no, x.command.pool, x.command.engines, x.command.trainer_pool, x.command.trainers, since=x.no)
+            DeviceDemand(
+                1, x.no, x.command.pool, x.command.engines, x.command.trainer_pool, x.command.trainers, since=x.no
+            )
             for x in self._of_kind("request_devices")
         ]
         for grant in arbitrate(demands, free, Rules({"default": 2 * len(self.nodes)})).grants:

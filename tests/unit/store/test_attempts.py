@@ -2,7 +2,7 @@
 
 from flexmarl.contracts.status import RunReason, RunStatus
 from flexmarl.store.control import attempts
-from flexmarl.store.control.attempts import BegunAttempt, EndedAttempt, VerbOutcome
+from flexmarl.store.control.attempts import BegunAttempt, EndedAttempt, OperationRow
 
 
 def test_a_run_that_ends_without_its_core_is_closed(story) -> None:
@@ -14,7 +14,7 @@ def test_a_run_that_ends_without_its_core_is_closed(story) -> None:
     ]
     attempts.write_attempts(conn, run_id, changes)
     conn.execute("INSERT INTO store.handled VALUES (%s, 'verb:a', 1), (%s, 'verb:b', 2)", [run_id, run_id])
-    attempts.write_outcomes(conn, run_id, [VerbOutcome("a", True, RunStatus.RUNNING, "", 2.5)])
+    attempts.write_outcomes(conn, run_id, [OperationRow("a", True, RunStatus.RUNNING, "", 2.5)])
     attempts.close(conn, run_id, RunReason.ORCHESTRATOR_ERROR, "cannot go on", 5)
     rows = conn.execute("SELECT no, status, reason_text, last_step FROM store.attempt ORDER BY no").fetchall()
     assert rows == [(1, "killed", "enough", 3), (2, "failed", "cannot go on", 5)]

@@ -76,7 +76,7 @@ def test_metrics_are_replaced_per_step_and_listed_with_their_range(story):
     decisions.append(story.conn, story.lease, decision(metrics=again))
     [summary] = metrics.catalogue(story.conn, 1)
     assert (summary.first, summary.last, summary.max, summary.last_step) == (1.0, 3.0, 3.0, 1)
-    [series] = metrics.series(story.conn, 1, ["reward/team"], window=metrics.Window(x="time"))
+    [series] = metrics.series(story.conn, 1, ["reward/team"], window=metrics.SeriesWindow(x="time"))
     assert (series.x, series.y) == ([10.0, 11.0], [1.0, 3.0])
 
 

@@ -9,7 +9,7 @@ from flexmarl.contracts.events import DeviceUse, RequestedTurns
 from flexmarl.contracts.status import RunStatus
 from flexmarl.store.control import deletions, runs
 from flexmarl.store.reads import engine_moves, load_rows
-from flexmarl.store.telemetry.load_reports import EngineLoad, OpenTurn, TurnReport, put_asked, put_engines
+from flexmarl.store.telemetry.load_reports import EngineReport, OpenTurn, TurnReport, put_asked, put_engines
 from tests.support.store_story import DIGEST
 
 pytestmark = pytest.mark.services
@@ -27,7 +27,7 @@ def report(waiting=2, in_flight=3, longest=(), moved=()):
 
 
 def engine_load(lease_id, running, waiting):
-    return EngineLoad(1, lease_id, f"e{lease_id}.1.1", running, waiting, 8, 0, 0, None, None)
+    return EngineReport(1, lease_id, f"e{lease_id}.1.1", running, waiting, 8, 0, 0, None, None)
 
 
 def older(story, table, seconds):
@@ -52,7 +52,7 @@ def test_a_worker_that_says_nothing_any_more_counts_no_more(story):
     older(story, "asked_load", 20)
     story.conn.execute("UPDATE store.open_turns SET at = at - interval '20 seconds'")
     assert load_rows.asked_now(story.conn, 1) == []
-    assert load_rows.open_turns(story.conn, 1, 5) == load_rows.OpenTurns(False, 0, [])
+    assert load_rows.open_turns(story.conn, 1, 5) == load_rows.OpenTurnRows(False, 0, [])
 
 
 def test_the_longest_open_turns_come_first_whoever_told_them(story):
@@ -135,7 +135,7 @@ def test_a_move_tells_who_gave_why_and_what_it_took(story):
     unload = story.issue(UnloadPolicy(lease_id=lease_id, policy="a"))
     load = story.issue(LoadWeights(lease_id=lease_id, policy="b", version=3, digest=DIGEST))
     story.conn.execute("UPDATE store.command SET seq = 9 WHERE no = ANY(%s)", [[unload, load]])
-    moved, assigned = engine_moves.page(story.conn, 1, (), (), engine_moves.Position(), 9)
+    moved, assigned = engine_moves.page(story.conn, 1, (), (), engine_moves.EngineMovePosition(), 9)
     assert (moved.policy, moved.out, moved.cause, moved.lease_id) == ("b", "a", "disparity", lease_id)
     assert (moved.device_id, moved.reason) == ("box.cpu0", "b has 9 turns")
     assert (moved.load_s, moved.until_served_s) == (None, None), "it is not served yet"
@@ -145,11 +145,11 @@ def test_a_move_tells_who_gave_why_and_what_it_took(story):
         "done_at = clock_timestamp() WHERE no = %s",
         [load],
     )
-    moved = engine_moves.page(story.conn, 1, ("engine_moved",), ("b",), engine_moves.Position(), 9)[0]
+    moved = engine_moves.page(story.conn, 1, ("engine_moved",), ("b",), engine_moves.EngineMovePosition(), 9)[0]
     assert moved.load_s == pytest.approx(1.0, abs=0.05)
     assert moved.until_served_s == pytest.approx(5.0, abs=2.0)
-    assert engine_moves.page(story.conn, 1, (), (), engine_moves.Position(9, 0), 9) == [assigned]
-    assert engine_moves.page(story.conn, 1, (), ("nobody",), engine_moves.Position(), 9) == []
+    assert engine_moves.page(story.conn, 1, (), (), engine_moves.EngineMovePosition(9, 0), 9) == [assigned]
+    assert engine_moves.page(story.conn, 1, (), ("nobody",), engine_moves.EngineMovePosition(), 9) == []
 
 
 def test_a_run_that_is_deleted_leaves_no_report(story):

@@ -4,11 +4,11 @@ import asyncio
 import contextlib
 
 from flexmarl.contracts.events import DemandReported, RequestedTurns
-from workers.rollout.demand import REPORT_AGAIN, AtEngines, Demand, Reporter
+from workers.rollout.demand import REPORT_AGAIN, AtEngines, Reporter, TurnDemand
 
 
 def test_a_turn_waits_until_it_is_sent_and_is_gone_with_its_reply() -> None:
-    demand = Demand()
+    demand = TurnDemand()
     with demand.asking("solver"), demand.asking("solver"):
         assert demand.now() == {"solver": RequestedTurns(waiting=2, in_flight=0)}
         demand.sent("solver", 1)
@@ -36,7 +36,7 @@ def test_a_report_goes_out_on_change_and_again_before_it_counts_no_more() -> Non
         return True
 
     async def story() -> None:
-        demand = Demand()
+        demand = TurnDemand()
         reporter = Reporter("w1", demand, lambda: AtEngines({3: 7}, {3: 1}, {3: 90}), put)
         assert not await reporter.report(), "nobody was asked anything"
         with demand.asking("solver"):
@@ -72,7 +72,7 @@ def test_what_engines_have_is_news_where_it_is_looked_at_closely() -> None:
         return True
 
     async def story() -> None:
-        demand = Demand()
+        demand = TurnDemand()
         for closely in (False, True):
             reporter = Reporter("w1", demand, lambda: there[0], put, closely)
             with demand.asking("solver"):

@@ -16,7 +16,7 @@ from tests.support.ended import ended
 from tests.support.misbehaving_host import DIES, DRAWS, HANGS, HANGS_AT_SET_UP, HANGS_DEAF, MOVES, RAISES, WELL
 from workers.models.tokenizer import tokenizer_json
 from workers.rollout.engine_client import TurnReply
-from workers.rollout.engines.wire import Choice
+from workers.rollout.engines.wire import CompletionChoice
 from workers.rollout.environments.base import Outcome, Reply
 from workers.rollout.episode import EpisodeOrder, Seat, play_episode
 from workers.rollout.isolation import EnvironmentBroke, EnvironmentPool
@@ -166,7 +166,7 @@ class Engines:
         return 0.0
 
     async def turn(self, request: object, deadline: float) -> TurnReply:
-        choice = Choice(index=0, token_ids=[4], logprobs=[0.0], segments=[1, 1], finish_reason="length")
+        choice = CompletionChoice(index=0, token_ids=[4], logprobs=[0.0], segments=[1, 1], finish_reason="length")
         return TurnReply(choice, "engine", 1.0)
 
 

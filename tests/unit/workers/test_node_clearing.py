@@ -49,7 +49,7 @@ class Bench:
         asyncio.run(self.clearing.tend())
 
     def delete(self, run_id: int) -> None:
-        deletions.ask(self.conn, deletions.Request(run_id, uuid4(), uuid4(), f"run-{run_id}", "default"))
+        deletions.ask(self.conn, deletions.DeletionRequest(run_id, uuid4(), uuid4(), f"run-{run_id}", "default"))
 
     def left(self, run_id: int) -> tuple[bool, bool, bool]:
         digest = LocalTier(self.home, "reader").locate(self.digests[run_id])

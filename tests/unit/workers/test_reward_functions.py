@@ -13,12 +13,13 @@ from flexmarl.contracts.specification.reward import Brevity, EnvironmentReward, 
 from flexmarl.contracts.specification.reward import ScoringService as ServiceSpec
 from tests.support.scoring_service import ScoringService
 from workers.external_access import ExternalAccess
-from workers.rewards.base import Earned, Played, RewardFailed, Said
+from workers.rewards.base import Earned, Played, RewardFailed, TurnWords
 from workers.rewards.functions import checked, reward_function
 
 PLAYED = Played(
     4, 1, 2, "hot_cold", {"title": "find 3"},
-    [Said("hinter", 0, "", "a b c", 3), Said("guesser", 0, "a b c", "n3", 1), Said("hinter", 1, "", "a", 1)],
+    [TurnWords("hinter", 0, "", "a b c", 3), TurnWords("guesser", 0, "a b c", "n3", 1),
+     TurnWords("hinter", 1, "", "a", 1)],
     {"guesser": 0.5, "hinter": 0.25}, 0.5, True, {"guesses": 1.0},
 )  # fmt: skip
 NOBODY = ExternalAccess()

@@ -16,16 +16,16 @@ import numpy as np
 import pytest
 
 from flexmarl.contracts.specification.experiment import ExperimentSpec
-from workers.child import ChildConfig, ChildReady
+from workers.child import ChildConfig, ReadyLine
 from workers.training.trainer import CREATE
 from workers.training.wire import (
     AccumulateReply,
     AccumulateRequest,
     BindReply,
     BindRequest,
-    Refusal,
     StepReply,
     StepRequest,
+    TrainerConflict,
     TrainRow,
     VacateReply,
     VacateRequest,
@@ -45,7 +45,9 @@ class Client:
     process: subprocess.Popen
     port: int
 
-    def ask(self, path: str, body: object = None, kind: type = Refusal, secret: str = SECRET) -> tuple[int, object]:
+    def ask(
+        self, path: str, body: object = None, kind: type = TrainerConflict, secret: str = SECRET
+    ) -> tuple[int, object]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         method = "GET" if path == "/health" else "POST"
         packed = msgspec.json.encode(body) if path == "/intervals" else msgspec.msgpack.encode(body)
@@ -55,7 +57,7 @@ class Client:
         connection.close()
         if path in ("/health", "/intervals") or response.status == 401:
             return response.status, json.loads(raw)
-        return response.status, msgspec.msgpack.decode(raw, type=kind if response.status == 200 else Refusal)
+        return response.status, msgspec.msgpack.decode(raw, type=kind if response.status == 200 else TrainerConflict)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +81,7 @@ def _start(home: Path, **environment: str) -> Client:
     )
     process.stdin.write(msgspec.json.encode(config) + b"\n")
     process.stdin.flush()
-    ready = msgspec.json.decode(process.stdout.readline(), type=ChildReady)
+    ready = msgspec.json.decode(process.stdout.readline(), type=ReadyLine)
     assert ready.incarnation == "a"
     return Client(process, ready.port)
 

@@ -30,7 +30,7 @@ from workers.rollout.isolation.lines import (
     Born,
     Broke,
     EpisodeProgress,
-    Hosting,
+    HostReady,
     Order,
     line,
     score_of,
@@ -56,7 +56,7 @@ def main() -> None:
         sys.exit(1)
     # What is imported stays shared with the children instead of being copied by their first collection.
     gc.freeze()
-    control.sendall(line(Hosting()))
+    control.sendall(line(HostReady()))
     serve(control, family)
 
 

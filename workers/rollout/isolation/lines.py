@@ -1,6 +1,6 @@
 """Messages between a rollout worker and the process of an episode: one JSON object per line.
 
-The worker sends `Begin`, then `Move` after `Move`, and waits after each; the answer is `EpisodeProgress` or `Broke`.
+The worker sends `Begin`, then one `ReplyBatch` after the other; the answer to each is `EpisodeProgress` or `Broke`.
 """
 
 import msgspec
@@ -17,7 +17,7 @@ class Begin(msgspec.Struct, frozen=True, tag="begin"):
     """Of the episode's own generator, and of every generator that the process has."""
 
 
-class Move(msgspec.Struct, frozen=True, tag="move"):
+class ReplyBatch(msgspec.Struct, frozen=True, tag="replies"):
     """The replies to the last asks."""
 
     replies: list[Reply]
@@ -53,11 +53,11 @@ class Born(msgspec.Struct, frozen=True, tag="born"):
     pid: int
 
 
-class Hosting(msgspec.Struct, frozen=True, tag="hosting"):
+class HostReady(msgspec.Struct, frozen=True, tag="hosting"):
     """First line of the host: the game is imported; a process can be had."""
 
 
-Order = Begin | Move
+Order = Begin | ReplyBatch
 Answer = Born | EpisodeProgress | Broke
 
 KILL = b"K"

@@ -18,14 +18,14 @@ from flexmarl.controlplane.experiments import plan_tokens, predictions
 from flexmarl.controlplane.experiments.folders import refused_folders, unseen_folders
 from flexmarl.controlplane.experiments.forecaster import PredictionFailed
 from flexmarl.controlplane.experiments.hosts import unhostable
-from flexmarl.controlplane.experiments.models import Plan
+from flexmarl.controlplane.experiments.models import StoredPlan
 from flexmarl.controlplane.experiments.pools import in_pools_of
 
 SPEC = "spec"
 """Location of errors whose pointer goes into the specification."""
 
 
-class Checkpoints(Protocol):
+class CheckpointLookup(Protocol):
     """Checkpoints that a specification may begin with, as far as whoever submits it may read them."""
 
     def completed(self, raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class Draft:
     """Partial specification laid over the rest."""
     project: str = ""
     """Whose pools it may use, and whose default pool it takes; empty: not known yet."""
-    checkpoints: Checkpoints | None = None
+    checkpoints: CheckpointLookup | None = None
     """None: nobody submits it, and it may name none."""
 
 
@@ -127,7 +127,7 @@ def plan(draft: Draft, predict: bool = False) -> dict[str, Any]:
     }
 
 
-def _predicted(found: Resolved, project: str) -> tuple[Plan | None, list[Problem]]:
+def _predicted(found: Resolved, project: str) -> tuple[StoredPlan | None, list[Problem]]:
     """Predict a run, and warn; where nothing can be said the plan is one without a prediction."""
     try:
         stored = predictions.predict(found.spec, project)

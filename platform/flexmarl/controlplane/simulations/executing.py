@@ -20,8 +20,8 @@ from flexmarl.controlplane.common import leased_work
 from flexmarl.controlplane.common.leased_work import Holder, Stopped, end
 from flexmarl.controlplane.common.models import WorkState
 from flexmarl.controlplane.simulations import comparing, recorded_load, what_if
-from flexmarl.controlplane.simulations.choices import Kind, Reason
-from flexmarl.controlplane.simulations.comparing import Found, Playing
+from flexmarl.controlplane.simulations.choices import SimulationFailure, SimulationKind
+from flexmarl.controlplane.simulations.comparing import ComparisonProgress, ComparisonResult
 from flexmarl.controlplane.simulations.models import Simulation
 from flexmarl.controlplane.simulations.what_if import TooLittleRecorded
 
@@ -31,10 +31,10 @@ LEASE_S, BEAT_S = 10.0, 2.0
 IDLE_S = 0.5
 """Between two looks for work."""
 LIMIT_S = 1800.0
-PLAYED_BY: dict[tuple[str, bool], Callable[[Simulation, Playing], Found]] = {
-    (Kind.COMPARISON, False): comparing.compared,
-    (Kind.COMPARISON, True): recorded_load.compared,
-    (Kind.WHAT_IF, True): what_if.played,
+PLAYED_BY: dict[tuple[str, bool], Callable[[Simulation, ComparisonProgress], ComparisonResult]] = {
+    (SimulationKind.COMPARISON, False): comparing.compared,
+    (SimulationKind.COMPARISON, True): recorded_load.compared,
+    (SimulationKind.WHAT_IF, True): what_if.played,
 }
 """By kind, and whether it is of a run."""
 
@@ -67,18 +67,18 @@ def play(row: Simulation, asked: StopSignal, *, limit_s: float = LIMIT_S) -> Non
 
     try:
         with _beating(look) as alarm:
-            found = PLAYED_BY[row.kind, row.run_id is not None](row, Playing(told, alarm))
+            found = PLAYED_BY[row.kind, row.run_id is not None](row, ComparisonProgress(told, alarm))
     except Stopped as stopped:
         holder.stopped(stopped.why, "Request fewer presets, seeds or steps.")
     except SpecProblems as refused:
-        end(row, WorkState.FAILED, Reason.REFUSED, str(refused))
+        end(row, WorkState.FAILED, SimulationFailure.REFUSED, str(refused))
     except TooLittleRecorded as refused:  # it had enough when it was asked for; samples are retired meanwhile
-        end(row, WorkState.FAILED, Reason.TOO_LITTLE, refused.detail)
+        end(row, WorkState.FAILED, SimulationFailure.TOO_LITTLE, refused.detail)
     except DatabaseError:
         raise
     except Exception as error:  # whatever a simulation raises ends this one alone; the next one is played
         log.exception("simulation_failed", simulation=str(row.id))
-        end(row, WorkState.FAILED, Reason.FAULT, f"{type(error).__name__}: {error}"[:500])
+        end(row, WorkState.FAILED, SimulationFailure.FAULT, f"{type(error).__name__}: {error}"[:500])
     else:
         state = WorkState.FAILED if found.reason else WorkState.DONE
         end(row, state, found.reason, found.reason_text, result=found.result, timelines=found.timelines)

@@ -13,10 +13,10 @@ from math import inf
 
 from flexmarl.orchestrator.allocation.ledger import AllocationLedger, opened
 from flexmarl.orchestrator.allocation.scale_out import balanced, spread
-from flexmarl.orchestrator.allocation.types import Bind, Change, PolicyNeeds, Snapshot, Suspend
+from flexmarl.orchestrator.allocation.types import AllocationSnapshot, BindChange, Change, PolicyNeeds, Suspend
 
 
-def on_demand(seen: Snapshot) -> list[Change]:
+def on_demand(seen: AllocationSnapshot) -> list[Change]:
     """Bind who waits, make room for who still does, and then spread out what works."""
     ledger = opened(seen)
     changes: list[Change] = []
@@ -25,11 +25,11 @@ def on_demand(seen: Snapshot) -> list[Change]:
         changes += _serve(ledger, name)
     if not waiting:
         return spread(ledger)
-    bound = [change for change in changes if isinstance(change, Bind)]
+    bound = [change for change in changes if isinstance(change, BindChange)]
     return _widened(ledger, bound) if len(bound) == len(waiting) else changes
 
 
-def spread_once(seen: Snapshot) -> list[Change]:
+def spread_once(seen: AllocationSnapshot) -> list[Change]:
     """Bind who is nowhere, and move nobody: whoever has chosen devices first, then the largest gangs.
 
     In another order, policies that could share a device would take those that a gang cannot do without.
@@ -43,7 +43,7 @@ def spread_once(seen: Snapshot) -> list[Change]:
         chosen = len(standing.homes) == standing.least and set(standing.homes) <= set(room)
         gang = standing.homes if chosen else tuple(sorted(room[: standing.least]))
         ledger.bind(name, gang)
-        changes.append(Bind(name, gang, "static", f"{name} is trained there"))
+        changes.append(BindChange(name, gang, "static", f"{name} is trained there"))
     return changes
 
 
@@ -51,7 +51,7 @@ def _choice(standing: PolicyNeeds) -> tuple[bool, int]:
     return not standing.homes, -standing.least
 
 
-def next_look(seen: Snapshot) -> float | None:
+def next_look(seen: AllocationSnapshot) -> float | None:
     """Return when time alone could change what is decided, None when it cannot."""
     waits = [s.waiting_since for s in seen.policies.values() if s.waiting_since is not None and not s.gang]
     if not waits:
@@ -61,19 +61,19 @@ def next_look(seen: Snapshot) -> float | None:
     return min(due, default=None)
 
 
-def _waiting(seen: Snapshot) -> list[str]:
+def _waiting(seen: AllocationSnapshot) -> list[str]:
     """List the policies that have work and no device, in the order in which they are served: of equals, those with
     most work first, since what is left at the end is then small and fits in anywhere."""
     names = [name for name, own in seen.policies.items() if own.has_work and not own.gang and _reachable(seen, own)]
     return sorted(names, key=lambda name: (_since(seen, name), -seen.policies[name].seconds))
 
 
-def _reachable(seen: Snapshot, own: PolicyNeeds) -> bool:
+def _reachable(seen: AllocationSnapshot, own: PolicyNeeds) -> bool:
     """Tell whether the devices that a policy is trained on may be given to it now."""
     return not own.fixed or (bool(own.homes) and set(own.homes) <= set(seen.devices))
 
 
-def _since(seen: Snapshot, name: str) -> float:
+def _since(seen: AllocationSnapshot, name: str) -> float:
     since = seen.policies[name].waiting_since
     return seen.now if since is None else since
 
@@ -98,15 +98,15 @@ def _serve(ledger: AllocationLedger, name: str) -> list[Change]:
     return [_bound(ledger, name, room[: standing.least])]
 
 
-def _bound(ledger: AllocationLedger, name: str, gang: Iterable[int]) -> Bind:
+def _bound(ledger: AllocationLedger, name: str, gang: Iterable[int]) -> BindChange:
     seen, most = ledger.seen, ledger.seen.policies[name].most
     waited, chosen = seen.now - _since(seen, name), tuple(sorted(gang))
     ledger.bind(name, chosen)
     text = f"{name} has work, waited {waited:.1f} s and gets {len(chosen)} of up to {most} devices"
-    return Bind(name, chosen, "work", text)
+    return BindChange(name, chosen, "work", text)
 
 
-def _widened(ledger: AllocationLedger, bound: list[Bind]) -> list[Change]:
+def _widened(ledger: AllocationLedger, bound: list[BindChange]) -> list[Change]:
     """Share devices that hold nobody out among those that are bound now."""
     seen = ledger.seen
     empty = [device for device, names in ledger.residents.items() if not names and device not in ledger.promised]
@@ -153,7 +153,7 @@ def _make_room(ledger: AllocationLedger, name: str, standing: PolicyNeeds) -> li
     return changes
 
 
-def _left(seen: Snapshot, own: PolicyNeeds) -> tuple[str, str]:
+def _left(seen: AllocationSnapshot, own: PolicyNeeds) -> tuple[str, str]:
     """Say why a policy makes room: as a cause, and in words."""
     if not own.has_work:
         return "drained", "has no work"

@@ -16,7 +16,7 @@ from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunStatus
 from flexmarl.orchestrator.allocation.allocator import next_look, on_demand, spread_once
 from flexmarl.orchestrator.allocation.shared_devices import given_now, may_train, trainers_turn
-from flexmarl.orchestrator.allocation.types import Bind, PolicyNeeds, Snapshot
+from flexmarl.orchestrator.allocation.types import AllocationSnapshot, BindChange, PolicyNeeds
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.state.tree import LeaseState, PolicyState, RunState
 
@@ -108,7 +108,7 @@ def _allocate(ctx: Context, leases: list[LeaseState], due: dict[str, int]) -> No
         return  # who is bound meanwhile would crowd those that are there
     for name in ctx.plan.trainable:
         _mark(ctx, name, name in due)
-    seen = Snapshot(
+    seen = AllocationSnapshot(
         now=ctx.now,
         policies={name: _standing(ctx, name, due) for name in ctx.plan.trainable},
         devices=tuple(lease.lease_id for lease in leases),
@@ -121,7 +121,7 @@ def _allocate(ctx: Context, leases: list[LeaseState], due: dict[str, int]) -> No
     state.look_at = None if rule.type == "static" else next_look(seen)
     for change in changes:
         placement = state.policies[change.policy].placement
-        if isinstance(change, Bind):
+        if isinstance(change, BindChange):
             placement.gang, placement.since, placement.waiting_since, placement.worked = (
                 list(change.gang),
                 ctx.now,

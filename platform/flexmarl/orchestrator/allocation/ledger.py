@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from flexmarl.orchestrator.allocation.types import Snapshot
+from flexmarl.orchestrator.allocation.types import AllocationSnapshot
 
 
 @dataclass(slots=True)
 class AllocationLedger:
     """Policies on each trainer device while changes are decided one after the other."""
 
-    seen: Snapshot
+    seen: AllocationSnapshot
     residents: dict[int, list[str]]
     leaving: set[str]
     sizes: dict[str, int] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class AllocationLedger:
             self.residents[device].append(policy)
 
 
-def opened(seen: Snapshot) -> AllocationLedger:
+def opened(seen: AllocationSnapshot) -> AllocationLedger:
     ledger = AllocationLedger(seen, {device: [] for device in seen.devices}, set())
     for name, standing in seen.policies.items():
         ledger.sizes[name] = len(standing.gang)

@@ -7,7 +7,7 @@ it will have, and those are kept for it until all who leave them are gone; nobod
 from math import inf
 
 from flexmarl.orchestrator.allocation.ledger import AllocationLedger
-from flexmarl.orchestrator.allocation.types import Change, Snapshot, Suspend
+from flexmarl.orchestrator.allocation.types import AllocationSnapshot, Change, Suspend
 
 
 def spread(ledger: AllocationLedger) -> list[Change]:
@@ -31,7 +31,7 @@ def spread(ledger: AllocationLedger) -> list[Change]:
     return (_part(ledger, quiet) or _grow(ledger, quiet, leaves)) if quiet else []
 
 
-def balanced(seen: Snapshot, sizes: dict[str, int], free: int) -> dict[str, int]:
+def balanced(seen: AllocationSnapshot, sizes: dict[str, int], free: int) -> dict[str, int]:
     """Return how many devices policies have when free ones are shared out, each time to whom it helps most."""
     sizes = dict(sizes)
     while free:

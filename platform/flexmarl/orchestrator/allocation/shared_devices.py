@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from flexmarl.contracts.commands import SleepEngine, VacateTrainer, WakeEngine
 from flexmarl.contracts.events import DeviceUse, EngineSlept, EngineWoke, TrainerVacated
 from flexmarl.contracts.rulings import RulingKind
-from flexmarl.orchestrator.allocation.colocation import Hand, Shared, lent, may_load, turn, whose
+from flexmarl.orchestrator.allocation.colocation import Hand, SharedDevice, lent, may_load, turn, whose
 from flexmarl.orchestrator.allocation.paused_surplus import stands_still
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.state.tree import LeaseState
@@ -40,7 +40,7 @@ def drive_turns(ctx: Context, work: Collection[str]) -> None:
             ctx.issue(key, _ORDERS[wanted](lease_id=lease_id), lease_id=lease_id)
 
 
-def describe(ctx: Context, trainer: LeaseState) -> Shared:
+def describe(ctx: Context, trainer: LeaseState) -> SharedDevice:
     """Describe the device of a trainer that shares it. A policy that nobody trains leaves nothing in a trainer."""
     engine, waiting = ctx.state.leases.get(trainer.beside), ctx.state.outstanding
     no = 0 if engine is None else engine.lease_id
@@ -49,7 +49,7 @@ def describe(ctx: Context, trainer: LeaseState) -> Shared:
         for name, policy in ctx.state.policies.items()
         if trainer.lease_id in policy.placement.gang and (name in ctx.plan.trainable or f"bind:{name}" in waiting)
     )
-    return Shared(
+    return SharedDevice(
         answers=engine is not None and bool(engine.incarnation),
         asleep=engine is not None and engine.asleep,
         turning=f"sleep:{no}" in waiting or f"wake:{no}" in waiting,

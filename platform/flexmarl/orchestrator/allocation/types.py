@@ -57,7 +57,7 @@ class PolicyNeeds(msgspec.Struct, frozen=True, gc=False):
         return next(size for size in range(1, most + 1) if self.takes_s(size) <= self.takes_s(most))
 
 
-class Snapshot(msgspec.Struct, frozen=True, gc=False):
+class AllocationSnapshot(msgspec.Struct, frozen=True, gc=False):
     now: float
     policies: Mapping[str, PolicyNeeds]
     """In the order in which equals are served."""
@@ -80,7 +80,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
         return saved_s > WORTH * self.swap_s * swaps
 
 
-class Bind(msgspec.Struct, frozen=True, gc=False):
+class BindChange(msgspec.Struct, frozen=True, gc=False):
     policy: str
     gang: tuple[int, ...]
     cause: str
@@ -95,4 +95,4 @@ class Suspend(msgspec.Struct, frozen=True, gc=False):
     """Devices it is to have instead; empty where it makes room for others."""
 
 
-Change = Bind | Suspend
+Change = BindChange | Suspend

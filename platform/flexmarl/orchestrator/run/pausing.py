@@ -21,7 +21,7 @@ from flexmarl.orchestrator.rollout.group_commands import drive_rollout, newly_en
 from flexmarl.orchestrator.run import attempts, verb_requests
 from flexmarl.orchestrator.run.children import forget_child
 from flexmarl.orchestrator.serving.weight_sync import loaded
-from flexmarl.orchestrator.state.tree import Cohort, Counters, Evaluation, RunState, playing
+from flexmarl.orchestrator.state.tree import Cohort, Counters, EvaluationState, RunState, playing
 from flexmarl.orchestrator.types import NoteLevel
 
 _ALWAYS_ON_ITS_WAY = frozenset({"host_lease"})
@@ -96,7 +96,7 @@ def go_on(ctx: Context) -> None:
         drive_rollout(ctx, parts)
 
 
-def _parts(ctx: Context) -> Iterator[tuple[Cohort | Evaluation, Counters, int]]:
+def _parts(ctx: Context) -> Iterator[tuple[Cohort | EvaluationState, Counters, int]]:
     """What is open, with its counters and the episodes of one draw."""
     state = ctx.state
     for cohort in state.cohorts:

@@ -8,7 +8,7 @@ from flexmarl.contracts.events import RunVerb
 from flexmarl.contracts.status import GOALS, TERMINAL, RunStatus
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.state.history import RequestedVerb
-from flexmarl.orchestrator.types import NoteLevel, Outcome
+from flexmarl.orchestrator.types import NoteLevel, OperationOutcome
 
 
 def take(ctx: Context, event: RunVerb) -> None:
@@ -21,7 +21,7 @@ def refuse(ctx: Context, event: RunVerb, text: str) -> None:
     """Say why a verb has no effect."""
     ctx.note(text, NoteLevel.WARNING, actor=event.actor, target="run", cause=event.cause)
     if event.operation:
-        ctx.outcomes.append(Outcome(event.operation, False, ctx.state.status, text))
+        ctx.outcomes.append(OperationOutcome(event.operation, False, ctx.state.status, text))
 
 
 def follow(ctx: Context) -> None:
@@ -55,4 +55,4 @@ def _conclude(ctx: Context, succeeded: bool, text: str) -> None:
         return
     requested.open = False
     if requested.operation:
-        ctx.outcomes.append(Outcome(requested.operation, succeeded, ctx.state.status, text))
+        ctx.outcomes.append(OperationOutcome(requested.operation, succeeded, ctx.state.status, text))

@@ -12,7 +12,7 @@ import msgspec
 
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.status import RunReason, RunStatus
-from flexmarl.orchestrator.state.demand import Demand
+from flexmarl.orchestrator.state.demand import DemandState
 from flexmarl.orchestrator.state.history import History, PauseState, RequestedVerb
 from flexmarl.orchestrator.state.in_flight import InFlightCommands
 from flexmarl.orchestrator.state.lag import Ages, LagCounts
@@ -261,7 +261,7 @@ class Cohort:
 
 
 @dataclass(slots=True)
-class Evaluation:
+class EvaluationState:
     """Greedy episodes on held-out tasks under one pinned vector."""
 
     step: int
@@ -328,7 +328,7 @@ class RunState:
     failures: dict[str, Failure] = field(default_factory=dict)
     cohorts: list[Cohort] = field(default_factory=list)
     """Oldest first. Only the first is cut, accumulated and stepped; the others play."""
-    evaluation: Evaluation | None = None
+    evaluation: EvaluationState | None = None
     checkpoints: dict[str, WantedCheckpoint] = field(default_factory=dict)
     train_episodes: Counters = field(default_factory=Counters)
     eval_episodes: Counters = field(default_factory=Counters)
@@ -341,7 +341,7 @@ class RunState:
     """Number of the current or last attempt."""
     attempt_open: bool = False
     requested_verb: RequestedVerb | None = None
-    demand: Demand = field(default_factory=Demand)
+    demand: DemandState = field(default_factory=DemandState)
     pause: PauseState = field(default_factory=PauseState)
     hand: Literal["engines", "trainers"] = "trainers"
     """Who is to have the devices that engines and trainers share. Trainers first: they make version 0."""
@@ -388,7 +388,7 @@ class RunState:
         return {name: policy.pin for name, policy in self.policies.items()}
 
 
-def playing(parts: Cohort | Evaluation, members: int) -> int:
+def playing(parts: Cohort | EvaluationState, members: int) -> int:
     """Count the episodes of open draws that have not ended, where a draw has so many members."""
     ended = sum(map(len, parts.told.values())) if isinstance(parts, Cohort) else 0
     return len(parts.open) * members - ended

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from flexmarl.contracts import events as e
 from flexmarl.simulator.devices.clock import Clock
-from flexmarl.simulator.rollout.groups import Places
+from flexmarl.simulator.rollout.groups import EpisodeSlots
 from flexmarl.simulator.scenarios.scenario import Delays
 
 Then = Callable[[], None]
@@ -53,7 +53,7 @@ class Worker:
 
 
 class WorkerTime:
-    def __init__(self, host: Clock, delays: Delays, places: Places) -> None:
+    def __init__(self, host: Clock, delays: Delays, places: EpisodeSlots) -> None:
         self.busy = delays.turn > 0.0
         """Whether turns are any work at all."""
         self.places = places

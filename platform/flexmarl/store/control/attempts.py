@@ -38,7 +38,7 @@ class EndedAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class VerbOutcome:
+class OperationRow:
     operation: str
     succeeded: bool
     status: RunStatus
@@ -66,7 +66,7 @@ def write_attempts(conn: Connection, run_id: int, changes: Sequence[BegunAttempt
             )  # fmt: skip
 
 
-def write_outcomes(conn: Connection, run_id: int, outcomes: Sequence[VerbOutcome]) -> None:
+def write_outcomes(conn: Connection, run_id: int, outcomes: Sequence[OperationRow]) -> None:
     """Write how verbs ended."""
     if not outcomes:
         return

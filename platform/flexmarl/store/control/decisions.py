@@ -19,7 +19,7 @@ from flexmarl.contracts.events import Event, LeaseEnded, RunGivenUp, RunVerb
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
 from flexmarl.store.control import inbox
-from flexmarl.store.control.attempts import BegunAttempt, EndedAttempt, VerbOutcome, write_attempts, write_outcomes
+from flexmarl.store.control.attempts import BegunAttempt, EndedAttempt, OperationRow, write_attempts, write_outcomes
 from flexmarl.store.control.checkpoint_rows import keep_checkpoints
 from flexmarl.store.control.command_rows import IssuedCommand, hold, write_commands, write_micro_batches
 from flexmarl.store.control.runs import RunLease
@@ -95,7 +95,7 @@ class StoredDecision:
     metrics: Sequence[MetricPoint] = ()
     notes: Sequence[NoteLine] = ()
     attempts: Sequence[BegunAttempt | EndedAttempt] = ()
-    outcomes: Sequence[VerbOutcome] = ()
+    outcomes: Sequence[OperationRow] = ()
     rulings: Sequence[RulingLine] = ()
     snapshot: bytes | None = None
     """State after the last entry; None keeps the stored one."""

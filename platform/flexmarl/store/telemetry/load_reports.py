@@ -25,7 +25,7 @@ def until_next(now: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineLoad:
+class EngineReport:
     """One engine's own figures. Tokens are counted over its life; None: it does not know."""
 
     run_id: int
@@ -73,7 +73,7 @@ class TurnReport:
     """(cause, engine that was left) -> replies."""
 
 
-def put_engines(conn: Connection, loads: Sequence[EngineLoad]) -> None:
+def put_engines(conn: Connection, loads: Sequence[EngineReport]) -> None:
     """Store what some engines told now; one that serves its lease no more is left out."""
     if not loads:
         return
@@ -92,7 +92,7 @@ def put_engines(conn: Connection, loads: Sequence[EngineLoad]) -> None:
           generated = excluded.generated, prompts = excluded.prompts, cached = excluded.cached,
           cache_use = excluded.cache_use
         """,
-        [SLOT_S, SLOTS, *([getattr(load, name) for load in loads] for name in EngineLoad.__slots__)],
+        [SLOT_S, SLOTS, *([getattr(load, name) for load in loads] for name in EngineReport.__slots__)],
     )
 
 

@@ -119,7 +119,7 @@ class CloneView(ApiView):
         return detail(made, status=201)
 
 
-class ArchiveView(ApiView):
+class ArchiveRunsView(ApiView):
     scopes = {"POST": Scope.RUNS_WRITE}
 
     @extend_schema(operation_id="runs_archive", request=None, responses=RunDetailSerializer)

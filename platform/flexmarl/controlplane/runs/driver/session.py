@@ -25,7 +25,7 @@ from flexmarl.controlplane.runs.driver.tail import Tail
 from flexmarl.orchestrator import Decision, Orchestrator
 from flexmarl.orchestrator.types import AttemptBegan, AttemptEnded
 from flexmarl.store.control import decisions, reconciliation, runs
-from flexmarl.store.control.attempts import BegunAttempt, EndedAttempt, VerbOutcome
+from flexmarl.store.control.attempts import BegunAttempt, EndedAttempt, OperationRow
 from flexmarl.store.control.command_rows import IssuedCommand
 from flexmarl.store.control.decisions import LogEntry, MetricPoint, NoteLine, RulingLine, StoredDecision
 from flexmarl.store.control.inbox import WaitingFact
@@ -50,7 +50,7 @@ class CoreRaised(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class CommittedTurn:
     """What a committed turn means for the rest of the driver."""
 
     events: int
@@ -69,7 +69,7 @@ class Decided:
     """What is to be written, and what it will mean when it is."""
 
     stored: StoredDecision
-    turn: Turn
+    turn: CommittedTurn
     replaced: list[int]
     """Facts of the inbox in whose place something else is logged."""
 
@@ -156,7 +156,7 @@ class RunSession:
         stored = self._stored(entries, decided, now, progress)
         self._go_on(stored, now)
         moved, held = stored.status is not before, any(c.command.kind == "hold_groups" for c in stored.commands)
-        turn = Turn(len(entries), self.seq, len(stored.commands), stored.status, moved, held)
+        turn = CommittedTurn(len(entries), self.seq, len(stored.commands), stored.status, moved, held)
         return Decided(stored, turn, replaced)
 
     def rest_s(self) -> float | None:
@@ -208,7 +208,7 @@ class RunSession:
             ],
             attempts=[_attempt(change, e.at) for e, d in pairs for change in d.attempts],
             outcomes=[
-                VerbOutcome(o.operation, o.succeeded, o.status, o.text, e.at) for e, d in pairs for o in d.outcomes
+                OperationRow(o.operation, o.succeeded, o.status, o.text, e.at) for e, d in pairs for o in d.outcomes
             ],
             snapshot=self._snapshot() if snapshot else None,
         )
