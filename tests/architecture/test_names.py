@@ -12,27 +12,11 @@ SOURCES = ("platform", "workers", "webui")
 FRAMEWORK = frozenset({"Command", "Config", "Meta", "Options"})
 """Names that a framework or the plug-in protocol prescribes."""
 NOT_TERMS = frozenset(
-    [
-        "told",
-        "asked",
-        "telling",
-        "wish",
-        "rest",
-        "hand",
-        "hands",
-        "vigil",
-        "shelf",
-        "troupe",
-        "misfortune",
-        "laws",
-        "foresight",
-        "paces",
-        "book",
-        "home",
-        "standing",
-        "attention",
-    ]
-)
+    {
+        "told", "asked", "telling", "wish", "rest", "hand", "hands", "vigil", "shelf",
+        "troupe", "misfortune", "laws", "foresight", "paces", "book", "home", "standing", "attention",
+    }
+)  # fmt: skip
 HOMES = frozenset({"Home", "HomeLock", "platform/flexmarl/launcher/home.py", "webui/views/home.py"})
 """The folder FLEXMARL_HOME and the home page."""
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Any, Protocol
 
@@ -10,9 +9,7 @@ from flexmarl.contracts.arithmetic import arithmetic
 from flexmarl.contracts.availability import not_installed
 from flexmarl.contracts.problems import Problem, SpecProblems
 from flexmarl.contracts.resolve import Resolved, parse_yaml, resolve
-from flexmarl.contracts.reward_rules import unknown_function
 from flexmarl.contracts.specification import ExperimentSpec
-from flexmarl.contracts.specification.reward import FUNCTIONS
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.experiments import plan_tokens, predictions
 from flexmarl.controlplane.experiments.folders import refused_folders, unseen_folders
@@ -80,7 +77,6 @@ def _refusals(draft: Draft, spec: ExperimentSpec) -> list[Problem]:
         refused_folders(spec)
         or list(draft.checkpoints.refusals(spec) if draft.checkpoints is not None else ())
         or not_installed(spec.environment.type, lambda module: find_spec(module) is not None)
-        or unknown_function(spec.reward, {point.name for point in entry_points(group=FUNCTIONS)})
     )
 
 
