@@ -174,6 +174,7 @@ class Cluster:
                 e.GroupSettled(
                     draw=group.draw, origin=command.origin, epoch=command.epoch, command_no=no, started_at=now,
                     finished_at=now, episodes=tuple(self._episode(m, command.cohort) for m in range(group.members)),
+                    versions={name: pin.version for name, pin in command.pins.items()},
                 )
             )  # fmt: skip
 

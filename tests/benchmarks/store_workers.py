@@ -114,7 +114,7 @@ def _group(writer: int, number: int, arrays: list[Any]) -> groups.SettledGroup:
     )
     event = GroupSettled(
         draw=draw, origin=Origin.TRAIN, epoch=1, command_no=writer + 1, episodes=outcomes, started_at=1.0,
-        finished_at=2.0,
+        finished_at=2.0, versions=dict.fromkeys(AGENTS, 0),
     )  # fmt: skip
     transcript: list[object] = [[agent, 0] for agent in AGENTS]
     episodes = [

@@ -274,8 +274,9 @@ class ScriptedWorkers:
                         [-0.5, -0.5], [], "stop",
                     )
                 )  # fmt: skip
+        versions = {name: pin.version for name, pin in command.pins.items()}
         event = GroupSettled(
             draw=order.draw, origin=command.origin, epoch=command.epoch, command_no=taken.no,
-            episodes=tuple(episodes), started_at=now, finished_at=now,
+            episodes=tuple(episodes), started_at=now, finished_at=now, versions=versions,
         )  # fmt: skip
         return groups.SettledGroup(event, rows, samples)

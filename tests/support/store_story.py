@@ -169,7 +169,7 @@ class Story:
         )  # fmt: skip
         event = GroupSettled(
             draw=draw, origin=Origin.TRAIN, epoch=self.epoch, command_no=taken.no, episodes=outcomes, started_at=1.0,
-            finished_at=2.0,
+            finished_at=2.0, versions={"solver": version},
         )  # fmt: skip
         episodes = [
             groups.EpisodeRow(

@@ -190,7 +190,7 @@ class GroupSettled(Record):
     episodes: tuple[EpisodeOutcome, ...]
     started_at: float
     finished_at: float
-    versions: dict[Name, int] = {}
+    versions: dict[Name, int]
     """Policy -> version that the group's command pinned; a policy without one has its cohort's."""
     part: bool = False
     """It tells of some members; the others settle with events of their own."""

@@ -18,7 +18,7 @@ from flexmarl.orchestrator.state.in_flight import InFlightCommands
 from flexmarl.orchestrator.state.lag import Ages, LagCounts
 from flexmarl.orchestrator.state.totals import TrainTotals
 
-STATE_SCHEMA_VERSION = 3
+STATE_SCHEMA_VERSION = 1
 
 Row = tuple[int, int, str, int, float, float, int]
 """member, attempt, role, turn, advantage, weight, tokens."""

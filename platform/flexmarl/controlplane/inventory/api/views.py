@@ -18,8 +18,7 @@ from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.inventory import actions, changes, pool_actions, queries
 from flexmarl.controlplane.inventory.api import serializers as shapes
 
-RULES = {"cordon": actions.cordon, "uncordon": actions.enable, "enable": actions.enable}
-"""Action -> what it does; `uncordon` is the older word for `enable`."""
+RULES = {"cordon": actions.cordon, "enable": actions.enable}
 
 
 class PoolsView(ApiView):
