@@ -295,7 +295,7 @@ def test_hang_up_stops_unless_it_was_told_to_be_ignored(ignored: bool) -> None:
 def test_a_stop_signal_that_comes_where_python_swallows_it_interrupts_all_the_same() -> None:
     script = """
 import signal, time
-from flexmarl.launcher.supervisor import Signals, StopAsked
+from flexmarl.launcher.supervisor import Signals, StopRequested
 class Hook:
     def __del__(self):
         signal.raise_signal(signal.SIGTERM)
@@ -305,7 +305,7 @@ with Signals() as signals:
     try:
         Hook()
         time.sleep(20)
-    except StopAsked:
+    except StopRequested:
         signals.interrupting = False
         print("interrupted", time.monotonic() - began < 10)
     time.sleep(0.3)

@@ -193,7 +193,7 @@ async def parts(
 ) -> AsyncIterator[ReplyPart]:
     """Ask an engine; yield what comes of the replies, which are prompts times draws in the order of `seeds`.
 
-    Raises NotHeld, EngineFailed, or ContextTooLong with what the engine refused.
+    Raises VersionReleased, EngineFailed, or ContextTooLong with what the engine refused.
     """
     each = len(seeds) // len(asked.prompts)
     body = {

@@ -86,7 +86,7 @@ class Rules:
     weights: Mapping[str, float] = field(default_factory=dict)
     """Project -> its part beside others of the same priority; 1 when absent."""
     now: float = 0.0
-    """In the clock of `Demand.since`."""
+    """In the clock of `DeviceDemand.since`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ def key_of(request: Request, required: bool) -> str:
 
 
 def begin(request: Request, key: str) -> None:
-    """Claim the key for this transaction. Raises Replay, IdempotencyMismatch or IdempotencyInProgress."""
+    """Claim the key for this transaction. Raises ReplayedAnswer, IdempotencyMismatch or IdempotencyInProgress."""
     owner, digest = _owner(request), _digest(request)
     lock = hashlib.sha256(f"{owner} {request.method} {request.path} {key}".encode()).digest()[:8]
     with connection.cursor() as cursor:
