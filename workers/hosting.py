@@ -10,6 +10,7 @@ a dead one.
 
 import queue
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -240,6 +241,7 @@ class LeaseHost:
             home=str(self._settings.home),
             spec=self._spec,
             model_roots=self._settings.model_roots,
+            python=sys.executable,
         )
         log_dir = self._settings.log_dir
         log_file = log_dir / f"{use.value}-{lease_id}.log" if log_dir else None

@@ -8,11 +8,10 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
-import flexmarl.contracts
 from flexmarl.contracts.events import DeviceUse
 from workers.errors import HostingError
+from workers.roots import python_path
 from workers.settings import Settings
 
 MODULES = {DeviceUse.ENGINE: "workers.rollout.engines.serve", DeviceUse.TRAINER: "workers.training.serve"}
@@ -35,8 +34,6 @@ VLLM_ENVIRONMENT = {
 }
 QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 """A rank that meets a closed connection says so itself; the stacks of process groups are no news."""
-_ROOTS = (Path(__file__).resolve().parents[1], Path(flexmarl.contracts.__file__).resolve().parents[2])
-"""Where `workers` and `flexmarl` lie: another interpreter finds them there, and nothing else of this environment."""
 
 
 def confined(threads: int, cuda_index: str = "") -> dict[str, str]:
@@ -74,5 +71,4 @@ def vllm_program(python: str) -> Program:
             "the interpreter in FLEXMARL_VLLM_PYTHON of this node cannot be run; set it to the interpreter of an "
             "environment with vLLM, or choose resources.engine: torch"
         )
-    paths = os.pathsep.join(map(str, dict.fromkeys(_ROOTS)))
-    return Program(VLLM_MODULE, python, {**VLLM_ENVIRONMENT, "PYTHONPATH": paths})
+    return Program(VLLM_MODULE, python, {**VLLM_ENVIRONMENT, "PYTHONPATH": python_path()})

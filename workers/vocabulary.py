@@ -8,6 +8,9 @@ from collections.abc import Iterable, Sequence
 
 from tokenizers import Tokenizer
 
+from flexmarl.language.chat_format import ChatFormat
+from flexmarl.language.renderer import Renderer
+
 
 class UnknownWord(ValueError):
     """A text holds a word outside the policy's vocabulary."""
@@ -33,6 +36,10 @@ class Codec:
         except Exception as problem:  # tokenizers raises plain Exception for a word outside a word-level vocabulary
             raise UnknownWord(f"{text!r}: {problem}") from problem
 
+    def ids_of_text(self, text: str) -> list[int]:
+        """Return the ids of a text that stands inside another one."""
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """Return the text of response ids, without special words unless asked."""
         return self._tokenizer.decode(ids, skip_special_tokens=not special)
@@ -50,3 +57,13 @@ class Codec:
         if number is None:
             raise UnknownWord(f"{word!r} is not a single word of the vocabulary")
         return int(number)
+
+
+def renderer_of(tokenizer_json: bytes, chat: str) -> Renderer | None:
+    """Return what renders messages for a policy; None where its model has no chat format."""
+    if not chat:
+        return None
+    tokenizer = Tokenizer.from_str(tokenizer_json.decode())
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return Renderer(tokenizer, ChatFormat.load(chat))

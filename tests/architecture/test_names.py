@@ -72,7 +72,7 @@ def test_two_types_of_one_name_are_found() -> None:
 
 @pytest.mark.parametrize(
     ("path", "text"),
-    [("workers/vigil.py", ""), ("a.py", "class _Asked: ..."), ("a.py", "class TurnsAsked: ..."), ("step_laws.py", "")],
+    [("a/vigil.py", ""), ("a.py", "class _Asked: ..."), ("a.py", "class TurnsAsked: ..."), ("a/step_laws.py", "")],
 )
 def test_a_private_word_is_found(path: str, text: str) -> None:
     assert list(private_words(path, text))

@@ -18,6 +18,7 @@ from flexmarl.contracts.specification.environment import (
     Kitchen,
     PettingZoo,
     ReferenceGame,
+    Sums,
     TextArena,
 )
 from tests.conformance.environment_kit import check_family, check_isolation, play
@@ -38,6 +39,9 @@ KNOBS: list[EnvironmentSpec] = [
     Arithmetic(modulus=11, operands=4, corrupt_share=1.0),
     Arithmetic(operands=5, held_out_share=0.5),
     Kitchen(turns=64, actions_per_turn=4, dishes=16),
+    Sums(),
+    Sums(largest=4, held_out=8),
+    Sums(terms=4, largest=9, held_out=200, reply_tokens=1),
     Kitchen(cooks=4, turns=16, actions_per_turn=1, dishes=1, recipes=1),
 ]
 

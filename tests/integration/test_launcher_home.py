@@ -120,7 +120,7 @@ def test_a_full_disk_keeps_state_from_being_written_and_nothing_else(home: Home,
 
 def test_addresses_that_changed_on_a_full_disk_are_told_once_there_is_space(home: Home, monkeypatch) -> None:
     """A server comes back at another port while nothing can be written."""
-    started = Up(Options(ROOT, home.root, "127.0.0.1", 0, "box", demo=False), lambda line: None)
+    started = Up(Options(ROOT, home.root, "127.0.0.1", 0, "box"), lambda line: None)
     started.publisher = Publisher(home, LAUNCH, supervisor_log(home))
     started.environment = {**dict.fromkeys(PUBLISHED, "old"), "DATABASE_URL": "postgresql://old"}
     started._publish()

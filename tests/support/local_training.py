@@ -7,7 +7,6 @@ it the last bits. So what learning needs is told in steps and processor time, wh
 
 import random
 import time
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -19,20 +18,22 @@ from flexmarl.contracts.commands import PlayGroups
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.wire import EVALUATION_DRAWS, EpisodeOutcome, EpisodeStatus, Origin, PolicyPin
+from flexmarl.language.renderer import Renderer
 from flexmarl.orchestrator.plan import make_plan
 from workers.child import ChildConfig, IntervalLog
 from workers.rollout.engines.requests import Finished, Request
 from workers.rollout.engines.serve import StatePlaneSource
 from workers.rollout.engines.torch_engine import TorchEngine
 from workers.rollout.engines.wire import CompletionChoice
-from workers.rollout.environments.base import Ask, Environment, Reply
+from workers.rollout.environments.base import Ask, Environment
 from workers.rollout.environments.registry import family_of
-from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, Seat, Turn, checked, request_of
+from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, Turn, checked, request_of
 from workers.rollout.recorder import settled_group
+from workers.rollout.speech import Seat, Speech
 from workers.rollout.turns import TurnReply, TurnRequest
 from workers.training.trainer import CREATE, Trainer
 from workers.training.wire import AccumulateRequest, BindRequest, StepRequest, TrainRow
-from workers.vocabulary import Codec
+from workers.vocabulary import Codec, renderer_of
 
 LIFE = "local"
 ROWS = 256
@@ -64,7 +65,7 @@ class _Episode:
 
     attempt: EpisodeAttempt
     environment: Environment
-    calls: dict[str, int]
+    speech: Speech
     asks: list[Ask]
 
 
@@ -87,9 +88,11 @@ class LocalTraining:
         self._source = StatePlaneSource(self._engine, config)
         self._pins: dict[str, PolicyPin] = {}
         self._codecs: dict[str, Codec] = {}
+        self._renderers: dict[str, Renderer | None] = {}
         for policy in spec.policies:
             made = self._trainer.bind(BindRequest(policy, CREATE))
             self._codecs[policy] = Codec(made.tokenizer)
+            self._renderers[policy] = renderer_of(made.tokenizer, made.chat)
             self._serve(policy, 0, made.digest)
 
     @classmethod
@@ -126,29 +129,27 @@ class LocalTraining:
     def play(self, draws: Sequence[int], origin: Origin, members: int) -> list[list[EpisodeAttempt]]:
         """Play episode groups, all at once, turn by turn."""
         seats = self._seats(greedy=origin is Origin.EVAL)
-        groups = [[self._begin(draw, member, origin) for member in range(members)] for draw in draws]
+        groups = [[self._begin(draw, member, origin, seats) for member in range(members)] for draw in draws]
         live = [episode for group in groups for episode in group]
         while live := [episode for episode in live if episode.asks]:
-            self._advance(live, seats)
+            self._advance(live)
         for group in groups:
             for episode in group:
                 episode.attempt.outcome = checked(episode.environment.outcome(), seats)
                 episode.attempt.status = EpisodeStatus.FINISHED
         return [[episode.attempt for episode in group] for group in groups]
 
-    def _begin(self, draw: int, member: int, origin: Origin) -> _Episode:
+    def _begin(self, draw: int, member: int, origin: Origin, seats: dict[str, Seat]) -> _Episode:
         held_out, seed = origin is Origin.EVAL, self.spec.seed
         task = (
-            self.plan.sampler.evaluation(seed, draw - EVALUATION_DRAWS)
-            if held_out
-            else self.plan.sampler.train(seed, draw)
+            self.plan.evaluation_seed(draw - EVALUATION_DRAWS) if held_out else self.plan.sampler.train(seed, draw).seed
         )
-        order = EpisodeOrder(draw, member, 1, task.seed, held_out, seed, 120.0, 120.0, None)
+        order = EpisodeOrder(draw, member, 1, task, held_out, seed, 120.0, 120.0, None)
         own = episode_seed(seed, draw, member)
         random.seed(own)  # what games of packages draw from
         np.random.seed(own % 2**32)
-        environment = self.family.make(task.seed, held_out, random.Random(own))
-        return _Episode(EpisodeAttempt(order), environment, defaultdict(int), environment.asks())
+        environment = self.family.make(task, held_out, random.Random(own))
+        return _Episode(EpisodeAttempt(order), environment, Speech(seats), environment.asks())
 
     def _seats(self, greedy: bool) -> dict[str, Seat]:
         found = {}
@@ -156,25 +157,26 @@ class LocalTraining:
             policy = self.spec.policy_of(role)
             temperature = 0.0 if greedy else agent.sampling.temperature
             pin, codec = self._pins[policy], self._codecs[policy]
-            found[role] = Seat(policy, pin, codec, agent.sampling.max_tokens, temperature)
+            renderer = self._renderers[policy]
+            found[role] = Seat(policy, pin, codec, agent.sampling.max_tokens, temperature, renderer=renderer)
         return found
 
-    def _advance(self, live: list[_Episode], seats: dict[str, Seat]) -> None:
+    def _advance(self, live: list[_Episode]) -> None:
         """Answer every open turn, and let the episodes move on."""
         asked = []
         for number, episode in enumerate(live):
             for place, ask in enumerate(episode.asks):
-                turn = request_of(episode.attempt.order, ask, seats[ask.role], episode.calls[ask.role])
+                speech = episode.speech
+                turn = request_of(episode.attempt.order, ask, speech, speech.prompt(ask))
                 asked.append((f"{number}.{place}", turn))
         answers = self._answers(asked)
         for number, episode in enumerate(live):
             replies = []
             for place, ask in enumerate(episode.asks):
                 turn, reply = answers[f"{number}.{place}"]
-                no = episode.calls[ask.role]
-                episode.calls[ask.role] = no + 1
+                no = episode.speech.turn_of(ask.role)
                 episode.attempt.turns.append(Turn(ask.role, no, turn.prompt, turn.allowed, turn.temperature, reply))
-                replies.append(Reply(ask.role, seats[ask.role].codec.decode(reply.choice.token_ids)))
+                replies.append(episode.speech.hear(ask, reply.choice.token_ids))
             episode.environment.act(replies)
             episode.asks = episode.environment.asks()
 

@@ -7,9 +7,10 @@ them from the tensors.
 from dataclasses import dataclass
 
 from flexmarl.contracts.model_sizes import FACTORY_SIZES
-from flexmarl.contracts.specification.team import FactoryModel, FolderModel
+from flexmarl.contracts.specification.team import FactoryModel, OwnSource
 from workers.models.errors import UnsupportedModel
 from workers.models.opening import ModelFolder
+from workers.models.packaged import folder_of
 
 __all__ = ["Architecture", "UnsupportedModel", "architecture_of", "parse_architecture", "read_architecture"]
 
@@ -34,10 +35,10 @@ class Architecture:
     max_positions: int
 
 
-def architecture_of(source: FactoryModel | FolderModel) -> Architecture:
+def architecture_of(source: OwnSource) -> Architecture:
     """Return the architecture of a model source; raise `UnsupportedModel` when our decoder does not know it."""
-    if isinstance(source, FolderModel):
-        return read_architecture(source.path)
+    if not isinstance(source, FactoryModel):
+        return read_architecture(folder_of(source))
     size = FACTORY_SIZES[source.size]
     return Architecture("qwen2", size.heads, size.heads, size.hidden // size.heads, 10_000.0, 1e-6, MAX_POSITIONS)
 

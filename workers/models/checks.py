@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from flexmarl.contracts.specification.team import FactoryModel, FolderModel
+from flexmarl.contracts.specification.team import OwnSource
 from workers.models.architecture import UnsupportedModel
 from workers.models.weights import weight_shapes
 
@@ -23,7 +23,7 @@ class NonfiniteWeights(ValueError):
     """A weight is not a number, or infinite; the text names it."""
 
 
-def check_weights(source: FactoryModel | FolderModel, state: "Mapping[str, torch.Tensor]") -> int:
+def check_weights(source: OwnSource, state: "Mapping[str, torch.Tensor]") -> int:
     """Return the vocabulary of weights that are whole.
 
     Raises UnsupportedModel for one that is missing, strange or of another shape, NonfiniteWeights for no number.

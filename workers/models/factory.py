@@ -2,19 +2,19 @@
 
 from typing import TYPE_CHECKING, Any
 
-from flexmarl.contracts.specification.team import FactoryModel, FolderModel
+from flexmarl.contracts.specification.team import FactoryModel, OwnSource
 from workers.models.weights import initial_weights, model_config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def build_model(source: FactoryModel | FolderModel, vocabulary: tuple[str, ...], seed: int) -> "PreTrainedModel":
+def build_model(source: OwnSource, vocabulary: tuple[str, ...], seed: int) -> "PreTrainedModel":
     """Return the model of a policy in fp32 on the CPU. A folder model ignores vocabulary and seed."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-    if isinstance(source, FolderModel):
+    if not isinstance(source, FactoryModel):
         shape: Any = model_config(source, 0)
         own: Any = AutoModelForCausalLM
         found: PreTrainedModel = own.from_config(AutoConfig.for_model(**shape), dtype=torch.float32)

@@ -3,18 +3,21 @@
 Invariants: a folder is opened once, by `ModelRoots`, and its files by name in that descriptor, so nothing is read that
 lies elsewhere: links are not followed, and what is no regular file (a pipe, a device) is refused without waiting for
 it. What is read whole has a bound, and reading a folder has a deadline. No text names a path. A process that was given
-no roots reads no folder.
+no roots reads no folder, but those that this product made itself below its home.
 """
 
 import errno
 import json
 import os
 import stat
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
+from flexmarl.contracts.folder_rules import parts_below
 from flexmarl.store.data.model_roots import FolderNotAllowed, FolderUnreadable, ModelRoots
 from workers.models.errors import UnsupportedModel
 
@@ -33,14 +36,31 @@ class _Process:
     """What this process was given."""
 
     roots: ModelRoots
+    made: Path | None = None
+    python: str = sys.executable
 
 
 _process = _Process(ModelRoots())
 
 
-def allow(roots: ModelRoots) -> None:
-    """Set what this process may read; called once, with what its host's settings say."""
-    _process.roots = roots
+def allow(roots: ModelRoots, home: str = "", python: str = "") -> None:
+    """Set what this process may read; called once, with what its host's settings say.
+
+    `home` is FLEXMARL_HOME, where models are made; empty: none are. `python` is the interpreter that makes them, for a
+    process whose own environment cannot.
+    """
+    _process.roots, _process.made, _process.python = (
+        roots,
+        Path(home, "models") if home else None,
+        python or sys.executable,
+    )
+
+
+def making() -> tuple[Path, str]:
+    """Return where models are made on this host, and by which interpreter. Raises UnsupportedModel."""
+    if _process.made is None:
+        raise UnsupportedModel("this process has no home in which a model could be made")
+    return _process.made, _process.python
 
 
 class ModelFolder:
@@ -48,7 +68,7 @@ class ModelFolder:
 
     def __init__(self, path: str, load_s: float | None = None) -> None:
         try:
-            self._descriptor = _process.roots.open(path)
+            self._descriptor = _roots_of(path).open(path)
         except (FolderNotAllowed, FolderUnreadable) as error:
             raise UnsupportedModel(str(error)) from error
         self._deadline = time.monotonic() + (LOAD_S if load_s is None else load_s)
@@ -112,6 +132,11 @@ class ModelFolder:
         """Raise UnsupportedModel once the time for reading the folder is over."""
         if time.monotonic() > self._deadline:
             raise UnsupportedModel("the folder could not be read in time; move it to a faster file system")
+
+
+def _roots_of(path: str) -> ModelRoots:
+    made = str(_process.made) if _process.made else ""
+    return ModelRoots((made,)) if made and parts_below(path, made) else _process.roots
 
 
 def place_of(descriptor: int) -> str:

@@ -6,12 +6,65 @@ tokenizer of a qwen2 folder as its own byte-pair class and keeps of ours only th
 """
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
-from flexmarl.contracts.specification.team import FactoryModel, FolderModel
+from flexmarl.contracts.specification.team import FactoryModel, OwnSource
+from flexmarl.language.chat_format import ChatFormat
+from flexmarl.language.templates import PLAIN, TemplateError
+from workers.models.errors import UnsupportedModel
 from workers.models.opening import TOKENIZER_BYTES, ModelFolder
+from workers.models.packaged import folder_of
 
+CHAT_TEMPLATE = "chat_template.jinja"
 SPECIAL_WORDS = ("<pad>", "<bos>", "<eos>")
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """By which files a model reads and writes."""
+
+    tokenizer: bytes
+    """tokenizer.json"""
+    chat: str = ""
+    """Its chat format as JSON; empty: it knows no messages."""
+
+
+def folder_spoken(path: str) -> Spoken:
+    """Read tokenizer and chat format of a model's folder. Raises UnsupportedModel for a template that fails."""
+    with ModelFolder(path) as folder:
+        tokenizer = folder.read("tokenizer.json", TOKENIZER_BYTES)
+        chat = chat_format(folder, tokenizer)
+    try:
+        chat.check()
+    except TemplateError as error:
+        text = f"{error}; put a {CHAT_TEMPLATE} in it that renders messages of system, user and assistant"
+        raise UnsupportedModel(text) from error
+    return Spoken(tokenizer, chat.dump())
+
+
+def chat_format(folder: ModelFolder, tokenizer_json: bytes) -> ChatFormat:
+    """Return how the model of a folder is spoken to; without a template of its own by the plain one."""
+    from tokenizers import Tokenizer
+
+    config = folder.json("tokenizer_config.json") if folder.has("tokenizer_config.json") else {}
+    generation = folder.json("generation_config.json") if folder.has("generation_config.json") else {}
+    template = folder.read(CHAT_TEMPLATE).decode() if folder.has(CHAT_TEMPLATE) else config.get("chat_template")
+    if isinstance(template, list):  # several by name, of which one is for talking
+        named = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}
+        template = named.get("default")
+    special = {}
+    for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
+        token = config.get(name)
+        token = token.get("content") if isinstance(token, dict) else token
+        if isinstance(token, str):
+            special[name] = token
+    ends = generation.get("eos_token_id", [])
+    stop = [end for end in (ends if isinstance(ends, list) else [ends]) if isinstance(end, int)]
+    end = Tokenizer.from_str(tokenizer_json.decode()).token_to_id(special.get("eos_token", ""))
+    stop += [] if end is None or end in stop else [end]
+    text = template if isinstance(template, str) else ""
+    return ChatFormat(template=text or PLAIN, plain=not text, special=special, stop=tuple(stop))
 
 
 def tokenizer_json(vocabulary: tuple[str, ...]) -> bytes:
@@ -30,10 +83,10 @@ def tokenizer_json(vocabulary: tuple[str, ...]) -> bytes:
     return tokenizer.to_str().encode()
 
 
-def tokenizer_of(source: FactoryModel | FolderModel, vocabulary: tuple[str, ...]) -> bytes:
+def tokenizer_of(source: OwnSource, vocabulary: tuple[str, ...]) -> bytes:
     """Return `tokenizer.json` of a policy's model source."""
-    if isinstance(source, FolderModel):
-        with ModelFolder(source.path) as folder:
+    if not isinstance(source, FactoryModel):
+        with ModelFolder(folder_of(source)) as folder:
             return folder.read("tokenizer.json", TOKENIZER_BYTES)
     return tokenizer_json(vocabulary)
 

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from flexmarl.contracts.model_sizes import FACTORY_SIZES
-from flexmarl.contracts.specification.team import FactoryModel, FolderModel
+from flexmarl.contracts.specification.team import FactoryModel, OwnSource
 from workers.models.architecture import BOS, EOS, MAX_POSITIONS, PAD, UnsupportedModel
 from workers.models.opening import ModelFolder, place_of
+from workers.models.packaged import folder_of
 
 if TYPE_CHECKING:
     import torch
@@ -20,19 +21,19 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_ma
 """What a folder may hold for its tokenizer; copied into exports as they are."""
 
 
-def initial_weights(source: FactoryModel | FolderModel, words: int, seed: int) -> "dict[str, torch.Tensor]":
+def initial_weights(source: OwnSource, words: int, seed: int) -> "dict[str, torch.Tensor]":
     """Return a policy's first weights under their Hugging Face names, in fp32 on the CPU. Tied ones appear once."""
-    if isinstance(source, FolderModel):
-        return _folder_weights(source.path)
+    if not isinstance(source, FactoryModel):
+        return _folder_weights(folder_of(source))
     return _factory_weights(source, words, seed)
 
 
-def weight_shapes(source: FactoryModel | FolderModel, words: int) -> dict[str, tuple[int, ...]]:
+def weight_shapes(source: OwnSource, words: int) -> dict[str, tuple[int, ...]]:
     """Return the shape of each weight of a policy, without reading any; a folder's vocabulary is its own."""
     if isinstance(source, FactoryModel):
         return _factory_shapes(source, words)
     shapes: dict[str, tuple[int, ...]] = {}
-    with ModelFolder(source.path) as folder:
+    with ModelFolder(folder_of(source)) as folder:
         for name in tensor_files(folder):
             with _tensors(folder, name) as file:
                 shapes.update({key: tuple(file.get_slice(key).get_shape()) for key in file.keys()})  # noqa: SIM118
@@ -41,10 +42,10 @@ def weight_shapes(source: FactoryModel | FolderModel, words: int) -> dict[str, t
     return shapes
 
 
-def model_config(source: FactoryModel | FolderModel, words: int) -> dict[str, object]:
+def model_config(source: OwnSource, words: int) -> dict[str, object]:
     """Return `config.json` of a model source as plain transformers reads it."""
-    if isinstance(source, FolderModel):
-        with ModelFolder(source.path) as folder:
+    if not isinstance(source, FactoryModel):
+        with ModelFolder(folder_of(source)) as folder:
             return folder.json("config.json")
     size = FACTORY_SIZES[source.size]
     return {

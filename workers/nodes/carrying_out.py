@@ -224,8 +224,9 @@ def _commit_bind(client: ChildClient, taken: Taken, command: BindPolicy, reply: 
     _finite("bind", reply.facts)
     bind = steps.BoundState(
         lease_id=command.lease_id, incarnation=client.child.incarnation, policy=reply.policy, version=reply.version,
-        digest=reply.digest, state=reply.state, created=reply.created, tokenizer=reply.tokenizer, facts=reply.facts,
-        resumed=reply.resumed, accumulator=command.accumulator, bytes=reply.bytes, seconds=reply.seconds,
+        digest=reply.digest, state=reply.state, created=reply.created, tokenizer=reply.tokenizer, chat=reply.chat,
+        facts=reply.facts, resumed=reply.resumed, accumulator=command.accumulator,
+        bytes=reply.bytes, seconds=reply.seconds,
     )  # fmt: skip
     return lambda conn: steps.commit_bind(conn, taken, bind)
 

@@ -10,6 +10,7 @@ did. Everything here runs on the node's event loop.
 import asyncio
 import itertools
 import secrets
+import sys
 import time
 from dataclasses import dataclass, field
 from functools import partial
@@ -151,6 +152,7 @@ class Playground:
             home=str(self._settings.home),
             spec=spec,
             model_roots=self._settings.model_roots,
+            python=sys.executable,
         )
 
     def _told(self, life: EngineLife, report: Ready | Failed | Ended) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flexmarl.algorithms.branching import BranchController, Joint, checked_joints
@@ -19,12 +19,11 @@ from flexmarl.algorithms.seeds import derive, episode_seed
 from flexmarl.contracts.specification.advantages import AdvantageOptions
 from flexmarl.contracts.wire import EpisodeStatus
 from workers.rollout.engine_client import EngineClient
-from workers.rollout.environments.base import Ask, Outcome, Reply
+from workers.rollout.environments.base import Ask, Outcome
 from workers.rollout.episode import (
     Asking,
     EpisodeAttempt,
     EpisodeOrder,
-    Seat,
     Turn,
     answered,
     blamed,
@@ -34,6 +33,7 @@ from workers.rollout.episode import (
 )
 from workers.rollout.external import ExternalClient
 from workers.rollout.slots import slots
+from workers.rollout.speech import Seat, Speech
 from workers.rollout.stages import Here, Stage, begin_here
 
 
@@ -66,7 +66,7 @@ class _State:
 
     live: Here
     deadline: float
-    calls: dict[str, int] = field(default_factory=dict)
+    speech: Speech
     rounds: int = 0
     played_out: int = 0
     """Turns that were asked for to score answers, and are nobody's row."""
@@ -82,7 +82,7 @@ async def play_branches(
     try:
         seed = episode_seed(order.sampling_seed, order.draw, 0, order.breakdowns)
         live = begin_here(stage, order.task_seed, order.held_out, seed)
-        state = _State(live, time.monotonic() + order.timeout_s)
+        state = _State(live, time.monotonic() + order.timeout_s, Speech(branching.seats))
         asking = Asking(client, external, slots(None if order.agents is None else order.agents * len(attempts)))
         await _play(branching, state, asking, attempts, rewards)
         outcome = checked(state.live.outcome(), branching.seats)
@@ -123,22 +123,23 @@ async def _play(
                 rewards[member][turn.role, turn.turn] = _mean(
                     [one.earned[place] for one in tried if one.joint[place] == member]
                 )
-        for ask in asks:
-            state.calls[ask.role] = state.calls.get(ask.role, 0) + 1
+        for place, ask in enumerate(asks):
+            state.speech.hear(ask, turns[chosen.joint[place]][place].reply.choice.token_ids)
         state.live = chosen.after
         state.rounds += 1
 
 
 async def _answers(branching: Branching, state: _State, asking: Asking, asks: Sequence[Ask]) -> list[list[Turn]]:
     """Let every member answer; returns each member's turns, one per role that is asked."""
-    seats = branching.seats
+    seats, speech = branching.seats, state.speech
+    prompts = {ask.role: speech.prompt(ask) for ask in asks}
     pairs = [(order, ask) for order in branching.orders for ask in asks]
-    requests = [request_of(order, ask, seats[ask.role], state.calls.get(ask.role, 0)) for order, ask in pairs]
+    requests = [request_of(order, ask, speech, prompts[ask.role]) for order, ask in pairs]
     weights_s = branching.orders[0].weights_timeout_s
     replies, waited_s = await answered(asking, [ask for _, ask in pairs], requests, seats, state.deadline, weights_s)
     state.deadline += waited_s
     turns = [
-        Turn(ask.role, state.calls.get(ask.role, 0), request.prompt, request.allowed, request.temperature, reply)
+        Turn(ask.role, speech.turn_of(ask.role), request.prompt, request.allowed, request.temperature, reply)
         for (_, ask), request, reply in zip(pairs, requests, replies, strict=True)
     ]
     return [turns[start : start + len(asks)] for start in range(0, len(turns), len(asks))]
@@ -151,17 +152,19 @@ async def _tried(
     before = state.live.turn_rewards()
     members = len(branching.orders)
     joints = checked_joints(branching.controller.joints(members, len(asks)), members, len(asks))
-    copies = []
+    copies, heard = [], []
     for joint in joints:
         after = state.live.copied()
-        said = [turns[member][place] for place, member in enumerate(joint)]
-        await after.act([_reply(branching.seats, turn) for turn in said])
+        speech = state.speech.copied()
+        said = [turns[member][place].reply.choice.token_ids for place, member in enumerate(joint)]
+        await after.act([speech.hear(ask, ids) for ask, ids in zip(asks, said, strict=True)])
         copies.append(after)
+        heard.append(speech)
     roles = [ask.role for ask in asks]
     if not branching.plays_out:
         earned = [_gained(branching.advantage, roles, before, one.turn_rewards()) for one in copies]
     else:
-        outcomes = await _played_out(branching, state, asking, asks, copies)
+        outcomes = await _played_out(branching, state, asking, copies, heard)
         earned = [_scored(branching.advantage, roles, outcome) for outcome in outcomes]
     if not all(math.isfinite(score) for own in earned for score in own):
         raise ValueError("a score is not a finite number")
@@ -190,17 +193,16 @@ def _scored(advantage: AdvantageOptions, roles: Sequence[str], outcome: Outcome)
 
 
 async def _played_out(
-    branching: Branching, state: _State, asking: Asking, asks: Sequence[Ask], copies: Sequence[Here]
+    branching: Branching, state: _State, asking: Asking, copies: Sequence[Here], heard: Sequence[Speech]
 ) -> list[Outcome]:
     """Play copies of the episode on to their ends; what is said there is drawn apart from what is trained."""
-    calls = {**state.calls, **{ask.role: state.calls.get(ask.role, 0) + 1 for ask in asks}}
     order = branching.orders[0]
     seed = derive(order.sampling_seed, "played out", state.rounds)
     orders = [replace(order, sampling_seed=seed, member=number) for number in range(len(copies))]
     ended = await asyncio.gather(
         *(
-            _play_out(one, copy.copied(), branching.seats, asking, calls, state.deadline)
-            for one, copy in zip(orders, copies, strict=True)
+            _play_out(one, copy.copied(), speech.copied(), asking, state.deadline)
+            for one, copy, speech in zip(orders, copies, heard, strict=True)
         )
     )
     state.deadline += max(waited_s for _, _, waited_s in ended)
@@ -209,25 +211,19 @@ async def _played_out(
 
 
 async def _play_out(
-    order: EpisodeOrder, live: Here, seats: dict[str, Seat], asking: Asking, before: dict[str, int], deadline: float
+    order: EpisodeOrder, live: Here, speech: Speech, asking: Asking, deadline: float
 ) -> tuple[Outcome, int, float]:
     """Return what an episode comes to, the turns that took, and the seconds it waited for weights."""
-    calls, waits, turns, waited_s = dict(before), waits_of(order), 0, 0.0
+    seats, waits, turns, waited_s = dict(speech.seats), waits_of(order), 0, 0.0
     while asks := live.asks():
-        requests = [request_of(order, ask, seats[ask.role], calls.get(ask.role, 0)) for ask in asks]
+        requests = [request_of(order, ask, speech, speech.prompt(ask)) for ask in asks]
         now = deadline + waited_s
         replies, held_s = await answered(asking, asks, requests, seats, now, order.weights_timeout_s)
         waited_s += held_s
         turns += len(asks)
-        for ask in asks:
-            calls[ask.role] = calls.get(ask.role, 0) + 1
         async with asyncio.timeout_at(deadline + waited_s):
             if waits is not None:
                 await asyncio.sleep(waits.next_s())
             said = zip(asks, replies, strict=True)
-            await live.act([Reply(a.role, seats[a.role].codec.decode(r.choice.token_ids)) for a, r in said])
+            await live.act([speech.hear(ask, reply.choice.token_ids) for ask, reply in said])
     return checked(live.outcome(), seats), turns, waited_s
-
-
-def _reply(seats: dict[str, Seat], turn: Turn) -> Reply:
-    return Reply(turn.role, seats[turn.role].codec.decode(turn.reply.choice.token_ids))

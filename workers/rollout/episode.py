@@ -15,40 +15,19 @@ from dataclasses import dataclass, field
 
 from flexmarl.algorithms.seeds import derive, episode_seed, turn_seed
 from flexmarl.contracts.specification.environment_base import Latency
-from flexmarl.contracts.specification.team import ExternalModel
-from flexmarl.contracts.wire import EpisodeStatus, PolicyPin
+from flexmarl.contracts.wire import EpisodeStatus
 from flexmarl.store.server_paths import without_paths
 from workers.external_access import ExternalAccess, ExternalError
 from workers.rollout.engine_client import EngineClient
-from workers.rollout.environments.base import Ask, Outcome, Reply
+from workers.rollout.environments.base import Ask, Outcome
 from workers.rollout.external import ExternalClient
-from workers.rollout.holding import FREE, Hold
 from workers.rollout.isolation import EnvironmentBroke
 from workers.rollout.slots import Slots, slots
+from workers.rollout.speech import Seat, Speech
 from workers.rollout.stages import LiveEpisode, Stage, begin
 from workers.rollout.together import Together
 from workers.rollout.turns import TurnRefusedError, TurnReply, TurnRequest, TurnTimeoutError, WeightsTimeoutError, Where
 from workers.rollout.waiting import AttemptWaits
-from workers.vocabulary import Codec
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """What a role plays with: its policy, the exact weights and how it samples."""
-
-    policy: str
-    pin: PolicyPin
-    codec: Codec
-    max_tokens: int
-    temperature: float
-    external: ExternalModel | None = None
-    """Somebody else's model that plays this seat; then policy and pin only name it in the record."""
-    follow: str = ""
-    """How a running reply is taken over by newer weights; empty: the pinned ones make it to its end."""
-    engine: int = 0
-    """Lease of the engine that is to answer its turns; 0: any."""
-    hold: Hold = FREE
-    """Whether its command stands still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +162,7 @@ class Asking:
             if seat.external is None:
                 return await self.engines.turn(request, deadline)
             deadline += await seat.hold.over()
-            return await self.others.turn(
-                seat.external, ask, seat.codec, request.max_tokens, request.temperature, request.seed, deadline
-            )
+            return await self.others.turn(seat.external, ask, request, seat.codec, deadline)
 
 
 async def _play(
@@ -195,21 +172,19 @@ async def _play(
     asking: Asking,
     deadline: float,
 ) -> None:
-    order = attempt.order
-    calls: dict[str, int] = {}
+    order, speech = attempt.order, Speech(seats)
     waits = waits_of(order)
     while asks := live.asks():
         if asking.together is not None:
             deadline += await asking.together.turn()  # the others' time is not the episode's own
-        requests = [request_of(order, ask, seats[ask.role], calls.get(ask.role, 0), attempt.started_at) for ask in asks]
+        requests = [request_of(order, ask, speech, speech.prompt(ask), attempt.started_at) for ask in asks]
         answers, waited_s = await answered(asking, asks, requests, seats, deadline, order.weights_timeout_s)
         deadline += waited_s
         replies = []
         for ask, request, answer in zip(asks, requests, answers, strict=True):
-            no = calls.get(ask.role, 0)
-            calls[ask.role] = no + 1
+            no = speech.turn_of(ask.role)
             attempt.turns.append(Turn(ask.role, no, request.prompt, request.allowed, request.temperature, answer))
-            replies.append(Reply(ask.role, seats[ask.role].codec.decode(answer.choice.token_ids)))
+            replies.append(speech.hear(ask, answer.choice.token_ids))
         async with asyncio.timeout_at(deadline):
             if waits is not None:
                 await asyncio.sleep(waits.next_s())
@@ -242,22 +217,26 @@ def waits_of(order: EpisodeOrder) -> AttemptWaits | None:
     return None if order.latency is None else AttemptWaits(order.latency, chances)
 
 
-def request_of(order: EpisodeOrder, ask: Ask, seat: Seat, turn: int, since: float = 0.0) -> TurnRequest:
-    """Put a turn in words of its engine."""
+def request_of(
+    order: EpisodeOrder, ask: Ask, speech: Speech, prompt: tuple[int, ...], since: float = 0.0
+) -> TurnRequest:
+    """Put a turn in words of its engine. `prompt` is what `speech` made of the ask."""
+    seat, turn = speech.seats[ask.role], speech.turn_of(ask.role)
     return TurnRequest(
         policy=seat.policy,
         pin=seat.pin,
-        prompt=tuple(seat.codec.encode(ask.observation)),
+        prompt=prompt,
         seed=turn_seed(order.sampling_seed, order.draw, order.member, ask.role, turn),
         max_tokens=min(ask.max_tokens, seat.max_tokens),
         temperature=seat.temperature,
         allowed=seat.codec.ids_of(ask.allowed),
-        stop=seat.codec.ids_of(ask.stop),
+        stop=speech.stop_ids(ask),
         follow=seat.follow,
         role=ask.role,
         prefixes=(f"{order.draw}.{order.member}.{ask.role}", f"{order.draw}.{ask.role}"),
         where=Where(order.draw, order.member, order.attempt, turn, since),
         engine=seat.engine,
+        conversation=speech.conversation(ask),
         hold=seat.hold,
     )
 

@@ -7,15 +7,17 @@ environment knows and allows, and these are what is recorded and acted upon.
 
 import asyncio
 import time
+from typing import Any
 
 import aiohttp
 import msgspec
 
 from flexmarl.contracts.specification.team import ExternalModel
+from flexmarl.language.messages import Message
 from workers.external_access import MAY_PASS, SAID, ExternalAccess, ExternalError, ExternalFailure, post, quoted
 from workers.rollout.engines.wire import CompletionChoice
 from workers.rollout.environments.base import Ask
-from workers.rollout.turns import TurnReply
+from workers.rollout.turns import TurnReply, TurnRequest
 from workers.vocabulary import Codec, UnknownWord
 
 AGAIN_FIRST_S = 0.25
@@ -48,16 +50,14 @@ class ExternalClient:
         self,
         model: ExternalModel,
         ask: Ask,
+        request: TurnRequest,
         codec: Codec,
-        max_tokens: int,
-        temperature: float,
-        seed: int,
         deadline: float,
     ) -> TurnReply:
         """Answer one turn before `deadline` (monotonic seconds). Raises ExternalError."""
         began, pause = time.monotonic(), AGAIN_FIRST_S
         headers = self._access.headers(model.url, model.secret)
-        body = _body(model, ask, max_tokens, temperature, seed)
+        body = _body(model, ask, request)
         last: ExternalError | None = None
         while True:
             left = min(model.timeout_s, deadline - time.monotonic())
@@ -67,7 +67,7 @@ class ExternalClient:
                 )
             try:
                 said = await self._ask(model, headers, body, left)
-                ids = usable_ids(said, ask, codec, max_tokens)
+                ids = said_ids(said, ask, request, codec)
                 choice = CompletionChoice(0, ids, [0.0] * len(ids), "stop", [0, len(ids)])
                 return TurnReply(choice, f"external:{model.model}", (time.monotonic() - began) * 1e3)
             except ExternalError as error:
@@ -98,21 +98,40 @@ class ExternalClient:
         return self._session
 
 
-def _body(model: ExternalModel, ask: Ask, max_tokens: int, temperature: float, seed: int) -> bytes:
+def _body(model: ExternalModel, ask: Ask, request: TurnRequest) -> bytes:
+    max_tokens = request.max_tokens
+    asked = {
+        "model": model.model,
+        "messages": _conversation(model, request) if ask.messages else _words(model, ask, max_tokens),
+        "max_tokens": max_tokens if ask.messages else max(max_tokens * model.tokens_per_word, 1),
+        "temperature": request.temperature,
+        "seed": request.seed % 2**31,
+    }
+    return msgspec.json.encode(asked)
+
+
+def _conversation(model: ExternalModel, request: TurnRequest) -> list[dict[str, Any]]:
+    """Return a conversation as it stands, behind the model's own instruction."""
+    instruction = [Message("system", model.instruction)] if model.instruction else []
+    return [message.for_template() for message in (*instruction, *request.conversation)]
+
+
+def _words(model: ExternalModel, ask: Ask, max_tokens: int) -> list[dict[str, Any]]:
+    """Return the messages that say which words a reply may hold."""
     rules = [f"Reply with at most {max_tokens} words, separated by blanks, and nothing else."]
     if ask.allowed:
         rules.append(f"Use only these words: {' '.join(ask.allowed)}.")
     if ask.stop:
         rules.append(f"End with one of: {' '.join(ask.stop)}.")
     instruction = " ".join(filter(None, [model.instruction, *rules]))
-    asked = {
-        "model": model.model,
-        "messages": [{"role": "system", "content": instruction}, {"role": "user", "content": ask.observation}],
-        "max_tokens": max(max_tokens * model.tokens_per_word, 1),
-        "temperature": temperature,
-        "seed": seed % 2**31,
-    }
-    return msgspec.json.encode(asked)
+    return [{"role": "system", "content": instruction}, {"role": "user", "content": ask.observation}]
+
+
+def said_ids(said: str, ask: Ask, request: TurnRequest, codec: Codec) -> list[int]:
+    """Return the ids of a reply as it is recorded. Raises ExternalError where an environment of words can use none."""
+    if ask.messages:
+        return codec.ids_of_text(said)[: request.max_tokens]
+    return usable_ids(said, ask, codec, request.max_tokens)
 
 
 def usable_ids(said: str, ask: Ask, codec: Codec, max_tokens: int) -> list[int]:

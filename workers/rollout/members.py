@@ -20,12 +20,13 @@ from flexmarl.contracts.wire import EpisodeStatus, Origin, PolicyPin
 from flexmarl.store.control.commands import Taken
 from flexmarl.store.data.groups import SettledGroup
 from workers.rollout.branching import Branching, play_branches
-from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, Seat, play_episode
+from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, play_episode
 from workers.rollout.holding import FREE, Hold
 from workers.rollout.recorder import settled_group
 from workers.rollout.run_context import RunContext
 from workers.rollout.slots import Slots, slots
 from workers.rollout.spares import play_with_spares
+from workers.rollout.speech import Seat
 from workers.rollout.together import Together
 
 log = structlog.get_logger(__name__)
@@ -56,6 +57,7 @@ def begin(taken: Taken, order: PlayGroups, context: RunContext, hold: Hold = FRE
             policy=policy,
             pin=order.pins[policy] if known else PolicyPin(version=0, digest=""),
             codec=context.codecs[policy] if known else context.codecs[min(context.codecs)],
+            renderer=context.renderers.get(policy if known else min(context.codecs)),
             external=agent.external,
             max_tokens=agent.sampling.max_tokens,
             temperature=0.0 if order.greedy else agent.sampling.temperature,

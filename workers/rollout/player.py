@@ -39,7 +39,7 @@ from workers.rollout.rewarding import Push, Rewards
 from workers.rollout.run_context import RunContext
 from workers.rollout.slots import slots
 from workers.rollout.stages import stage_of
-from workers.vocabulary import Codec
+from workers.vocabulary import Codec, renderer_of
 
 log = structlog.get_logger(__name__)
 
@@ -194,6 +194,7 @@ class Player:
         stored = await self._store(lambda conn: runs.load_spec(conn, run_id))
         spec = ExperimentSpec.model_validate(stored)
         bodies = await self._store(lambda conn: tokenizers.load(conn, run_id))
+        chats = await self._store(lambda conn: tokenizers.load_chats(conn, run_id))
 
         async def routes() -> list[engines.EngineRoute]:
             return await self._store(lambda conn: engines.routes(conn, run_id))
@@ -205,6 +206,7 @@ class Player:
             spec=spec,
             stage=stage_of(spec.environment),
             codecs={policy: Codec(body) for policy, body in bodies.items()},
+            renderers={policy: renderer_of(body, chats[policy]) for policy, body in bodies.items()},
             client=client,
             external=ExternalClient(self._access),
             episodes=slots(spec.mechanisms.parallel.episodes),

@@ -11,7 +11,8 @@ from flexmarl.contracts.commands import PlayGroups
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from flexmarl.store.data.groups import EpisodeRow, SampleRow, SettledGroup
-from workers.rollout.episode import EpisodeAttempt, Seat, Turn
+from workers.rollout.episode import EpisodeAttempt, Turn
+from workers.rollout.speech import Seat
 
 
 def settled_group(

@@ -24,7 +24,8 @@ from flexmarl.store.control.commands import Taken
 from flexmarl.store.data import rewards
 from flexmarl.store.data.rewards import Given, RewardRequest
 from workers.rewards.base import ACTOR, QUEUE, Earned, Played, TurnWords
-from workers.rollout.episode import EpisodeAttempt, Seat
+from workers.rollout.episode import EpisodeAttempt
+from workers.rollout.speech import Seat
 
 log = structlog.get_logger(__name__)
 

@@ -1,8 +1,9 @@
 """What the commands of one run share in a rollout worker."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flexmarl.contracts.specification import ExperimentSpec
+from flexmarl.language.renderer import Renderer
 from workers.rollout.demand import Reporter
 from workers.rollout.engine_client import EngineClient
 from workers.rollout.external import ExternalClient
@@ -28,6 +29,8 @@ class RunContext:
     load: LoadReporter | None = None
     rewards: Rewards | None = None
     """Where a reward function says what an ended episode earned, instead of its environment."""
+    renderers: dict[str, Renderer | None] = field(default_factory=dict)
+    """By which messages become the ids of a policy; None for models that know only words."""
     reporter: Reporter | None = None
     """Where engines cannot hold every policy."""
 

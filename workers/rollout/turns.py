@@ -9,6 +9,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from flexmarl.contracts.wire import PolicyPin
+from flexmarl.language.messages import Message
 from workers.rollout.engines import version_segments
 from workers.rollout.engines.wire import CompletionChoice, Done
 from workers.rollout.holding import FREE, Hold
@@ -55,6 +56,8 @@ class TurnRequest:
     where: Where = NOWHERE
     engine: int = 0
     """Lease of the engine that is to answer, as long as it holds the weights; 0: any."""
+    conversation: tuple[Message, ...] = ()
+    """What `prompt` renders, where the environment speaks in messages: for models that read no ids."""
     hold: Hold = field(default=FREE, compare=False, repr=False)
     """Whether it stands still: of what it is a part."""
 

@@ -24,19 +24,19 @@ class Bases:
         self._held: WeakValueDictionary[tuple[str, str], FlatParameters] = WeakValueDictionary()
 
     def beneath(
-        self, settings: PolicySpec, weights: "Mapping[str, torch.Tensor]", version_store: VersionStore
+        self, settings: PolicySpec, weights: "Mapping[str, torch.Tensor]", store: VersionStore
     ) -> "tuple[Mapping[str, torch.Tensor] | FlatParameters, Adapter | None]":
         """Return what a learner of published weights computes with, and the adapter over it if these are one's."""
         if not isinstance(settings.tuning, Lora):
             return weights, None
-        return self.under(version_store, settings.precision), Adapter(settings.tuning, weights)
+        return self.under(store, settings.precision), Adapter(settings.tuning, weights)
 
-    def under(self, version_store: VersionStore, precision: str) -> FlatParameters:
+    def under(self, store: VersionStore, precision: str) -> FlatParameters:
         """Return what a policy's adapters are laid over, to compute with in a precision. Raises StateError."""
-        key = version_store.base_digest, precision
+        key = store.base_digest, precision
         base = self._held.get(key)
         if base is None:
-            weights = version_store.base()
+            weights = store.base()
             base = FlatParameters(weights, parameter_order(weights.keys()), precision, self._device, frozen=True)
             self._held[key] = base
         return base

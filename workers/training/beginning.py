@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.specification.experiment import ExperimentSpec
-from flexmarl.contracts.specification.team import FolderModel, Lora
+from flexmarl.contracts.specification.team import FactoryModel, FolderModel, Lora
 from workers.models import UnsupportedModel, architecture_of, tokenizer_of
 from workers.models.adapter import WrongAdapterError, check_adapter, initial_adapter, no_adapter
 from workers.models.checks import check_weights
 from workers.models.folders import check_folder, read_adapter
+from workers.models.packaged import folder_of
+from workers.models.tokenizer import Spoken, folder_spoken
 from workers.models.weights import initial_weights
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.version_store import VersionStore
@@ -38,11 +40,11 @@ class Beginning:
 
 
 def beginning_of(
-    spec: ExperimentSpec, asked: BindRequest, words: int, tokenizer: bytes, version_store: VersionStore
+    spec: ExperimentSpec, asked: BindRequest, words: int, tokenizer: bytes, store: VersionStore
 ) -> Beginning:
     """Return what version 0 of a policy begins with. Raises TrainerRefusal, UnsupportedModel or WrongAdapterError."""
     if not asked.digest:
-        return Beginning(_first_weights(spec, asked.policy, words, version_store))
+        return Beginning(_first_weights(spec, asked.policy, words, store))
     own = sha256(tokenizer).hexdigest()
     if asked.tokenizer not in ("", own):
         detail = (
@@ -50,27 +52,28 @@ def beginning_of(
             f"{asked.tokenizer[:12]}; keep the environment and the model as they are in the run they come from"
         )
         raise TrainerRefusal(RefusalCode.TOKENIZER_DIFFERS, detail)
-    weights = _taken_over(spec, asked, version_store)
-    state = version_store.state(asked.state, asked.digest) if asked.state else None
+    weights = _taken_over(spec, asked, store)
+    state = store.state(asked.state, asked.digest) if asked.state else None
     if asked.state and state is None:
         detail = f"training state {asked.state} does not belong to weights {asked.digest}"
         raise TrainerRefusal(RefusalCode.STATE, detail)
     return Beginning(weights, state, taken=True)
 
 
-def tokenizer_for(spec: ExperimentSpec, policy: str, vocabulary: tuple[str, ...]) -> bytes:
-    """Return the tokenizer of a policy's model. Raises UnsupportedModel naming what its folder lacks."""
+def spoken_by(spec: ExperimentSpec, policy: str, vocabulary: tuple[str, ...]) -> Spoken:
+    """Return tokenizer and chat format of a policy's model. Raises UnsupportedModel naming what its folder lacks."""
     source = spec.policies[policy].source
-    if isinstance(source, FolderModel):
-        with _named(f"policies.{policy}.model.path"):
-            check_folder(source.path)
+    if not isinstance(source, FactoryModel):
+        field = "model.path" if isinstance(source, FolderModel) else "model"
+        with _named(f"policies.{policy}.{field}"):
+            folder = folder_of(source)
+            check_folder(folder)
             architecture_of(source)
-    return tokenizer_of(source, vocabulary)
+            return folder_spoken(folder)
+    return Spoken(tokenizer_of(source, vocabulary))
 
 
-def _first_weights(
-    spec: ExperimentSpec, policy: str, words: int, version_store: VersionStore
-) -> "dict[str, torch.Tensor]":
+def _first_weights(spec: ExperimentSpec, policy: str, words: int, store: VersionStore) -> "dict[str, torch.Tensor]":
     """Return what version 0 publishes. Adapters over equal models have one base, whoever trains them."""
     settings, seed = spec.policies[policy], spec.seed
     if not isinstance(settings.tuning, Lora):
@@ -80,24 +83,24 @@ def _first_weights(
         base = initial_weights(settings.source, words, derive(seed, "base", settings.source.model_dump_json()))
     if settings.precision == "bf16":  # engines compute with the very weights that the trainer does
         base = {name: tensor.bfloat16() for name, tensor in base.items()}
-    version_store.put_base(base, settings.tuning)
+    store.put_base(base, settings.tuning)
     if not settings.tuning.adapter:
         return initial_adapter(base, settings.tuning, derive(seed, "weights", policy))
     with _named(f"policies.{policy}.tuning"):
         return read_adapter(settings.tuning.adapter, base, settings.tuning)
 
 
-def _taken_over(spec: ExperimentSpec, asked: BindRequest, version_store: VersionStore) -> "dict[str, torch.Tensor]":
+def _taken_over(spec: ExperimentSpec, asked: BindRequest, store: VersionStore) -> "dict[str, torch.Tensor]":
     settings = spec.policies[asked.policy]
-    weights = version_store.weights(asked.digest)
+    weights = store.weights(asked.digest)
     if not isinstance(settings.tuning, Lora):
         with _named(f"policies.{asked.policy}"):
-            no_adapter(version_store.described(asked.digest), asked.policy)
+            no_adapter(store.described(asked.digest), asked.policy)
             check_weights(settings.source, weights)
         return weights
     with _named(f"policies.{asked.policy}.tuning"):
-        version_store.find_base(asked.digest, asked.policy, settings.tuning)
-        base = version_store.keep_base()
+        store.find_base(asked.digest, asked.policy, settings.tuning)
+        base = store.keep_base()
         check_weights(settings.source, base)
         check_adapter(weights, {name: tuple(tensor.shape) for name, tensor in base.items()}, settings.tuning)
     return weights

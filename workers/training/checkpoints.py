@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flexmarl.contracts.specification.team import FactoryModel, FolderModel
+from flexmarl.contracts.specification.team import FactoryModel, FolderModel, OwnSource
 from flexmarl.host.files import NO_SPACE, sync_folder, sync_tree
 from workers.models import write_tokenizer
 from workers.models.adapter import peft_config
 from workers.models.folders import copy_files
+from workers.models.packaged import folder_of
 from workers.models.weights import TOKENIZER_FILES, model_config
 from workers.training.folders import remove, size_of, whole, write_manifest
 from workers.training.learner import Adapter
@@ -34,7 +35,7 @@ class Export:
     """One policy of a checkpoint."""
 
     policy: str
-    source: FactoryModel | FolderModel
+    source: OwnSource
     tokenizer: bytes
     weights: "Mapping[str, torch.Tensor]"
     adapter: Adapter | None = None
@@ -121,8 +122,8 @@ def _write_model(folder: Path, export: Export) -> None:
     (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     _save(export.weights, folder / "model.safetensors")
     _write_tokenizer(folder, export)
-    if isinstance(export.source, FolderModel):
-        copy_files(export.source.path, folder, "generation_config.json")
+    if not isinstance(export.source, FactoryModel):
+        copy_files(folder_of(export.source), folder, "generation_config.json")
         return
     generation = {name: config[name] for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     (folder / "generation_config.json").write_text(json.dumps(generation, indent=2), encoding="utf-8")
@@ -133,8 +134,8 @@ def _dtype(export: Export) -> str:
 
 
 def _write_tokenizer(folder: Path, export: Export) -> None:
-    if isinstance(export.source, FolderModel):
-        copy_files(export.source.path, folder, *TOKENIZER_FILES, "chat_template.jinja")
+    if not isinstance(export.source, FactoryModel):
+        copy_files(folder_of(export.source), folder, *TOKENIZER_FILES, "chat_template.jinja")
     else:
         write_tokenizer(folder, export.tokenizer)
 

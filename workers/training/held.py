@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from flexmarl.contracts.specification.resources import Pace
+from workers.models.tokenizer import Spoken
 from workers.training.learner import Learner
 from workers.training.version_store import StoredVersion
 from workers.training.wire import BindReply, StepReply
@@ -16,7 +17,7 @@ class HeldPolicy:
 
     version: int
     stored: StoredVersion
-    tokenizer: bytes
+    tokenizer: Spoken
     learner: Learner | None
     """None for a policy that nobody trains."""
     created: BindReply | None = None
@@ -35,7 +36,8 @@ def reply_of(policy: str, held: HeldPolicy, created: bool = False, facts: dict[s
         digest=held.stored.weights,
         state=held.stored.state,
         created=created,
-        tokenizer=held.tokenizer,
+        tokenizer=held.tokenizer.tokenizer,
+        chat=held.tokenizer.chat,
         facts=facts or {},
     )
 

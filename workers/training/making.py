@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.specification.team import Lora, PolicySpec
 from workers.models import architecture_of
+from workers.models.tokenizer import Spoken
 from workers.rollout.environments.registry import family_of
 from workers.training.bases import Bases
-from workers.training.beginning import tokenizer_for
+from workers.training.beginning import spoken_by
 from workers.training.checkpoints import Export
 from workers.training.learner import Adapter, Learner
 from workers.training.objective import Objective
@@ -33,37 +34,37 @@ class Making:
         self.device = device
         self._beat = beat
         self.bases = Bases(device)
-        self._version_stores: dict[str, VersionStore] = {}
+        self._stores: dict[str, VersionStore] = {}
 
-    def version_store(self, policy: str) -> VersionStore:
-        if policy not in self._version_stores:
-            self._version_stores[policy] = VersionStore(self._home, self._run_id, policy)
-        return self._version_stores[policy]
+    def store(self, policy: str) -> VersionStore:
+        if policy not in self._stores:
+            self._stores[policy] = VersionStore(self._home, self._run_id, policy)
+        return self._stores[policy]
 
     def close_shelf(self, policy: str) -> None:
-        """Wait for what is written beside, and read the version_store anew when the policy comes back."""
-        version_store = self._version_stores.pop(policy, None)
-        if version_store is not None:
-            version_store.settle()
+        """Wait for what is written beside, and read the store anew when the policy comes back."""
+        store = self._stores.pop(policy, None)
+        if store is not None:
+            store.settle()
 
     def settle(self) -> None:
         """Wait until nothing is being removed from the state plane any more."""
-        for version_store in self._version_stores.values():
-            version_store.settle()
+        for store in self._stores.values():
+            store.settle()
 
     @property
     def words(self) -> int:
         """Return the size of the environment's vocabulary."""
         return len(self.family.vocabulary())
 
-    def tokenizer(self, policy: str) -> bytes:
-        """Return tokenizer.json of the policy's model source. Raises UnsupportedModel naming what its folder lacks."""
-        return tokenizer_for(self._spec, policy, self.family.vocabulary())
+    def spoken(self, policy: str) -> Spoken:
+        """Return by which files the policy's model reads and writes. Raises UnsupportedModel for what is missing."""
+        return spoken_by(self._spec, policy, self.family.vocabulary())
 
     def learner(self, policy: str, epoch: str, weights: "Mapping[str, torch.Tensor]") -> Learner:
         """Return a learner of published weights: a whole model's, or an adapter's over the stored base."""
         settings, algorithm = self._spec.policies[policy], self._spec.algorithm
-        under, adapter = self.bases.beneath(settings, weights, self.version_store(policy))
+        under, adapter = self.bases.beneath(settings, weights, self.store(policy))
         return Learner(
             under,
             architecture_of(settings.source),
@@ -80,33 +81,33 @@ class Making:
 
     def put_first(self, policy: str, learner: Learner) -> StoredVersion:
         """Store version 0."""
-        weights, version_store = learner.parameters.named(), self.version_store(policy)
+        weights, store = learner.parameters.named(), self.store(policy)
         if policy in self._spec.trainable_policies():
-            return version_store.put(weights, learner.training_state())
-        return StoredVersion(version_store.put_weights(weights), "")
+            return store.put(weights, learner.training_state())
+        return StoredVersion(store.put_weights(weights), "")
 
     def keep(self, policy: str, version: int, learner: Learner) -> StoredVersion:
         """Store what a step made, as durably as the specification says."""
-        durability, version_store = self._spec.mechanisms.durability, self.version_store(policy)
+        durability, store = self._spec.mechanisms.durability, self.store(policy)
         weights = learner.parameters.named()
         if durability.type == "async":
-            return version_store.put_behind(weights, learner.training_state())
+            return store.put_behind(weights, learner.training_state())
         if version % durability.every:
-            return StoredVersion(version_store.put_weights(weights), "")
-        return version_store.put(weights, learner.training_state())
+            return StoredVersion(store.put_weights(weights), "")
+        return store.put(weights, learner.training_state())
 
     def export(self, policy: str, digest: str) -> Export:
         """Return a version as a checkpoint writes it, whoever trains the policy."""
-        settings, version_store, tokenizer = (
+        settings, store, tokenizer = (
             self._spec.policies[policy],
-            self.version_store(policy),
-            self.tokenizer(policy),
+            self.store(policy),
+            self.spoken(policy).tokenizer,
         )
-        weights = version_store.weights(digest)
+        weights = store.weights(digest)
         if not isinstance(settings.tuning, Lora):
             return Export(policy, settings.source, tokenizer, weights)
-        version_store.find_base(digest, policy, settings.tuning)
-        return Export(policy, settings.source, tokenizer, version_store.base(), Adapter(settings.tuning, weights))
+        store.find_base(digest, policy, settings.tuning)
+        return Export(policy, settings.source, tokenizer, store.base(), Adapter(settings.tuning, weights))
 
 
 def kind_of(policy: PolicySpec) -> str:

@@ -53,7 +53,7 @@ class References:
         """Let go of what policies are compared with; it is loaded again when one comes back."""
         self._decoders.clear()
 
-    def take(self, policy: str, digest: str, version: int, version_store: VersionStore) -> Decoder | None:
+    def take(self, policy: str, digest: str, version: int, store: VersionStore) -> Decoder | None:
         """Load what a version is compared with, unless it is there. Raises StateError when it cannot be had."""
         if not self._compared(policy):
             return None
@@ -61,12 +61,12 @@ class References:
         if held is not None and held[0] == digest and held[1] is not None:
             return held[1]
         self._decoders.pop(policy, None)  # two of them need not fit
-        decoder = self._decoder(policy, self._weights(policy, digest, version, version_store), version_store)
+        decoder = self._decoder(policy, self._weights(policy, digest, version, store), store)
         self._decoders[policy] = digest, decoder
         return decoder
 
     def shared(
-        self, policy: str, digest: str, version: int, version_store: VersionStore
+        self, policy: str, digest: str, version: int, store: VersionStore
     ) -> "Mapping[str, torch.Tensor] | None":
         """Return what a version is compared with for the ranks that share it, None where it is not needed.
 
@@ -75,7 +75,7 @@ class References:
         self._decoders.pop(policy, None)
         if not self._compared(policy):
             return None
-        weights = self._weights(policy, digest, version, version_store)
+        weights = self._weights(policy, digest, version, store)
         self._decoders[policy] = digest, None
         return weights
 
@@ -86,24 +86,22 @@ class References:
     def _compared(self, policy: str) -> bool:
         return self._spec.algorithm.needs_reference and policy in self._spec.trainable_policies()
 
-    def _weights(
-        self, policy: str, digest: str, version: int, version_store: VersionStore
-    ) -> "Mapping[str, torch.Tensor]":
+    def _weights(self, policy: str, digest: str, version: int, store: VersionStore) -> "Mapping[str, torch.Tensor]":
         """Read and keep the reference of a version."""
         number = self._spec.algorithm.reference_of(version)
         if not digest:
             raise StateMissing(f"version {number} of {policy}", "nobody said by what digest it is known")
-        weights = version_store.weights(digest)
-        version_store.hold_all({digest}, _label(self._spec.algorithm.kl.reference, number))
+        weights = store.weights(digest)
+        store.hold_all({digest}, _label(self._spec.algorithm.kl.reference, number))
         return weights
 
-    def _decoder(self, policy: str, weights: "Mapping[str, torch.Tensor]", version_store: VersionStore) -> Decoder:
+    def _decoder(self, policy: str, weights: "Mapping[str, torch.Tensor]", store: VersionStore) -> Decoder:
         settings = self._spec.policies[policy]
         architecture, precision = architecture_of(settings.source), settings.precision
         if not isinstance(settings.tuning, Lora):
             order = parameter_order(weights.keys())
             return Decoder(FlatParameters(weights, order, precision, self._device, frozen=True), architecture)
-        base = self.bases.under(version_store, precision)
+        base = self.bases.under(store, precision)
         adapter = LowRank(base, weights, settings.tuning, precision, self._device, frozen=True)
         return Decoder(base, architecture, adapter)
 

@@ -11,10 +11,10 @@ from workers.training.version_store import VersionStore
 from workers.training.wire import RedoStep, TrainRow
 
 
-def redo(learner: Learner, step: RedoStep, version_store: VersionStore, reference: Decoder | None = None) -> None:
+def redo(learner: Learner, step: RedoStep, store: VersionStore, reference: Decoder | None = None) -> None:
     """Take a committed step again: the optimizer's state is made anew, the weights are the committed ones.
 
-    Raises StateError when those weights are not on the version_store.
+    Raises StateError when those weights are not on the store.
     """
     accumulator = learner.accumulator
     accumulator.open(f"redo:{step.version}")
@@ -25,7 +25,7 @@ def redo(learner: Learner, step: RedoStep, version_store: VersionStore, referenc
             batch.proximal,
         )  # fmt: skip
     learner.step(step.learning_rate)
-    learner.parameters.take(version_store.weights(step.digest))
+    learner.parameters.take(store.weights(step.digest))
 
 
 def content_of(rows: Sequence[TrainRow]) -> bytes:

@@ -23,6 +23,7 @@ from workers.child import IntervalLog
 from workers.memory import give_back
 from workers.models import UnsupportedModel
 from workers.models.adapter import WrongAdapterError
+from workers.models.tokenizer import Spoken
 from workers.training.beginning import beginning_of
 from workers.training.checkpoints import write_checkpoint
 from workers.training.checks import check_tokenizer
@@ -169,7 +170,7 @@ class Trainer:
         learner.accumulator.check_epoch(asked.accumulator)
         rest = rest_of(held, self._behind.get(asked.policy, {}))
         try:
-            self._making.version_store(asked.policy).settle()
+            self._making.store(asked.policy).settle()
             done = self._suspension.suspend(asked.policy, learner, self._kind(asked.policy), rest, asked.reach)
         except StateError as error:
             raise refusal_of(error) from error
@@ -195,22 +196,22 @@ class Trainer:
         held, began = self._held.get(asked.policy), time.time()
         if held is not None and held.resumed is not None and held.resumed[0] == asked.resume:
             return held.resumed[1]
-        version_store = self._making.version_store(asked.policy)
+        store = self._making.store(asked.policy)
         tuning = self._spec.policies[asked.policy].tuning
         if isinstance(tuning, Lora):
-            version_store.find_base(asked.digest, asked.policy, tuning)
+            store.find_base(asked.digest, asked.policy, tuning)
         make = partial(self._making.learner, asked.policy, self._epoch(asked.version))
         if asked.gang:
             make = partial(self._led, asked, asked.reference, asked.version)
         back: Suspended = self._suspension.resume(asked.resume, self._kind(asked.policy, bool(asked.gang)), make)
         stored = StoredVersion(back.rest["weights"], back.rest["state"])
-        if (back.rest["version"], stored.weights) != (asked.version, asked.digest) or not version_store.adopt(stored):
+        if (back.rest["version"], stored.weights) != (asked.version, asked.digest) or not store.adopt(stored):
             raise TrainerRefusal(RefusalCode.STATE, f"what was suspended is version {back.rest['version']}")
         back.learner.accumulator.go_on_as(asked.accumulator, self._epoch(asked.version))
         self._refer(asked.policy, asked.reference, asked.version, back.learner)
         if behind := {int(version): state for version, state in back.rest["behind"].items()}:
             self._behind[asked.policy] = behind
-        held = self._hold(asked.policy, asked.version, self._making.tokenizer(asked.policy), back.learner, stored)
+        held = self._hold(asked.policy, asked.version, self._making.spoken(asked.policy), back.learner, stored)
         ended = time.time()
         self._intervals.add("resume", asked.policy, began, ended, bytes=back.bytes)
         reply = reply_of(asked.policy, held)
@@ -226,7 +227,7 @@ class Trainer:
         exports = (self._making.export(*pair) for pair in asked.digests.items())
         try:
             written = write_checkpoint(root_of(self._home, self._run_id), label, about, exports)
-            states = {one: self._making.version_store(one).hold(digest, label) for one, digest in asked.digests.items()}
+            states = {one: self._making.store(one).hold(digest, label) for one, digest in asked.digests.items()}
         except StateError as error:
             raise refusal_of(error) from error
         for policy in asked.digests.keys() - self._held.keys():
@@ -254,9 +255,9 @@ class Trainer:
             detail = f"version 0 cannot be made while version {held.version} of {policy!r} is held"
             raise TrainerRefusal(RefusalCode.OTHER_VERSION, detail)
         settings = self._spec.policies[policy]
-        tokenizer = self._making.tokenizer(policy)
-        first = beginning_of(self._spec, asked, self._making.words, tokenizer, self._making.version_store(policy))
-        check_tokenizer(policy, tokenizer, first.weights)
+        spoken = self._making.spoken(policy)
+        first = beginning_of(self._spec, asked, self._making.words, spoken.tokenizer, self._making.store(policy))
+        check_tokenizer(policy, spoken.tokenizer, first.weights)
         learner = self._new_learner(policy, 0, first.weights)
         if first.state is not None:
             learner.restore(first.state)
@@ -264,7 +265,7 @@ class Trainer:
         if settings.warmup is not None and not first.taken:
             rng = random.Random(derive(self._spec.seed, "warmup", policy))
             roles = self._spec.roles_of(policy)
-            done = warm_up(learner, settings.warmup, self._making.family, roles, Codec(tokenizer), rng)
+            done = warm_up(learner, settings.warmup, self._making.family, roles, Codec(spoken.tokenizer), rng)
             facts |= {"warmup_steps": done.steps, "warmup_seconds": done.seconds}
         stored = self._making.put_first(policy, learner)
         if asked.gang:  # one trainer makes the version, so that it is the same for any number of ranks
@@ -272,8 +273,8 @@ class Trainer:
             if first.state is not None:
                 learner.restore(first.state)
         else:
-            self._references.take(policy, stored.weights, 0, self._making.version_store(policy))
-        held = self._hold(policy, 0, tokenizer, learner, stored)
+            self._references.take(policy, stored.weights, 0, self._making.store(policy))
+        held = self._hold(policy, 0, spoken, learner, stored)
         held.created = reply_of(policy, held, created=True, facts=facts)
         return held.created
 
@@ -282,15 +283,15 @@ class Trainer:
         if held is not None and (held.version, held.stored.weights) == (asked.version, asked.digest):
             self._empty(held)
             return reply_of(asked.policy, held)
-        version_store = self._making.version_store(asked.policy)
-        version_store.settle()
+        store = self._making.store(asked.policy)
+        store.settle()
         self._behind.pop(asked.policy, None)
         base = asked.base or asked.digest
         tuning = self._spec.policies[asked.policy].tuning
         if isinstance(tuning, Lora):
-            version_store.find_base(base, asked.policy, tuning)
-        weights = version_store.weights(base)
-        state = version_store.state(asked.state, base) if asked.state else None
+            store.find_base(base, asked.policy, tuning)
+        weights = store.weights(base)
+        state = store.state(asked.state, base) if asked.state else None
         if asked.state and state is None:
             detail = f"training state {asked.state} does not belong to weights {base}"
             raise TrainerRefusal(RefusalCode.STATE, detail)
@@ -303,26 +304,26 @@ class Trainer:
             learner.restore(state)
         for step, near in zip(asked.redo, compared, strict=False):
             self._refer(asked.policy, *near, learner)
-            redo(learner, step, version_store, self._references.get(asked.policy))
+            redo(learner, step, store, self._references.get(asked.policy))
         self._refer(asked.policy, *compared[-1], learner)
         learner.accumulator.open(self._epoch(asked.version))
-        stored = self._stored_already(asked, learner, version_store)
-        held = self._hold(asked.policy, asked.version, self._making.tokenizer(asked.policy), learner, stored)
+        stored = self._stored_already(asked, learner, store)
+        held = self._hold(asked.policy, asked.version, self._making.spoken(asked.policy), learner, stored)
         return reply_of(asked.policy, held)
 
-    def _stored_already(self, asked: BindRequest, learner: Learner, version_store: VersionStore) -> StoredVersion:
+    def _stored_already(self, asked: BindRequest, learner: Learner, store: VersionStore) -> StoredVersion:
         """Keep what was restored under the names that the platform knows; store what is new of it."""
         known = StoredVersion(asked.digest, "" if asked.redo else asked.state)
-        if not version_store.adopt(known):
+        if not store.adopt(known):
             raise StateMissing(asked.digest, "released while it was being restored")
         if known.state or asked.policy not in self._spec.trainable_policies():
             return known
-        return version_store.put_state(asked.digest, learner.training_state())
+        return store.put_state(asked.digest, learner.training_state())
 
-    def _hold(self, policy: str, version: int, tokenizer: bytes, learner: Learner, stored: StoredVersion) -> HeldPolicy:
+    def _hold(self, policy: str, version: int, spoken: Spoken, learner: Learner, stored: StoredVersion) -> HeldPolicy:
         """Remember a stored version; a frozen policy keeps no learner."""
         trained = policy in self._spec.trainable_policies()
-        self._held[policy] = HeldPolicy(version, stored, tokenizer, learner if trained else None)
+        self._held[policy] = HeldPolicy(version, stored, spoken, learner if trained else None)
         return self._held[policy]
 
     def _empty(self, held: HeldPolicy) -> None:
@@ -335,16 +336,16 @@ class Trainer:
 
     def _refer(self, policy: str, digest: str, version: int, learner: Learner) -> None:
         """Compare a version with what lies under a digest from now on. Raises StateError when it cannot be had."""
-        version_store = self._making.version_store(policy)
+        store = self._making.store(policy)
         if not self.gangs.leads(policy):
-            self._references.take(policy, digest, version, version_store)
+            self._references.take(policy, digest, version, store)
         elif not self._references.shared_already(policy, digest):
-            self.gangs.refer(learner, self._references.shared(policy, digest, version, version_store))
+            self.gangs.refer(learner, self._references.shared(policy, digest, version, store))
 
     def _led(self, asked: BindRequest, near: str, version: int, weights: "Mapping[str, torch.Tensor]") -> Learner:
         """Return the learner of a gang that this trainer leads; `near` is what the version is compared with."""
         self._suspension.give_back()
-        reference = self._references.shared(asked.policy, near, version, self._making.version_store(asked.policy))
+        reference = self._references.shared(asked.policy, near, version, self._making.store(asked.policy))
         return self.gangs.lead(asked, self._epoch(max(asked.version, 0)), weights, reference)
 
     def _kind(self, policy: str, led: bool = False) -> str:

@@ -64,7 +64,7 @@ class VersionStore:
         """State digest -> weights digest, oldest first."""
         self._weights: dict[str, int] = {}
         """Weights digest -> bytes, oldest first."""
-        self._beside = ThreadPoolExecutor(1, thread_name_prefix=f"version_store-{policy}")
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix=f"store-{policy}")
         self._evicting: Future[None] | None = None
         self._storing: Future[object] | None = None
         """A training state that is written beside the next step."""

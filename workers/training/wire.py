@@ -20,6 +20,8 @@ class BindReply(msgspec.Struct):
     tokenizer: bytes
     """tokenizer.json of the policy's model source."""
     facts: dict[str, float]
+    chat: str = ""
+    """Chat format of the policy's model, as JSON; empty: it knows no messages."""
     resumed: bool = False
     """It goes on with the accumulator that it was suspended with."""
     bytes: int = 0

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flexmarl.contracts.games import DISTRIBUTIONS
+from flexmarl.contracts.packaged_models import READER, install_command
 from flexmarl.contracts.plugins import Kind
 from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.specification.advantages import ADVANTAGE
 from flexmarl.contracts.specification.branch_controllers import BRANCH_CONTROLLER
 from flexmarl.contracts.specification.corrections import CORRECTION
 from flexmarl.contracts.specification.environment import ENVIRONMENT
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.specification.losses import LOSS
 from flexmarl.contracts.specification.movers import MOVER
 from flexmarl.contracts.specification.redundancies import REDUNDANCY
@@ -22,6 +24,7 @@ from flexmarl.contracts.specification.reward import REWARD
 from flexmarl.contracts.specification.routers import ROUTER
 from flexmarl.contracts.specification.shaping import SHAPING
 from flexmarl.contracts.specification.task_choice import GROUP_FILTER, TASK_SAMPLER
+from flexmarl.contracts.specification.team import PackageModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ SLOTS: dict[str, Slot] = {
     "/resources/engine": Slot(("torch", "vllm"), ()),
     "/environment/type": Slot(_names(ENVIRONMENT), ("mcp",)),
     "/reward/type": Slot(_names(REWARD), ()),
-    "/policies/*/model/type": Slot(("factory", "folder", "checkpoint"), ("hub",)),
+    "/policies/*/model/type": Slot(("factory", "folder", "package", "checkpoint"), ("hub",)),
     "/policies/*/optimizer/type": Slot(("adamw",), ("muon", "sgd")),
     "/policies/*/tuning/type": Slot(("full", "lora"), ()),
     "/policies/*/precision": Slot(("fp32", "fp64", "bf16"), ()),
@@ -146,6 +149,20 @@ def not_installed(environment: str, installed: Callable[[str], bool]) -> list[Pr
             hint=f"Install flexmarl[environments] on every machine. Always available: {', '.join(others)}.",
         )
     ]
+
+
+def models_not_installed(spec: ExperimentSpec, version_of: Callable[[str], str]) -> list[Problem]:
+    """Find packaged models that are missing; `version_of` returns the installed version of a distribution, or empty."""
+    problems = []
+    for name, policy in spec.policies.items():
+        source = policy.source
+        if isinstance(source, PackageModel) and not (version_of(source.name) == source.version and version_of(READER)):
+            detail = f"{source.name} {source.version} is not installed."
+            hint = f"On every machine: {install_command(source.name)}. Always available: type: factory."
+            problems.append(
+                Problem(pointer=f"/policies/{name}/model/name", code="not_installed", detail=detail, hint=hint)
+            )
+    return problems
 
 
 def _values(node: object, path: list[str], where: str) -> list[tuple[str, object]]:

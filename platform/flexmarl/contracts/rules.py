@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from flexmarl.contracts.adapter_rules import adapter_rules
 from flexmarl.contracts.allocation_rules import allocation_rules, allocation_warnings
+from flexmarl.contracts.conversation_rules import conversation_rules
 from flexmarl.contracts.engine_rules import broken_engine_rules
 from flexmarl.contracts.external_rules import external_rules
 from flexmarl.contracts.lag_rules import broken_lag_rules
@@ -29,6 +30,7 @@ def broken_rules(spec: ExperimentSpec) -> list[Problem]:
         broken_engine_rules,
         serving_rules,
         adapter_rules,
+        conversation_rules,
     )
     own = (_roles, _policies, _batch, learning_rules, *facts, _budget)
     found: dict[tuple[str, str, str], Problem] = {}

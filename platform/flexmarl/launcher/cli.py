@@ -17,6 +17,9 @@ from flexmarl.launcher.home import default_home
 from flexmarl.launcher.plan import Options
 from flexmarl.launcher.up import DEFAULT_PORT, Up
 
+DEMO = "reference_game"
+"""Template of the demo that every machine can run."""
+
 HELP = "Start everything on this machine (services, migrations, first admin, all processes) and print the address."
 
 
@@ -30,7 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"port of the web pages; default {DEFAULT_PORT}, or a free one; 0 selects a free one",
     )
     parser.add_argument("--home", type=Path, help="data folder; default FLEXMARL_HOME or .flexmarl in the checkout")
-    parser.add_argument("--demo", action="store_true", help="also start the demo run")
+    parser.add_argument(
+        "--demo",
+        nargs="?",
+        const=DEMO,
+        default="",
+        metavar="TEMPLATE",
+        help=f"also start a demo run, of {DEMO} unless another template is named",
+    )
 
 
 def up(given: argparse.Namespace, root: Path) -> int:

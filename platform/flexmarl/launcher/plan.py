@@ -24,7 +24,8 @@ class Options:
     host: str
     port: int
     node: str
-    demo: bool = False
+    demo: str = ""
+    """Template of the demo run; empty: none is started."""
 
 
 def url_of(host: str, port: int) -> str:

@@ -226,7 +226,7 @@ class Up:
 
     def _demo(self) -> None:
         try:
-            run = self._step("start_demo")
+            run = self._step("start_demo", "--template", self.options.demo)
         except LaunchError as error:
             self.say(f"No demo run: {error}")
             return

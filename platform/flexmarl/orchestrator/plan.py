@@ -84,6 +84,12 @@ class Plan:
     most_draws: int
     """Groups that a cohort proposes at most, those in the place of refused ones among them."""
 
+    def evaluation_seed(self, index: int) -> int:
+        """Return the task seed of the `index`-th evaluation task: its place, where the environment lists them."""
+        if self.spec.environment.lists_held_out:
+            return index
+        return self.sampler.evaluation(self.spec.seed, index).seed
+
     def members_of(self, long_round: bool) -> int:
         """Return the members that a group of a cohort plays: a long round plays none beyond those it needs."""
         return self.spec.batch.episodes_per_task if long_round else self.members

@@ -252,8 +252,12 @@ CREATE TABLE store.policy_version (
   PRIMARY KEY (run_id, policy, version)
 );
 
--- How a policy's ids become text: tokenizer.json of its model source, byte for byte.
-CREATE TABLE store.tokenizer (run_id bigint NOT NULL, policy text NOT NULL, body text NOT NULL, PRIMARY KEY (run_id, policy));
+-- How a policy's ids become text: tokenizer.json of its model source, byte for byte; and how it is spoken to in messages.
+CREATE TABLE store.tokenizer (
+  run_id bigint NOT NULL, policy text NOT NULL, body text NOT NULL,
+  chat   text NOT NULL DEFAULT '',               -- chat format as JSON; empty: the model knows no messages
+  PRIMARY KEY (run_id, policy)
+);
 
 -- One row per cut, whoever wanted it: where it lies, what it holds, who keeps it.
 CREATE TABLE store.checkpoint (

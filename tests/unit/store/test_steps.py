@@ -132,7 +132,7 @@ def test_a_bind_of_another_digest_is_refused(story, trained):
     assert tokenizers.load(story.conn, 1) == {"solver": b'{"a": 1}'}
     assert tokenizers.digest(story.conn, 1, "solver") == sha256(b'{"a": 1}').hexdigest()
     with pytest.raises(Refused, match="was bound with tokenizer") as refused, story.conn.transaction():
-        tokenizers.keep(story.conn, 1, "solver", b'{"a": 2}')
+        tokenizers.keep(story.conn, 1, "solver", b'{"a": 2}', "")
     assert refused.value.code == "tokenizer_differs"
     assert tokenizers.load(story.conn, 1) == {"solver": b'{"a": 1}'}
     with pytest.raises(Refused, match="no version 9"):

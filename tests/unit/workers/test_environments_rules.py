@@ -9,12 +9,15 @@ import pytest
 from pydantic import ValidationError
 
 from flexmarl.contracts.plugins import discover
-from flexmarl.contracts.specification.environment import ENVIRONMENT, Arithmetic, HotCold, Kitchen, ReferenceGame
+from flexmarl.contracts.resolve import resolve
+from flexmarl.contracts.specification.environment import ENVIRONMENT, Arithmetic, HotCold, Kitchen, ReferenceGame, Sums
 from flexmarl.contracts.specification.environment_base import EnvironmentFacts, IsolatedEnvironmentOptions, RoleFacts
+from flexmarl.orchestrator.plan import make_plan
 from workers.rollout.environments import Environment, Outcome, Reply, family_of
 from workers.rollout.environments.arithmetic import ArithmeticFamily, legal_positions, reduce
 from workers.rollout.environments.kitchen import collaboration_score, stations
 from workers.rollout.environments.registry import FAMILIES
+from workers.rollout.environments.sums import last_number
 
 RNG = random.Random(0)
 
@@ -266,3 +269,52 @@ def test_every_built_in_environment_has_a_family() -> None:
     assert FAMILIES.names() == tuple(ENVIRONMENT.variants())
     for options in ENVIRONMENT.builtins:
         assert [role.name for role in options().facts().roles] == list(family_of(options()).roles)
+
+
+def test_sums_are_split_so_that_no_mirror_is_on_the_other_side():
+    family = family_of(Sums(largest=9, held_out=20))
+    kinds = [{tuple(sorted(numbers)) for numbers in side} for side in (family.training, family.held_out)]
+    assert not kinds[0] & kinds[1]
+    assert 20 <= len(family.held_out) <= 21
+    assert len({*family.training, *family.held_out}) == 100
+    assert len(set(family.held_out)) == len(family.held_out)
+
+
+def test_evaluations_of_sums_go_through_all_that_are_held_out():
+    plan = make_plan(resolve({}, template="chat_sums").spec)
+    family = family_of(Sums(held_out=20))
+    seeds = [plan.evaluation_seed(index) for index in range(20)]
+    titles = {family.make(seed, True, random.Random(0)).describe()["title"] for seed in seeds}
+    assert len(titles) == 20
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("12", 12), ("7 + 5 = 12.", 12), ("-3", -3), ("none", None), ("", None), ("1" * 5000, int("1" * 20))],
+)
+def test_the_last_number_of_a_reply_is_its_answer(text, number):
+    assert last_number(text) == number
+
+
+def test_a_reviser_reads_what_the_solver_said_and_each_is_paid_for_its_own_answer():
+    family = family_of(Sums())
+    episode = family.make(3, False, random.Random(0))
+    answer = str(sum(family.training[3]))
+    (ask,) = episode.asks()
+    assert [message.role for message in ask.messages] == ["system", "user"]
+    episode.act([Reply("solver", " no idea ")])
+    (ask,) = episode.asks()
+    assert ask.messages[1].content.endswith("A colleague said: no idea")
+    episode.act([Reply("reviser", f"It is {answer}")])
+    assert episode.asks() == []
+    outcome = episode.outcome()
+    assert (outcome.scores, outcome.team_score, outcome.solved) == ({"solver": 0.0, "reviser": 1.0}, 1.0, True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({"largest": 999, "terms": 4}, "largest: 16 fits"), ({"largest": 4, "held_out": 20}, "held_out: 10 fits")],
+)
+def test_sums_that_cannot_be_split_name_what_fits(settings, said):
+    with pytest.raises(ValidationError, match=said):
+        Sums(**settings)

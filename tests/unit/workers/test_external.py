@@ -10,14 +10,17 @@ from flexmarl.contracts.rules import broken_rules
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.team import ExternalModel
 from flexmarl.contracts.wire import EpisodeStatus, PolicyPin
+from flexmarl.language.messages import Message
 from tests.support.chat_endpoint import ChatEndpoint, allowed_words
 from workers.external_access import ExternalAccess, ExternalError, ExternalFailure
 from workers.models import tokenizer_json
 from workers.rollout import external
 from workers.rollout.environments import family_of
 from workers.rollout.environments.base import Ask
-from workers.rollout.episode import EpisodeOrder, Seat, play_episode
+from workers.rollout.episode import EpisodeOrder, play_episode
 from workers.rollout.external import ExternalClient, usable_ids
+from workers.rollout.speech import Seat
+from workers.rollout.turns import TurnRequest
 from workers.vocabulary import Codec
 
 KEY = "sk-very-secret"
@@ -35,6 +38,11 @@ WORDS = [word for word in FAMILY.vocabulary() if not word.startswith("<")]
 ASK = Ask("hinter", " ".join(WORDS[:3]), max_tokens=2, allowed=tuple(WORDS[:4]))
 
 
+def request(**changes):
+    pin = PolicyPin(version=0, digest="")
+    return TurnRequest("hinter", pin, (), 2**40 + 5, 2, 0.7, (), (), **changes)
+
+
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(external, "AGAIN_FIRST_S", 0.01)
@@ -44,7 +52,7 @@ async def ask(endpoint, access=None, secret="", limit_s=5.0, timeout_s=5.0):
     client = ExternalClient(access or ExternalAccess(frozenset({endpoint.host}), {"KEY": KEY}))
     model = ExternalModel(url=endpoint.url, model="big", secret=secret, instruction="Play.", timeout_s=timeout_s)
     try:
-        return await client.turn(model, ASK, CODEC, 2, 0.7, 2**40 + 5, time.monotonic() + limit_s)
+        return await client.turn(model, ASK, request(), CODEC, time.monotonic() + limit_s)
     finally:
         await client.close()
 
@@ -118,6 +126,26 @@ async def test_a_turn_ends_at_its_deadline_whatever_the_endpoint_does():
         assert await failure(endpoint, limit_s=0.3) is ExternalFailure.TIMEOUT
         assert time.monotonic() - began < 5.0
     assert await failure(endpoint, limit_s=0.3) is ExternalFailure.TIMEOUT, "nobody listens there any more"
+
+
+async def test_a_conversation_is_sent_as_it_stands_and_its_answer_recorded_whole():
+    said = (Message("system", "You add."), Message("user", "2+3?"))
+    asked_in_messages = Ask("hinter", "", max_tokens=9, messages=said[1:])
+    text = " ".join(WORDS[:2])
+    async with ChatEndpoint(lambda asked: text) as endpoint:
+        model = ExternalModel(url=endpoint.url, model="big", instruction="Play.")
+        client = ExternalClient(ExternalAccess(frozenset({endpoint.host}), {}))
+        turn = request(conversation=said)
+        reply = await client.turn(model, asked_in_messages, turn, CODEC, time.monotonic() + 30)
+        await client.close()
+    assert CODEC.decode(reply.choice.token_ids) == text
+    [asked] = endpoint.requests
+    assert asked["messages"] == [
+        {"role": "system", "content": "Play."},
+        {"role": "system", "content": "You add."},
+        {"role": "user", "content": "2+3?"},
+    ]
+    assert asked["max_tokens"] == 2
 
 
 def test_a_word_that_ends_the_reply_is_its_last():

@@ -18,8 +18,9 @@ from workers.models.tokenizer import tokenizer_json
 from workers.rollout.engine_client import TurnReply
 from workers.rollout.engines.wire import CompletionChoice
 from workers.rollout.environments.base import Outcome, Reply
-from workers.rollout.episode import EpisodeOrder, Seat, play_episode
+from workers.rollout.episode import EpisodeOrder, play_episode
 from workers.rollout.isolation import EnvironmentBroke, EnvironmentPool
+from workers.rollout.speech import Seat
 from workers.vocabulary import Codec
 
 SPEC = PettingZoo(opponent="random", setup_timeout_s=300.0, step_timeout_s=300.0)

@@ -12,7 +12,8 @@ from tests.support.breaking_engine import BreakingEngine, token
 from tests.unit.workers.test_external import CODEC, FAMILY
 from tests.unit.workers.test_turn_moves import TOKENS, asked, client_of
 from workers.rollout.engines.wire import CompletionChoice, CompletionRequest, CompletionResponse, Load, NotHeld
-from workers.rollout.episode import EpisodeOrder, Seat, play_episode
+from workers.rollout.episode import EpisodeOrder, play_episode
+from workers.rollout.speech import Seat
 from workers.rollout.turns import MAX_MOVES, TooManyMovesError, TurnRefusedError, TurnReply
 
 WRONG = 3

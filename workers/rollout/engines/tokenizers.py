@@ -7,8 +7,9 @@ lies beside the model on this host. Ids of another one would be other words, and
 import hashlib
 from collections.abc import Mapping
 
-from flexmarl.contracts.specification.team import FolderModel, PolicySpec
+from flexmarl.contracts.specification.team import FactoryModel, PolicySpec
 from workers.models.opening import TOKENIZER_BYTES, ModelFolder
+from workers.models.packaged import folder_of
 from workers.rollout.engines.wire import LoadRequest
 
 SHOWN = 12
@@ -37,8 +38,8 @@ class Tokenizers:
     def _of_this_host(self, policy: str) -> str:
         """Return the digest of the tokenizer in a policy's folder; empty where there is none."""
         source = self._policies[policy].source
-        if not isinstance(source, FolderModel):
+        if isinstance(source, FactoryModel):
             return ""
-        with ModelFolder(source.path) as folder:
+        with ModelFolder(folder_of(source)) as folder:
             known = folder.read("tokenizer.json", TOKENIZER_BYTES) if folder.has("tokenizer.json") else None
         return "" if known is None else hashlib.sha256(known).hexdigest()

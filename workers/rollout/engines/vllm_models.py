@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flexmarl.contracts.engine_rules import VLLM_HEAD_DIMS
-from flexmarl.contracts.specification.team import FactoryModel, FolderModel
+from flexmarl.contracts.specification.team import OwnSource
 from workers.models.architecture import Architecture, UnsupportedModel, architecture_of
 from workers.models.checks import check_weights
 from workers.models.weights import model_config
@@ -25,7 +25,7 @@ CACHE_BYTES = 64 * 2**20
 class VllmModel:
     """All that an instance is made from, besides the weights."""
 
-    source: FactoryModel | FolderModel
+    source: OwnSource
     config: dict[str, Any]
     """`config.json` as vLLM reads it; its vocabulary comes from the weights."""
     architecture: Architecture
@@ -53,7 +53,7 @@ class VllmModel:
         return check_weights(self.source, state)
 
 
-def vllm_model(source: FactoryModel | FolderModel) -> VllmModel:
+def vllm_model(source: OwnSource) -> VllmModel:
     """Return what an instance for a model source is made from. Raises UnsupportedModel."""
     architecture = architecture_of(source)
     if architecture.head_dim not in VLLM_HEAD_DIMS:

@@ -3,6 +3,10 @@
 Invariants: an `Environment` is one attempt of one episode and is never reset. It draws randomness only from the
 generator it was built with. Text goes in and out; token ids never reach an environment. A raised exception is data: the
 runner records a failed attempt with the boundary `environment`.
+
+An environment speaks either in words of a closed vocabulary, one token each, with the whole observation in every ask,
+or in messages, for models with a chat template: then an ask holds what is new to its seat, and the model's end of turn
+ends the reply.
 """
 
 import random
@@ -12,6 +16,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from flexmarl.algorithms.registry import Plugin
 from flexmarl.contracts.specification.environment_base import EnvironmentOptions
+from flexmarl.language.messages import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +31,15 @@ class Ask:
     """Words the reply may consist of; empty allows the whole vocabulary."""
     stop: tuple[str, ...] = ()
     """Words that end the reply."""
+    messages: tuple[Message, ...] = ()
+    """Of an environment that speaks in messages: what the seat has not seen yet; then `observation` is empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
     role: str
     text: str
+    """What was said, without what ends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +97,9 @@ class Family(Plugin[EnvironmentSettings], ABC):
     modules: tuple[str, ...] = ()
     """What playing imports; a process that is forked for many episodes imports it once, before."""
 
-    @abstractmethod
     def vocabulary(self) -> tuple[str, ...]:
-        """Return all words in a fixed order. Index 0..2 are `<pad>`, `<bos>`, `<eos>`."""
+        """Return all words in a fixed order; index 0..2 are `<pad>`, `<bos>`, `<eos>`. Empty: it speaks in messages."""
+        return ()
 
     @abstractmethod
     def make(self, task_seed: int, held_out: bool, rng: random.Random) -> Environment:

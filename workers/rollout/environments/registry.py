@@ -10,11 +10,20 @@ from workers.rollout.environments.hot_cold import HotColdFamily
 from workers.rollout.environments.kitchen import KitchenFamily
 from workers.rollout.environments.pettingzoo_games import PettingZooFamily
 from workers.rollout.environments.reference_game import ReferenceGameFamily
+from workers.rollout.environments.sums import SumsFamily
 from workers.rollout.environments.textarena_games import TextArenaFamily
 
 FAMILIES: Registry[Family[Any]] = Registry(
     ENVIRONMENT,
-    (ReferenceGameFamily, HotColdFamily, ArithmeticFamily, KitchenFamily, PettingZooFamily, TextArenaFamily),
+    (
+        ReferenceGameFamily,
+        HotColdFamily,
+        ArithmeticFamily,
+        KitchenFamily,
+        SumsFamily,
+        PettingZooFamily,
+        TextArenaFamily,
+    ),
 )
 
 

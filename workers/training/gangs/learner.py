@@ -28,7 +28,7 @@ from workers.training.gangs.layout import Shapes, names_split
 from workers.training.gangs.modules import ShardedWeights
 from workers.training.gangs.orders import AccumulateOrder, Collect, Open, Restore, StepOrder
 from workers.training.learner import Learned, Learner, figures_of
-from workers.training.objective import Objective, Sums, evaluate
+from workers.training.objective import BatchSums, Objective, evaluate
 from workers.training.packing import PackedTokens, pack
 from workers.training.wire import TrainRow
 
@@ -130,7 +130,7 @@ class ShardedLearner(Learner):
         began = time.perf_counter()
         self._group.order(AccumulateOrder(list(rows), entropy_coef, version, objective.since))
         near = None if self._reference is None else self._reference.decoder
-        sums, fresh = Sums(), self.parameters.fresh
+        sums, fresh = BatchSums(), self.parameters.fresh
         batches = self._batches(rows, objective, version)
         with self._group.together():
             for batch, counts in batches:
@@ -239,9 +239,9 @@ class ShardedLearner(Learner):
         padded = batches + [batches[0]] * (int(number) - len(batches)) if batches else []
         return [(batch if at < counting else _of_no_weight(batch), at < counting) for at, batch in enumerate(padded)]
 
-    def _everywhere(self, sums: Sums) -> Sums:
+    def _everywhere(self, sums: BatchSums) -> BatchSums:
         """Return the figures of all ranks."""
-        total = Sums(*self._group.sum(list(sums)))
+        total = BatchSums(*self._group.sum(list(sums)))
         [widest] = self._group.most([sums.logprob_gap_max])
         return total._replace(logprob_gap_max=widest)
 

@@ -1,6 +1,6 @@
 """Which game the team plays. One variant per environment; the type is the name."""
 
-from math import ceil
+from math import ceil, factorial
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -187,6 +187,45 @@ class Kitchen(EnvironmentOptions):
         )
 
 
+class Sums(EnvironmentOptions):
+    """A solver answers a sum in a chat message, a reviser reads the answer and answers again.
+
+    Score: 1 if the reviser's last number is right. For language models with a chat template.
+    """
+
+    converses: ClassVar[bool] = True
+    lists_held_out: ClassVar[bool] = True
+
+    type: Literal["sums"] = "sums"
+    largest: int = Field(default=9, ge=4, le=999)
+    """Largest number in a sum; the least is 0."""
+    terms: int = Field(default=2, ge=2, le=4)
+    """Numbers in a sum."""
+    held_out: int = Field(default=20, ge=1, le=200)
+    """Sums kept for evaluation, at least; those of the same numbers in another order are kept with them."""
+    reply_tokens: int = Field(default=12, ge=1, le=1024)
+    """Maximum tokens in a reply; `sampling.max_tokens` of an agent may set fewer."""
+
+    MOST_SUMS: ClassVar[int] = 100_000
+
+    @model_validator(mode="after")
+    def _sums_are_left(self) -> Self:
+        """Refuse more sums than are listed, and fewer than can be split."""
+        sums = (self.largest + 1) ** self.terms
+        if sums > self.MOST_SUMS:
+            largest = max(n for n in range(4, 1000) if (n + 1) ** self.terms <= self.MOST_SUMS)
+            raise ValueError(f"there are {sums} sums, at most {self.MOST_SUMS} are allowed; largest: {largest} fits")
+        # The last kind that is kept may bring all of its orders.
+        if self.held_out + factorial(self.terms) > sums // 2:
+            most = sums // 2 - factorial(self.terms)
+            raise ValueError(f"held_out leaves too few of {sums} sums for training; held_out: {most} fits")
+        return self
+
+    def facts(self) -> EnvironmentFacts:
+        roles = (RoleFacts("solver", 1, 1, opens=True), RoleFacts("reviser", 1, 1, ("solver",)))
+        return EnvironmentFacts("Sums", roles, None, 1.0, 1.0, "the reviser's answer is right")
+
+
 class GameOptions(IsolatedEnvironmentOptions):
     """A game of another package."""
 
@@ -251,7 +290,7 @@ ENVIRONMENT: Kind[EnvironmentOptions] = Kind(
     "environment",
     "/environment",
     EnvironmentOptions,
-    (ReferenceGame, HotCold, Arithmetic, Kitchen, PettingZoo, TextArena),
+    (ReferenceGame, HotCold, Arithmetic, Kitchen, Sums, PettingZoo, TextArena),
     IsolatedEnvironmentOptions,
 )
 EnvironmentSpec = Annotated[EnvironmentOptions, OneOf(ENVIRONMENT, default=False)]

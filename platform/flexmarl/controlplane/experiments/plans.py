@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any, Protocol
 
 from flexmarl.contracts.arithmetic import arithmetic
-from flexmarl.contracts.availability import not_installed
+from flexmarl.contracts.availability import models_not_installed, not_installed
 from flexmarl.contracts.problems import Problem, SpecProblems
 from flexmarl.contracts.resolve import Resolved, parse_yaml, resolve
 from flexmarl.contracts.specification import ExperimentSpec
@@ -71,12 +72,21 @@ def resolve_draft(draft: Draft) -> Resolved:
     return found
 
 
+def _version_of(distribution: str) -> str:
+    """Return the version of an installed distribution, empty where there is none."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return ""
+
+
 def _refusals(draft: Draft, spec: ExperimentSpec) -> list[Problem]:
     """Return what this installation does not let a legal specification have: the first kind of it."""
     return (
         refused_folders(spec)
         or list(draft.checkpoints.refusals(spec) if draft.checkpoints is not None else ())
         or not_installed(spec.environment.type, lambda module: find_spec(module) is not None)
+        or models_not_installed(spec, _version_of)
     )
 
 

@@ -87,8 +87,7 @@ def _train_orders(ctx: Context, cohort: Cohort, draws: list[int]) -> Iterator[Gr
 def _evaluation_orders(ctx: Context, draws: list[int]) -> Iterator[GroupOrder]:
     for draw in draws:
         index = (draw - EVALUATION_DRAWS) % ctx.plan.spec.evaluation.tasks
-        seed = ctx.plan.sampler.evaluation(ctx.plan.spec.seed, index).seed
-        yield GroupOrder(draw=draw, task_seed=seed, members=1)
+        yield GroupOrder(draw=draw, task_seed=ctx.plan.evaluation_seed(index), members=1)
 
 
 def newly_ended(ctx: Context, parts: Cohort | EvaluationState, event: GroupSettled) -> int:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.specification import ExperimentSpec
-from flexmarl.contracts.specification.team import FactoryModel, Lora
+from flexmarl.contracts.specification.team import Lora
 from flexmarl.contracts.timings import Commanded, RunRows
 from flexmarl.simulator.prediction import estimates
 from flexmarl.simulator.prediction.profile import OF_THE_PLATFORM, Ends, Profile, ProfileFigure, complete
@@ -58,10 +58,9 @@ class RunPace(Strict):
 def model_key(spec: ExperimentSpec, policy: str) -> str:
     """Name what of a policy decides how fast it is."""
     own = spec.policies[policy]
-    model = f"factory {own.source.size}" if isinstance(own.source, FactoryModel) else own.source.path
     tuning = f"lora {own.tuning.rank} {len(own.tuning.targets)}" if isinstance(own.tuning, Lora) else "full"
     ordered = ", ordered" if spec.mechanisms.ordered else ""
-    return f"{model}, {own.precision}, {tuning}, {own.activations}{ordered}"
+    return f"{own.source.label}, {own.precision}, {tuning}, {own.activations}{ordered}"
 
 
 def making_key(spec: ExperimentSpec, policy: str) -> str:

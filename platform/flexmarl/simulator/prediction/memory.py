@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from flexmarl.contracts.base import Record
 from flexmarl.contracts.model_sizes import FACTORY_SIZES, adapter_parameters
+from flexmarl.contracts.packaged_models import PACKAGED_MODELS
 from flexmarl.contracts.specification import ExperimentSpec
-from flexmarl.contracts.specification.team import FactoryModel
+from flexmarl.contracts.specification.team import FactoryModel, PackageModel
 
 HELD_VERSIONS = 2
 """Of a policy, by an engine: the newest, and the one that groups on their way may still name."""
@@ -45,6 +46,8 @@ def parameters_of(spec: ExperimentSpec, measured: Mapping[str, int]) -> dict[str
             size = FACTORY_SIZES[policy.source.size]
             layer = 4 * size.hidden**2 + 3 * size.hidden * size.mlp + 5 * size.hidden
             found[name] = size.layers * layer + (_VOCABULARY + 1) * size.hidden
+        elif isinstance(policy.source, PackageModel):
+            found[name] = PACKAGED_MODELS[policy.source.name].parameters
     return found
 
 

@@ -43,6 +43,8 @@ class BoundState:
     state: str
     created: bool
     tokenizer: bytes = b""
+    chat: str = ""
+    """Chat format of the policy's model, as JSON; empty: it knows no messages."""
     facts: Mapping[str, float] = field(default_factory=dict)
     resumed: bool = False
     """It was suspended and goes on with what its accumulator held."""
@@ -172,7 +174,7 @@ def commit_bind(conn: Connection, taken: Taken, bind: BoundState) -> None:
         if bind.resumed:
             _goes_on(conn, taken.run_id, bind)
         if bind.tokenizer:
-            tokenizers.keep(conn, taken.run_id, bind.policy, bind.tokenizer)
+            tokenizers.keep(conn, taken.run_id, bind.policy, bind.tokenizer, bind.chat)
         put_event(conn, taken.run_id, f"bound:{taken.no}:{bind.incarnation}", event)
         finish(conn, taken)
 

@@ -13,6 +13,12 @@ def load(conn: Connection, run_id: int) -> dict[str, bytes]:
     return {policy: body.encode() for policy, body in rows}
 
 
+def load_chats(conn: Connection, run_id: int) -> dict[str, str]:
+    """Read how the policies of a run are spoken to in messages: policy -> chat format as JSON, empty for none."""
+    rows = conn.execute("SELECT policy, chat FROM store.tokenizer WHERE run_id = %s", [run_id]).fetchall()
+    return dict(rows)
+
+
 def digest(conn: Connection, run_id: int, policy: str) -> str:
     """Return the digest of a policy's tokenizer, empty until its version 0 is bound."""
     row = conn.execute(
@@ -22,11 +28,14 @@ def digest(conn: Connection, run_id: int, policy: str) -> str:
     return row[0] if row is not None else ""
 
 
-def keep(conn: Connection, run_id: int, policy: str, body: bytes) -> None:
-    """Note a policy's tokenizer. Raises Refused for another one than the run's: its samples would be other words."""
+def keep(conn: Connection, run_id: int, policy: str, body: bytes, chat: str) -> None:
+    """Note a policy's tokenizer and chat format.
+
+    Raises Refused for another tokenizer than the run's: its samples would be other words.
+    """
     conn.execute(
-        "INSERT INTO store.tokenizer (run_id, policy, body) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
-        [run_id, policy, body.decode()],
+        "INSERT INTO store.tokenizer (run_id, policy, body, chat) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING",
+        [run_id, policy, body.decode(), chat],
     )
     own, found = digest(conn, run_id, policy), hashlib.sha256(body).hexdigest()
     if own != found:

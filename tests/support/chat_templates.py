@@ -1,0 +1,39 @@
+"""A small byte-pair tokenizer with ChatML's special tokens, and chat templates that behave as real ones do."""
+
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.decoders import ByteLevel as Decoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+
+from flexmarl.language.chat_format import ChatFormat
+from flexmarl.language.renderer import Renderer
+
+START, END = "<|im_start|>", "<|im_end|>"
+CHATML = (
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+    "{{ '<|im_start|>system\nYou help.<|im_end|>\n' }}{% endif %}"
+    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+"""Writes what was said as it was said."""
+TRIMMING = CHATML.replace("message['content']", "(message['content'] | trim)")
+"""Trims blanks around what was said."""
+FORGETTING = CHATML.replace(
+    "message['content']",
+    "(message['content'].split('</think>')[-1] if message['role'] == 'assistant' else message['content'])",
+)
+"""Leaves out what the assistant thought, in all its earlier turns."""
+
+
+def tokenizer() -> Tokenizer:
+    """Return one that has a token for each byte, and one for each end of a message."""
+    found = Tokenizer(BPE({letter: number for number, letter in enumerate(sorted(ByteLevel.alphabet()))}, []))
+    found.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    found.decoder = Decoder()
+    found.add_special_tokens([AddedToken(START, special=True), AddedToken(END, special=True)])
+    return found
+
+
+def renderer(template: str = CHATML) -> Renderer:
+    words = tokenizer()
+    return Renderer(words, ChatFormat(template=template, stop=(words.token_to_id(END),)))

@@ -1,0 +1,82 @@
+"""A chain is what the engine saw, token by token; it breaks only where the template writes history differently."""
+
+import copy
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flexmarl.language.chains import Chain
+from flexmarl.language.messages import Message
+from flexmarl.language.templates import render_text
+from tests.support.chat_templates import CHATML, END, FORGETTING, TRIMMING, renderer, tokenizer
+
+WORDS = tokenizer()
+STOP = WORDS.token_to_id(END)
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="<|>"), max_size=20)
+
+
+def ids(text: str) -> tuple[int, ...]:
+    return tuple(WORDS.encode(text, add_special_tokens=False).ids)
+
+
+def text(numbers: tuple[int, ...]) -> str:
+    return WORDS.decode(list(numbers), skip_special_tokens=False)
+
+
+@given(st.lists(st.tuples(TEXT, TEXT, st.booleans()), min_size=1, max_size=5), st.sampled_from([CHATML, TRIMMING]))
+@settings(max_examples=300, deadline=None)
+def test_every_prompt_is_what_was_seen_and_said_before(turns: list[tuple[str, str, bool]], template: str) -> None:
+    chain, seen, said = Chain(renderer(template)), (), []
+    for asked, answer, ended in turns:
+        prompt = chain.ask([Message("user", asked)])
+        assert prompt[: len(seen)] == seen
+        sampled = (*ids(answer), *([STOP] if ended else []))
+        assert chain.answer(sampled).content == answer
+        seen = prompt + sampled
+        assert chain.ids == seen
+        said += [Message("user", asked), Message("assistant", answer)]
+    assert (chain.breaks, chain.number) == ((), 0)
+    if template is CHATML:
+        closed = "" if turns[-1][2] else END
+        assert text(seen) + closed + "\n" == render_text(template, said, reply=False)
+
+
+def test_a_template_that_leaves_out_thoughts_breaks_the_chain_and_says_why() -> None:
+    chain = Chain(renderer(FORGETTING))
+    chain.ask([Message("user", "2+3?")])
+    chain.answer((*ids("5"), STOP))
+    chain.ask([Message("user", "3+4?")])
+    assert chain.breaks == ()
+    chain.answer((*ids("seven?</think>7"), STOP))
+    prompt = chain.ask([Message("user", "4+5?")])
+    assert (chain.breaks, chain.number) == (("history_rewritten",), 1)
+    assert "seven?" not in text(prompt)
+    assert text(prompt).endswith("4+5?<|im_end|>\n<|im_start|>assistant\n")
+    chain.answer((*ids("9"), STOP))
+    assert chain.ids == (*prompt, *ids("9"), STOP)
+
+
+def test_a_turn_whose_end_the_template_does_not_show_breaks_the_chain() -> None:
+    chain = Chain(renderer("{% for m in messages %}{{ m.content + ' ' }}{% endfor %}"))
+    chain.ask([Message("user", "a")])
+    chain.answer((*ids("b"), STOP))
+    assert text(chain.ask([Message("user", "c")])) == "a b c "
+    assert chain.breaks == ("turn_not_closed",)
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    chain = Chain(renderer())
+    chain.ask([Message("user", "a")])
+    other = copy.copy(chain)
+    chain.answer((*ids("b"), STOP))
+    other.answer((*ids("c"), STOP))
+    assert "b<|im_end|>" in text(chain.ask([Message("user", "d")]))
+    assert "c<|im_end|>" in text(other.ask([Message("user", "d")]))
+
+
+def test_a_chain_that_waits_for_an_answer_cannot_be_asked() -> None:
+    chain = Chain(renderer())
+    chain.ask([Message("user", "a")])
+    with pytest.raises(ValueError, match="waits for an answer"):
+        chain.ask([Message("user", "b")])

@@ -1,0 +1,89 @@
+"""What the seats of one attempt have read and said: how an environment's ask becomes a prompt, and a reply an answer.
+
+Invariant: an environment of words asks with its whole observation, which is the prompt; one of messages asks with what
+is new, and the prompt is its seat's chain, which holds the ids that were sampled as they were sampled.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from flexmarl.contracts.specification.team import ExternalModel
+from flexmarl.contracts.wire import PolicyPin
+from flexmarl.language.chains import Chain
+from flexmarl.language.messages import Message
+from flexmarl.language.renderer import Renderer
+from workers.rollout.environments.base import Ask, Reply
+from workers.rollout.holding import FREE, Hold
+from workers.vocabulary import Codec
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What a role plays with: its policy, the exact weights and how it samples."""
+
+    policy: str
+    pin: PolicyPin
+    codec: Codec
+    max_tokens: int
+    temperature: float
+    external: ExternalModel | None = None
+    """Somebody else's model that plays this seat; then policy and pin only name it in the record."""
+    follow: str = ""
+    """How a running reply is taken over by newer weights; empty: the pinned ones make it to its end."""
+    engine: int = 0
+    """Lease of the engine that is to answer its turns; 0: any."""
+    hold: Hold = FREE
+    """Whether its command stands still."""
+    renderer: Renderer | None = None
+    """By which messages become its ids; None where its model has no chat template."""
+
+
+class NoChatTemplate(ValueError):
+    """An environment speaks in messages to a model that knows only words."""
+
+
+@dataclass(slots=True)
+class Speech:
+    """The chains and the turns of an attempt's seats."""
+
+    seats: Mapping[str, Seat]
+    calls: dict[str, int] = field(default_factory=dict)
+    """Turns that each role has had."""
+    chains: dict[str, Chain] = field(default_factory=dict)
+
+    def turn_of(self, role: str) -> int:
+        """Return the number of the role's next turn."""
+        return self.calls.get(role, 0)
+
+    def prompt(self, ask: Ask) -> tuple[int, ...]:
+        """Return the ids that an ask puts to its seat. Raises UnknownWord, TemplateError or NoChatTemplate."""
+        seat = self.seats[ask.role]
+        if not ask.messages:
+            return tuple(seat.codec.encode(ask.observation))
+        if seat.renderer is None:
+            raise NoChatTemplate(f"{ask.role} is asked in messages, and its model has no chat template")
+        chain = self.chains.setdefault(ask.role, Chain(seat.renderer))
+        return chain.ask(ask.messages)
+
+    def hear(self, ask: Ask, ids: Sequence[int]) -> Reply:
+        """Take in what a seat answered; returns it as its environment reads it."""
+        self.calls[ask.role] = self.turn_of(ask.role) + 1
+        if ask.messages:
+            return Reply(ask.role, self.chains[ask.role].answer(ids).content)
+        return Reply(ask.role, self.seats[ask.role].codec.decode(ids))
+
+    def conversation(self, ask: Ask) -> tuple[Message, ...]:
+        """Return all that a seat has seen and said when it is asked; nothing where it is asked in words."""
+        return self.chains[ask.role].said if ask.messages else ()
+
+    def stop_ids(self, ask: Ask) -> tuple[int, ...]:
+        """Return the ids that end a reply: the ask's words, and the end of turn of a model that reads messages."""
+        seat = self.seats[ask.role]
+        ends = seat.renderer.stop_ids if ask.messages and seat.renderer is not None else ()
+        return tuple(dict.fromkeys((*seat.codec.ids_of(ask.stop), *ends)))
+
+    def copied(self) -> "Speech":
+        """Return what the same seats have said once more: neither copy feels what the other hears."""
+        chains = {role: copy.copy(chain) for role, chain in self.chains.items()}
+        return Speech(self.seats, dict(self.calls), chains)
