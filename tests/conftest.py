@@ -5,6 +5,7 @@ REDIS_URL name running ones: tests then make and drop their own databases there)
 anything is collected, since Django reads them when its settings load.
 """
 
+import gc
 import os
 import secrets
 import shutil
@@ -28,7 +29,9 @@ from flexmarl.launcher.home import Home
 from flexmarl.launcher.postgres import EmbeddedPostgres
 from flexmarl.launcher.processes import free_port
 from flexmarl.launcher.valkey import EmbeddedValkey
+from tests.support.forms import FULL
 from tests.support.infrastructure import REMARKS, DatabaseNotSetUpError, PortTakenError, brought_up, summary
+from tests.support.system import System
 
 ROOT = Path(__file__).resolve().parents[1]
 WITH_DJANGO = ("tests/controlplane", "tests/browser", "tests/integration/controlplane")
@@ -69,7 +72,9 @@ class Services:
     def create_database(self, name: str, template: str = "template1") -> str:
         """Make a database and return its URL."""
         self.ensure()
-        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
+        # The usual strategy writes the template to the log: twice as long for one as small as ours.
+        made = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy")
+        statement = made.format(sql.Identifier(name), sql.Identifier(template))
         with psycopg.connect(self.database_url, autocommit=True) as connection:
             connection.execute(statement)
         return self.url_of(name)
@@ -112,6 +117,9 @@ def _needs_django(config: pytest.Config) -> bool:
     return any(path.is_relative_to(folder) or folder.is_relative_to(path) for path in asked for folder in folders)
 
 
+COLLECTED_AFTER = 50_000
+"""Allocations between two runs of Python's garbage collector, not 700: Django, torch and thousands of tests stay in
+memory, and looking through them again and again took a tenth of the time."""
 SERVICES = pytest.StashKey[Services]()
 HOME = pytest.StashKey[Path]()
 
@@ -122,6 +130,7 @@ def pytest_configure(config: pytest.Config) -> None:
     With `-n`, each worker is a session with servers of its own; the process that hands out the tests has none, and
     must not hand its environment on.
     """
+    gc.set_threshold(COLLECTED_AFTER, *gc.get_threshold()[1:])
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         return
     home = Path(tempfile.mkdtemp(prefix="flexmarl-tests-"))
@@ -139,6 +148,14 @@ def pytest_configure(config: pytest.Config) -> None:
         import django
 
         django.setup()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only the full form runs."""
+    left = [] if FULL else [item for item in items if item.get_closest_marker("full")]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
 
 
 class WholeFiles(LoadScopeScheduling):
@@ -260,6 +277,29 @@ def short_tmp() -> Iterator[Path]:
     folder.chmod(0o711)
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def installations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], System]]:
+    """Return a function that gives a running installation with so many devices; 0 for as many as there are cores.
+
+    Tests share it that leave it as they found it: their runs have ended, what they killed is back.
+    """
+    running: dict[int, System] = {}
+
+    def get(devices: int) -> System:
+        system = running.get(devices)
+        if system is None or system.process is None or system.process.poll() is not None:
+            folder = tmp_path_factory.mktemp("installation")
+            folder.chmod(0o711)  # the service account passes through
+            environment = {"FLEXMARL_CPU_SHARES": str(devices)} if devices else {}
+            system = running[devices] = System(folder / "home", environment=environment)
+            system.start()
+        return system
+
+    yield get
+    for system in running.values():
+        system.stop()
 
 
 @pytest.fixture(scope="session")

@@ -40,6 +40,21 @@ def unknown_paths(text: str) -> list[str]:
     return sorted(path for path in found if not (ROOT / path).exists())
 
 
+def short_in_ci() -> set[str]:
+    """Return the files of tests that have a short form."""
+    files = {str(path.relative_to(ROOT)): path.read_text() for path in (ROOT / "tests").rglob("*.py")}
+    return {
+        name
+        for name, text in files.items()
+        if re.search(r"\bform\(\s*short=|pytest\.mark\.full\b|\bif not FULL\b", text)
+    }
+
+
+def test_every_short_form_is_listed_with_its_full_one() -> None:
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("## Slow proofs")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(tests/[\w./]+)` \|", table, re.MULTILINE)) == short_in_ci()
+
+
 @pytest.mark.parametrize("name", names())
 def test_links_lead_somewhere(name: str) -> None:
     assert missing_links(ROOT / name, (ROOT / name).read_text()) == []

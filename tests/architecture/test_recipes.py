@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.forms import form
 from tests.support.recipes import RecipeError, Step, copy_of_the_tree, recipe, titles
 
 CHECKS = {
@@ -17,8 +18,8 @@ CHECKS = {
 }
 """Recipe -> the script in tests/support/recipe_checks that fails unless its result works."""
 STEPS = [(title, step.number) for title in CHECKS for step in recipe(title)]
-TRIED = STEPS if os.environ.get("FLEXMARL_ALL_STEPS") else STEPS[::8]
-"""Steps that are left out in turn: every one takes minutes, so a share of each recipe unless all are wanted."""
+TRIED = form(short=STEPS[::8], full=STEPS)
+"""Steps that are left out in turn."""
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +63,7 @@ def test_every_recipe_is_followed() -> None:
     assert titles() == list(CHECKS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("title", CHECKS)
 def test_following_a_recipe_works(title: str, clean: Path, tmp_path: Path) -> None:
     tree = followed(clean, tmp_path, recipe(title))

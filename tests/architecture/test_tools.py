@@ -82,6 +82,7 @@ def test_mypy_finds_nothing() -> None:
     run("mypy", "-p", "flexmarl", "-p", "webui", "-p", "workers")
 
 
+@pytest.mark.slow
 def test_mypy_is_strict_everywhere(tmp_path: Path) -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]
     assert settings["strict"] is True

@@ -6,6 +6,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.browser.visitor import LOOKS
+
 pytestmark = [pytest.mark.slow, pytest.mark.services]
 
 LINEAGE = """
@@ -22,8 +24,7 @@ def guest(seeded: Any, visit: Callable[..., Any]) -> Any:
     return guest
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize(("theme", "width"), LOOKS)
 def test_the_page_reads_well(guest: Any, seeded: Any, theme: str, width: int) -> None:
     with psycopg.connect(seeded.environment["DATABASE_URL"], autocommit=True) as conn:
         conn.execute(LINEAGE, [seeded.keys[1], seeded.keys[0]])

@@ -6,6 +6,7 @@ import pytest
 
 from tests.browser.test_matrix import EXAMPLES, address
 from tests.browser.visitor import Site, Visitor
+from tests.support.forms import form
 
 pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow]
 
@@ -36,7 +37,7 @@ def test_back_and_forward_show_whole_pages_after_a_live_refresh(seeded: Site, vi
     guest = visit(seeded)
     guest.sign_in()
     reread, wrong = 0, []
-    for name, template in EXAMPLES.items():
+    for name, template in list(EXAMPLES.items())[:: form(short=3, full=1)]:
         guest.goto(address(seeded, template))
         reread += guest.page.evaluate(REREAD)
         guest.goto(AWAY)
@@ -45,4 +46,4 @@ def test_back_and_forward_show_whole_pages_after_a_live_refresh(seeded: Site, vi
         wrong += [seen(guest, guest.page.go_forward, f"{name}, Forward")]
         wrong += [seen(guest, guest.page.go_back, f"{name}, Back again")]
     assert [text for text in wrong if text] == []
-    assert reread > 40, "hardly any part was read again, so nothing was tried"
+    assert reread > form(short=12, full=40), "hardly any part was read again, so nothing was tried"

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.browser.visitor import LOOKS
+
 pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow]
 
 RUNNING, QUEUED = 1, 5
@@ -20,7 +22,7 @@ def address(site: Any, template: str) -> str:
     return template.format(running=site.keys[RUNNING], queued=site.keys[QUEUED])
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 1440), ("light", 1024), ("dark", 390)])
+@pytest.mark.parametrize(("theme", "width"), LOOKS)
 def test_the_pages_fit_and_are_accessible(seeded: Any, visit: Callable[..., Any], theme: str, width: int) -> None:
     guest = visit(seeded, theme=theme, width=width)
     guest.sign_in()

@@ -27,6 +27,7 @@ VIEWS = {
     "queue": ("/queue", "main"),
 }
 """View -> (address, what of it is compared)."""
+TOGETHER = (("header", "events", "runs", "cluster"), ("summary", "pipeline", "home", "queue"))
 WORDS = """selector => document.querySelector(selector).innerText
   .replace(/\\d\\d:\\d\\d(:[\\d.]+)?|\\d+ times|[\\d.]+\\s*%/g, '')
   .replace(/\\d+(\\.\\d+)?\\s*(ms|s|min|h|d)\\b( \\d+ (s|min|h))*( ago)?/g, '')
@@ -49,27 +50,33 @@ def change(seeded: Site) -> Callable[[int], None]:
     return make
 
 
-@pytest.mark.parametrize("view", VIEWS)
-def test_what_a_page_holds_is_what_a_fresh_visit_shows(seeded: Site, visit: Any, change: Any, view: str) -> None:
-    address, region = (text.format(key=seeded.keys[RUNNING]) for text in VIEWS[view])
-    guest = visit(seeded)
-    guest.sign_in()
-    guest.goto(address)
-    guest.page.locator("[data-live-mark][data-state=live]").first.wait_for()
-    before = guest.page.evaluate(WORDS, region)
-    change(sum(map(ord, view)))
+@pytest.mark.parametrize("views", TOGETHER, ids="+".join)
+def test_what_a_page_holds_is_what_a_fresh_visit_shows(
+    seeded: Site, visit: Any, change: Any, views: tuple[str, ...]
+) -> None:
+    """Several windows are open while the same changes happen."""
+    shown = {view: tuple(text.format(key=seeded.keys[RUNNING]) for text in VIEWS[view]) for view in views}
+    guests, before = {}, {}
+    for view, (address, region) in shown.items():
+        guests[view] = guest = visit(seeded)
+        guest.sign_in()
+        guest.goto(address)
+        guest.page.locator("[data-live-mark][data-state=live]").first.wait_for()
+        before[view] = guest.page.evaluate(WORDS, region)
+    change(sum(map(ord, "".join(views))))
     fresh = visit(seeded)
     fresh.sign_in()
-    for _ in range(24):  # what time alone changes has no hint; a page reads it with its next poll
-        fresh.goto(address)
-        fresh.page.wait_for_timeout(800)
-        expected, held = fresh.page.evaluate(WORDS, region), guest.page.evaluate(WORDS, region)
-        if held == expected:
-            break
-    assert held == expected
-    if view in {"header", "summary", "runs"}:
-        assert expected != before, "nothing changed, so nothing was shown"
-    assert guest.complaints == []
+    for view, (address, region) in shown.items():
+        for _ in range(24):  # what time alone changes has no hint; a page reads it with its next poll
+            fresh.goto(address)
+            fresh.page.wait_for_timeout(800)
+            expected, held = fresh.page.evaluate(WORDS, region), guests[view].page.evaluate(WORDS, region)
+            if held == expected:
+                break
+        assert held == expected, view
+        if view in {"header", "summary", "runs"}:
+            assert expected != before[view], f"{view}: nothing changed, so nothing was shown"
+        assert guests[view].complaints == [], view
 
 
 def test_without_a_socket_a_page_polls(seeded: Site, visit: Any, change: Any) -> None:

@@ -14,6 +14,7 @@ from django.urls import get_resolver
 
 from tests.browser.seeded_simulations import SIMULATIONS
 from tests.browser.visitor import COLOURS, WCAG, Site, Visitor
+from tests.support.forms import form
 from webui import calls
 
 pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow]
@@ -60,10 +61,12 @@ EXAMPLES: dict[str, str] = {
 """Route name -> an address of it over the seeded rows."""
 NOT_PAGES = {"sign_in", "sign_out", "new_run_text", "figures", "config_yaml", "simulation_figures"}
 """Answers to forms and scripts; `*_part` and `*_rows` are parts of pages. Signing in has tests of its own."""
-VIEWS = [("light", 1440), ("dark", 1440), ("dark", 390), ("light", 390)]
-WHOLE = {("light", 1440), ("dark", 390)}
+WHOLE = (("light", 1440), ("dark", 390))
 """Where the further states are looked at too, and all rules of axe are asked: each width and each theme once. In the
 other theme of a width the same document has other colours and nothing else."""
+VIEWS = form(short=WHOLE, full=(*WHOLE, ("dark", 1440), ("light", 390)))
+RULES_OF_VARIANTS = {1440: WCAG, 390: form(short=COLOURS, full=WCAG)}
+"""A further state differs from its page in little: the short form asks all rules of it in one width."""
 BETWEEN = 1024
 """Has the document of the widest view and less room for it."""
 VARIANTS: dict[str, str] = {
@@ -201,7 +204,7 @@ def test_every_page_fits_and_is_accessible(rounds: Any, seeded: Site, theme: str
     guest, whole = rounds(theme, width), (theme, width) in WHOLE
     found = {}
     for name, path in {**EXAMPLES, **(VARIANTS if whole else {})}.items():
-        rules = WCAG if whole else COLOURS
+        rules = RULES_OF_VARIANTS[width] if name in VARIANTS else WCAG if whole else COLOURS
         found[name] = looked_at(guest, address(seeded, path), f"{name}-{width}-{theme}", rules)
         if whole and width > BETWEEN:
             found[name] += fits_between(guest)

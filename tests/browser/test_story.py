@@ -12,7 +12,7 @@ from flexmarl.launcher.processes import wait_until
 from tests.browser.visitor import Site
 from tests.support.system import System
 
-pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow, pytest.mark.full]
 
 TEMPLATE = "reference_game"
 RISEN = 0.6

@@ -88,6 +88,7 @@ def test_the_first_hour(system: System, visit: Any) -> None:
     assert [text for text in guest.complaints if "404" not in text] == []
 
 
+@pytest.mark.full
 def test_the_same_without_a_mouse(system: System, visit: Any) -> None:
     guest = visit(Site(system.url, "admin", system.password))
     page, keys = guest.page, guest.page.keyboard

@@ -4,11 +4,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support.forms import form
+
 ARTIFACTS = Path(__file__).resolve().parents[2] / "artifacts"
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 COLOURS = ["color-contrast", "link-in-text-block"]
 """The rules of `WCAG` that look at colours: all that another theme of the same document can break."""
+LOOKS = form(
+    short=(("light", 1440), ("dark", 390)),
+    full=(("light", 1440), ("dark", 390), ("dark", 1440), ("light", 1024), ("light", 390)),
+)
+"""Theme and width of a window; the short form sees each theme and each end of the widths once."""
 SETTLED = """() => new Promise((resolve) => {
     const limit = performance.now() + 20000;
     let still = performance.now();
@@ -41,6 +48,8 @@ class Site:
     keys: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
     """Settings of the web process, for programs that change its rows."""
+    signed_in: dict[str, list[Any]] = field(default_factory=dict)
+    """Cookies of who has signed in, by name."""
 
 
 class Visitor:
@@ -57,8 +66,19 @@ class Visitor:
             self.complaints.append(f"{message.type}: {message.text}")
 
     def sign_in(self, username: str = "") -> None:
+        """Sign in, with the cookies of this person's earlier sign-in at the site if there was one."""
+        name, context = username or self.site.username, self.page.context
+        if name in self.site.signed_in:
+            context.add_cookies(self.site.signed_in[name])
+            self.goto("/")
+            if self.page.url == f"{self.site.url}/":
+                return
+        self._by_form(name)
+        self.site.signed_in[name] = context.cookies()
+
+    def _by_form(self, name: str) -> None:
         self.page.goto(f"{self.site.url}/sign-in")
-        self.page.get_by_label("Name").fill(username or self.site.username)
+        self.page.get_by_label("Name").fill(name)
         self.page.get_by_label("Password").fill(self.site.password)
         self.page.get_by_role("button", name="Sign in").click()
         self.page.wait_for_url(f"{self.site.url}/")

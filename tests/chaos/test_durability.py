@@ -5,7 +5,7 @@ Runs of one ordered specification end in the same bits, so whatever is redone mu
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import psycopg
 import pytest
@@ -23,9 +23,8 @@ STRUCK_AT = (3, 7, 10)
 
 
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    with System(tmp_path_factory.mktemp("durability") / "home") as system:
-        yield system
+def system(installations: Callable[[int], System]) -> System:
+    return installations(0)
 
 
 def run_of(system: System, name: str, durability: object) -> dict:

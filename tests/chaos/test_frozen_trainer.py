@@ -1,8 +1,8 @@
 """Children that live and do nothing: a trainer that stood with its host and returns, and those that hang alone.
 
-A trainer is stopped in the middle of a step together with the processes that vouch for it, FLEXMARL_CHAOS_STOP_S long
-(90 s unless set), and then continues with an old fence. It stands in a system of its own while the other tests use
-another one, so that the wait costs nobody anything.
+A trainer is stopped in the middle of a step together with the processes that vouch for it, until its lease has expired
+(300 s in the full form), and then continues with an old fence. It stands in a system of its own while the other tests
+use another one, so that the wait costs nobody anything.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +26,14 @@ from flexmarl.store.errors import LeaseLost, TokenLost
 from tests.chaos.test_kill_points import TRIGGERS, halted
 from tests.chaos.test_random_kills import SPEC, assert_nothing_lost_or_repeated
 from tests.support.chaos import Store
+from tests.support.forms import form
 from tests.support.system import System
 from workers.watchdog import ANSWER_S, PROBE_S, SILENT_PROBES
 
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(900)]
 
-STOP_S = float(os.environ.get("FLEXMARL_CHAOS_STOP_S", "90"))
+STOP_S = form(short=30.0, full=300.0)
+EXPIRED_S = 120.0
 STEPS = 14
 FOUND_S = SILENT_PROBES * (PROBE_S + ANSWER_S)
 """A child that stopped is found by then where its host gets the processor at all."""
@@ -80,9 +82,8 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standing]:
 
 
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    with System(tmp_path_factory.mktemp("hung") / "home") as system, connected(system):
-        yield system
+def system(installations: Callable[[int], System]) -> System:
+    return installations(0)
 
 
 @contextmanager
@@ -159,7 +160,7 @@ def refusals(log: Path, behind: int) -> list[str]:
     return [f"{line['event']}: {line.get('reason', '')}" for line in lines if line["event"] in names]
 
 
-@pytest.mark.parametrize("use", ["trainer", "engine"])
+@pytest.mark.parametrize("use", ["trainer", pytest.param("engine", marks=pytest.mark.full)])
 def test_a_child_that_hangs_alone_is_found_and_replaced(system: System, use: str) -> None:
     """Its worker lives and vouches for it; nothing but the child itself is wrong."""
     run, store = start(system, f"hung {use}")
@@ -201,7 +202,8 @@ def test_a_trainer_that_stood_for_a_moment_goes_on_as_if_nothing_was(system: Sys
 def test_a_trainer_that_stood_with_its_host_returns_with_an_old_fence_and_changes_nothing(standing: Standing) -> None:
     store, order = standing.store, standing.order
     time.sleep(max(0.0, STOP_S - (time.monotonic() - standing.since)))
-    assert "trainer" not in store.children(), "its lease has expired, the run counts it as lost"
+    expired = wait_until(lambda: "trainer" not in store.children(), EXPIRED_S)
+    assert expired, "the run counts it as lost"
     go_on([standing.trainer])
     time.sleep(2.0)  # it ends its step now, and its answer waits for the node
     assert versions(store) == standing.before

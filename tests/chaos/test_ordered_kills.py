@@ -1,26 +1,26 @@
 """An ordered run under random kills ends in the very weights of an undisturbed one."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 
 from tests.chaos.test_random_kills import SPEC, assert_nothing_lost_or_repeated, strike_run
 from tests.support.bits import bits_of
 from tests.support.chaos import patient
+from tests.support.forms import form
 from tests.support.system import System
 
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
 
-KILLS = int(os.environ.get("FLEXMARL_CHAOS_ORDERED_KILLS", "10"))
+KILLS = form(short=10, full=30)
 SEED = int(os.environ.get("FLEXMARL_CHAOS_SEED", "20"))
 STEPS = 28
 
 
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    with System(tmp_path_factory.mktemp("ordered kills") / "home") as system:
-        yield system
+def system(installations: Callable[[int], System]) -> System:
+    return installations(0)
 
 
 def test_random_kills_do_not_change_a_bit_of_an_ordered_run(system: System) -> None:

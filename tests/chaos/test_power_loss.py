@@ -16,19 +16,20 @@ from flexmarl.launcher.processes import wait_until
 from flexmarl.launcher.state import marked, read_state
 from tests.support.chaos import Store
 from tests.support.counting import assert_accounted
+from tests.support.forms import form
 from tests.support.power import Disk, disk
 from tests.support.system import System
 
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
 
 MEGABYTES = 3072
-STEPS = 14
-LOST_AT = (3, 7)
+LOST_AT = form(short=(3,), full=(3, 7))
+STEPS = 2 * LOST_AT[-1]
 SPEC = {
     "agents": {"speaker": {}, "listener": {}},
     "environment": {"type": "reference_game"},
     "batch": {"tasks_per_step": 8, "episodes_per_task": 4, "micro_batch_groups": 4, "rollout_groups": 4},
-    "evaluation": {"every_steps": 7, "tasks": 16},
+    "evaluation": {"every_steps": LOST_AT[-1], "tasks": 16},
     "budget": {"train_steps": STEPS, "target": None},
 }
 IN_SEGMENTS = {"FLEXMARL_PAYLOAD_BY_VALUE_BYTES": "16"}

@@ -1,16 +1,16 @@
 """A real run is frozen, gives its devices back, its driver dies meanwhile, it goes on; it is killed and retried."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import psycopg
 import pytest
 
-from tests.chaos.test_kill_each_process import STEPS, assert_counts_add_up
 from tests.support.counting import assert_accounted
 from tests.support.system import Api, System
 
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
 
+STEPS = 24
 ENDLESS = 1_000_000
 SPEC = {
     "evaluation": {"every_steps": 12, "tasks": 32},
@@ -19,9 +19,8 @@ SPEC = {
 
 
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    with System(tmp_path_factory.mktemp("rest") / "home") as system:
-        yield system
+def system(installations: Callable[[int], System]) -> System:
+    return installations(0)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +48,25 @@ def pause(api: Api, run_id: str, **options: object) -> dict:
     return operation
 
 
-@pytest.mark.parametrize("mode", ["freeze", "drain"])
+def assert_counts_add_up(system: System, api: Api, run: dict) -> None:
+    report = api.consistency(run["id"])
+    failed = [check for check in report["checks"] if not check["ok"]]
+    assert not failed, failed
+    progress = run["progress"]
+    ended = progress["episodes_finished"] + progress["episodes_failed"] + progress["episodes_cancelled"]
+    assert progress["episodes_proposed"] == ended
+    with psycopg.connect(system.database_url) as conn:
+        counted = assert_accounted(conn, run["no"])
+        versions = conn.execute(
+            "SELECT policy, max(version), count(*) FROM store.policy_version WHERE run_id = %s GROUP BY policy",
+            [run["no"]],
+        ).fetchall()
+    assert counted.in_training + counted.in_training_again == progress["episodes_proposed"], "the API counts as rows do"
+    assert counted.in_training_again == progress["episodes_cancelled"], "what was given up was played again"
+    assert {(top, rows) for _, top, rows in versions} == {(STEPS, STEPS + 1)}, "every step is one version, once"
+
+
+@pytest.mark.parametrize("mode", ["freeze", pytest.param("drain", marks=pytest.mark.full)])
 def test_a_resting_run_frees_its_devices_and_goes_on_under_another_driver(system: System, api: Api, mode: str) -> None:
     before = free(api)
     run_id = start(api, f"rest {mode}")

@@ -23,6 +23,7 @@ from flexmarl.contracts.specification.environment import (
 )
 from tests.conformance.environment_kit import check_family, check_isolation, play
 from tests.conformance.played_elsewhere import Elsewhere
+from tests.support.forms import form
 from workers.rollout.environments import family_of
 from workers.rollout.isolation import EnvironmentPool
 
@@ -37,7 +38,7 @@ KNOBS: list[EnvironmentSpec] = [
     HotCold(numbers=32, guesses=16, symbols=32),
     Arithmetic(modulus=3, corrupt_share=0.0),
     Arithmetic(modulus=11, operands=4, corrupt_share=1.0),
-    Arithmetic(operands=5, held_out_share=0.5),
+    Arithmetic(operands=form(short=4, full=5), held_out_share=0.5),
     Kitchen(turns=64, actions_per_turn=4, dishes=16),
     Sums(),
     Sums(largest=4, held_out=8),

@@ -8,15 +8,22 @@ from django.urls import get_resolver, reverse
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.api import urlpatterns
 from tests.support.controlplane import SPEC, key
+from tests.support.forms import form
 from tests.support.played import play
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
 TEXTS = ["\x00", "a\x00b", "9" * 40, "-1", "NaN", "Infinity", "1e400", "%", "💥" * 300, "'", "..", "", " ", "\ud800"]
 VALUES = [*TEXTS, None, True, -1, 2**70, 1.5, [], [None], {}, {"a": {"b": [1]}}, {"\x00": "\x00"}]
+APART = form(short=3, full=1)
+"""Each parameter, path and member gets every third value, beginning at another one than its neighbour."""
 DEEP: object = None
 for _ in range(200):
     DEEP = {"a": DEEP}
+
+
+def share(values: list, number: int) -> list:
+    return values[number % APART :: APART]
 
 
 @pytest.fixture
@@ -47,13 +54,14 @@ def arguments(name: str, run) -> dict[str, str]:
 
 
 def test_parameters(admin_api, run) -> None:
-    tried = 0
+    tried = number = 0
     for name, view in views():
         if "GET" not in getattr(view, "scopes", {}) or not hasattr(view, "parameters_of"):
             continue
         path = reverse(name, kwargs=arguments(name, run))
         for parameter in view().parameters_of("GET"):
-            for text in TEXTS:
+            number += 1
+            for text in share(TEXTS, number):
                 query = {parameter.name: text.encode("utf-8", "surrogatepass")}
                 needed = {"names": "reward/team"} if name == "api-run-series-data" else {}
                 fine(admin_api.get(path, needed | query), path, parameter.name, text)
@@ -113,8 +121,8 @@ BODIES = [
 @pytest.mark.parametrize(("method", "path", "body"), BODIES, ids=[f"{m} {p}" for m, p, _ in BODIES])
 def test_bodies(admin_api, run, method, path, body) -> None:
     path = path.format(run=run.key)
-    for member in body:
-        for value in [*VALUES, DEEP]:
+    for number, member in enumerate(body):
+        for value in share([*VALUES, DEEP], number + len(path)):
             text = json.dumps({**body, member: value})
             answer = admin_api.generic(
                 method, path, text, "application/json", HTTP_IDEMPOTENCY_KEY=key(), HTTP_IF_MATCH="*"
@@ -125,12 +133,13 @@ def test_bodies(admin_api, run, method, path, body) -> None:
 
 
 def test_specifications(admin_api) -> None:
-    for member in ("agents", "policies", "environment", "batch", "budget", "seed", "name", "resources", "mechanisms"):
-        for value in [*VALUES, DEEP]:
+    members = ("agents", "policies", "environment", "batch", "budget", "seed", "name", "resources", "mechanisms")
+    for number, member in enumerate(members):
+        for value in share([*VALUES, DEEP], number):
             body = json.dumps({"spec": {**SPEC, member: value}})
             fine(admin_api.generic("POST", "/api/v1/runs/plan", body, "application/json"), member)
-    for inner in ("policy", "sampling", "trainable", "colour"):
-        for value in VALUES:
+    for number, inner in enumerate(("policy", "sampling", "trainable", "colour")):
+        for value in share(VALUES, number):
             spec = {**SPEC, "agents": {"speaker": {inner: value}, "listener": {}}}
             body = json.dumps({"spec": spec, "overrides": {"policies": {"speaker": {"model": value}}}})
             fine(admin_api.generic("POST", "/api/v1/runs/plan", body, "application/json"), inner, value)

@@ -9,6 +9,8 @@ from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.accounts.choices import ProjectRole
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
+from flexmarl.controlplane.telemetry.trajectories import decoding
+from flexmarl.language.chat_format import ChatFormat
 from tests.support.markup import markup
 from tests.support.played import play
 from tests.support.statements import at_most
@@ -84,3 +86,13 @@ def test_the_page_reads_little(browser, run) -> None:
     text_of(browser, run)
     with at_most(40):
         text_of(browser, run)
+
+
+def test_an_agent_with_a_chat_template_is_sent_a_message_or_its_whole_prompt(browser, run) -> None:
+    assert 'name="as"' not in text_of(browser, run)
+    chat = ChatFormat(template="{% for m in messages %}{{ m.content }}{% endfor %}", stop=(5,)).dump()
+    store_connection().execute("UPDATE store.tokenizer SET chat = %s WHERE run_id = %s", [chat, run.no])
+    decoding._chats.cache_clear()
+    text = text_of(browser, run)
+    assert '<option value="message">a message of the user</option>' in text
+    assert "client.chat.completions.create(" in text

@@ -9,13 +9,14 @@ from django.core import signals
 from django.db import DatabaseError, close_old_connections, transaction
 
 from flexmarl.contracts.status import RunStatus
+from tests.support.forms import form
 from tests.support.played import play
 
 schemathesis = pytest.importorskip("schemathesis")
 hypothesis = pytest.importorskip("hypothesis")
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
-EXAMPLES = 7
+EXAMPLES = form(short=4, full=7)
 LEFT_OUT = {"stream", "me_password"}
 """Streams never end; a new password ends the session of the caller."""
 JSON = "application/json"

@@ -1,7 +1,6 @@
 """Two agents with adapters over one base learn on one engine, through the real services."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -22,11 +21,8 @@ SPEC: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    folder: Path = tmp_path_factory.mktemp("adapters")
-    folder.chmod(0o711)
-    with System(folder / "home") as running:
-        yield running
+def system(installations: Callable[[int], System]) -> System:
+    return installations(0)
 
 
 def test_two_adapters_over_one_base_learn_on_one_engine(system: System) -> None:

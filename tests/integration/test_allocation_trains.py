@@ -6,8 +6,7 @@ Through the real services with real trainers; afterwards the store's promises ar
 import os
 import signal
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -24,11 +23,8 @@ ROLES = ("planner", "solver", "verifier")
 
 
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    folder: Path = tmp_path_factory.mktemp("allocation")
-    folder.chmod(0o711)
-    with System(folder / "home", environment={"FLEXMARL_CPU_SHARES": "3"}) as running:
-        yield running
+def system(installations: Callable[[int], System]) -> System:
+    return installations(3)
 
 
 def spec(devices: int, steps: int = 3) -> dict[str, Any]:
@@ -65,7 +61,7 @@ TRAINERS = "SELECT count(DISTINCT lease_id) FROM store.interval WHERE run_id = %
 FAILED = "SELECT kind, error_code FROM store.command WHERE run_id = %(run)s AND status = 'failed'"
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_policies_that_share_devices_are_all_trained(system: System, devices: int) -> None:
     api = system.api()
     run = api.finish(api.create_run(name=f"on {devices}", template="arithmetic", spec=spec(devices))["id"], 500)

@@ -6,11 +6,12 @@ import pytest
 
 from flexmarl.controlplane.telemetry.health.probes import ANSWER_S
 from tests.support.busy_web import UNLIMITED, hung, strain
+from tests.support.forms import form
 from tests.support.system import System
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
-SECONDS = 20.0
-"""The long form: tests/benchmarks/web_liveness.py --seconds 300."""
+SECONDS = form(short=10.0, full=20.0)
+"""Longer still: tests/benchmarks/web_liveness.py --seconds 300."""
 
 
 @pytest.fixture(scope="module")

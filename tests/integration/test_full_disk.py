@@ -17,13 +17,14 @@ import psycopg
 import pytest
 
 from tests.support.counting import assert_accounted
+from tests.support.forms import form
 from tests.support.small_disk import fill, small_disk
 from tests.support.system import ROOT, System
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 DISK_MB = 900
-FULL_S = 45.0
-"""How long the disk stays full: several rounds of every back-off."""
+FULL_S = form(short=20.0, full=45.0)
+"""How long the disk stays full; in the full form several rounds of every back-off."""
 BACK_S = 120.0
 KEPT = ("web", "driver", "node", "device-worker")
 """Processes that have no reason to end: the database is away for them as in any outage."""

@@ -3,8 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -22,11 +21,8 @@ HELD = "SELECT pid FROM store.lease WHERE run_id = %s AND use = 'trainer' AND in
 
 
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    folder: Path = tmp_path_factory.mktemp("gangs")
-    folder.chmod(0o711)
-    with System(folder / "home", environment={"FLEXMARL_CPU_SHARES": "3"}) as running:
-        yield running
+def system(installations: Callable[[int], System]) -> System:
+    return installations(3)
 
 
 def spec(steps: int) -> dict[str, Any]:

@@ -76,9 +76,9 @@ def test_each_process_that_is_stopped_is_replaced_and_costs_a_run_nothing(runnin
     api = running.api()
     endless = {"budget": {"train_steps": 1_000_000, "target": None}}
     run = api.create_run(name="beside stopped processes", template="reference_game", spec=endless)
-    for name in NAMES:
+    for names in (NAMES[:3], NAMES[3:]):
         step = api.wait(run["id"], lambda found: found["step"] >= 2, 300)["step"]
-        stop_until_replaced(running, name)
+        stop_until_replaced(running, names)
         patient(lambda step=step: api.wait(run["id"], lambda found: found["step"] >= step + 2, 300))
     api.act(run["id"], "stop")
     ended = api.finish(run["id"], 300)
@@ -88,20 +88,24 @@ def test_each_process_that_is_stopped_is_replaced_and_costs_a_run_nothing(runnin
     assert counted.in_training == ended["progress"]["episodes_proposed"]
 
 
-def stop_until_replaced(system: System, name: str) -> None:
-    before = system.processes()[name]
-    os.kill(before, signal.SIGSTOP)
+def stop_until_replaced(system: System, names: tuple[str, ...]) -> None:
+    """Stop some processes at once."""
+    before = {name: system.processes()[name] for name in names}
+    for pid in before.values():
+        os.kill(pid, signal.SIGSTOP)
     began = time.monotonic()
     try:
-        replaced = wait_until(lambda: system.processes().get(name, before) != before, REPLACED_S + 30)
-        took = time.monotonic() - began
-        assert replaced, f"{name} is still there"
-        assert took < REPLACED_S, f"{name} after {took:.1f} s"
-        assert told(system, "hung")[-1] == name
+        for name, pid in before.items():
+            replaced = wait_until(lambda name=name, pid=pid: system.processes().get(name, pid) != pid, REPLACED_S + 30)
+            took = time.monotonic() - began
+            assert replaced, f"{name} is still there"
+            assert took < REPLACED_S, f"{name} after {took:.1f} s"
+        assert set(told(system, "hung")[-len(names) :]) == set(names)
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(before, signal.SIGCONT)
-    assert wait_until(lambda: ready(system)[1].get("status") == "ok", BACK_S), (name, ready(system))
+        for pid in before.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+    assert wait_until(lambda: ready(system)[1].get("status") == "ok", BACK_S), (names, ready(system))
 
 
 def test_a_stopped_driver_is_seen_in_readiness_and_doctor(running: System) -> None:

@@ -182,7 +182,7 @@ def test_a_process_whose_loop_stands_still_is_replaced(make: object, home: Home)
     assert [text.partition(" for")[0] for text in hung(home)] == ["a: its loop has not moved"]
 
 
-@pytest.mark.parametrize("niceness", [0, 19])
+@pytest.mark.parametrize("niceness", [19, pytest.param(0, marks=pytest.mark.full)])
 def test_a_slow_process_is_left_alone(make: object, home: Home, niceness: int) -> None:
     supervisor = make(beating("a", f"import os; os.nice({niceness})" + beats_on(GREEDY)))
     first = supervisor.children[0].record

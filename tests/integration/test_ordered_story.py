@@ -1,11 +1,10 @@
-"""Ordered runs through the whole system end in the same bits, however their work was scheduled or interrupted."""
+"""Ordered runs through the whole system end in the same bits, however their work was scheduled.
 
-import os
-import signal
-import time
-from collections.abc import Iterator
+That kills do not change them either: tests/chaos/test_ordered_kills.py and test_durability.py.
+"""
 
-import psycopg
+from collections.abc import Callable
+
 import pytest
 
 from tests.support.bits import Bits, bits_of, further_rollout_worker
@@ -14,7 +13,6 @@ from tests.support.system import Api, System
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
 
 STEPS = 6
-CHILDREN = ("engine", "trainer")
 TEMPLATE = "hot_cold"
 """A team of two whose episodes have several turns and different lengths, so that batches in the engine do vary."""
 
@@ -37,9 +35,8 @@ def overrides(*, ordered: bool, rollout_groups: int, waits: bool) -> dict:
 
 
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    with System(tmp_path_factory.mktemp("ordered") / "home") as system:
-        yield system
+def system(installations: Callable[[int], System]) -> System:
+    return installations(0)
 
 
 @pytest.fixture(scope="module")
@@ -64,20 +61,6 @@ def expected(system: System, api: Api) -> Bits:
     return ended(system, api, begin(api, "undisturbed"))
 
 
-def kill(system: System, run_no: int, victim: str) -> None:
-    """SIGKILL a process of the installation or a child of the run."""
-    if victim not in CHILDREN:
-        system.kill(victim)
-        return
-    with psycopg.connect(system.database_url) as conn:
-        found = conn.execute(
-            "SELECT pid FROM store.lease WHERE run_id = %s AND use = %s AND state = 'held' AND incarnation <> ''",
-            [run_no, victim],
-        ).fetchone()
-    assert found is not None, f"no {victim} is at work"
-    os.kill(found[0], signal.SIGKILL)
-
-
 def assert_same(found: Bits, expected: Bits) -> None:
     """Compare from cause to effect, so that the first difference is named."""
     assert found.samples.keys() == expected.samples.keys()
@@ -100,21 +83,6 @@ def test_another_schedule_and_a_second_worker_end_in_the_same_bits(
     with further_rollout_worker(system, tmp_path_factory.mktemp("worker") / "out"):
         found = ended(system, api, begin(api, "shuffled", rollout_groups=1, waits=True))
     assert_same(found, expected)
-
-
-@pytest.mark.parametrize(
-    "victims", [("rollout-worker", "driver"), ("device-worker",), ("trainer", "engine", "node")], ids="+".join
-)
-def test_a_run_killed_in_the_middle_ends_in_the_same_bits(
-    system: System, api: Api, expected: Bits, victims: tuple[str, ...]
-) -> None:
-    """Played again or accumulated anew: what is made twice is made the same."""
-    run_id = begin(api, f"killed {'+'.join(victims)}", rollout_groups=2, waits=True)
-    api.wait(run_id, lambda run: run["step"] >= 2, 120, every_s=0.05)
-    for victim in victims:
-        kill(system, api.run(run_id)["no"], victim)
-        time.sleep(0.3)
-    assert_same(ended(system, api, run_id), expected)
 
 
 def test_a_run_that_is_not_ordered_promises_less(system: System, api: Api, expected: Bits) -> None:

@@ -3,8 +3,7 @@
 Through the real services with the real engine; afterwards the store's promises are asked, and the log is replayed.
 """
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -20,11 +19,8 @@ ROLES = ("planner", "solver", "verifier")
 
 
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    folder: Path = tmp_path_factory.mktemp("places")
-    folder.chmod(0o711)
-    with System(folder / "home", environment={"FLEXMARL_CPU_SHARES": "3"}) as running:
-        yield running
+def system(installations: Callable[[int], System]) -> System:
+    return installations(3)
 
 
 def spec() -> dict[str, Any]:

@@ -5,8 +5,7 @@ and its four events per policy are in the log, each with its owner.
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -15,11 +14,12 @@ import pytest
 from flexmarl.store.reads import transitions
 from flexmarl.store.reads.report import consistency_report
 from tests.support.counting import assert_accounted
+from tests.support.forms import form
 from tests.support.system import System
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(1500)]
 
-STEPS = 6
+STEPS = form(short=4, full=6)
 MICRO_BATCHES = 4
 OPTIONS: dict[str, dict[str, Any]] = {
     "micro_batch": {},
@@ -35,11 +35,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    folder: Path = tmp_path_factory.mktemp("protocols")
-    folder.chmod(0o711)
-    with System(folder / "home") as running:
-        yield running
+def system(installations: Callable[[int], System]) -> System:
+    return installations(0)
+
+
+ALONE = ("micro_batch", "batch", "wavefront")
+"""Each is what most runs of these tests do, or a part of `wavefront_batch`."""
+TRIED = form(short=[option for option in OPTIONS if option not in ALONE], full=list(OPTIONS))
 
 
 def spec(option: str) -> dict[str, Any]:
@@ -64,9 +66,7 @@ def spec(option: str) -> dict[str, Any]:
 
 def test_each_protocol_and_publication_trains(system: System) -> None:
     api = system.api()
-    runs = {
-        option: api.create_run(name=option, template="reference_game", spec=spec(option))["id"] for option in OPTIONS
-    }
+    runs = {option: api.create_run(name=option, template="reference_game", spec=spec(option))["id"] for option in TRIED}
     with psycopg.connect(system.database_url, autocommit=True) as conn:
         for option, run_id in runs.items():
             run = api.finish(run_id, 300)

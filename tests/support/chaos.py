@@ -217,7 +217,9 @@ class Chaos:
         if kind in (Kind.POSTGRES, Kind.VALKEY):
             assert self.system.process is not None
             found = [p for p in psutil.Process(self.system.process.pid).children() if p.name().startswith(kind.value)]
-            number = self.random.choice([signal.SIGKILL, signal.SIGINT])  # struck down, or restarted in order
+            again = any(kind in strike.kinds for strike in self.strikes)
+            # First struck down, later that or restarted in order.
+            number = self.random.choice([signal.SIGKILL, signal.SIGINT]) if again else signal.SIGKILL
             return lambda: [_send(process.pid, number) for process in found] and None
         pid = children[kind.value][0] if kind in CHILDREN else self.system.processes()[kind.value]
         return lambda: _send(pid, signal.SIGKILL)
@@ -232,7 +234,7 @@ def schedule(rng: random.Random, kills: int, slow: float = 1.0) -> Iterator[tupl
     sizes = [1, 1, min(round(3 * slow), len(Kind))]
     deck: list[Kind] = []
     spent = 0
-    for kind in rng.sample(list(Kind), len(Kind) if kills >= 2 * len(Kind) else 0):
+    for kind in rng.sample(list(Kind), len(Kind) if kills > len(Kind) else 0):
         spent += 1
         yield (kind,)
     while spent < kills:

@@ -1,5 +1,8 @@
 """A small byte-pair tokenizer with ChatML's special tokens, and chat templates that behave as real ones do."""
 
+import json
+from pathlib import Path
+
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.decoders import ByteLevel as Decoder
 from tokenizers.models import BPE
@@ -37,3 +40,24 @@ def tokenizer() -> Tokenizer:
 def renderer(template: str = CHATML) -> Renderer:
     words = tokenizer()
     return Renderer(words, ChatFormat(template=template, stop=(words.token_to_id(END),)))
+
+
+def small_chat_model(folder: Path, seed: int = 0) -> Path:
+    """Write a small Llama of random weights with this tokenizer and ChatML, as Hugging Face folders are."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    words = tokenizer()
+    config = LlamaConfig(
+        vocab_size=words.get_vocab_size(), hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=512, tie_word_embeddings=True,
+        bos_token_id=words.token_to_id(START), eos_token_id=words.token_to_id(END), pad_token_id=words.token_to_id(END),
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        LlamaForCausalLM(config).save_pretrained(folder)
+    words.save(str(folder / "tokenizer.json"))
+    named = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": START, "eos_token": END, "pad_token": END}
+    (folder / "tokenizer_config.json").write_text(json.dumps(named), encoding="utf-8")
+    (folder / "chat_template.jinja").write_text(CHATML, encoding="utf-8")
+    return folder

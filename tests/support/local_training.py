@@ -79,6 +79,8 @@ class LocalTraining:
         self.rewards: list[float] = []
         """Mean team score of each step's episodes."""
         self.entropy: dict[str, list[float]] = {policy: [] for policy in self.plan.trainable}
+        self.gaps: dict[str, float] = {}
+        """By policy: the mean difference of trainer's and engine's log-probabilities in its last step."""
         self.evaluations: list[Evaluated] = []
         self.family = family_of(spec.environment)
         self._trainer = Trainer(spec, 1, LIFE, home, "cpu", IntervalLog())
@@ -213,15 +215,17 @@ class LocalTraining:
 
     def _train(self, policy: str, groups: list[list[TrainRow]], step: int) -> None:
         size, epoch = self.spec.batch.micro_batch_groups, f"{step}:{LIFE}"
-        entropy_coef, numbers, entropy, tokens = self.plan.entropy_coefficient(step), [], 0.0, 0.0
+        entropy_coef, numbers, entropy, tokens, gap = self.plan.entropy_coefficient(step), [], 0.0, 0.0, 0.0
         for number, start in enumerate(range(0, len(groups), size)):
             rows = [row for group in groups[start : start + size] for row in group]
             stats = self._trainer.accumulate(AccumulateRequest(policy, epoch, number, entropy_coef, rows)).stats
             entropy, tokens = entropy + stats["entropy_sum"], tokens + stats["tokens"]
+            gap += stats["logprob_gap_sum"]
             numbers.append(number)
         rate = self.plan.learning_rate(policy, step)
         made = self._trainer.step(StepRequest(policy, epoch, numbers, step + 1, rate))
         self.entropy[policy].append(entropy / tokens)
+        self.gaps[policy] = gap / tokens
         self._serve(policy, made.version, made.digest)
 
     def _serve(self, policy: str, version: int, digest: str) -> None:

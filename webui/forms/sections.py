@@ -40,7 +40,9 @@ class AgentRow:
     role: str
     policy: str
     fields: tuple[Field | None, ...]
-    """Model, training, most tokens, temperature, learning rate; None where the agent has no such value."""
+    """Size of the model, training, most tokens, temperature, learning rate; None where the agent has no such value."""
+    model: str
+    """What its model is called, where the product did not make it."""
 
 
 ESSENTIALS = (
@@ -87,8 +89,16 @@ def agent_rows(document: Schema, schema: Schema) -> list[AgentRow]:
             f"/agents/{role}/sampling/temperature",
             f"/policies/{policy}/optimizer/learning_rate",
         )
-        rows.append(AgentRow(role, policy, tuple(one_field(document, schema, pointer) for pointer in pointers)))
+        found = tuple(one_field(document, schema, pointer) for pointer in pointers)
+        rows.append(AgentRow(role, policy, found, model_name(document["policies"].get(policy, {}).get("model", {}))))
     return rows
+
+
+def model_name(model: Schema) -> str:
+    """Return what people call a model: its package, the last part of its folder, or the run that made it."""
+    if "run" in model:
+        return f"{model['run']}, step {model['step']}"
+    return str(model.get("name") or str(model.get("path", "")).rstrip("/").rpartition("/")[2] or "its own model")
 
 
 def sections(document: Schema, schema: Schema) -> list[Section]:

@@ -272,6 +272,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_writer_killed_at_any_moment_leaves_nothing_that_looks_whole(tmp_path: Path):
     """A real SIGKILL in mid-write, several times; whatever is located then is whole, and the rest is swept."""
     seen = 0

@@ -318,6 +318,7 @@ Plane(LocalTier(sys.argv[1]), sources=[Peer(sys.argv[2], "key")]).get(sys.argv[3
 """
 
 
+@pytest.mark.slow
 def test_a_receiver_killed_in_mid_transfer_leaves_nothing_that_looks_whole(line: tuple, tmp_path: Path):
     tier, handler, address = line
     encoded = encode({"x": torch.rand(1 << 20)}, chunk_bytes=4096)

@@ -14,6 +14,7 @@ from flexmarl.contracts.specification.routers import ROUTER, RouterOptions
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.control.engines import EngineRoute
 from tests.support.breaking_engine import BreakingEngine, logprob, token
+from tests.support.forms import form
 from workers.rollout import engine_client
 from workers.rollout.engine_client import EngineClient
 from workers.rollout.engines import version_segments
@@ -190,7 +191,7 @@ async def test_a_turn_moves_five_times_and_not_once_more() -> None:
     assert reply.moves == MAX_MOVES
 
 
-@pytest.mark.parametrize("case", range(25))
+@pytest.mark.parametrize("case", range(form(short=8, full=25)))
 async def test_however_engines_break_a_reply_is_whole_or_has_moved_too_often(
     case: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

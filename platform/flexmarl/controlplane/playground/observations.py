@@ -9,7 +9,7 @@ from typing import Any
 
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
-from flexmarl.controlplane.telemetry.trajectories.decoding import decoder_of, text_of
+from flexmarl.controlplane.telemetry.trajectories.decoding import decoder_of, renderer_of, text_of
 from flexmarl.controlplane.telemetry.trajectories.trajectories import ALL, identity_of
 from flexmarl.store.reads import episodes, trajectories
 from flexmarl.store.reads.episodes import NEWEST
@@ -35,7 +35,9 @@ def examples(run: Run, role: str, most: int = 6) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for trajectory, turn in _turns(run, role):
         decoder = decoder_of(run.no, turn.policy)
-        text = text_of(decoder, turn.arrays.prompt_ids().tolist(), special=False)
+        # The prompt of a model with a chat template is nothing without the tokens that mark who speaks.
+        marked = renderer_of(run.no, turn.policy) is not None
+        text = text_of(decoder, turn.arrays.prompt_ids().tolist(), special=marked)
         if not text or text in found:
             continue
         allowed = turn.arrays.allowed_ids().tolist()

@@ -7,6 +7,7 @@ from flexmarl.controlplane.playground.models_of import Model, ModelNotFound, Run
 from flexmarl.controlplane.playground.observations import examples
 from flexmarl.controlplane.playground.speaking import NoTokenizer, known_words, reply_length, tokenizer_of
 from flexmarl.controlplane.runs.models import Run
+from flexmarl.controlplane.telemetry.trajectories.decoding import renderer_of
 from flexmarl.store.control import engines
 
 __all__ = ["ModelNotFound", "NoTokenizer", "RunArchived", "agent", "find", "served"]
@@ -18,6 +19,7 @@ def agent(model: Model) -> dict[str, Any]:
         "role": model.role,
         "policy": model.policy,
         "newest": model.version,
+        "chat": renderer_of(model.run.no, model.policy) is not None,
         "words": known_words(tokenizer_of(model)),
         "examples": examples(model.run, model.role),
         "max_tokens": reply_length(model),

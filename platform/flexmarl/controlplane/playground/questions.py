@@ -1,9 +1,9 @@
 """What a request in OpenAI's dialect asks, read strictly: pure.
 
 Every field is honoured, or has to be at the value at which it says nothing, or is refused by name with a legal value;
-none is ignored. Messages of a chat become one prompt: their texts joined by a blank, in order, with nothing that marks
-who spoke. The agents of runs know no chat template: to be asked as its environment asks it, an agent gets its
-observation as the only message.
+none is ignored. Messages of a chat are rendered by the chat template of the agent's model. An agent whose model has
+none gets one prompt: their texts joined by a blank, in order, with nothing that marks who spoke; to be asked as its
+environment asks it, it gets its observation as the only message.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
+from flexmarl.language.messages import Message, Speaker
 
 MOST_TOKENS = 512
 MOST_REPLIES = 8
@@ -44,6 +45,8 @@ class Question:
     model: str
     chat: bool
     prompts: tuple[Prompt, ...]
+    messages: tuple[Message, ...]
+    """Of a chat: who said what, for models with a chat template; `prompts` is the same without the speakers."""
     max_tokens: int | None
     temperature: float | None
     seed: int | None
@@ -60,7 +63,8 @@ def read(body: Any, *, chat: bool) -> Question:
     if not isinstance(body, Mapping):
         raise ValidationProblem("The body is not a JSON object.")
     _known(body, CHAT if chat else COMPLETION)
-    prompts = (_messages(body),) if chat else _prompts(body)
+    messages = _messages(body) if chat else ()
+    prompts = (" ".join(one.content for one in messages if one.content),) if chat else _prompts(body)
     n = _whole(body, "n", 1, MOST_REPLIES, 1)
     if n * len(prompts) > MOST_REPLIES:
         raise wrong(
@@ -73,6 +77,7 @@ def read(body: Any, *, chat: bool) -> Question:
         model=_text(body, "model"),
         chat=chat,
         prompts=prompts,
+        messages=messages,
         max_tokens=_limit(body, chat),
         temperature=_temperature(body),
         seed=_whole(body, "seed", -(2**63), 2**63 - 1, None),
@@ -103,27 +108,27 @@ def _known(body: Mapping[str, Any], honoured: set[str]) -> None:
             raise wrong(name, "agents of runs do not support it", rule, "unsupported_parameter")
 
 
-def _messages(body: Mapping[str, Any]) -> str:
+def _messages(body: Mapping[str, Any]) -> tuple[Message, ...]:
     messages = body.get("messages")
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
         raise wrong("messages", "is not a list of messages", 'such as [{"role": "user", "content": "hear ba"}]')
-    texts = [_message(message, place) for place, message in enumerate(messages)]
-    return " ".join(text for text in texts if text)
+    return tuple(Message(*_message(message, place)) for place, message in enumerate(messages))
 
 
-def _message(message: Any, place: int) -> str:
+def _message(message: Any, place: int) -> tuple[Speaker, str]:
     field = f"messages/{place}"
     if not isinstance(message, Mapping) or message.get("role") not in {"system", "developer", "user", "assistant"}:
         raise wrong(field, "has no known role", "role is system, developer, user or assistant")
+    role: Speaker = "system" if message["role"] == "developer" else message["role"]
     content = message.get("content")
     if isinstance(content, str):
-        return content.strip()
+        return role, content.strip()
     parts = content if isinstance(content, Sequence) else []
     if not parts or not all(
         isinstance(p, Mapping) and p.get("type") == "text" and _is_text(p.get("text")) for p in parts
     ):
         raise wrong(f"{field}/content", "is not text", "send a text, or parts of the type text")
-    return " ".join(part["text"].strip() for part in parts)
+    return role, " ".join(part["text"].strip() for part in parts)
 
 
 def _prompts(body: Mapping[str, Any]) -> tuple[Prompt, ...]:

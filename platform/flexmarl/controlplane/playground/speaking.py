@@ -15,7 +15,9 @@ from flexmarl.controlplane.common.problems import Conflict
 from flexmarl.controlplane.playground.models_of import Model
 from flexmarl.controlplane.playground.observations import allowed_words
 from flexmarl.controlplane.playground.questions import Prompt, Question, wrong
-from flexmarl.controlplane.telemetry.trajectories.decoding import decoder_of
+from flexmarl.controlplane.telemetry.trajectories.decoding import decoder_of, renderer_of
+from flexmarl.language.renderer import Renderer
+from flexmarl.language.templates import TemplateError
 
 SHOWN_WORDS = 12
 END_WORDS = ("<eos>", "</s>", "<|endoftext|>", "<|im_end|>")
@@ -44,12 +46,16 @@ def spoken(model: Model, question: Question, tokenizer: Tokenizer) -> TokenizedQ
     field = "messages" if question.chat else "prompt"
     sampling = model.agent["sampling"]
     temperature = sampling["temperature"] if question.temperature is None else question.temperature
+    renderer = renderer_of(model.run.no, model.policy) if question.chat else None
+    ends = () if renderer is None else renderer.stop_ids
     return TokenizedQuestion(
-        prompts=tuple(_ids(tokenizer, prompt, field) for prompt in question.prompts),
+        prompts=tuple(_ids(tokenizer, prompt, field) for prompt in question.prompts)
+        if renderer is None
+        else (_rendered(renderer, question),),
         max_tokens=question.max_tokens or reply_length(model),
         temperature=float(temperature),
         allowed=_allowed(model, tokenizer, question.allowed_words),
-        stop=(*_single(tokenizer, question.stop, "stop"), *_ends(tokenizer)),
+        stop=tuple(dict.fromkeys((*_single(tokenizer, question.stop, "stop"), *ends, *_ends(tokenizer)))),
     )
 
 
@@ -86,6 +92,14 @@ def _ids(tokenizer: Tokenizer, prompt: Prompt, field: str) -> tuple[int, ...]:
     if _is_word_level(tokenizer):
         _refuse_unknown(tokenizer, prompt.split(), field)
     return tuple(tokenizer.encode(prompt).ids)
+
+
+def _rendered(renderer: Renderer, question: Question) -> tuple[int, ...]:
+    try:
+        return renderer.render(question.messages)
+    except TemplateError as error:
+        rule = "send messages that it renders, such as one of the user"
+        raise wrong("messages", f"the model's chat template does not take them: {error}", rule) from error
 
 
 def _refuse_unknown(tokenizer: Tokenizer, words: Sequence[str], field: str) -> None:

@@ -24,13 +24,20 @@ const pause = (ms) =>
   });
 const known = (problem) => problem?.error || {};
 
+/** Whether the text is a message, which the model's chat template renders, and not the whole prompt. */
+const isMessage = () => form.elements.as?.value === "message";
+
 function question() {
+  const text = form.elements.observation.value;
+  const wordsOnly = !form.elements.as; // whose prompts have no blanks that mean anything
+  const asked = isMessage()
+    ? { messages: [{ role: "user", content: text }], logprobs: true }
+    : { prompt: wordsOnly ? text.trim() : text, logprobs: 1 };
   const body = {
     model: `${model}@${form.elements.version.value}`,
-    prompt: form.elements.observation.value.trim(),
+    ...asked,
     temperature: Number(form.elements.temperature.value),
     max_tokens: Number(form.elements.max_tokens.value),
-    logprobs: 1,
   };
   const words = form.elements.words.value;
   if (words === "all") body.allowed_words = [];
@@ -44,7 +51,11 @@ async function answered(body) {
   for (;;) {
     try {
       return await (
-        await send("POST", "/v1/completions", { body, timeout: ANSWER_MS, headers: { Prefer: `wait=${WAIT_S}` } })
+        await send("POST", body.messages ? "/v1/chat/completions" : "/v1/completions", {
+          body,
+          timeout: ANSWER_MS,
+          headers: { Prefer: `wait=${WAIT_S}` },
+        })
       ).json();
     } catch (refused) {
       const waiting = refused instanceof Refused && known(refused.problem).code === "engine_starting";
@@ -68,7 +79,7 @@ async function ask() {
     const reply = await answered(body);
     show(body, reply, performance.now() - began);
     state.textContent = `${reply.usage.completion_tokens} tokens by v${reply.model.split("@").pop()}, ${reply.choices[0].finish_reason === "stop" ? "complete" : "stopped at the token limit"}.`;
-    announce(`${role} replied: ${reply.choices[0].text}`);
+    announce(`${role} replied: ${replyOf(reply.choices[0]).text}`);
     again.disabled = false;
   } catch (refused) {
     fail(refused);
@@ -92,17 +103,29 @@ function clearError() {
   for (const field of $$("[aria-invalid]", form)) field.removeAttribute("aria-invalid");
 }
 
+/** A reply of either form: its text, and its tokens with their log-probabilities. */
+function replyOf(choice) {
+  if (!choice.message) return { text: choice.text, ...choice.logprobs };
+  const tokens = choice.logprobs.content;
+  return {
+    text: choice.message.content,
+    tokens: tokens.map((one) => one.token),
+    token_logprobs: tokens.map((one) => one.logprob),
+  };
+}
+
 /** Put a reply on top: what was observed, what was said, token by token. */
 function show(body, reply, ms) {
   $("[data-empty]", replies)?.remove();
   const [choice] = reply.choices;
+  const { text, tokens, token_logprobs } = replyOf(choice);
   const version = Number(reply.model.split("@").pop());
   const turn = {
     role,
     turn: ++count,
     ids: choice.token_ids,
-    texts: choice.logprobs.tokens,
-    logprobs: choice.logprobs.token_logprobs,
+    texts: tokens,
+    logprobs: token_logprobs,
     versions: choice.token_ids.map(() => version),
     advantage: null,
     in_loss: true,
@@ -117,8 +140,8 @@ function show(body, reply, ms) {
       "div",
       { class: "fit" },
       el("div", { class: "h" }, el("b", { text: role }), el("span", { class: "muted s12 tn push", text: facts })),
-      el("div", { class: "observed", text: body.prompt }),
-      el("div", { class: "bdy" }, choice.text || el("span", { class: "muted", text: "No text." })),
+      el("div", { class: "observed", text: body.messages ? body.messages[0].content : body.prompt }),
+      el("div", { class: "bdy" }, text || el("span", { class: "muted", text: "No text." })),
       el("div", { class: "card tokbox", data: { tok: "" } }),
     ),
   );
@@ -150,6 +173,7 @@ document.addEventListener("click", (event) => {
   const word = event.target.closest("[data-word]");
   if (one) {
     form.elements.observation.value = one.dataset.observation;
+    if (form.elements.as) form.elements.as.value = "prompt";
     example = one.dataset.allowed ? one.dataset.allowed.split(" ") : [];
     $("option[value=example]", form).disabled = false;
     form.elements.words.value = "example";

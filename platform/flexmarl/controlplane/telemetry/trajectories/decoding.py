@@ -9,6 +9,8 @@ from functools import lru_cache
 from tokenizers import Tokenizer
 
 from flexmarl.controlplane.common.store import store_connection
+from flexmarl.language.chat_format import ChatFormat
+from flexmarl.language.renderer import Renderer
 from flexmarl.store.data import tokenizers
 
 _BEHIND = 6
@@ -19,10 +21,20 @@ def decoder_of(run_no: int, policy: str) -> Tokenizer | None:
     """Return a policy's tokenizer, None until its version 0 is bound."""
     if policy not in _bodies(run_no):
         _bodies.cache_clear()
+        _chats.cache_clear()
     bodies = _bodies(run_no)
     # What an external agent wrote is recorded in the words of the run's first policy.
     body = bodies.get(policy) or next((bodies[name] for name in sorted(bodies)), None)
     return None if body is None else _parse(body)
+
+
+def renderer_of(run_no: int, policy: str) -> Renderer | None:
+    """Return what renders messages for a policy; None where it was not bound, or its model has no chat template."""
+    decoder = decoder_of(run_no, policy)
+    chat = _chats(run_no).get(policy) if decoder is not None else None
+    if not chat or decoder is None:
+        return None
+    return Renderer(decoder, ChatFormat.load(chat))
 
 
 def text_of(decoder: Tokenizer | None, ids: Sequence[int], *, special: bool = True) -> str:
@@ -47,6 +59,11 @@ def token_texts(decoder: Tokenizer | None, ids: Sequence[int]) -> list[str]:
 @lru_cache(maxsize=64)
 def _bodies(run_no: int) -> dict[str, bytes]:
     return tokenizers.load(store_connection(), run_no)
+
+
+@lru_cache(maxsize=64)
+def _chats(run_no: int) -> dict[str, str]:
+    return tokenizers.load_chats(store_connection(), run_no)
 
 
 @lru_cache(maxsize=64)
