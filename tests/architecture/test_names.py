@@ -14,7 +14,7 @@ FRAMEWORK = frozenset({"Command", "Config", "Meta", "Options"})
 NOT_TERMS = frozenset(
     {
         "told", "asked", "telling", "wish", "rest", "hand", "hands", "vigil", "shelf",
-        "troupe", "misfortune", "laws", "foresight", "paces", "book", "home", "standing", "attention",
+        "troupe", "misfortune", "laws", "foresight", "paces", "book", "home", "standing",
     }
 )  # fmt: skip
 HOMES = frozenset({"Home", "HomeLock", "platform/flexmarl/launcher/home.py", "webui/views/home.py"})
