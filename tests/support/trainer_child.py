@@ -16,7 +16,7 @@ import msgspec
 from workers.child import ChildConfig, ReadyLine
 from workers.programs import QUIET
 from workers.training.trainer import CREATE
-from workers.training.wire import BindReply, BindRequest, JoinReply, JoinRequest, TrainerConflict, rendezvous_key
+from workers.training.wire import BindReply, BindRequest, JoinReply, JoinRequest, Refusal, rendezvous_key
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 120
@@ -26,7 +26,7 @@ Reply = TypeVar("Reply")
 class Refused(Exception):
     """What a trainer answered instead of what was asked for."""
 
-    def __init__(self, refusal: TrainerConflict) -> None:
+    def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.code, refusal.detail)
         self.code = refusal.code
 
@@ -50,7 +50,7 @@ class TrainerChild:
         status, raw = self._post(*given) if self.through is None else self.through.submit(self._post, *given).result()
         if status == 200:
             return msgspec.msgpack.decode(raw, type=kind)
-        raise Refused(msgspec.msgpack.decode(raw, type=TrainerConflict))
+        raise Refused(msgspec.msgpack.decode(raw, type=Refusal))
 
     def kill(self) -> None:
         """End it as a crash does."""

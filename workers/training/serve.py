@@ -21,7 +21,7 @@ from workers.child import ChildConfig, IntervalLog, WorkProgress
 from workers.memory import lacks_memory
 from workers.training.errors import RefusalCode, TrainerRefusal, status_of
 from workers.training.trainer import Trainer
-from workers.training.wire import VERBS, TrainerConflict
+from workers.training.wire import VERBS, Refusal
 
 Request = TypeVar("Request", bound=msgspec.Struct)
 Verb = Callable[[Request], msgspec.Struct]
@@ -53,13 +53,13 @@ class TrainerServer:
                     return _packed(await loop.run_in_executor(self._thread, self._within_memory, do, asked))
             except TrainerRefusal as refused:
                 log.warning("refused", verb=request.path, code=refused.code, detail=refused.detail)
-                body = TrainerConflict(refused.code, refused.detail, refused.accumulator, list(refused.micro_batches))
+                body = Refusal(refused.code, refused.detail, refused.accumulator, list(refused.micro_batches))
                 return _packed(body, status_of(refused.code))
             except msgspec.DecodeError as wrong:
-                return _packed(TrainerConflict("bad_request", str(wrong)), 422)
+                return _packed(Refusal("bad_request", str(wrong)), 422)
             except Exception as error:  # the request failed in a way nobody foresaw: say so and stay up for the next
                 log.exception("failed", verb=request.path)
-                return _packed(TrainerConflict("internal", f"{type(error).__name__}: {error}"), 500)
+                return _packed(Refusal("internal", f"{type(error).__name__}: {error}"), 500)
 
         return answer
 

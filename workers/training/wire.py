@@ -204,7 +204,7 @@ class CheckpointReply(msgspec.Struct):
     """Policy -> digest of the training state that is kept with its weights; empty when there is none."""
 
 
-class TrainerConflict(msgspec.Struct):
+class Refusal(msgspec.Struct):
     """Body of a 409 or 422: the trainer's state does not fit the request."""
 
     code: str

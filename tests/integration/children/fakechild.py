@@ -89,7 +89,7 @@ class FakeChild:
         if asked.entropy_coef > 9:
             return wire.AccumulateReply({"loss_sum": float("nan")})
         if asked.accumulator.partition(":")[2] != self.config.incarnation:
-            return wire.TrainerConflict("other_accumulator", "meant for another epoch", asked.accumulator)
+            return wire.Refusal("other_accumulator", "meant for another epoch", asked.accumulator)
         return wire.AccumulateReply({"rows": len(asked.rows), "z": 1.0})
 
     def step(self, asked):
@@ -102,7 +102,7 @@ class FakeChild:
 
 
 def reply_refuses(reply):
-    return isinstance(reply, wire.TrainerConflict)
+    return isinstance(reply, wire.Refusal)
 
 
 async def serve(config):

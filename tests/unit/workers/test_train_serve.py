@@ -23,9 +23,9 @@ from workers.training.wire import (
     AccumulateRequest,
     BindReply,
     BindRequest,
+    Refusal,
     StepReply,
     StepRequest,
-    TrainerConflict,
     TrainRow,
     VacateReply,
     VacateRequest,
@@ -45,9 +45,7 @@ class Client:
     process: subprocess.Popen
     port: int
 
-    def ask(
-        self, path: str, body: object = None, kind: type = TrainerConflict, secret: str = SECRET
-    ) -> tuple[int, object]:
+    def ask(self, path: str, body: object = None, kind: type = Refusal, secret: str = SECRET) -> tuple[int, object]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         method = "GET" if path == "/health" else "POST"
         packed = msgspec.json.encode(body) if path == "/intervals" else msgspec.msgpack.encode(body)
@@ -57,7 +55,7 @@ class Client:
         connection.close()
         if path in ("/health", "/intervals") or response.status == 401:
             return response.status, json.loads(raw)
-        return response.status, msgspec.msgpack.decode(raw, type=kind if response.status == 200 else TrainerConflict)
+        return response.status, msgspec.msgpack.decode(raw, type=kind if response.status == 200 else Refusal)
 
 
 @pytest.fixture(scope="module")
