@@ -28,7 +28,7 @@ MERGE_S = 600.0
 ADAPTER = "adapter_config.json"
 
 
-class ArchiveRefused(Exception):
+class ArchiveError(Exception):
     """An archive cannot be made; `code` is stable, the text says what to do."""
 
     def __init__(self, code: str, detail: str, status: int = 409) -> None:
@@ -73,10 +73,8 @@ class Archives:
         try:
             folder = root_of(self._home, int(request.match_info["run"])) / f"step-{int(request.match_info['step'])}"
             entries = await self._entries(folder, asked.get("policy", ""), asked.get("form", ""))
-        except (ArchiveRefused, ValueError) as refused:
-            code, status = (
-                (refused.code, refused.status) if isinstance(refused, ArchiveRefused) else ("bad_request", 422)
-            )
+        except (ArchiveError, ValueError) as refused:
+            code, status = (refused.code, refused.status) if isinstance(refused, ArchiveError) else ("bad_request", 422)
             return web.json_response({"code": code, "detail": str(refused)}, status=status)
         size = sum(len(entry.header) + entry.size + len(entry.padding) for entry in entries) + 2 * BLOCK
         if asked.get("check"):
@@ -92,18 +90,16 @@ class Archives:
     async def _entries(self, folder: Path, policy: str, form: str) -> list[ArchiveEntry]:
         damage = await asyncio.to_thread(self._inspector.look, folder)
         if damage is not None:
-            raise ArchiveRefused(f"checkpoint_{damage.state}", damage.text)
+            raise ArchiveError(f"checkpoint_{damage.state}", damage.text)
         folders = sorted({name.partition("/")[0] for name in listed(folder)})
         policies = [name for name in folders if not _is_base(folder, name)]
         if policy and policy not in policies:
-            raise ArchiveRefused(
-                "unknown_policy", f"policy is {policy}; the checkpoint holds {', '.join(policies)}", 422
-            )
+            raise ArchiveError("unknown_policy", f"policy is {policy}; the checkpoint holds {', '.join(policies)}", 422)
         chosen = [policy] if policy else policies
         adapted = [name for name in chosen if (folder / name / ADAPTER).exists()]
         if form and len(adapted) < len(chosen):
             whole = next(name for name in chosen if name not in adapted)
-            raise ArchiveRefused("no_adapter", f"form is {form}, and {whole} is a whole model; leave form out", 422)
+            raise ArchiveError("no_adapter", f"form is {form}, and {whole} is a whole model; leave form out", 422)
         if form == "merged":
             for name in adapted:
                 await self._merge(folder, name)
@@ -131,7 +127,7 @@ class Archives:
         if process.returncode:
             last = without_paths(said.decode(errors="replace").strip().rpartition("\n")[2])
             log.warning("not merged", folder=str(folder), policy=policy, error=last)
-            raise ArchiveRefused("not_merged", f"{policy} could not be merged: {last}; download the adapter instead")
+            raise ArchiveError("not_merged", f"{policy} could not be merged: {last}; download the adapter instead")
 
 
 async def pieces(entries: list[ArchiveEntry]) -> AsyncIterator[bytes]:
