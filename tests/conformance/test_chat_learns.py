@@ -17,7 +17,7 @@ from flexmarl.contracts.events import EpisodeOutcome
 from flexmarl.contracts.resolve import resolve
 from tests.support.chat_model import chat_home, chat_model  # noqa: F401 - fixtures
 from tests.support.local_training import LocalTraining
-from workers.rollout.episode import Attempt
+from workers.rollout.episode import EpisodeAttempt
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.usefixtures("chat_model")]
 
@@ -31,7 +31,7 @@ GAP = 0.05
 class Shuffled(LocalTraining):
     """Gives the episodes of a group each other's scores: nothing can be learned from them."""
 
-    def _judged(self, group: list[Attempt]) -> tuple[Sequence[EpisodeOutcome], list[list[float]]]:
+    def _judged(self, group: list[EpisodeAttempt]) -> tuple[Sequence[EpisodeOutcome], list[list[float]]]:
         outcomes = [attempt.outcome for attempt in group]
         random.Random(group[0].order.draw).shuffle(outcomes)
         for attempt, outcome in zip(group, outcomes, strict=True):

@@ -25,7 +25,7 @@ from flexmarl.controlplane.runs import queries
 from flexmarl.controlplane.runs.models import Checkpoint, Run
 from flexmarl.store.control import checkpoint_rows
 from flexmarl.store.data import lineage
-from flexmarl.store.data.lineage import Origin
+from flexmarl.store.data.lineage import VersionOrigin
 
 WHOLE = "whole"
 SHOWN = 10
@@ -99,7 +99,7 @@ class CheckpointSources:
         if origins := self._origins(spec):
             lineage.put(store_connection(), run.no, origins)
 
-    def _origins(self, spec: ExperimentSpec) -> list[Origin]:
+    def _origins(self, spec: ExperimentSpec) -> list[VersionOrigin]:
         found = []
         for name, policy in spec.policies.items():
             if not isinstance(policy.model, CheckpointModel):
@@ -111,7 +111,7 @@ class CheckpointSources:
                 raise ValidationProblem(gone.detail, errors=[gone])
             theirs = policy.model.policy or name
             part = row.parts[theirs]
-            found.append(Origin(name, run.no, theirs, part["version"], row.step, True, part["digest"]))
+            found.append(VersionOrigin(name, run.no, theirs, part["version"], row.step, True, part["digest"]))
         return found
 
     def _source(self, name: str, model: Mapping[str, Any]) -> dict[str, Any] | Problem:
