@@ -11,7 +11,7 @@ from workers.models.errors import UnsupportedModel
 from workers.models.making import make_once
 from workers.models.opening import TOKENIZER_BYTES, ModelFolder, making
 from workers.models.tensors import read_tensors, tensor_files
-from workers.transfer import LocalTier, Manifest, StateError
+from workers.transfer import ContentManifest, LocalTier, StateError
 
 OWNER = "models"
 """Owner of the claims that a node has on models."""
@@ -27,7 +27,7 @@ _LOOK_S = 0.2
 _FILE = "file:"
 
 
-def put_model(home: str | Path, path: str) -> Manifest:
+def put_model(home: str | Path, path: str) -> ContentManifest:
     """Store a folder's model in the state plane. Raises UnsupportedModel or StateFull."""
     import torch
 

@@ -59,7 +59,7 @@ def chat_format(folder: ModelFolder, tokenizer_json: bytes) -> ChatFormat:
         token = token.get("content") if isinstance(token, dict) else token
         if isinstance(token, str):
             special[name] = token
-    ends = generation.get("eos_token_id", [])
+    ends = generation.get("eos_token_id", folder.json("config.json").get("eos_token_id", []))
     stop = [end for end in (ends if isinstance(ends, list) else [ends]) if isinstance(end, int)]
     end = Tokenizer.from_str(tokenizer_json.decode()).token_to_id(special.get("eos_token", ""))
     stop += [] if end is None or end in stop else [end]

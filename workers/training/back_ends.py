@@ -9,8 +9,8 @@ from workers.training.adapted import LowRank
 from workers.training.decoder import Decoder, parameter_order
 from workers.training.families.decoder import LibraryDecoder
 from workers.training.families.skeleton import library_order
-from workers.training.language_model import LanguageModel
 from workers.training.parameters import FlatParameters
+from workers.training.trained_model import TrainedModel
 
 
 def order_of(shape: Shape, weights: Mapping[str, tuple[int, ...]]) -> list[str]:
@@ -26,9 +26,9 @@ def order_of(shape: Shape, weights: Mapping[str, tuple[int, ...]]) -> list[str]:
     return order
 
 
-def language_model(
+def trained_model(
     shape: Shape, parameters: FlatParameters, adapter: LowRank | None = None, recompute: bool = False
-) -> LanguageModel:
+) -> TrainedModel:
     """Return what computes with weights, and an adapter over them. Raises UnsupportedModel.
 
     `recompute`: keep of each layer its input alone, and compute the rest again in the backward pass.

@@ -16,17 +16,17 @@ from flexmarl.contracts.wire import TrainStats
 from workers.models.families import Shape
 from workers.training.accumulator import Accumulator
 from workers.training.adapted import LowRank
-from workers.training.back_ends import language_model, order_of
+from workers.training.back_ends import order_of, trained_model
 from workers.training.blocks import NO_VERSION, blocks_of
 from workers.training.critic import Critic, Judged
 from workers.training.errors import RefusalCode, TrainerRefusal
-from workers.training.language_model import LanguageModel
 from workers.training.objective import BatchSums, Objective, evaluate
 from workers.training.optimizer import FlatAdamW
 from workers.training.packing import pack
 from workers.training.pairs import preferred
 from workers.training.parameters import FlatParameters
 from workers.training.row_figures import each_row
+from workers.training.trained_model import TrainedModel
 from workers.training.wire import TrainRow
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Learner:
         if adapter is not None:
             laid_over = LowRank(whole, adapter.weights, adapter.settings, precision, device)
         self.parameters = whole if laid_over is None else laid_over.parameters
-        self.decoder: LanguageModel = language_model(shape, whole, laid_over, recompute)
+        self.decoder: TrainedModel = trained_model(shape, whole, laid_over, recompute)
         judged = objective.algorithm.advantage
         if isinstance(judged, GaeOptions):
             self.critic = Critic(self.decoder.width, judged)
@@ -107,7 +107,7 @@ class Learner:
         rows: Sequence[TrainRow],
         entropy_coef: float,
         version: int = NO_VERSION,
-        reference: LanguageModel | None = None,
+        reference: TrainedModel | None = None,
         proximal: int = NO_VERSION,
     ) -> TrainStats:
         """Add a micro-batch's gradient once; asked again, return the same figures. `version` is the trained one,
@@ -139,7 +139,7 @@ class Learner:
         entropy_coef: float,
         objective: Objective,
         version: int = NO_VERSION,
-        reference: LanguageModel | None = None,
+        reference: TrainedModel | None = None,
     ) -> "tuple[torch.Tensor, TrainStats]":
         """Return the un-normalised gradient of rows, valid until the next call, with their figures."""
         began = time.perf_counter()

@@ -16,9 +16,9 @@ from flexmarl.algorithms.losses import LOG_RATIO_LIMIT, Corrector, Loss, Rows, T
 from flexmarl.contracts.specification.algorithm import AlgorithmSpec
 from flexmarl.contracts.specification.corrections import NoCorrectionOptions
 from flexmarl.contracts.specification.losses import LossOptions
-from workers.training.language_model import LanguageModel
 from workers.training.losses import CORRECTIONS, KL_ESTIMATORS, LOSSES
 from workers.training.packing import PackedTokens
+from workers.training.trained_model import TrainedModel
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,11 +83,11 @@ class BatchSums(NamedTuple):
 
 
 def evaluate(
-    decoder: LanguageModel,
+    decoder: TrainedModel,
     batch: PackedTokens,
     objective: Objective,
     entropy_coef: float,
-    reference: LanguageModel | None = None,
+    reference: TrainedModel | None = None,
 ) -> "tuple[torch.Tensor, BatchSums]":
     """Return the batch's un-normalised objective, ready for `backward`, and its figures."""
     import torch
@@ -137,7 +137,7 @@ def total(
         return value, BatchSums(*torch.stack(figures).double().tolist())
 
 
-def token_scores(decoder: LanguageModel, batch: PackedTokens) -> "tuple[torch.Tensor, torch.Tensor]":
+def token_scores(decoder: TrainedModel, batch: PackedTokens) -> "tuple[torch.Tensor, torch.Tensor]":
     """Return log-probability and entropy [B, R] of every response token of the batch's rows; padding repeats some."""
     import torch
 

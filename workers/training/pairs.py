@@ -25,7 +25,7 @@ from workers.training.wire import TrainRow
 if TYPE_CHECKING:
     import torch
 
-    from workers.training.language_model import LanguageModel
+    from workers.training.trained_model import TrainedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ def weigh(rows: Sequence[TrainRow], log_ratios: Sequence[float], settings: Onlin
 
 def preferred(
     rows: Sequence[TrainRow],
-    decoder: "LanguageModel",
-    reference: "LanguageModel | None",
+    decoder: "TrainedModel",
+    reference: "TrainedModel | None",
     objective: Objective,
     budget: int,
 ) -> tuple[list[TrainRow], Weighed]:

@@ -14,10 +14,10 @@ from flexmarl.contracts.specification.reference import FirstVersion, NamedVersio
 from flexmarl.contracts.specification.team import Lora
 from workers.models.families import shape_of
 from workers.training.adapted import LowRank
-from workers.training.back_ends import language_model, order_of
+from workers.training.back_ends import order_of, trained_model
 from workers.training.bases import Bases
-from workers.training.language_model import LanguageModel
 from workers.training.parameters import FlatParameters
+from workers.training.trained_model import TrainedModel
 from workers.training.version_store import VersionStore
 from workers.transfer import StateMissing
 
@@ -37,10 +37,10 @@ class References:
         self._spec = spec
         self._device = device
         self.bases = bases
-        self._decoders: dict[str, tuple[str, LanguageModel | None]] = {}
+        self._decoders: dict[str, tuple[str, TrainedModel | None]] = {}
         """Policy -> digest of what it is compared with, and its weights; None where ranks share them."""
 
-    def get(self, policy: str) -> LanguageModel | None:
+    def get(self, policy: str) -> TrainedModel | None:
         """Return what a policy is compared with, None where nothing is."""
         held = self._decoders.get(policy)
         return None if held is None else held[1]
@@ -54,7 +54,7 @@ class References:
         """Let go of what policies are compared with; it is loaded again when one comes back."""
         self._decoders.clear()
 
-    def take(self, policy: str, digest: str, version: int, store: VersionStore) -> LanguageModel | None:
+    def take(self, policy: str, digest: str, version: int, store: VersionStore) -> TrainedModel | None:
         """Load what a version is compared with, unless it is there. Raises StateError when it cannot be had."""
         if not self._compared(policy):
             return None
@@ -96,15 +96,15 @@ class References:
         store.hold_all({digest}, _label(self._spec.algorithm.kl.reference, number))
         return weights
 
-    def _decoder(self, policy: str, weights: "Mapping[str, torch.Tensor]", store: VersionStore) -> LanguageModel:
+    def _decoder(self, policy: str, weights: "Mapping[str, torch.Tensor]", store: VersionStore) -> TrainedModel:
         settings = self._spec.policies[policy]
         shape, precision = shape_of(settings), settings.precision
         if not isinstance(settings.tuning, Lora):
             order = order_of(shape, {name: tuple(tensor.shape) for name, tensor in weights.items()})
-            return language_model(shape, FlatParameters(weights, order, precision, self._device, frozen=True))
+            return trained_model(shape, FlatParameters(weights, order, precision, self._device, frozen=True))
         base = self.bases.under(store, shape, precision)
         adapter = LowRank(base, weights, settings.tuning, precision, self._device, frozen=True)
-        return language_model(shape, base, adapter)
+        return trained_model(shape, base, adapter)
 
 
 def _label(reference: FirstVersion | NamedVersion | RenewedVersion, number: int) -> str:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from workers.training.language_model import LanguageModel
 from workers.training.learner import Learner
+from workers.training.trained_model import TrainedModel
 from workers.training.version_store import VersionStore
 from workers.training.wire import RedoStep, TrainRow
 
 
-def redo(learner: Learner, step: RedoStep, store: VersionStore, reference: LanguageModel | None = None) -> None:
+def redo(learner: Learner, step: RedoStep, store: VersionStore, reference: TrainedModel | None = None) -> None:
     """Take a committed step again: the optimizer's state is made anew, the weights are the committed ones.
 
     Raises StateError when those weights are not on the store.

@@ -101,6 +101,7 @@ REQUIRED = {
     "/agents/speaker/external/url": {"agents": {"speaker": {"external": {"model": "m"}}, "listener": {}}},
     "/agents/speaker/external/model": {"agents": {"speaker": {"external": {"url": "https://a.example/v1"}}}},
     "/policies/speaker/model/path": {"policies": {"speaker": {"model": {"type": "folder"}}}},
+    "/policies/speaker/model/name": {"policies": {"speaker": {"model": {"type": "package"}}}},
     "/policies/speaker/model/run": {"policies": {"speaker": {"model": {"type": "checkpoint", "step": 1}}}},
     "/policies/speaker/model/step": {"policies": {"speaker": {"model": {"type": "checkpoint", "run": "a"}}}},
     "/policies/speaker/warmup/steps": {"policies": {"speaker": {"warmup": {}}}},

@@ -222,6 +222,8 @@ def test_a_template_that_does_not_render_is_refused(model: Path, template: str):
 def test_a_model_without_an_end_of_turn_is_used_with_a_warning(model: Path):
     (model / "tokenizer_config.json").unlink()
     (model / "generation_config.json").unlink()
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "eos_token_id": None}))
     assert inspect(str(model)).warnings == [
         "No token ends the assistant's turn; set eos_token_id in generation_config.json."
     ]

@@ -26,10 +26,10 @@ from workers.training.gangs.group import RankGroup
 from workers.training.gangs.layout import Shapes, names_split
 from workers.training.gangs.modules import ShardedWeights
 from workers.training.gangs.orders import AccumulateOrder, Collect, Open, Restore, StepOrder
-from workers.training.language_model import LanguageModel
 from workers.training.learner import Learned, Learner, figures_of
 from workers.training.objective import BatchSums, Objective, evaluate
 from workers.training.packing import PackedTokens, pack
+from workers.training.trained_model import TrainedModel
 from workers.training.wire import TrainRow
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class ShardedLearner(Learner):
         entropy_coef: float,
         objective: Objective,
         version: int = NO_VERSION,
-        reference: LanguageModel | None = None,
+        reference: TrainedModel | None = None,
     ) -> "tuple[torch.Tensor, TrainStats]":
         """Return this rank's part of the gradient of all rows, with the figures of all."""
         began = time.perf_counter()

@@ -24,7 +24,7 @@ from flexmarl.controlplane.registry.filters import FILTERS
 from flexmarl.controlplane.registry.models import LanguageModel
 
 
-class ModelsView(ListView):
+class RegisteredModelsView(ListView):
     scopes = {"GET": Scope.RUNS_READ, "POST": Scope.RUNS_WRITE}
     parameters = FILTERS
 
@@ -50,7 +50,7 @@ class ModelsView(ListView):
         return Response(row, status=202, headers={"Location": row["url"], "ETag": etag(row["version"])})
 
 
-class ModelView(ApiView):
+class RegisteredModelView(ApiView):
     scopes = {"GET": Scope.RUNS_READ}
 
     @extend_schema(operation_id="models_read", responses=LanguageModelDetailSerializer)
@@ -59,7 +59,7 @@ class ModelView(ApiView):
         return _answer(queries.find_model(actor_of(request), model_id))
 
 
-class CancelView(ApiView):
+class CancelImportView(ApiView):
     scopes = {"POST": Scope.RUNS_WRITE}
 
     @extend_schema(operation_id="models_cancel", request=None, responses=LanguageModelDetailSerializer)
@@ -69,7 +69,7 @@ class CancelView(ApiView):
         return _answer(actions.cancel(actor, queries.find_model(actor, model_id), if_match(request)))
 
 
-class ArchiveView(ApiView):
+class ArchiveModelView(ApiView):
     scopes = {"POST": Scope.RUNS_WRITE}
 
     @extend_schema(operation_id="models_archive", request=None, responses=LanguageModelDetailSerializer)
@@ -79,7 +79,7 @@ class ArchiveView(ApiView):
         return _answer(actions.archive(actor, queries.find_model(actor, model_id), if_match(request)))
 
 
-class RestoreView(ApiView):
+class RestoreModelView(ApiView):
     scopes = {"POST": Scope.RUNS_WRITE}
 
     @extend_schema(operation_id="models_restore", request=None, responses=LanguageModelDetailSerializer)

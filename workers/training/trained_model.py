@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class LanguageModel(Protocol):
+class TrainedModel(Protocol):
     """Computes with weights that lie in flat parameters, and holds none of its own."""
 
     @property
