@@ -70,7 +70,7 @@ class Generator:
         return (*system, Message("user", self._text()))
 
     def following(self, said: Message) -> tuple[Message, ...]:
-        """Return what follows a reply: results of its calls, a word of the user, or both; at times several, or empty."""
+        """Return what follows a reply: results of its calls, a word of the user, or both; at times several."""
         rng = self._rng
         results = tuple(Message("tool", self._result()) for _ in said.tool_calls)
         if results and rng.random() < 0.7:

@@ -1,8 +1,8 @@
 """Tools for models whose chat template knows none: one convention, in words of system, user and assistant.
 
-The system message describes the tools in the words of Qwen3's template, and comes first if there was none. A call stands
-in the assistant's words, behind what it says, as `<tool_call>` with a JSON object. Results that follow each other are
-one message of the user, each a `<tool_response>`.
+The system message describes the tools in the words of Qwen3's template, and comes first if there was none. A call
+stands in the assistant's words, behind what it says, as `<tool_call>` with a JSON object. Results that follow each
+other are one message of the user, each a `<tool_response>`.
 """
 
 import json

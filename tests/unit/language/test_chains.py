@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from flexmarl.language.chains import Chain
 from flexmarl.language.messages import Message
-from flexmarl.language.templates import render_text
-from tests.support.chat_templates import CHATML, END, FORGETTING, TRIMMING, renderer, tokenizer
+from flexmarl.language.renderer import Break
+from flexmarl.language.templates import TemplateError, render_text
+from tests.support.chat_templates import CHATML, END, FORGETTING, MARKS, QWEN3, TRIMMING, renderer, tokenizer
+from tests.support.conversations import TOOLS
 
 WORDS = tokenizer()
 STOP = WORDS.token_to_id(END)
@@ -63,6 +65,45 @@ def test_a_turn_whose_end_the_template_does_not_show_breaks_the_chain() -> None:
     chain.answer((*ids("b"), STOP))
     assert text(chain.ask([Message("user", "c")])) == "a b c "
     assert chain.breaks == ("turn_not_closed",)
+
+
+def test_tools_that_change_rewrite_the_history() -> None:
+    chain = Chain(renderer(QWEN3, MARKS))
+    chain.ask([Message("user", "2+3?")], TOOLS)
+    chain.answer((*ids("5"), STOP))
+    chain.ask([Message("user", "3+4?")], TOOLS)
+    assert chain.breaks == ()
+    chain.answer((*ids("7"), STOP))
+    prompt = chain.ask([Message("user", "4+5?")], TOOLS[:1])
+    assert chain.breaks == (Break.HISTORY_REWRITTEN,)
+    assert chain.breaks_by_cause == {Break.HISTORY_REWRITTEN: 1}
+    assert '"name": "finden"' not in text(prompt)
+
+
+def test_a_reply_that_ended_by_itself_within_a_thought_breaks_the_chain_and_one_that_was_cut_off_does_not() -> None:
+    words = tokenizer(MARKS)
+    sampled = tuple(words.encode("<think>\nso", add_special_tokens=False).ids)
+    for end, breaks in (((STOP,), (Break.THOUGHTS_REWRITTEN,)), ((), ())):
+        chain = Chain(renderer(QWEN3, MARKS))
+        before = chain.ask([Message("user", "2+3?")])
+        assert chain.answer((*sampled, *end)) == Message("assistant", reasoning="so")
+        prompt = chain.ask([Message("tool", "5")])
+        assert chain.breaks == breaks
+    behind = words.decode(list(prompt[len(before) + len(sampled) :]), skip_special_tokens=False)
+    assert behind.startswith(
+        "\n</think>\n\n<|im_end|>\n<|im_start|>user\n<tool_response>\n5\n</tool_response><|im_end|>"
+    )
+
+
+def test_what_a_template_refuses_changes_nothing() -> None:
+    chain = Chain(renderer(CHATML + "{% if messages|length > 3 %}{{ raise_exception('too many') }}{% endif %}"))
+    chain.ask([Message("user", "a")])
+    chain.answer((*ids("b"), STOP))
+    before = copy.copy(chain)
+    with pytest.raises(TemplateError, match="too many"):
+        chain.ask([Message("user", "c"), Message("user", "d")])
+    assert chain == before
+    assert "c<|im_end|>" in text(chain.ask([Message("user", "c")]))
 
 
 def test_a_copy_goes_its_own_way() -> None:
