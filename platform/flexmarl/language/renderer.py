@@ -14,7 +14,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from flexmarl.language.chat_format import SAMPLE, ChatFormat
+from flexmarl.language.chat_format import ChatFormat
 from flexmarl.language.messages import Message
 from flexmarl.language.plain_tools import in_words
 from flexmarl.language.replies import (
@@ -149,10 +149,9 @@ class Renderer:
     @cached_property
     def _generation(self) -> str:
         """By what the template makes the assistant speak."""
-        asked, chat = self.text(SAMPLE), self._chat
-        return asked.removeprefix(
-            render_text(chat.template, SAMPLE, special=chat.special, settings=chat.settings, reply=False)
-        )
+        asked, chat = (Message("user", "?"),), self._chat
+        before = render_text(chat.template, asked, special=chat.special, settings=chat.settings, reply=False)
+        return self.text(asked).removeprefix(before)
 
 
 def _aloud(message: Message) -> Message:
