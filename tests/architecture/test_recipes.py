@@ -17,6 +17,8 @@ CHECKS = {
     "Add a command": "command",
 }
 """Recipe -> the script in tests/support/recipe_checks that fails unless its result works."""
+MOST_FILES = {"Add a command": 6}
+PRODUCT = ("platform/", "webui/", "workers/")
 STEPS = [(title, step.number) for title in CHECKS for step in recipe(title)]
 TRIED = form(short=STEPS[::8], full=STEPS)
 """Steps that are left out in turn."""
@@ -61,6 +63,12 @@ def check(tree: Path, title: str) -> subprocess.CompletedProcess[str]:
 
 def test_every_recipe_is_followed() -> None:
     assert titles() == list(CHECKS)
+
+
+@pytest.mark.parametrize(("title", "most"), MOST_FILES.items())
+def test_a_recipe_touches_few_files_of_the_product(title: str, most: int) -> None:
+    touched = {step.path for step in recipe(title) if step.path.startswith(PRODUCT)}
+    assert len(touched) <= most, sorted(touched)
 
 
 @pytest.mark.slow

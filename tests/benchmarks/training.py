@@ -4,7 +4,9 @@ Gate, over rows of lognormal lengths, sizes S, M and L (`training_sides.py`), ev
 size, the worst of them:
 `ratio_over_padded_loop`, `ratio_over_bucketed_loop`: steps/s over those of a loop over the Hugging Face model, padded
 in the order rows come in, and sorted by length under the trainer's token budget. `ratio_over_trl`: over TRL's GRPO
-loss, where TRL is installed (requirements/trl.txt). `attention_share`: share of the step's processor time in attention.
+loss, where TRL is installed (requirements/trl.txt). `ratio_over_library`: of the native back end over that of the
+transformers library; `library_over_padded_loop_<size>`: of that one over the padded loop. `attention_share`: share of
+the step's processor time in attention.
 `memory_over_<side>`: the trainer's peak of resident memory over another's; each side in a process of its own, peak
 minus what was resident before the model was made.
 `bf16_ratio`, `recompute_ratio`: steps/s over those of fp32 that keeps its activations; `peak_mb_<way>` what they take.
@@ -45,7 +47,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gate-only", action="store_true", help="only the comparison with other trainers")
 
 
-TITLES = {"padded": "padded_loop", "bucketed": "bucketed_loop", "trl": "trl"}
+TITLES = {"library": "library", "padded": "padded_loop", "bucketed": "bucketed_loop", "trl": "trl"}
 WAYS: dict[str, dict[str, object]] = {"fp32": {}, "bf16": {"precision": "bf16"}, "recompute": {"recompute": True}}
 
 
@@ -71,12 +73,14 @@ def compare(report: harness.Report, name: str, others: list[str], repeats: int) 
     size = sides.SIZES[name]
     rows = sides.lognormal_rows(size, 16 if report.quick else size.rows)
     made = {side: sides.SIDES[side](size, rows) for side in ("packed", *others)}
-    check_equal(made["packed"].gradient(), made["bucketed"].gradient())
+    for side in ("packed", "library"):
+        check_equal(made[side].gradient(), made["bucketed"].gradient())
     for one in made.values():
         one.step()
     seconds = harness.interleave({side: one.step for side, one in made.items()}, repeats)
     for side in others:
         report.ratio(f"ratio_over_{TITLES[side]}_{name}", harness.paired_ratios(seconds[side], seconds["packed"]))
+    report.ratio(f"library_over_padded_loop_{name}", harness.paired_ratios(seconds["padded"], seconds["library"]))
     for side, spent in seconds.items():
         report.figures[f"tokens_per_s_{side}_{name}"] = sides.tokens_of(rows) / float(np.median(spent))
     report.figures[f"attention_share_{name}"] = attention_share(made["packed"])

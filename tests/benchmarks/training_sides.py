@@ -6,6 +6,7 @@ predicted alone, and their log-probabilities by a gather and a logsumexp, as TRL
 is timed by the processor time of its process, which works on one thread: on a shared machine others take the rest.
 """
 
+import json
 import math
 import tempfile
 import time
@@ -93,11 +94,13 @@ def tokens_of(rows: "Sequence[TrainRow]") -> int:
 
 
 class Packed:
-    """This project's trainer."""
+    """This project's trainer, with its own decoder."""
+
+    library = False
 
     def __init__(self, size: Size, rows: "list[TrainRow]", precision: str = "fp32", recompute: bool = False) -> None:
         self.rows = rows
-        self.learner = learner_of(model_of(size), precision, recompute)
+        self.learner = learner_of(model_of(size), precision, recompute, self.library)
 
     def step(self) -> float:
         began = time.process_time()
@@ -115,17 +118,25 @@ class Packed:
         return self.learner.parameters.split(total / stats.z)
 
 
-def learner_of(model: Any, precision: str, recompute: bool) -> "Learner":
+class Library(Packed):
+    """The same trainer with its back end of the transformers library."""
+
+    library = True
+
+
+def learner_of(model: Any, precision: str, recompute: bool, library: bool) -> "Learner":
     from flexmarl.contracts.specification.losses import LOSS
     from flexmarl.contracts.specification.team import AdamW
     from workers.models.architecture import parse_architecture
+    from workers.models.families import LibraryModel
     from workers.training.learner import Learner
     from workers.training.objective import Objective
 
     tied = model.config.tie_word_embeddings
     weights = {name: tensor for name, tensor in model.state_dict().items() if not (tied and name == "lm_head.weight")}
-    architecture, objective = parse_architecture(model.config.to_dict()), Objective.of(LOSS.options("ppo_clip"))
-    return Learner(weights, architecture, objective, AdamW(), precision, recompute=recompute)
+    config, objective = model.config.to_dict(), Objective.of(LOSS.options("ppo_clip"))
+    shape = LibraryModel(json.dumps(config), sized=True) if library else parse_architecture(config)
+    return Learner(weights, shape, objective, AdamW(), precision, recompute=recompute)
 
 
 class Padded:
@@ -279,4 +290,4 @@ def _side(parts: "Sequence[bytes]", left: bool, kind: str = "<i4") -> "tuple[tor
     return torch.from_numpy(table), torch.from_numpy(mask)
 
 
-SIDES: dict[str, type] = {"packed": Packed, "padded": Padded, "bucketed": Bucketed, "trl": Trl}
+SIDES: dict[str, type] = {"packed": Packed, "library": Library, "padded": Padded, "bucketed": Bucketed, "trl": Trl}

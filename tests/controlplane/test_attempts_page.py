@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from django.test import Client
 
+from flexmarl.contracts.attempts import AttemptBegan, AttemptEnded, VerbEnded
 from flexmarl.contracts.events import Verb
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
 from flexmarl.controlplane.accounts.choices import ProjectRole
@@ -14,7 +15,6 @@ from flexmarl.controlplane.accounts.queries import actor_of_user
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs import actions, queries
 from flexmarl.store.control import attempts
-from flexmarl.store.control.attempts import BegunAttempt, EndedAttempt, VerbOutcome
 from tests.support.controlplane import set_state
 from tests.support.markup import markup
 from tests.support.statements import at_most
@@ -38,9 +38,9 @@ def page(client, run) -> str:
 
 def two_attempts(run) -> None:
     changes = [
-        BegunAttempt(1, 1, "start", "edith", 10.0, 0),
-        EndedAttempt(1, RunStatus.KILLED, RunReason.USER_REQUEST, "wrong seed", "otto", 20.0, 5, {"speaker": 5}),
-        BegunAttempt(2, 3, "retry", "edith", 30.0, 5),
+        (10.0, AttemptBegan(1, 1, Verb.START, "edith", 0)),
+        (20.0, AttemptEnded(1, RunStatus.KILLED, RunReason.USER_REQUEST, "wrong seed", "otto", 5, {"speaker": 5})),
+        (30.0, AttemptBegan(2, 3, Verb.RETRY, "edith", 5)),
     ]
     attempts.write_attempts(store_connection(), run.no, changes)
     set_state(run, status="running", step=7, progress=json.dumps({"attempt": 2, "max_steps": 400}))
@@ -70,7 +70,7 @@ def test_what_was_asked_is_listed_with_its_outcome(visitor, editor, make_run) ->
     run = make_run(editor, RunStatus.RUNNING)
     pause = actions.act(actor_of_user(editor), run, Verb.PAUSE, "lunch")
     actions.act(actor_of_user(editor), run, Verb.KILL)
-    outcome = VerbOutcome(str(pause.id), False, RunStatus.KILLED, "superseded by kill", 5.0)
+    outcome = (5.0, VerbEnded(str(pause.id), False, RunStatus.KILLED, "superseded by kill"))
     attempts.write_outcomes(store_connection(), run.no, [outcome])
     text = page(visitor, run)
     for words in ("superseded by kill", "lunch", "waiting for the driver"):
@@ -79,7 +79,7 @@ def test_what_was_asked_is_listed_with_its_outcome(visitor, editor, make_run) ->
 
 def test_the_page_reads_no_more_with_more_attempts(visitor, editor, make_run) -> None:
     run = make_run(editor)
-    changes = [BegunAttempt(no, 1, "retry", "", float(no), 0) for no in range(1, 60)]
+    changes = [(float(no), AttemptBegan(no, 1, Verb.RETRY, "", 0)) for no in range(1, 60)]
     attempts.write_attempts(store_connection(), run.no, changes)
     page(visitor, run)
     with at_most(11):

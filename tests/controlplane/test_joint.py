@@ -2,13 +2,12 @@
 
 import pytest
 
-from flexmarl.contracts.commands import ROUTES, GroupOrder, PlayGroups, WriteCheckpoint
+from flexmarl.contracts.commands import GroupOrder, PlayGroups, WriteCheckpoint
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.wire import Origin, PolicyPin
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.telemetry.flow import cohorts
 from flexmarl.controlplane.telemetry.flow.cohorts import CohortState, state_of, waits_for
-from flexmarl.orchestrator.reasons import _REASONS
 from flexmarl.store.control.decisions import RulingLine, _write_rulings
 from flexmarl.store.reads.cohort_rows import CohortBatches, CohortGroups
 from tests.support.controlplane import SEATS, set_state
@@ -213,7 +212,3 @@ def test_a_cohort_with_redundancy_waits_for_enough_groups_and_not_for_all() -> N
     assert waits_for(groups(7, 10), [], {"group_refused": 2}, 8) == said.format(3)
     assert waits_for(groups(8, 10), [], {}, 8) == said.format(1), "what settled is not handled yet"
     assert waits_for(groups(7, 8), [], {}, 8) == "1 of 8 episode groups"
-
-
-def test_every_kind_of_command_has_a_reason() -> None:
-    assert {kind.model_fields["kind"].default for kind in _REASONS} == set(ROUTES)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from flexmarl.contracts.attempts import AttemptBegan, AttemptEnded, VerbEnded
 from flexmarl.contracts.events import PauseMode, Verb, event_adapter
 from flexmarl.contracts.status import INTERNAL_MOVES, TERMINAL, TRANSITIONS, RunReason, RunStatus
 from flexmarl.controlplane.accounts.queries import actor_of_user
@@ -16,7 +17,6 @@ from flexmarl.controlplane.runs.models import Operation
 from flexmarl.controlplane.runs.verbs import VerbOptions
 from flexmarl.controlplane.telemetry import queries as telemetry
 from flexmarl.store.control import attempts, inbox
-from flexmarl.store.control.attempts import BegunAttempt, EndedAttempt, VerbOutcome
 from tests.support.controlplane import set_state
 
 pytestmark = pytest.mark.django_db
@@ -39,7 +39,7 @@ def ended(run, operation_id, succeeded, status, text=""):
     conn.execute(
         "INSERT INTO store.handled VALUES (%s, %s, 1) ON CONFLICT DO NOTHING", [run.no, f"verb:{operation_id}"]
     )
-    attempts.write_outcomes(conn, run.no, [VerbOutcome(operation_id, succeeded, RunStatus(status), text, 5.0)])
+    attempts.write_outcomes(conn, run.no, [(5.0, VerbEnded(operation_id, succeeded, RunStatus(status), text))])
 
 
 # -- options --------------------------------------------------------------------------------------------------------
@@ -155,9 +155,9 @@ def test_attempts_say_what_began_and_what_ended_them(api, editor, make_run) -> N
     assert api.get(f"/api/v1/runs/{run.id}/attempts").json()["results"] == []
     set_state(run, step=7, progress='{"attempt": 2}')
     changes = [
-        BegunAttempt(1, 1, "start", "edith", 10.0, 0),
-        EndedAttempt(1, RunStatus.KILLED, RunReason.USER_REQUEST, "enough", "otto", 20.0, 5, {"speaker": 5}),
-        BegunAttempt(2, 3, "retry", "edith", 30.0, 5),
+        (10.0, AttemptBegan(1, 1, Verb.START, "edith", 0)),
+        (20.0, AttemptEnded(1, RunStatus.KILLED, RunReason.USER_REQUEST, "enough", "otto", 5, {"speaker": 5})),
+        (30.0, AttemptBegan(2, 3, Verb.RETRY, "edith", 5)),
     ]
     attempts.write_attempts(store_connection(), run.no, changes)
     first, second = api.get(f"/api/v1/runs/{run.id}/attempts").json()["results"]

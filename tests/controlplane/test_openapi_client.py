@@ -8,13 +8,14 @@ import jsonschema
 import pytest
 from asgiref.sync import async_to_sync
 
+from flexmarl.contracts.attempts import AttemptBegan
+from flexmarl.contracts.events import Verb
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.simulations import executing
 from flexmarl.store.control import attempts, nodes, runs
-from flexmarl.store.control.attempts import BegunAttempt
 from flexmarl.store.control.decisions import MetricPoint, RulingLine, _write_metrics, _write_rulings
 from flexmarl.store.control.nodes import DeviceFacts, NodeFacts
 from flexmarl.store.reads import storage
@@ -210,7 +211,7 @@ def _add_what_children_told(run) -> None:
     conn.execute("UPDATE store.run_state SET step = 1 WHERE run_id = %s", [run.no])
     _write_metrics(conn, run.no, [MetricPoint("time/step", 1, 12.0, now - 4)])
     logs.put(conn, run.no, [LogLine(run.no, 1000.0, "info", "device", "child started", fields={"no": 1})])
-    attempts.write_attempts(conn, run.no, [BegunAttempt(1, 1, "start", "", now - 30, 0)])
+    attempts.write_attempts(conn, run.no, [(now - 30, AttemptBegan(1, 1, Verb.START, "", 0))])
     nodes.register_node(conn, NodeFacts("spare", "127.0.0.1:2", "i1", "0.1"), [DeviceFacts("spare.cpu0", "cpu", 0)])
 
 

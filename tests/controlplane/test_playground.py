@@ -1,147 +1,29 @@
 """The agents of runs in OpenAI's dialect, called by OpenAI's own client: replies, streams, refusals, who may ask."""
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import httpx2
 import openai
 import pytest
-from django.core import signals
-from django.core.handlers.wsgi import WSGIHandler
-from django.db import close_old_connections
 
-from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.plane_tokens import Plane, check
-from flexmarl.contracts.status import RunStatus
-from flexmarl.controlplane.accounts.actions import create_token
 from flexmarl.controlplane.accounts.choices import ProjectRole
 from flexmarl.controlplane.accounts.models import Membership, Project
-from flexmarl.controlplane.accounts.queries import actor_of_user
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.playground import engines, questions
 from flexmarl.controlplane.runs.models import Run
-from flexmarl.controlplane.telemetry.trajectories.decoding import decoder_of
-from flexmarl.language.chat_format import ChatFormat
-from tests.support.played import Played, play
+from tests.support import playground_stage
+from tests.support.playground_stage import refused
 from tests.support.store_story import digest
-from tests.support.talking_engine import TalkingEngine, serving
 
+stage, client_for = playground_stage.stage, playground_stage.client_for
+_one_connection = playground_stage._one_connection
 pytestmark = [
     pytest.mark.django_db,
     pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume"),  # under WSGI, in one piece
 ]
-SHARED = {"speaker": {"policy": "solver"}, "listener": {"policy": "solver"}}
-
-
-@dataclass
-class Stage:
-    """A run that was played, with a live engine that holds version 1 and a node beside it."""
-
-    run: Run
-    played: Played
-    engine: TalkingEngine
-    client: openai.OpenAI
-    name: str
-
-    def live(self, version: int | None) -> None:
-        """Let the run's engine hold a version, or none."""
-        conn, lease = store_connection(), self.played.leases[DeviceUse.ENGINE]
-        conn.execute("UPDATE store.lease SET endpoint = %s WHERE id = %s", [self.engine.url, lease])
-        conn.execute("DELETE FROM store.engine_policy WHERE lease_id = %s", [lease])
-        if version is not None:
-            conn.execute(
-                "INSERT INTO store.engine_policy (lease_id, incarnation, policy, version, digest) "
-                "VALUES (%s, 'e1.1.1', 'solver', %s, %s)",
-                [lease, version, digest(version)],
-            )
-
-    def node(self, *answers: tuple[int, dict[str, Any]]) -> None:
-        """Let the node say these, one after the other."""
-        address = self.engine.url.removeprefix("http://")
-        store_connection().execute("UPDATE store.node SET address = %s, heartbeat_at = now()", [address])
-        self.engine.node[:] = answers
-
-    def chat(self, content: str = "red blue", **more: Any) -> Any:
-        more.setdefault("model", self.name)
-        return self.client.chat.completions.create(messages=[{"role": "user", "content": content}], **more)
-
-
-@pytest.fixture(autouse=True)
-def _one_connection() -> Iterator[None]:
-    """Requests stay inside the test's transaction: their ends must not close its connection."""
-    for signal in (signals.request_started, signals.request_finished):
-        signal.disconnect(close_old_connections)
-    yield
-    for signal in (signals.request_started, signals.request_finished):
-        signal.connect(close_old_connections)
-
-
-@pytest.fixture
-def client_for() -> Callable[..., openai.OpenAI]:
-    def make(user: Any, scopes: list[str] | None = None) -> openai.OpenAI:
-        _, text = create_token(actor_of_user(user), "t", scopes)
-        return openai.OpenAI(
-            base_url="http://testserver/v1",
-            api_key=text,
-            max_retries=0,
-            http_client=httpx2.Client(transport=httpx2.WSGITransport(app=WSGIHandler())),
-        )
-
-    return make
-
-
-@pytest.fixture
-def stage(editor, make_run, client_for) -> Iterator[Stage]:
-    run = make_run(editor, RunStatus.RUNNING, agents=SHARED)
-    with serving(TalkingEngine()) as engine:
-        found = Stage(run, play(run), engine, client_for(editor, ["models:use"]), f"{run.key}/speaker")
-        found.live(1)
-        yield found
-
-
-def refused(call: Callable[[], Any], kind: type[openai.APIStatusError] = openai.BadRequestError) -> dict[str, Any]:
-    with pytest.raises(kind) as caught:
-        call()
-    body = caught.value.body
-    assert isinstance(body, dict)
-    assert set(body) == {"message", "type", "param", "code", "request_id"}
-    return body
-
-
 # what is answered
-
-
-def test_a_chat_is_rendered_by_the_template_of_the_agents_model(stage) -> None:
-    marks = {"system": "big", "user": "round", "assistant": "square"}
-    said = "".join(f"{{% if m.role == '{role}' %}}{word}{{% endif %}}" for role, word in marks.items())
-    template = f"{{% for m in messages %}}{said}{{{{ ' ' + m.content + ' ' }}}}{{% endfor %}}square"
-    chat = ChatFormat(template=template, stop=(5,)).dump()
-    store_connection().execute("UPDATE store.tokenizer SET chat = %s WHERE run_id = %s", [chat, stage.run.no])
-    messages: list[Any] = [
-        {"role": "developer", "content": "red"},
-        {"role": "user", "content": [{"type": "text", "text": "blue"}]},
-        {"role": "assistant", "content": "red"},
-        {"role": "user", "content": "blue"},
-    ]
-    stage.client.chat.completions.create(model=stage.name, messages=messages, max_tokens=1)
-    stage.client.completions.create(model=stage.name, prompt="red blue", max_tokens=1)
-    chatted, completed = stage.engine.asked
-    words = decoder_of(stage.run.no, "solver")
-    assert words is not None
-    assert words.decode(chatted["prompt"][0]) == "big red round blue square red round blue square"
-    assert 5 in chatted["stop_token_ids"]
-    assert completed["prompt"] == [[1, 2]]
-
-
-def test_messages_that_the_template_refuses_are_refused_by_name(stage) -> None:
-    chat = ChatFormat(template="{{ raise_exception('roles must alternate') }}").dump()
-    store_connection().execute("UPDATE store.tokenizer SET chat = %s WHERE run_id = %s", [chat, stage.run.no])
-    body = refused(stage.chat)
-    assert (body["param"], body["code"]) == ("messages", "invalid_value")
-    assert "roles must alternate" in body["message"]
 
 
 def test_a_chat_is_answered_by_the_live_engine(stage) -> None:

@@ -93,4 +93,6 @@ def test_an_agent_with_a_chat_template_is_sent_a_message_or_its_whole_prompt(bro
     chat = ChatFormat(template="{% for m in messages %}{{ m.content }}{% endfor %}", stop=(5,)).dump()
     store_connection().execute("UPDATE store.tokenizer SET chat = %s WHERE run_id = %s", [chat, run.no])
     decoding._chats.cache_clear()
-    assert '<option value="message">a message of the user</option>' in text_of(browser, run)
+    text = text_of(browser, run)
+    assert '<option value="message">a message of the user</option>' in text
+    assert "client.chat.completions.create(" in text

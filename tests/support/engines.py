@@ -89,7 +89,8 @@ class RunningEngine:
 
     async def load(self, policy: str, version: int, digest: str, keeps: tuple[int, ...] = ()) -> None:
         body = {"policy": policy, "version": version, "digest": digest, "keeps": list(keeps)}
-        assert await self.ask("/load", body) == (200, {"version": version, "digest": digest})
+        answer = await self.ask("/load", body)
+        assert answer == (200, {"version": version, "digest": digest}), answer
 
     async def complete(self, **body: object) -> list[Choice]:
         status, answer = await self.ask("/v1/completions", body)

@@ -28,6 +28,14 @@ class Step:
     words: str
     code: str
 
+    @property
+    def path(self) -> str:
+        """The file that it makes or changes. Raises RecipeError when it names none."""
+        for form in (_NEW, _ABOVE_ROW, _INSERT, _REPLACE):
+            if found := form.match(self.words):
+                return found["path"]
+        raise RecipeError(f"step {self.number} names no place: {self.words[:80]}")
+
     def apply(self, tree: Path) -> None:
         """Change the tree. Raises RecipeError naming what cannot be found."""
         if new := _NEW.match(self.words):

@@ -193,7 +193,7 @@ class ScriptedWorkers:
                 child.trains[policy] = (f"{version}:{child.incarnation}", [])
                 bind = steps.Bind(
                     child.lease_id, child.incarnation, policy, version, digest(policy, version), "state",
-                    command.version is None, b'{"a": 1}', {"parameters": 85_000.0},
+                    command.version is None, b'{"a": 1}', facts={"parameters": 85_000.0},
                 )  # fmt: skip
                 steps.commit_bind(conn, taken, bind)
             case c.Accumulate(policy=policy) as command:

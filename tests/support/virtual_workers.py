@@ -204,15 +204,15 @@ class VirtualWorkers(ScriptedWorkers):
                     accumulator=command.accumulator, ticket=f"{command.policy}-{taken.no}", command_no=taken.no,
                     seconds=seconds,
                 )  # fmt: skip
-                steps.commit_suspend(conn, taken, suspended)
+                steps.commit_answer(conn, taken, child.lease_id, child.incarnation, suspended)
             case c.BindPolicy(policy=policy) as command:
                 version = command.version or 0
                 ids = self._suspended.pop(policy) if command.resume else []
                 child.trains[policy] = (f"{version}:{child.incarnation}", ids)
                 bind = steps.Bind(
                     child.lease_id, child.incarnation, policy, version, digest(policy, version), "state",
-                    command.version is None, b'{"a": 1}', {"parameters": 85_000.0}, bool(command.resume),
-                    command.accumulator, seconds=seconds,
+                    command.version is None, b'{"a": 1}', facts={"parameters": 85_000.0}, resumed=bool(command.resume),
+                    accumulator=command.accumulator, seconds=seconds,
                 )  # fmt: skip
                 steps.commit_bind(conn, taken, bind)
             case c.UnloadPolicy() as command:
@@ -226,7 +226,7 @@ class VirtualWorkers(ScriptedWorkers):
                 engines.turned(conn, taken, EngineSlept(**about, bytes=1) if sleeps else EngineWoke(**about))
             case c.VacateTrainer():
                 vacated = TrainerVacated(lease_id=child.lease_id, incarnation=child.incarnation, command_no=taken.no)
-                steps.commit_vacate(conn, taken, vacated)
+                steps.commit_answer(conn, taken, child.lease_id, child.incarnation, vacated)
             case c.Accumulate(policy=policy) as command:
                 rows = micro_batches.read(conn, 1, policy, command.micro_batch).rows
                 child.trains[policy][1].append(command.micro_batch)

@@ -1,5 +1,7 @@
 """Names of what the orchestrator decides and of how far a cohort is, as pages say them."""
 
+from flexmarl.contracts.commands import COMMAND_KINDS
+
 COHORT_STATES = {
     "open": ("muted", "circle-dashed", "Open", "No worker has started on it yet"),
     "playing": (
@@ -15,31 +17,13 @@ COHORT_STATES = {
 }
 """State -> (tone, icon, word, meaning)."""
 
-DECISIONS = {
-    "request_devices": "Request devices",
-    "release_lease": "Release a device",
-    "keep_checkpoints": "Apply checkpoint retention",
-    "cut_micro_batch": "Cut a micro-batch",
-    "host_lease": "Start a child",
-    "play_groups": "Play groups",
-    "hold_groups": "Pause or resume surplus",
-    "bind_policy": "Bind a policy",
-    "join_gang": "Join a policy's gang",
-    "suspend_policy": "Suspend a policy",
+DECISIONS = {kind: about.word for kind, about in COMMAND_KINDS.items()} | {
     "devices_bound": "Give devices",
     "devices_taken": "Take devices",
     "devices_turned": "Turn shared devices",
-    "sleep_engine": "Put an engine to sleep",
-    "wake_engine": "Wake an engine",
-    "vacate_trainer": "Empty a trainer",
-    "accumulate": "Accumulate",
-    "optimizer_step": "Step",
-    "load_weights": "Serve weights",
-    "unload_policy": "Stop serving a policy",
     "engine_assigned": "Assign a free engine slot",
     "engine_moved": "Move an engine",
     "engine_emptied": "Empty an engine",
-    "write_checkpoint": "Write a checkpoint",
     "cohort_settled": "Cohort settled",
     "group_refused": "Refuse a group",
     "group_dropped": "Drop a group",

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _PREFIX = "base_model.model."
 _WEIGHT = ".weight"
+_EXPERTS = ".experts."
+"""In the names of a mixture's experts: the library computes them all as one tensor, which no adapter reaches."""
 
 
 class WrongAdapterError(ValueError):
@@ -40,7 +42,7 @@ class Part:
 def parts_of(names: Iterable[str], targets: Sequence[str]) -> list[Part]:
     """Return the adapted matrices of a model that has weights of these names, in their order."""
     wanted = tuple(f".{target}{_WEIGHT}" for target in targets)
-    adapted = [name for name in names if name.endswith(wanted)]
+    adapted = [name for name in names if name.endswith(wanted) and _EXPERTS not in name]
     stems = [_PREFIX + name.removesuffix(_WEIGHT) for name in adapted]
     return [
         Part(name, f"{stem}.lora_A{_WEIGHT}", f"{stem}.lora_B{_WEIGHT}")
@@ -98,8 +100,11 @@ def check_adapter(adapter: "Weights", base: Mapping[str, tuple[int, ...]], lora:
     for part in parts_of(base, lora.targets):
         outputs, inputs = base[part.weight]
         expected |= {part.down: (lora.rank, inputs), part.up: (outputs, lora.rank)}
-    if not expected:
-        raise WrongAdapterError(f"the model has none of the matrices {', '.join(lora.targets)}; choose other targets")
+    there = [target for target in lora.targets if parts_of(base, (target,))]
+    if len(there) < len(lora.targets):
+        absent = ", ".join(target for target in lora.targets if target not in there)
+        wayout = f"set targets: {', '.join(there)}" if there else "set tuning: full"
+        raise WrongAdapterError(f"targets: {absent}: the model has no such matrix outside of experts; {wayout}")
     found = {name: tuple(tensor.shape) for name, tensor in adapter.items()}
     for name in sorted(expected.keys() | found.keys()):
         if expected.get(name) != found.get(name):

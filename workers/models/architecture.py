@@ -72,6 +72,8 @@ def parse_architecture(config: dict[str, object]) -> Architecture:
         raise UnsupportedModel(
             f"hidden_act {config['hidden_act']!r} is not served by the torch engine; it serves 'silu'"
         )
+    if config.get("mlp_bias"):
+        raise UnsupportedModel("biases of the MLP (mlp_bias) are not served by the torch engine")
     number = {key: value for key, value in config.items() if isinstance(value, int | float)}
     heads = int(number["num_attention_heads"])
     return Architecture(

@@ -15,19 +15,17 @@ import msgspec
 import psycopg
 
 from flexmarl.contracts.commands import (
+    COMMAND_KINDS,
     Accumulate,
     BindPolicy,
     JoinGang,
     LoadWeights,
     OptimizerStep,
     SleepEngine,
-    SuspendPolicy,
     UnloadPolicy,
-    VacateTrainer,
     WakeEngine,
     WriteCheckpoint,
 )
-from flexmarl.contracts.events import PolicySuspended
 from flexmarl.contracts.specification.algorithm import AlgorithmSpec
 from flexmarl.contracts.wire import TrainStats
 from flexmarl.store.control import engines, leases, runs
@@ -39,20 +37,19 @@ from workers.nodes import turns
 from workers.nodes.child_client import ChildClient
 from workers.rollout.engines.wire import LoadRequest, UnloadRequest
 from workers.training.wire import (
+    VERBS,
     AccumulateReply,
     AccumulateRequest,
     BindReply,
     BindRequest,
     CheckpointReply,
     CheckpointRequest,
-    JoinReply,
     JoinRequest,
     RedoBatch,
     RedoStep,
     StepReply,
     StepRequest,
-    SuspendReply,
-    SuspendRequest,
+    TrainerVerb,
     TrainRow,
     rendezvous_key,
 )
@@ -71,8 +68,6 @@ class Prepared:
 def prepare(conn: psycopg.Connection, taken: Taken) -> Prepared:
     """Read what the request needs. Raises Refused when the store does not have it."""
     match taken.command:
-        case SuspendPolicy() as order:
-            return Prepared(taken, SuspendRequest(order.policy, order.accumulator, order.reach))
         case BindPolicy() as order:
             bind = _bind_request(conn, taken.run_id, order)
             return Prepared(taken, msgspec.structs.replace(bind, order=taken.no))
@@ -99,12 +94,14 @@ def prepare(conn: psycopg.Connection, taken: Taken) -> Prepared:
         case UnloadPolicy() as order:
             engines.leaves(conn, taken, order.lease_id, order.policy)
             return Prepared(taken, UnloadRequest(order.policy, order.hand_over, taken.no, order.to))
-        case SleepEngine() | WakeEngine() | VacateTrainer() as order:
+        case SleepEngine() | WakeEngine() as order:
             return Prepared(taken, turns.request_of(conn, taken, order))
         case WriteCheckpoint() as order:
             versions = {policy: pin.version for policy, pin in order.pins.items()}
             digests = {policy: pin.digest for policy, pin in order.pins.items()}
             return Prepared(taken, CheckpointRequest(order.label, order.step, versions, digests))
+        case other if other.kind in VERBS:
+            return Prepared(taken, _plain_request(VERBS[other.kind], taken))
         case other:
             raise Refused("unknown_command", f"a node does not carry out {other.kind}")
 
@@ -112,20 +109,11 @@ def prepare(conn: psycopg.Connection, taken: Taken) -> Prepared:
 async def perform(client: ChildClient, prepared: Prepared) -> Commit:
     """Let the child do it; returns the write that makes it count. Raises ChildRefused, ChildUnreachable."""
     taken, command, request = prepared.taken, prepared.taken.command, prepared.request
+    verb = VERBS.get(command.kind)
+    if verb is not None:
+        return _trained(client, taken, await client.train(verb.name, request, verb.reply))
     began = time.monotonic()
     match command:
-        case BindPolicy():
-            return _commit_bind(client, taken, command, await client.train("bind", request, BindReply))
-        case SuspendPolicy():
-            return _commit_suspend(client, taken, command, await client.train("suspend", request, SuspendReply))
-        case JoinGang():
-            await client.train("join", request, JoinReply)
-            return _commit_join(client, taken, command)
-        case Accumulate():
-            reply = await client.train("accumulate", request, AccumulateReply)
-            return _commit_accumulate(taken, command, reply)
-        case OptimizerStep():
-            return _commit_step(taken, command, await client.train("step", request, StepReply))
         case LoadWeights():
             assert isinstance(request, LoadRequest)
             await client.load(request)
@@ -134,13 +122,30 @@ async def perform(client: ChildClient, prepared: Prepared) -> Commit:
             assert isinstance(request, UnloadRequest)
             await client.unload(request)
             return _commit_unload(client, taken, command, time.monotonic() - began)
-        case SleepEngine() | WakeEngine() | VacateTrainer():
+        case SleepEngine() | WakeEngine():
             return await turns.perform(client, taken, command, request)
-        case WriteCheckpoint():
-            reply_ = await client.train("checkpoint", request, CheckpointReply)
-            return _commit_checkpoint(taken, command, reply_)
         case other:
             raise ChildRefused("unknown_command", f"a node does not carry out {other.kind}")
+
+
+def _trained(client: ChildClient, taken: Taken, reply: msgspec.Struct) -> Commit:
+    """Return the write that makes a trainer's reply count."""
+    match taken.command, reply:
+        case BindPolicy() as command, BindReply():
+            return _commit_bind(client, taken, command, reply)
+        case Accumulate() as command, AccumulateReply():
+            return _commit_accumulate(taken, command, reply)
+        case OptimizerStep() as command, StepReply():
+            return _commit_step(taken, command, reply)
+        case WriteCheckpoint() as command, CheckpointReply():
+            return _commit_checkpoint(taken, command, reply)
+    return _commit_answer(client, taken, reply)
+
+
+def _plain_request(verb: TrainerVerb, taken: Taken) -> msgspec.Struct:
+    """Make a request that says what its command says."""
+    said = {**dict(taken.command), "order": taken.no}
+    return verb.request(**{name: said[name] for name in verb.request.__struct_fields__ if name in said})
 
 
 def _first_bind(conn: psycopg.Connection, run_id: int, order: BindPolicy) -> BindRequest:
@@ -231,18 +236,11 @@ def _commit_bind(client: ChildClient, taken: Taken, command: BindPolicy, reply: 
     return lambda conn: steps.commit_bind(conn, taken, bind)
 
 
-def _commit_suspend(client: ChildClient, taken: Taken, command: SuspendPolicy, reply: SuspendReply) -> Commit:
-    event = PolicySuspended(
-        lease_id=command.lease_id, incarnation=client.child.incarnation, policy=command.policy,
-        accumulator=command.accumulator, ticket=reply.ticket, bytes=reply.bytes, seconds=reply.seconds,
-        command_no=taken.no,
-    )  # fmt: skip
-    return lambda conn: steps.commit_suspend(conn, taken, event)
-
-
-def _commit_join(client: ChildClient, taken: Taken, command: JoinGang) -> Commit:
-    incarnation = client.child.incarnation
-    return lambda conn: steps.commit_join(conn, taken, command, incarnation)
+def _commit_answer(client: ChildClient, taken: Taken, reply: msgspec.Struct) -> Commit:
+    incarnation, lease_id = client.child.incarnation, client.child.lease_id
+    said = msgspec.structs.asdict(reply) | {"incarnation": incarnation, "command_no": taken.no}
+    event = COMMAND_KINDS[taken.command.kind].answered(taken.command, **said)
+    return lambda conn: steps.commit_answer(conn, taken, lease_id, incarnation, event)
 
 
 def _commit_accumulate(taken: Taken, command: Accumulate, reply: AccumulateReply) -> Commit:

@@ -1,4 +1,4 @@
-"""Devices that an engine and a trainer share, as nodes turn them over: requests to children, and writes for replies.
+"""Engines that give a shared device up or take it back, as nodes see to it: requests, and writes for replies.
 
 Invariants: the registry names an engine for nothing before it is asked to sleep; each write tells the driver and ends
 the command in one transaction.
@@ -10,16 +10,14 @@ from collections.abc import Callable
 import msgspec
 import psycopg
 
-from flexmarl.contracts.commands import SleepEngine, VacateTrainer, WakeEngine
-from flexmarl.contracts.events import EngineSlept, EngineWoke, TrainerVacated
+from flexmarl.contracts.commands import SleepEngine, WakeEngine
+from flexmarl.contracts.events import EngineSlept, EngineWoke
 from flexmarl.store.control import engines
 from flexmarl.store.control.commands import Taken
-from flexmarl.store.data import steps
 from workers.nodes.child_client import ChildClient
 from workers.rollout.engines.wire import SleepRequest, WakeRequest
-from workers.training.wire import VacateReply, VacateRequest
 
-Turn = SleepEngine | WakeEngine | VacateTrainer
+Turn = SleepEngine | WakeEngine
 
 
 def request_of(conn: psycopg.Connection, taken: Taken, order: Turn) -> msgspec.Struct:
@@ -27,7 +25,7 @@ def request_of(conn: psycopg.Connection, taken: Taken, order: Turn) -> msgspec.S
     if isinstance(order, SleepEngine):
         engines.leaves(conn, taken, order.lease_id)
         return SleepRequest(drain=True, order=taken.no)
-    return WakeRequest(empty=True, order=taken.no) if isinstance(order, WakeEngine) else VacateRequest(taken.no)
+    return WakeRequest(empty=True, order=taken.no)
 
 
 async def perform(
@@ -35,10 +33,6 @@ async def perform(
 ) -> Callable[[psycopg.Connection], None]:
     """Let the child do it; returns the write that makes it count. Raises ChildRefused, ChildUnreachable."""
     began, incarnation = time.monotonic(), client.child.incarnation
-    if isinstance(order, VacateTrainer):
-        await client.train("vacate", request, VacateReply)
-        vacated = TrainerVacated(lease_id=order.lease_id, incarnation=incarnation, command_no=taken.no)
-        return lambda conn: steps.commit_vacate(conn, taken, vacated)
     event: EngineSlept | EngineWoke
     if isinstance(request, SleepRequest):
         freed = (await client.sleep(request)).bytes

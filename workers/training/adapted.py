@@ -6,7 +6,7 @@ one base share it in memory, references included. PEFT, which does the same to a
 hold on to here, since the decoder is none; the tests hold gradients and results against it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,11 @@ class LowRank:
         self.scale = lora.scale
         order = [name for part in self._parts.values() for name in (part.down, part.up)]
         self.parameters = FlatParameters(adapter, order, precision, device, frozen)
+
+    @property
+    def adapted(self) -> Collection[str]:
+        """Return the matrices to which something is added."""
+        return self._parts.keys()
 
     def factors(self, weight: str) -> Factors | None:
         """Return what is added to a matrix, None where nothing is."""

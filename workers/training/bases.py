@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from flexmarl.contracts.specification.team import Lora, PolicySpec
-from workers.training.decoder import parameter_order
+from workers.models.families import Shape, shape_of
+from workers.training.back_ends import order_of
 from workers.training.learner import Adapter
 from workers.training.parameters import FlatParameters
 from workers.training.shelf import Shelf
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 class Bases:
     def __init__(self, device: str) -> None:
         self._device = device
-        self._held: WeakValueDictionary[tuple[str, str], FlatParameters] = WeakValueDictionary()
+        self._held: WeakValueDictionary[tuple[str, Shape, str], FlatParameters] = WeakValueDictionary()
 
     def beneath(
         self, settings: PolicySpec, weights: "Mapping[str, torch.Tensor]", shelf: Shelf
@@ -29,14 +30,15 @@ class Bases:
         """Return what a learner of published weights computes with, and the adapter over it if these are one's."""
         if not isinstance(settings.tuning, Lora):
             return weights, None
-        return self.under(shelf, settings.precision), Adapter(settings.tuning, weights)
+        return self.under(shelf, shape_of(settings), settings.precision), Adapter(settings.tuning, weights)
 
-    def under(self, shelf: Shelf, precision: str) -> FlatParameters:
+    def under(self, shelf: Shelf, shape: Shape, precision: str) -> FlatParameters:
         """Return what a policy's adapters are laid over, to compute with in a precision. Raises StateError."""
-        key = shelf.base_digest, precision
+        key = shelf.base_digest, shape, precision
         base = self._held.get(key)
         if base is None:
             weights = shelf.base()
-            base = FlatParameters(weights, parameter_order(weights.keys()), precision, self._device, frozen=True)
+            order = order_of(shape, {name: tuple(tensor.shape) for name, tensor in weights.items()})
+            base = FlatParameters(weights, order, precision, self._device, frozen=True)
             self._held[key] = base
         return base

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.specification.experiment import ExperimentSpec
-from flexmarl.contracts.specification.team import FactoryModel, FolderModel, Lora
+from flexmarl.contracts.specification.team import FactoryModel, FolderModel, Lora, PolicySpec
 from workers.models import UnsupportedModel, architecture_of, tokenizer_of
 from workers.models.adapter import WrongAdapterError, check_adapter, initial_adapter, no_adapter
+from workers.models.architecture import Architecture
 from workers.models.checks import check_weights
+from workers.models.families import shape_of
 from workers.models.folders import check_folder, read_adapter
 from workers.models.packaged import folder_of
 from workers.models.tokenizer import Spoken, folder_spoken
@@ -66,9 +68,24 @@ def spoken_by(spec: ExperimentSpec, policy: str, vocabulary: tuple[str, ...]) ->
         with _named(f"policies.{policy}.{field}"):
             folder = folder_of(source)
             check_folder(folder)
-            architecture_of(source)
+            _check_shape(spec, spec.policies[policy])
             return folder_spoken(folder)
     return Spoken(tokenizer_of(source, vocabulary))
+
+
+def _check_shape(spec: ExperimentSpec, settings: PolicySpec) -> None:
+    """Raise UnsupportedModel where a run asks of a folder's model what only native ones can, with what is legal."""
+    if spec.resources.engine == "torch":
+        try:
+            architecture_of(settings.source)
+        except UnsupportedModel as error:
+            raise UnsupportedModel(f"{error}; set resources.engine: vllm") from error
+    if isinstance(shape_of(settings), Architecture):
+        return
+    if spec.mechanisms.ordered:
+        raise UnsupportedModel("only native models give ordered bits; set mechanisms.ordered: false")
+    if settings.devices.most > 1:
+        raise UnsupportedModel("only native models are shared by several devices; set devices: 1")
 
 
 def _first_weights(spec: ExperimentSpec, policy: str, words: int, shelf: Shelf) -> "dict[str, torch.Tensor]":

@@ -19,6 +19,7 @@ from flexmarl.contracts.specification.team import FactoryModel, FolderModel, Own
 from flexmarl.host.files import NO_SPACE, sync_folder, sync_tree
 from workers.models import write_tokenizer
 from workers.models.adapter import peft_config
+from workers.models.checks import EMBEDDING
 from workers.models.folders import copy_files
 from workers.models.packaged import folder_of
 from workers.models.weights import TOKENIZER_FILES, model_config
@@ -116,8 +117,8 @@ def _save(tensors: "Mapping[str, torch.Tensor]", path: Path) -> None:
 
 def _write_model(folder: Path, export: Export) -> None:
     folder.mkdir(parents=True)
-    words = int(export.weights["model.embed_tokens.weight"].shape[0])
-    config = model_config(export.source, words)
+    embedding = export.weights.get(EMBEDDING)  # of a folder, whose config.json says how many words it has
+    config = model_config(export.source, 0 if embedding is None else len(embedding))
     config["dtype"] = _dtype(export)
     (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     _save(export.weights, folder / "model.safetensors")

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from flexmarl.contracts.specification.advantages import GaeOptions
 from flexmarl.contracts.specification.team import AdamW, Lora
 from flexmarl.contracts.wire import TrainStats
-from workers.models.architecture import Architecture
+from workers.models.families import Shape
 from workers.training.accumulator import Accumulator
 from workers.training.adapted import LowRank
+from workers.training.back_ends import language_model, order_of
 from workers.training.blocks import NO_VERSION, blocks_of
 from workers.training.critic import Critic, Judged
-from workers.training.decoder import Decoder, parameter_order
 from workers.training.errors import RefusalCode, TrainerRefusal
+from workers.training.language_model import LanguageModel
 from workers.training.objective import Objective, Sums, evaluate
 from workers.training.optimizer import FlatAdamW
 from workers.training.packing import pack
@@ -60,7 +61,7 @@ class Learner:
     def __init__(
         self,
         weights: "Mapping[str, torch.Tensor] | FlatParameters",
-        architecture: Architecture,
+        shape: Shape,
         objective: Objective,
         optimizer: AdamW,
         precision: str = "fp32",
@@ -75,12 +76,13 @@ class Learner:
         may be other learners' as well."""
         whole = weights
         if not isinstance(whole, FlatParameters):
-            whole = FlatParameters(whole, parameter_order(whole.keys()), precision, device, adapter is not None)
+            order = order_of(shape, {name: tuple(tensor.shape) for name, tensor in whole.items()})
+            whole = FlatParameters(whole, order, precision, device, adapter is not None)
         laid_over = None
         if adapter is not None:
             laid_over = LowRank(whole, adapter.weights, adapter.settings, precision, device)
         self.parameters = whole if laid_over is None else laid_over.parameters
-        self.decoder = Decoder(whole, architecture, laid_over, recompute)
+        self.decoder: LanguageModel = language_model(shape, whole, laid_over, recompute)
         judged = objective.algorithm.advantage
         if isinstance(judged, GaeOptions):
             self.critic = Critic(self.decoder.width, judged)
@@ -105,7 +107,7 @@ class Learner:
         rows: Sequence[TrainRow],
         entropy_coef: float,
         version: int = NO_VERSION,
-        reference: Decoder | None = None,
+        reference: LanguageModel | None = None,
         proximal: int = NO_VERSION,
     ) -> TrainStats:
         """Add a micro-batch's gradient once; asked again, return the same figures. `version` is the trained one,
@@ -137,7 +139,7 @@ class Learner:
         entropy_coef: float,
         objective: Objective,
         version: int = NO_VERSION,
-        reference: Decoder | None = None,
+        reference: LanguageModel | None = None,
     ) -> "tuple[torch.Tensor, TrainStats]":
         """Return the un-normalised gradient of rows, valid until the next call, with their figures."""
         began = time.perf_counter()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.specification.team import Lora, PolicySpec
-from workers.models import architecture_of
+from workers.models.families import shape_of
 from workers.models.tokenizer import Spoken
 from workers.rollout.environments.registry import family_of
 from workers.training.bases import Bases
@@ -41,6 +41,12 @@ class Making:
             self._shelves[policy] = Shelf(self._home, self._run_id, policy)
         return self._shelves[policy]
 
+    def find_base(self, policy: str, digest: str) -> None:
+        """Go on with what a version is laid over, if the policy trains an adapter. Raises WrongAdapterError."""
+        tuning = self._spec.policies[policy].tuning
+        if isinstance(tuning, Lora):
+            self.shelf(policy).find_base(digest, policy, tuning)
+
     def close_shelf(self, policy: str) -> None:
         """Wait for what is written beside, and read the shelf anew when the policy comes back."""
         shelf = self._shelves.pop(policy, None)
@@ -67,7 +73,7 @@ class Making:
         under, adapter = self.bases.beneath(settings, weights, self.shelf(policy))
         return Learner(
             under,
-            architecture_of(settings.source),
+            shape_of(settings),
             Objective.of(algorithm.loss, algorithm),
             settings.optimizer,
             settings.precision,
@@ -108,4 +114,4 @@ class Making:
 
 def kind_of(policy: PolicySpec) -> str:
     """Return what policies have in common whose learners can take each other's place."""
-    return policy.model_dump_json(include={"model", "tuning", "precision", "optimizer", "activations"})
+    return policy.model_dump_json(include={"model", "tuning", "precision", "optimizer", "activations", "trainer"})

@@ -16,7 +16,7 @@ from flexmarl.algorithms.losses import LOG_RATIO_LIMIT, Corrector, Loss, Rows, T
 from flexmarl.contracts.specification.algorithm import AlgorithmSpec
 from flexmarl.contracts.specification.corrections import NoCorrectionOptions
 from flexmarl.contracts.specification.losses import LossOptions
-from workers.training.decoder import Decoder
+from workers.training.language_model import LanguageModel
 from workers.training.losses import CORRECTIONS, KL_ESTIMATORS, LOSSES
 from workers.training.packing import Batch
 
@@ -83,7 +83,11 @@ class Sums(NamedTuple):
 
 
 def evaluate(
-    decoder: Decoder, batch: Batch, objective: Objective, entropy_coef: float, reference: Decoder | None = None
+    decoder: LanguageModel,
+    batch: Batch,
+    objective: Objective,
+    entropy_coef: float,
+    reference: LanguageModel | None = None,
 ) -> "tuple[torch.Tensor, Sums]":
     """Return the batch's un-normalised objective, ready for `backward`, and its figures."""
     import torch
@@ -133,7 +137,7 @@ def total(
         return value, Sums(*torch.stack(figures).double().tolist())
 
 
-def token_scores(decoder: Decoder, batch: Batch) -> "tuple[torch.Tensor, torch.Tensor]":
+def token_scores(decoder: LanguageModel, batch: Batch) -> "tuple[torch.Tensor, torch.Tensor]":
     """Return log-probability and entropy [B, R] of every response token of the batch's rows; padding repeats some."""
     import torch
 

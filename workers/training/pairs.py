@@ -25,7 +25,7 @@ from workers.training.wire import TrainRow
 if TYPE_CHECKING:
     import torch
 
-    from workers.training.decoder import Decoder
+    from workers.training.language_model import LanguageModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,11 @@ def weigh(rows: Sequence[TrainRow], log_ratios: Sequence[float], settings: Onlin
 
 
 def preferred(
-    rows: Sequence[TrainRow], decoder: "Decoder", reference: "Decoder | None", objective: Objective, budget: int
+    rows: Sequence[TrainRow],
+    decoder: "LanguageModel",
+    reference: "LanguageModel | None",
+    objective: Objective,
+    budget: int,
 ) -> tuple[list[TrainRow], Weighed]:
     """Return the rows of pairs with their weights as advantages; members of no pair are left out."""
     if reference is None:

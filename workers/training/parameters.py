@@ -43,6 +43,7 @@ class FlatParameters:
         self.compute = self.master if compute_dtype == master_dtype else self.master.to(compute_dtype)
         self.fresh = torch.zeros(0 if frozen else size, dtype=master_dtype, device=device)
         self._frozen = frozen
+        self.precision = precision
         self.load(weights)
 
     def __contains__(self, name: str) -> bool:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.specification.reference import FirstVersion, NamedVersion, RenewedVersion
 from flexmarl.contracts.specification.team import Lora
-from workers.models import architecture_of
+from workers.models.families import shape_of
 from workers.training.adapted import LowRank
+from workers.training.back_ends import language_model, order_of
 from workers.training.bases import Bases
-from workers.training.decoder import Decoder, parameter_order
+from workers.training.language_model import LanguageModel
 from workers.training.parameters import FlatParameters
 from workers.training.shelf import Shelf
 from workers.transfer import StateMissing
@@ -36,10 +37,10 @@ class References:
         self._spec = spec
         self._device = device
         self.bases = bases
-        self._decoders: dict[str, tuple[str, Decoder | None]] = {}
+        self._decoders: dict[str, tuple[str, LanguageModel | None]] = {}
         """Policy -> digest of what it is compared with, and its weights; None where ranks share them."""
 
-    def get(self, policy: str) -> Decoder | None:
+    def get(self, policy: str) -> LanguageModel | None:
         """Return what a policy is compared with, None where nothing is."""
         held = self._decoders.get(policy)
         return None if held is None else held[1]
@@ -53,7 +54,7 @@ class References:
         """Let go of what policies are compared with; it is loaded again when one comes back."""
         self._decoders.clear()
 
-    def take(self, policy: str, digest: str, version: int, shelf: Shelf) -> Decoder | None:
+    def take(self, policy: str, digest: str, version: int, shelf: Shelf) -> LanguageModel | None:
         """Load what a version is compared with, unless it is there. Raises StateError when it cannot be had."""
         if not self._compared(policy):
             return None
@@ -93,15 +94,15 @@ class References:
         shelf.hold_all({digest}, _label(self._spec.algorithm.kl.reference, number))
         return weights
 
-    def _decoder(self, policy: str, weights: "Mapping[str, torch.Tensor]", shelf: Shelf) -> Decoder:
+    def _decoder(self, policy: str, weights: "Mapping[str, torch.Tensor]", shelf: Shelf) -> LanguageModel:
         settings = self._spec.policies[policy]
-        architecture, precision = architecture_of(settings.source), settings.precision
+        shape, precision = shape_of(settings), settings.precision
         if not isinstance(settings.tuning, Lora):
-            order = parameter_order(weights.keys())
-            return Decoder(FlatParameters(weights, order, precision, self._device, frozen=True), architecture)
-        base = self.bases.under(shelf, precision)
+            order = order_of(shape, {name: tuple(tensor.shape) for name, tensor in weights.items()})
+            return language_model(shape, FlatParameters(weights, order, precision, self._device, frozen=True))
+        base = self.bases.under(shelf, shape, precision)
         adapter = LowRank(base, weights, settings.tuning, precision, self._device, frozen=True)
-        return Decoder(base, architecture, adapter)
+        return language_model(shape, base, adapter)
 
 
 def _label(reference: FirstVersion | NamedVersion | RenewedVersion, number: int) -> str:

@@ -39,6 +39,30 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
+class Bend:
+    """What a family does to the products z of its head before they are logits: cap tanh(scale z / cap)."""
+
+    scale: float = 1.0
+    cap: float | None = None
+    """None: scale z."""
+
+    def logits(self, products: "torch.Tensor") -> "torch.Tensor":
+        """Return the logits of products, whose memory is used up."""
+        if self.scale != 1.0:
+            products.mul_(self.scale)
+        return products if self.cap is None else products.div_(self.cap).tanh_().mul_(self.cap)
+
+    def slope(self, by_logits: "torch.Tensor", logits: "torch.Tensor | None") -> "torch.Tensor":
+        """Return the gradient by products of the one by logits, whose memory is used up; a cap needs the logits."""
+        if self.cap is not None and logits is not None:
+            by_logits.mul_(1.0 - (logits / self.cap).square())
+        return by_logits if self.scale == 1.0 else by_logits.mul_(self.scale)
+
+
+STRAIGHT = Bend()
+
+
+@dataclass(frozen=True, slots=True)
 class _Chunk:
     """Neighbouring positions with the tokens asked of them."""
 
@@ -46,9 +70,12 @@ class _Chunk:
     tokens: slice
 
 
-def scores(hidden: "torch.Tensor", head: "torch.Tensor", asked: Asked) -> "tuple[torch.Tensor, torch.Tensor]":
+def scores(
+    hidden: "torch.Tensor", head: "torch.Tensor", asked: Asked, bend: Bend = STRAIGHT
+) -> "tuple[torch.Tensor, torch.Tensor]":
     """Return the log-probabilities [m] of the tokens asked for and the entropies [n] at `hidden` [n, width]."""
-    found: tuple[torch.Tensor, torch.Tensor] = _function().apply(hidden, head, asked)  # type: ignore[no-untyped-call]
+    apply = _function().apply
+    found: tuple[torch.Tensor, torch.Tensor] = apply(hidden, head, asked, bend)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -58,15 +85,15 @@ def _function() -> "type[torch.autograd.Function]":
 
     class Scores(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, hidden: torch.Tensor, head: torch.Tensor, asked: Asked) -> Any:
+        def forward(ctx: Any, hidden: torch.Tensor, head: torch.Tensor, asked: Asked, bend: Bend) -> Any:
             logprobs, entropies, kept = [], [], None
             for chunk in _chunks(asked, len(hidden), len(head)):
-                kept = _log_softmax(hidden, head, asked, chunk)
+                kept = _log_softmax(_logits(hidden, head, bend, chunk), asked, chunk)
                 logprobs.append(kept[asked.at[chunk.tokens] - chunk.positions.start, asked.tokens[chunk.tokens]])
                 entropies.append(_entropy(kept))
             entropy = torch.cat(entropies)
-            whole = kept if len(entropies) == 1 else None
-            ctx.asked = asked
+            whole = kept if len(entropies) == 1 and bend.cap is None else None
+            ctx.asked, ctx.bend = asked, bend
             ctx.set_materialize_grads(False)
             ctx.save_for_backward(hidden, head, entropy, whole)
             return torch.cat(logprobs), entropy
@@ -77,13 +104,18 @@ def _function() -> "type[torch.autograd.Function]":
             of_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
             of_head = torch.zeros_like(head, dtype=entropy.dtype) if ctx.needs_input_grad[1] else None
             for chunk in _chunks(ctx.asked, len(hidden), len(head)):
-                logs = _log_softmax(hidden, head, ctx.asked, chunk) if whole is None else whole
-                slope = _slope(logs, ctx.asked, chunk, entropy, *above).to(hidden.dtype)
+                logs, bent = whole, None
+                if logs is None:
+                    logits = _logits(hidden, head, ctx.bend, chunk)
+                    bent = None if ctx.bend.cap is None else logits.clone()
+                    logs = _log_softmax(logits, ctx.asked, chunk)
+                slope = _slope(logs, ctx.asked, chunk, entropy, *above)
+                slope = ctx.bend.slope(slope, bent).to(hidden.dtype)
                 if of_hidden is not None:
                     torch.mm(slope, head, out=of_hidden[chunk.positions])
                 if of_head is not None:
                     _add_product(of_head, slope.t(), hidden[chunk.positions])
-            return of_hidden, None if of_head is None else of_head.to(head.dtype), None
+            return of_hidden, None if of_head is None else of_head.to(head.dtype), None, None
 
     return Scores
 
@@ -100,12 +132,15 @@ def _chunks(asked: Asked, positions: int, vocabulary: int) -> Iterator[_Chunk]:
         yield _Chunk(slice(start, stop), slice(first, last))
 
 
-def _log_softmax(hidden: "torch.Tensor", head: "torch.Tensor", asked: Asked, chunk: _Chunk) -> "torch.Tensor":
+def _logits(hidden: "torch.Tensor", head: "torch.Tensor", bend: Bend, chunk: _Chunk) -> "torch.Tensor":
     import torch
 
-    logits = hidden[chunk.positions] @ head.t()
-    if logits.dtype in (torch.bfloat16, torch.float16):
-        logits = logits.float()
+    products = hidden[chunk.positions] @ head.t()
+    return bend.logits(products.float() if products.dtype in (torch.bfloat16, torch.float16) else products)
+
+
+def _log_softmax(logits: "torch.Tensor", asked: Asked, chunk: _Chunk) -> "torch.Tensor":
+    """Return the log-probabilities of a chunk's logits, whose memory is used up."""
     if asked.temperature is not None:
         logits.div_(asked.temperature[chunk.positions])
     if asked.masks is not None and asked.mask_of is not None:

@@ -21,16 +21,7 @@ from workers.child import ChildConfig, IntervalLog, Progress
 from workers.memory import lacks_memory
 from workers.training.errors import RefusalCode, TrainerRefusal, status_of
 from workers.training.trainer import Trainer
-from workers.training.wire import (
-    AccumulateRequest,
-    BindRequest,
-    CheckpointRequest,
-    JoinRequest,
-    Refusal,
-    StepRequest,
-    SuspendRequest,
-    VacateRequest,
-)
+from workers.training.wire import VERBS, Refusal
 
 Request = TypeVar("Request", bound=msgspec.Struct)
 Verb = Callable[[Request], msgspec.Struct]
@@ -49,13 +40,8 @@ class TrainerServer:
     def routes(self) -> list[web.RouteDef]:
         """Return what the child serves besides health and intervals."""
         return [
-            web.post("/bind", self._verb(BindRequest, self._trainer.bind)),
-            web.post("/join", self._verb(JoinRequest, self._trainer.join)),
-            web.post("/accumulate", self._verb(AccumulateRequest, self._trainer.accumulate)),
-            web.post("/step", self._verb(StepRequest, self._trainer.step)),
-            web.post("/suspend", self._verb(SuspendRequest, self._trainer.suspend)),
-            web.post("/vacate", self._verb(VacateRequest, self._trainer.vacate)),
-            web.post("/checkpoint", self._verb(CheckpointRequest, self._trainer.checkpoint)),
+            web.post(f"/{verb.name}", self._verb(verb.request, getattr(self._trainer, verb.name)))
+            for verb in VERBS.values()
         ]
 
     def _verb(self, kind: type[Request], do: Verb[Request]) -> Handler:

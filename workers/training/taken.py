@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from workers.training.decoder import Decoder
+from workers.training.language_model import LanguageModel
 from workers.training.learner import Learner
 from workers.training.shelf import Shelf
 from workers.training.wire import RedoStep, TrainRow
 
 
-def redo(learner: Learner, step: RedoStep, shelf: Shelf, reference: Decoder | None = None) -> None:
+def redo(learner: Learner, step: RedoStep, shelf: Shelf, reference: LanguageModel | None = None) -> None:
     """Take a committed step again: the optimizer's state is made anew, the weights are the committed ones.
 
     Raises StateError when those weights are not on the shelf.

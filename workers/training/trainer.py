@@ -18,7 +18,6 @@ import structlog
 
 from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.specification.experiment import ExperimentSpec
-from flexmarl.contracts.specification.team import Lora
 from workers.child import IntervalLog
 from workers.memory import give_back
 from workers.models import UnsupportedModel
@@ -197,9 +196,7 @@ class Trainer:
         if held is not None and held.resumed is not None and held.resumed[0] == asked.resume:
             return held.resumed[1]
         shelf = self._making.shelf(asked.policy)
-        tuning = self._spec.policies[asked.policy].tuning
-        if isinstance(tuning, Lora):
-            shelf.find_base(asked.digest, asked.policy, tuning)
+        self._making.find_base(asked.policy, asked.digest)
         make = partial(self._making.learner, asked.policy, self._epoch(asked.version))
         if asked.gang:
             make = partial(self._led, asked, asked.reference, asked.version)
@@ -246,8 +243,7 @@ class Trainer:
         self._making.settle()
 
     def _create(self, asked: BindRequest) -> BindReply:
-        policy = asked.policy
-        held = self._held.get(policy)
+        policy, held = asked.policy, self._held.get(asked.policy)
         if held is not None and held.created is not None:
             self._empty(held)
             return held.created
@@ -287,9 +283,7 @@ class Trainer:
         shelf.settle()
         self._behind.pop(asked.policy, None)
         base = asked.base or asked.digest
-        tuning = self._spec.policies[asked.policy].tuning
-        if isinstance(tuning, Lora):
-            shelf.find_base(base, asked.policy, tuning)
+        self._making.find_base(asked.policy, base)
         weights = shelf.weights(base)
         state = shelf.state(asked.state, base) if asked.state else None
         if asked.state and state is None:

@@ -1,5 +1,4 @@
-"""What a node says to a trainer child: msgpack over loopback HTTP, one endpoint per verb (`POST /bind`, `/join`,
-`/accumulate`, `/step`, `/suspend`, `/checkpoint`).
+"""What a node says to a trainer child: msgpack over loopback HTTP, one endpoint per verb of `VERBS`.
 
 Arrays travel as little-endian bytes. Every request names the accumulator epoch it is meant for; the trainer refuses
 another one (409), so a command of an earlier life can never touch this one's gradient.
@@ -7,6 +6,7 @@ another one (409), so a command of an earlier life can never touch this one's gr
 
 import hashlib
 import hmac
+from dataclasses import dataclass
 
 import msgspec
 
@@ -211,3 +211,28 @@ class Refusal(msgspec.Struct):
     detail: str
     accumulator: str = ""
     micro_batches: list[int] = []
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerVerb:
+    """What a trainer is asked for a kind of command: `POST /<name>`, which the trainer's method of that name does.
+
+    Where nothing else is prepared, the request has the command's fields of the same name and its number as `order`;
+    where nothing else is written, the fact has those of the command and of the reply.
+    """
+
+    name: str
+    request: type[msgspec.Struct]
+    reply: type[msgspec.Struct]
+
+
+VERBS = {
+    "bind_policy": TrainerVerb("bind", BindRequest, BindReply),
+    "join_gang": TrainerVerb("join", JoinRequest, JoinReply),
+    "accumulate": TrainerVerb("accumulate", AccumulateRequest, AccumulateReply),
+    "optimizer_step": TrainerVerb("step", StepRequest, StepReply),
+    "suspend_policy": TrainerVerb("suspend", SuspendRequest, SuspendReply),
+    "vacate_trainer": TrainerVerb("vacate", VacateRequest, VacateReply),
+    "write_checkpoint": TrainerVerb("checkpoint", CheckpointRequest, CheckpointReply),
+}
+"""Kind of a command -> the verb of a trainer that carries it out."""

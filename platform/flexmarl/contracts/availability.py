@@ -106,6 +106,7 @@ SLOTS: dict[str, Slot] = {
     "/policies/*/optimizer/type": Slot(("adamw",), ("muon", "sgd")),
     "/policies/*/tuning/type": Slot(("full", "lora"), ()),
     "/policies/*/precision": Slot(("fp32", "fp64", "bf16"), ()),
+    "/policies/*/trainer": Slot(("auto", "native", "transformers"), ()),
     "/policies/*/activations": Slot(("keep", "recompute"), ()),
 }
 

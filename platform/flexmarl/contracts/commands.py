@@ -5,17 +5,18 @@ Every command is idempotent by (run, number). The command table is outbox, truth
 only says "look at command n".
 """
 
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 from pydantic import Field, TypeAdapter
 
+from flexmarl.contracts import events as e
 from flexmarl.contracts.base import Record
-from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.ids import Digest, Name
 from flexmarl.contracts.wire import CutSample, MicroBatchRef, Origin, PolicyPin
 
-COMMAND_SCHEMA_VERSION = 1
+ENGINE, TRAINER = e.DeviceUse.ENGINE, e.DeviceUse.TRAINER
 
 BROKER_TIMEOUT_S = 1.0
 """Longest wait for the broker in one call: what it carries are hints, and one that is lost is sent again."""
@@ -55,7 +56,7 @@ class HostLease(Record):
     kind: Literal["host_lease"] = "host_lease"
     lease_id: int
     device_id: str
-    use: DeviceUse
+    use: e.DeviceUse
 
 
 class ReleaseLease(Record):
@@ -317,35 +318,71 @@ class Route(StrEnum):
     BROKER = "broker"
     """A Dramatiq actor; the message carries only (run, number)."""
     NODE = "node"
-    """A running child, through the HTTP endpoint of its lease's node."""
+    """A running child, through the HTTP endpoint of its lease's node. The row ends in the transaction that puts the
+    fact in the inbox."""
 
 
-ROUTES: dict[str, Route] = {
-    "request_devices": Route.DRIVER,
-    "release_lease": Route.DRIVER,
-    "cut_micro_batch": Route.DRIVER,
-    "keep_checkpoints": Route.DRIVER,
-    "hold_groups": Route.DRIVER,
-    "host_lease": Route.BROKER,
-    "play_groups": Route.BROKER,
-    "bind_policy": Route.NODE,
-    "suspend_policy": Route.NODE,
-    "join_gang": Route.NODE,
-    "accumulate": Route.NODE,
-    "optimizer_step": Route.NODE,
-    "load_weights": Route.NODE,
-    "unload_policy": Route.NODE,
-    "sleep_engine": Route.NODE,
-    "wake_engine": Route.NODE,
-    "vacate_trainer": Route.NODE,
-    "write_checkpoint": Route.NODE,
+@dataclass(frozen=True, slots=True)
+class CommandKind:
+    """What holds of all commands of a kind: routes, words, checks and models that treat kinds alike are made of it."""
+
+    command: type[Record]
+    route: Route
+    word: str
+    """What it does, as pages name it."""
+    phase: str = ""
+    """The time until it is answered, as advice names it; empty: no phase of a step."""
+    answer: type[Record] | None = None
+    """Fact that answers it; None: none does, or several."""
+    child: e.DeviceUse | None = None
+    """With the route NODE: the child that carries it out."""
+
+    @property
+    def kind(self) -> str:
+        """The discriminator of the command."""
+        return str(self.command.model_fields["kind"].default)
+
+    @property
+    def answered_by_number(self) -> bool:
+        """Whether the fact names the number of its command, so that it needs no other key."""
+        return self.answer is not None and "command_no" in self.answer.model_fields
+
+    def answered(self, command: Record, **said: object) -> e.Event:
+        """Make the fact that answers a command, of what is said of its end and of what the command says itself.
+
+        Raises ValidationError when the fact has a field of which neither speaks.
+        """
+        assert self.answer is not None, f"no single fact answers {self.kind}"
+        fields = self.answer.model_fields.keys() - {"kind"}
+        known = {name: value for name, value in command if name in fields}
+        return cast("e.Event", self.answer(**known | {name: value for name, value in said.items() if name in fields}))
+
+
+COMMAND_KINDS: dict[str, CommandKind] = {
+    about.kind: about
+    for about in (
+        CommandKind(RequestDevices, Route.DRIVER, "Request devices", answer=e.DevicesGranted),
+        CommandKind(ReleaseLease, Route.DRIVER, "Release a device"),
+        CommandKind(CutMicroBatch, Route.DRIVER, "Cut a micro-batch"),
+        CommandKind(KeepCheckpoints, Route.DRIVER, "Apply checkpoint retention"),
+        CommandKind(HoldGroups, Route.DRIVER, "Pause or resume surplus"),
+        CommandKind(HostLease, Route.BROKER, "Start a child"),
+        CommandKind(PlayGroups, Route.BROKER, "Play groups", "Rollout"),
+        CommandKind(BindPolicy, Route.NODE, "Bind a policy", "Binding a trainer", e.PolicyBound, TRAINER),
+        CommandKind(SuspendPolicy, Route.NODE, "Suspend a policy", "Suspending a policy", e.PolicySuspended, TRAINER),
+        CommandKind(JoinGang, Route.NODE, "Join a policy's gang", "Forming a gang", e.RankJoined, TRAINER),
+        CommandKind(Accumulate, Route.NODE, "Accumulate", "Training", e.MicroBatchAccumulated, TRAINER),
+        CommandKind(OptimizerStep, Route.NODE, "Step", "The optimizer step", e.StepCommitted, TRAINER),
+        CommandKind(LoadWeights, Route.NODE, "Serve weights", "Loading weights", e.WeightsServed, ENGINE),
+        CommandKind(UnloadPolicy, Route.NODE, "Stop serving a policy", "Unloading a policy", e.PolicyUnloaded, ENGINE),
+        CommandKind(
+            SleepEngine, Route.NODE, "Put an engine to sleep", "Putting an engine to sleep", e.EngineSlept, ENGINE
+        ),
+        CommandKind(WakeEngine, Route.NODE, "Wake an engine", "Waking an engine", e.EngineWoke, ENGINE),
+        CommandKind(VacateTrainer, Route.NODE, "Empty a trainer", "Emptying a trainer", e.TrainerVacated, TRAINER),
+        CommandKind(
+            WriteCheckpoint, Route.NODE, "Write a checkpoint", "Writing a checkpoint", e.CheckpointWritten, TRAINER
+        ),
+    )
 }
-
-
-def queue_of(command: Command) -> str:
-    """Name the Dramatiq queue of a broker command. Raises ValueError for any other."""
-    if isinstance(command, HostLease):
-        return f"device.{command.device_id}"
-    if isinstance(command, PlayGroups):
-        return f"rollout.{command.pool}"
-    raise ValueError(f"{command.kind} does not travel through the broker")
+"""Kind -> what holds of its commands."""

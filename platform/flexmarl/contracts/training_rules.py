@@ -13,6 +13,7 @@ STREAMING = ("micro_batch", "mini_batch", "per_group")
 
 def training_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     """Return what the trainer's side of a specification breaks."""
+    yield from _back_ends(spec)
     yield from _readiness(spec)
     yield from _mini_batches(spec)
     yield from _lag(spec)
@@ -20,6 +21,28 @@ def training_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     yield from _durability(spec)
     yield from _settle(spec)
     yield from _checkpoints(spec)
+
+
+def _back_ends(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Return what the transformers back end cannot do; what `auto` takes a folder for is known where it is read."""
+    for name, policy in spec.policies.items():
+        where = f"/policies/{name}/trainer"
+        if policy.trainer != "transformers":
+            continue
+        if spec.mechanisms.ordered:
+            yield Problem(
+                pointer=where,
+                code="not_with_ordered",
+                detail="Only the native trainer gives the ordered sums of bitwise reproducible runs.",
+                hint="Set native, or ordered: false in /mechanisms.",
+            )
+        if policy.devices.most > 1:
+            yield Problem(
+                pointer=where,
+                code="not_with_devices",
+                detail="Only the native trainer shares a policy among several devices.",
+                hint=f"Set native, or devices: 1 for {name}.",
+            )
 
 
 def _readiness(spec: ExperimentSpec) -> Iterator[Problem]:

@@ -6,6 +6,7 @@ parts of the core may state what is wanted on every call instead of remembering 
 
 import msgspec
 
+from flexmarl.contracts.attempts import AttemptBegan, AttemptEnded, VerbEnded
 from flexmarl.contracts.commands import Command
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.orchestrator.plan import Plan
@@ -13,13 +14,10 @@ from flexmarl.orchestrator.reasons import reason_of
 from flexmarl.orchestrator.state.in_flight import Outstanding
 from flexmarl.orchestrator.state.tree import Failure, RunState
 from flexmarl.orchestrator.types import (
-    AttemptBegan,
-    AttemptEnded,
     Metric,
     Note,
     NoteLevel,
     NumberedCommand,
-    Outcome,
     Ruling,
 )
 
@@ -36,16 +34,15 @@ class Context(msgspec.Struct, gc=False):
     metrics: list[Metric] = []
     notes: list[Note] = []
     attempts: list[AttemptBegan | AttemptEnded] = []
-    outcomes: list[Outcome] = []
+    outcomes: list[VerbEnded] = []
     rulings: list[Ruling] = []
 
     def emit(self, command: Command, *, key: str = "", why: str = "") -> int:
         """Decide a command that nobody answers; returns its number. `why` replaces the reason it is told with."""
         number = self.state.next_command
         self.state.next_command = number + 1
-        self.commands.append(
-            NumberedCommand(number, self.state.epoch, command, why or reason_of(self.state, command, key))
-        )
+        reason = reason_of(self.state, command, key, why)
+        self.commands.append(NumberedCommand(number, self.state.epoch, command, reason))
         return number
 
     def wanted(self, key: str) -> bool:
@@ -55,9 +52,11 @@ class Context(msgspec.Struct, gc=False):
         failure = self.state.failures.get(key)
         return failure is None or failure.until <= self.now
 
-    def issue(self, key: str, command: Command, *, lease_id: int = 0, version: int = -1, left: int = 1) -> None:
+    def issue(
+        self, key: str, command: Command, *, lease_id: int = 0, version: int = -1, left: int = 1, why: str = ""
+    ) -> None:
         """Decide a command under a key. Callers ask `wanted` first."""
-        number = self.emit(command, key=key)
+        number = self.emit(command, key=key, why=why)
         self.state.outstanding[key] = Outstanding(number, command.kind, lease_id, version, left)
 
     def answered(self, key: str) -> None:

@@ -9,6 +9,7 @@ matter for what happens in the end.
 from collections.abc import Callable
 from typing import Any
 
+from flexmarl.contracts.commands import COMMAND_KINDS
 from flexmarl.contracts.events import (
     CheckpointWritten,
     ChildLost,
@@ -85,6 +86,13 @@ def _on_group(ctx: Context, event: GroupSettled) -> None:
         (on_train_group if event.origin is Origin.TRAIN else on_evaluation_group)(ctx, event)
 
 
+def _on_answered(ctx: Context, event: Any) -> None:
+    """Close the command that a fact answers by its number: nothing else is known of it. One of earlier is none."""
+    key = ctx.state.outstanding.key_of(event.command_no)
+    if key is not None:
+        ctx.answered(key)
+
+
 def _on_given_up(ctx: Context, event: RunGivenUp) -> None:
     """End the run because the driver cannot go on with it; one that has ended stays as it is."""
     if ctx.state.status not in _IDLE:
@@ -95,7 +103,9 @@ def _on_timer(ctx: Context, event: TimerFired) -> None:
     """Nothing of its own: every call looks at the clock."""
 
 
+_ANSWERS = {about.answer: _on_answered for about in COMMAND_KINDS.values() if about.answered_by_number and about.answer}
 HANDLERS: dict[type[Any], Callable[[Context, Any], None]] = {
+    **_ANSWERS,  # where a part knows more of the fact, its own handler stands below
     RunVerb: on_verb,
     DevicesGranted: on_devices_granted,
     ChildReady: on_child_ready,

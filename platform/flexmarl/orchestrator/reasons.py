@@ -36,9 +36,9 @@ POLICIES_NAMED = 4
 """Longest version vector that a reason spells out."""
 
 
-def reason_of(state: RunState, command: Command, key: str = "") -> str:
-    """Say why a command is decided now; one that failed before says how often."""
-    text = _REASONS[type(command)](state, command)
+def reason_of(state: RunState, command: Command, key: str = "", why: str = "") -> str:
+    """Say why a command is decided now, in the words given or its own; one that failed before says how often."""
+    text = why or _REASONS[type(command)](state, command)
     failure = state.failures.get(key) if key else None
     return text if failure is None else f"{text}; tried again after {_count(failure.count, 'failure')}"
 

@@ -9,8 +9,8 @@ from enum import StrEnum
 
 import msgspec
 
+from flexmarl.contracts.attempts import AttemptBegan, AttemptEnded, VerbEnded
 from flexmarl.contracts.commands import Command
-from flexmarl.contracts.events import Verb
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunReason, RunStatus
 
@@ -65,41 +65,6 @@ class Ruling(msgspec.Struct, frozen=True, gc=False):
     cause: str = ""
 
 
-class AttemptBegan(msgspec.Struct, frozen=True, gc=False):
-    """A continuous stretch of the run began: it asks for devices."""
-
-    no: int
-    epoch: int
-    verb: Verb
-    """What began it: start, resume, stop or retry."""
-    actor: str
-    first_step: int
-    """Train steps done before it."""
-
-
-class AttemptEnded(msgspec.Struct, frozen=True, gc=False):
-    """A stretch ended: the run is over, or it gave its devices back."""
-
-    no: int
-    status: RunStatus
-    reason: RunReason
-    reason_text: str
-    actor: str
-    last_step: int
-    """Train steps done by then."""
-    versions: dict[str, int]
-    """Policy -> committed version; policies without any are left out."""
-
-
-class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """How a verb that somebody follows ended."""
-
-    operation: str
-    succeeded: bool
-    status: RunStatus
-    text: str
-
-
 class Decision(msgspec.Struct, frozen=True, gc=False):
     """Everything an event led to, and where the run stands after it."""
 
@@ -116,5 +81,5 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     deadline: float | None
     """When the core wants a `TimerFired`, in the clock of `now`."""
     attempts: Sequence[AttemptBegan | AttemptEnded] = ()
-    outcomes: Sequence[Outcome] = ()
+    outcomes: Sequence[VerbEnded] = ()
     rulings: Sequence[Ruling] = ()

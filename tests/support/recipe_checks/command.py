@@ -2,9 +2,9 @@
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import get_args
 from unittest.mock import MagicMock, patch
 from uuid import uuid4
 
@@ -14,12 +14,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from flexmarl.contracts import events
-from flexmarl.contracts.commands import ROUTES, Route, TrimTrainer, command_adapter
+from flexmarl.contracts.commands import COMMAND_KINDS, Route, TrimTrainer, command_adapter
 from flexmarl.contracts.resolve import resolve
 from flexmarl.orchestrator.orchestrator import HANDLERS
-from flexmarl.orchestrator.reasons import _REASONS
 from flexmarl.simulator.cluster.driver import Driver
-from flexmarl.simulator.devices.training import Order
 from flexmarl.simulator.reporting.laws import answered_by, asked_by
 from flexmarl.simulator.runs import examine
 from flexmarl.simulator.scenarios.scenario import scenario
@@ -30,21 +28,19 @@ BATCH = {"tasks_per_step": 4, "episodes_per_task": 4, "micro_batch_groups": 2, "
 
 
 def named() -> None:
-    """It has a route, a reason and words."""
+    """It has a route, words and a handler of its fact, and the virtual world knows how it ends."""
     assert command_adapter.validate_json(ORDER.model_dump_json()) == ORDER
     assert events.event_adapter.validate_json(FACT.model_dump_json()) == FACT
-    assert ROUTES["trim_trainer"] is Route.NODE
-    assert TrimTrainer in _REASONS
+    assert COMMAND_KINDS["trim_trainer"].route is Route.NODE
     assert events.TrainerTrimmed in HANDLERS
-    assert TrimTrainer in get_args(Order), "not among the orders of a virtual trainer"
     assert asked_by(7, ORDER) == answered_by(FACT) is not None
     django.setup()
-    from flexmarl.controlplane.runs.driver.reconciling import _TOLD_WITH_ITS_ROW
-    from flexmarl.controlplane.telemetry.advisor.rules import _PHASES
+    from flexmarl.controlplane.runs.driver.reconciling import _ends_with_its_fact
+    from flexmarl.controlplane.telemetry.advisor.rules import _phase
     from webui.views.joint_words import DECISIONS
 
-    assert "trim_trainer" in _TOLD_WITH_ITS_ROW
-    assert "trim_trainer" in _PHASES
+    assert _ends_with_its_fact("trim_trainer")
+    assert _phase("trim_trainer") != "trim_trainer"
     assert "trim_trainer" in DECISIONS
 
 
@@ -67,17 +63,19 @@ def dispatched() -> None:
     """A node prepares it, asks the trainer at its address, and writes the fact with the end of the command."""
     from flexmarl.store.control.commands import Taken
     from flexmarl.store.data import steps
-    from workers.nodes import carrying_out, turns
+    from workers.nodes import carrying_out
     from workers.training.serve import TrainerServer
+    from workers.training.trainer import Trainer
 
-    assert TrimTrainer in get_args(turns.Turn)
     taken = Taken(run_id=1, no=7, token=uuid4(), takes=1, epoch=1, command=ORDER)
     prepared = carrying_out.prepare(MagicMock(), taken)
+    trainer = MagicMock()
+    trainer.trim = partial(Trainer.trim, MagicMock(_making=MagicMock(device="cpu")))
     written: list[tuple[str, object]] = []
 
     async def performed(thread: ThreadPoolExecutor) -> object:
         served = web.Application()
-        served.add_routes(TrainerServer(MagicMock(), thread, MagicMock()).routes())
+        served.add_routes(TrainerServer(trainer, thread, MagicMock()).routes())
         async with TestClient(TestServer(served)) as http:
 
             async def train(verb: str, request: object, reply: type) -> object:
@@ -85,7 +83,7 @@ def dispatched() -> None:
                 assert answer.status == 200, f"/{verb}: {answer.status}"
                 return msgspec.msgpack.decode(await answer.read(), type=reply)
 
-            client = SimpleNamespace(child=SimpleNamespace(incarnation="t1"), train=train)
+            client = SimpleNamespace(child=SimpleNamespace(lease_id=3, incarnation="t1"), train=train)
             return await carrying_out.perform(client, prepared)
 
     with ThreadPoolExecutor(1) as thread:
@@ -98,7 +96,7 @@ def dispatched() -> None:
         finish=lambda conn, taken: written.append(("finished", taken.no)),
     ):
         commit(MagicMock())
-    assert written == [("trimmed:7:t1", FACT), ("finished", 7)]
+    assert written == [("trainer_trimmed:7:t1", FACT), ("finished", 7)]
 
 
 assert Path("platform/flexmarl/orchestrator/training/trimming.py").exists()

@@ -69,7 +69,7 @@ class Child(Process):
             return
         store = self.world.store
         for row in list(store.commands.values()):
-            mine = c.ROUTES[row.command.kind] is c.Route.NODE and row.command.lease_id == self.lease_id
+            mine = c.COMMAND_KINDS[row.command.kind].route is c.Route.NODE and row.command.lease_id == self.lease_id
             if not mine:
                 continue
             token = store.take(row.no, self)

@@ -3,10 +3,10 @@
 import pytest
 
 from flexmarl.contracts import events as e
+from flexmarl.contracts.attempts import AttemptBegan, AttemptEnded
 from flexmarl.contracts.events import PauseMode, Verb
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
 from flexmarl.orchestrator import Orchestrator
-from flexmarl.orchestrator.types import AttemptBegan, AttemptEnded
 from tests.unit.orchestrator.asking import account, ask, attempts, deliver_all, freeze, in_mid_cohort, outcomes, until
 from tests.unit.orchestrator.fake_cluster import FakeCluster, make_spec, running, started
 

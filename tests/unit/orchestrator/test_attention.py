@@ -4,8 +4,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flexmarl.contracts.events import PauseMode, RunVerb, Verb
+from flexmarl.contracts.events import ChildLost, DeviceUse, MicroBatchAccumulated, PauseMode, RunVerb, Verb
 from flexmarl.contracts.status import TERMINAL, RunStatus
+from flexmarl.contracts.wire import TrainStats
 from flexmarl.orchestrator import Orchestrator
 from flexmarl.orchestrator.run.relevance import Attention
 from flexmarl.orchestrator.serving import weight_sync
@@ -138,4 +139,23 @@ def test_short_ways_change_no_decision_amid_verbs(seed, asked, run, round_trip, 
                 break
             cluster.happen()
         cluster.tell(verb)
+    same_with_short_ways(cluster)
+
+
+def test_gradients_for_a_trainer_that_died_cost_no_look_at_everything(monkeypatch):
+    cluster = running(make_spec())
+    while not any(key.startswith("accumulate:") for key in cluster.core.state.outstanding):
+        cluster.happen()
+    late = next(n.command for n in cluster.open.values() if n.command.kind == "accumulate")
+    trainer = next(own for own in cluster.core.state.leases.values() if own.use is DeviceUse.TRAINER)
+    cluster.tell(ChildLost(lease_id=trainer.lease_id, incarnation=trainer.incarnation))
+    looked = []
+    monkeypatch.setattr(Attention, "looked", lambda self, ctx: looked.append(ctx))
+    done = MicroBatchAccumulated(
+        policy=late.policy, micro_batch=late.micro_batch, accumulator=late.accumulator,
+        stats=TrainStats(rows=1, tokens=1, z=1.0, loss_sum=0.0, entropy_sum=0.0, seconds=0.1),
+    )  # fmt: skip
+    decision = cluster.tell(done)
+    assert not looked
+    assert not decision.commands
     same_with_short_ways(cluster)

@@ -4,9 +4,9 @@ import psycopg
 import pytest
 
 from flexmarl.contracts.commands import JoinGang
-from flexmarl.contracts.events import DeviceUse
+from flexmarl.contracts.events import DeviceUse, RankJoined
 from flexmarl.store.control import leases
-from flexmarl.store.data.steps import commit_join
+from flexmarl.store.data.steps import commit_answer
 from flexmarl.store.errors import LeaseLost, Refused
 from tests.support.store_story import Story
 from workers.nodes.carrying_out import prepare
@@ -52,9 +52,10 @@ def test_a_rank_that_joined_is_told_once_and_only_by_who_serves_its_lease(
     lease_id = hosted(story, "t1.1.1", "10.0.0.7:4000")
     order = JoinGang(lease_id=lease_id, policy="solver", gang=(76, lease_id), meeting=3)
     taken = story.take(story.issue(order))
+    joined = RankJoined(lease_id=lease_id, incarnation="t1.1.1", policy="solver", meeting=3)
     with pytest.raises(LeaseLost):
-        commit_join(store_conn, taken, order, "t1.1.9")
-    commit_join(store_conn, taken, order, "t1.1.1")
+        commit_answer(store_conn, taken, lease_id, "t1.1.9", joined)
+    commit_answer(store_conn, taken, lease_id, "t1.1.1", joined)
     rows = store_conn.execute(
         "SELECT body ->> 'policy', body ->> 'meeting' FROM store.inbox WHERE body ->> 'kind' = 'rank_joined'"
     ).fetchall()

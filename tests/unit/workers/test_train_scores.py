@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from workers.training import scores as scores_module
-from workers.training.scores import Asked, scores
+from workers.training.scores import Asked, Bend, scores
 
 N, WIDTH, WORDS, DRAWN = 37, 16, 301, 90
 
@@ -97,3 +97,26 @@ def test_no_table_is_longer_than_a_chunk(monkeypatch: pytest.MonkeyPatch):
     assert max(widest) <= 5 * WORDS < N * WORDS
     assert len(widest) >= 2 * N // 5, "each chunk is computed again for the backward pass"
     assert max(kept) == WORDS * WIDTH, "the head itself, which is there anyway"
+
+
+@pytest.mark.parametrize("chunk", [2**22, 5 * WORDS], ids=["one", "some"])
+@pytest.mark.parametrize("bend", [Bend(scale=0.25), Bend(cap=2.0), Bend(scale=3.0, cap=1.5)], ids=str)
+@pytest.mark.parametrize("entropy_coef", [0.0, 0.3])
+def test_heads_that_scale_and_cap_their_logits_are_computed_with(
+    bend: Bend, chunk: int, entropy_coef: float, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(scores_module, "CHUNK", chunk)
+
+    def own(hidden: torch.Tensor, head: torch.Tensor, asked: Asked) -> tuple[torch.Tensor, torch.Tensor]:
+        return scores(hidden, head, asked, bend)
+
+    def composed(hidden: torch.Tensor, head: torch.Tensor, asked: Asked) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = bend.scale * (hidden @ head.t())
+        logits = logits if bend.cap is None else bend.cap * torch.tanh(logits / bend.cap)
+        logs = (logits / asked.temperature + asked.masks[asked.mask_of]).log_softmax(-1)
+        return logs[asked.at, asked.tokens], -(logs.exp() * logs).sum(-1)
+
+    found = gradients(own, torch.float64, entropy_coef, heated=True, masked=True)
+    expected = gradients(composed, torch.float64, entropy_coef, heated=True, masked=True)
+    for mine, other in zip(found, expected, strict=True):
+        assert (mine - other).norm() <= 1e-12 * other.norm()

@@ -82,6 +82,7 @@ class Instance:
         try:
             # The linear weights were repacked for the CPU: only the reloading loader puts new ones where they belong.
             self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(state.items())})
+            self._engine.apply_model(_pack_tied_head)
         except Exception as error:  # vLLM raises what its loaders raise: assertions, key errors, runtime errors
             raise EngineFailedError(f"vLLM cannot load these weights: {said(error)}") from error
         if not self._engine.reset_prefix_cache():
@@ -158,6 +159,20 @@ class Instance:
     def _finished(self, request: Request, tokens: Iterable[int], logprobs: Iterable[float], reason: str) -> Finished:
         ids, chances = [*request.done, *tokens], [*request.done_logprobs, *logprobs]
         return Finished(request, ids, chances, reason, self.version)
+
+
+def _pack_tied_head(model: Any) -> None:
+    """Prepare a head that is tied to the embedding for the processor anew.
+
+    The reloading loader prepares each layer that is named among the weights; a tied head is not, and would go on with
+    the table that was packed for it before.
+    """
+    head = getattr(model, "lm_head", None)
+    embedding = getattr(getattr(model, "model", None), "embed_tokens", None)
+    if head is None or embedding is None or head is embedding or not hasattr(head, "quant_method"):
+        return
+    if head.weight.data_ptr() == embedding.weight.data_ptr():
+        head.quant_method.process_weights_after_loading(head)
 
 
 def numbers(logprobs: Sequence[float]) -> int:

@@ -1,6 +1,7 @@
-"""Which models the vLLM engine serves, and with how much memory. Pure: vLLM itself is not needed to know.
+"""What the vLLM engine makes an instance of a model from, and with how much memory. vLLM itself is not needed to know.
 
-Invariant: what passes here was tried; what does not is refused before anything is started, with what would be served.
+Invariant: what the transformers library has no text model for, and heads that vLLM does not compute, are refused before
+anything is started, with what would be served; whether vLLM has the family is vLLM's to say when it starts.
 """
 
 from collections.abc import Mapping
@@ -8,9 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flexmarl.contracts.engine_rules import VLLM_HEAD_DIMS
-from flexmarl.contracts.specification.team import OwnSource
+from flexmarl.contracts.specification.team import FactoryModel, OwnSource
 from workers.models.architecture import Architecture, UnsupportedModel, architecture_of
 from workers.models.checks import check_weights
+from workers.models.families import library_model, sizes_of
 from workers.models.weights import model_config
 
 if TYPE_CHECKING:
@@ -42,21 +44,27 @@ class VllmModel:
         return max(CACHE_BYTES, token * a.max_positions * 3 // 2)
 
     def sized(self, words: int) -> dict[str, Any]:
-        """Return the configuration for a vocabulary of so many words."""
-        return {**self.config, "vocab_size": words}
+        """Return the configuration for a vocabulary of so many words; a folder's says its own."""
+        return {**self.config, "vocab_size": words} if isinstance(self.source, FactoryModel) else self.config
 
     def check(self, state: "Mapping[str, torch.Tensor]") -> int:
         """Return the vocabulary of weights that are whole: what vLLM misses in a load it would silently keep.
 
         Raises UnsupportedModel or NonfiniteWeights.
         """
-        return check_weights(self.source, state)
+        words = check_weights(self.source, state)
+        return words if isinstance(self.source, FactoryModel) else int(self.config["vocab_size"])
 
 
 def vllm_model(source: OwnSource) -> VllmModel:
     """Return what an instance for a model source is made from. Raises UnsupportedModel."""
-    architecture = architecture_of(source)
+    config = model_config(source, 0)
+    try:
+        architecture = architecture_of(source)
+    except UnsupportedModel:
+        architecture, layers = sizes_of(source)
+        config = library_model(source).config(0) | {"num_hidden_layers": layers}
     if architecture.head_dim not in VLLM_HEAD_DIMS:
         legal = ", ".join(map(str, VLLM_HEAD_DIMS))
         raise UnsupportedModel(f"attention heads of {architecture.head_dim} are not served by vLLM; it serves {legal}")
-    return VllmModel(source, model_config(source, 0), architecture)
+    return VllmModel(source, config, architecture)

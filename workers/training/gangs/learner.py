@@ -21,12 +21,12 @@ from flexmarl.contracts.wire import TrainStats
 from workers.models.architecture import Architecture
 from workers.training.accumulator import Accumulator
 from workers.training.blocks import NO_VERSION, blocks_of
-from workers.training.decoder import Decoder
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.gangs.group import Group
 from workers.training.gangs.layout import Shapes, names_split
 from workers.training.gangs.modules import ShardedWeights
 from workers.training.gangs.orders import Accumulate, Collect, Open, Restore, Step
+from workers.training.language_model import LanguageModel
 from workers.training.learner import Learned, Learner, figures_of
 from workers.training.objective import Objective, Sums, evaluate
 from workers.training.packing import Batch, pack
@@ -124,7 +124,7 @@ class ShardedLearner(Learner):
         entropy_coef: float,
         objective: Objective,
         version: int = NO_VERSION,
-        reference: Decoder | None = None,
+        reference: LanguageModel | None = None,
     ) -> "tuple[torch.Tensor, TrainStats]":
         """Return this rank's part of the gradient of all rows, with the figures of all."""
         began = time.perf_counter()

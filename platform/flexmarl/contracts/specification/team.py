@@ -235,6 +235,9 @@ class PolicySpec(Strict):
     activations: Literal["keep", "recompute"] = "keep"
     """recompute: activations are recomputed in the backward pass (activation checkpointing): less memory, one more
     forward pass, same gradient."""
+    trainer: Literal["auto", "native", "transformers"] = "auto"
+    """Trainer back end. native: the project's own decoder, for Qwen2- and Llama-style models. transformers: any causal
+    language model of the installed library. auto: native where it knows the model, else transformers."""
     tuning: Tuning = FullTuning()
     optimizer: AdamW = AdamW()
     devices: Devices = Devices()

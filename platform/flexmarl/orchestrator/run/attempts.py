@@ -6,10 +6,10 @@ It ends with the run, or when the devices go back. A retry raises the epoch, sin
 counts any more but its committed versions; a resumed run keeps its epoch and everything that settled.
 """
 
+from flexmarl.contracts.attempts import AttemptBegan, AttemptEnded
 from flexmarl.contracts.events import Verb
 from flexmarl.contracts.status import RunReason
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.types import AttemptBegan, AttemptEnded
 
 
 def begin(ctx: Context) -> None:

@@ -50,6 +50,7 @@ _OF_KNOWN_ENGINES: frozenset[type[Any]] = frozenset(
         GroupSettled,
         MicroBatchAccumulated,
         StepCommitted,
+        PolicyBound,
         CheckpointWritten,
         CommandFailed,
         TimerFired,
@@ -137,19 +138,23 @@ class Attention:
         if cohort is None or _has_enough(ctx):
             return False
         own = cohort.policies.get(event.policy)
-        if own is None or own.stepped or bound_to(ctx.state, event.policy) is None:
+        if own is None:
             return False
-        return self._train_on(ctx, cohort, event.policy)
+        if own.stepped or event.accumulator != ctx.state.policies[event.policy].accumulator:
+            return True  # too late: it changed nothing. A trainer that dies leaves thousands of these behind
+        return bound_to(ctx.state, event.policy) is not None and self._train_on(ctx, cohort, event.policy)
 
     def _train_on(self, ctx: Context, cohort: Cohort, name: str) -> bool:
         """Hand over what one policy can do now. False: a policy had nothing to step on, which others may wait for."""
-        before = _stepped(cohort)
         # In a wavefront the policies take turns: what one has done is what the next waits for.
         if ctx.plan.spec.mechanisms.publication.type == "wavefront":
+            before = _stepped(cohort)
             drive_trainer(ctx)
-        else:
-            drive_policy(ctx, cohort, name)
-        return _stepped(cohort) == before
+            return _stepped(cohort) == before
+        own = cohort.policies[name]
+        stepped = own.stepped
+        drive_policy(ctx, cohort, name)
+        return own.stepped == stepped
 
     def on_group_settled(self, ctx: Context, event: GroupSettled) -> bool:
         """One more group of a cohort that plays on: only what was cut of it concerns the trainer."""

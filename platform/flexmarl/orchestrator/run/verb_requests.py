@@ -4,11 +4,12 @@ Invariants: at most one verb is on its way; the next one that takes effect ends 
 exactly one outcome: refused, reached, overtaken by another verb, or missed because the run ended otherwise.
 """
 
+from flexmarl.contracts.attempts import VerbEnded
 from flexmarl.contracts.events import RunVerb
 from flexmarl.contracts.status import GOALS, TERMINAL, RunStatus
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.state.history import Wish
-from flexmarl.orchestrator.types import NoteLevel, Outcome
+from flexmarl.orchestrator.types import NoteLevel
 
 
 def take(ctx: Context, event: RunVerb) -> None:
@@ -21,7 +22,7 @@ def refuse(ctx: Context, event: RunVerb, text: str) -> None:
     """Say why a verb has no effect."""
     ctx.note(text, NoteLevel.WARNING, actor=event.actor, target="run", cause=event.cause)
     if event.operation:
-        ctx.outcomes.append(Outcome(event.operation, False, ctx.state.status, text))
+        ctx.outcomes.append(VerbEnded(event.operation, False, ctx.state.status, text))
 
 
 def follow(ctx: Context) -> None:
@@ -55,4 +56,4 @@ def _conclude(ctx: Context, succeeded: bool, text: str) -> None:
         return
     wish.open = False
     if wish.operation:
-        ctx.outcomes.append(Outcome(wish.operation, succeeded, ctx.state.status, text))
+        ctx.outcomes.append(VerbEnded(wish.operation, succeeded, ctx.state.status, text))

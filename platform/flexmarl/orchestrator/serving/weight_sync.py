@@ -75,8 +75,9 @@ def required_versions(ctx: Context, names: Iterable[str]) -> dict[str, list[Pin]
 def withdraw_others(ctx: Context, name: str, pins: Sequence[Pin]) -> None:
     """Withdraw the loads of a policy's versions that are needed no more."""
     outstanding = ctx.state.outstanding
+    wanted = {pin.version for pin in pins}
     for key in outstanding.keys_about("load", name):
-        if all(pin.version != outstanding[key].version for pin in pins):
+        if outstanding[key].version not in wanted:
             ctx.withdraw(key)
 
 

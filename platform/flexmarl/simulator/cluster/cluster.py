@@ -18,7 +18,7 @@ from flexmarl.simulator.cluster.pool import Pool, Tenancy
 from flexmarl.simulator.devices.clock import Clock
 from flexmarl.simulator.devices.cores import Cores
 from flexmarl.simulator.devices.trace import Held, Kind, Trace
-from flexmarl.simulator.devices.training import ORDERS, Training
+from flexmarl.simulator.devices.training import Training
 from flexmarl.simulator.rollout import facts
 from flexmarl.simulator.rollout.episodes import EpisodePlaying
 from flexmarl.simulator.rollout.playing import Playing
@@ -125,7 +125,7 @@ class Cluster:
             self.pool.withdraw(self, decision.void)
         for numbered in decision.commands:
             no, command = numbered.no, numbered.command
-            if command.kind in ORDERS:
+            if c.COMMAND_KINDS[command.kind].child is c.TRAINER:
                 self.host.after(self._machine.delays.hop, self.training.take, no, command)
             else:
                 self._route(no, command)

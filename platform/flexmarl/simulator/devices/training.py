@@ -19,14 +19,11 @@ from flexmarl.simulator.devices.losses import Losses
 from flexmarl.simulator.devices.trace import Kind, Trace
 from flexmarl.simulator.scenarios.scenario import Machine
 
-Order = (
-    c.BindPolicy | c.JoinGang | c.SuspendPolicy | c.VacateTrainer | c.Accumulate | c.OptimizerStep | c.WriteCheckpoint
-)
-ORDERS: dict[str, Kind] = {
+SHOWN: dict[str, Kind] = {
     "bind_policy": "bind", "join_gang": "join", "suspend_policy": "suspend", "vacate_trainer": "vacate",
     "accumulate": "train", "optimizer_step": "step", "write_checkpoint": "checkpoint",
 }  # fmt: skip
-"""What a trainer is asked for -> what it shows while it does it."""
+"""What a trainer is asked for -> what it shows while it does it; anything else takes no time and shows nothing."""
 
 
 def digest(policy: str, version: int) -> str:
@@ -39,7 +36,7 @@ class Running:
     """An order that a trainer is at."""
 
     no: int
-    order: Order
+    order: c.Command
     began: float
     ranks: tuple[int, ...]
     """Leases of all that are needed for it."""
@@ -52,7 +49,7 @@ class Lane:
 
     lease_id: int
     life: str
-    orders: deque[tuple[int, Order]] = field(default_factory=deque)
+    orders: deque[tuple[int, c.Command]] = field(default_factory=deque)
     running: Running | None = None
 
 
@@ -127,9 +124,9 @@ class Training:
                     )  # fmt: skip
                 self._next(lane)
 
-    def take(self, no: int, order: Order) -> None:
+    def take(self, no: int, order: c.Command) -> None:
         """Put a command behind the others of its trainer."""
-        lane = self._lanes.get(order.lease_id)
+        lane = self._lanes.get(getattr(order, "lease_id", 0))
         if lane is not None:
             lane.orders.append((no, order))
             self._next(lane, idle=True)
@@ -141,7 +138,7 @@ class Training:
             if no in self._void:
                 continue
             seconds, policy = self._seconds(order), getattr(order, "policy", "")
-            kind, now = ORDERS[order.kind], self._clock.now
+            kind, now = SHOWN.get(order.kind), self._clock.now
             if isinstance(order, c.BindPolicy) and order.resume:
                 kind = "resume"
             ranks = (self._gangs.get(policy, ()) if kind in ("train", "step", "bind", "resume") else ()) or (
@@ -155,7 +152,7 @@ class Training:
             else:
                 begin()
 
-    def _around(self, order: Order, idle: bool) -> float:
+    def _around(self, order: c.Command, idle: bool) -> float:
         """Return what the node takes around a command."""
         delays = self._machine.delays
         match order:
@@ -170,16 +167,17 @@ class Training:
         lane.running = None
 
     def _begin(
-        self, lane: Lane, running: Running, seconds: float, kind: Kind, policy: str, shown: tuple[int, ...]
+        self, lane: Lane, running: Running, seconds: float, kind: Kind | None, policy: str, shown: tuple[int, ...]
     ) -> None:
         """Let what has been carried to a trainer be worked on."""
         if lane.running is not running:
             return  # it broke off
         running.began = self._clock.now
-        running.intervals += [self._trace.begin(lease, kind, running.began, policy) for lease in shown]
+        if kind is not None:
+            running.intervals += [self._trace.begin(lease, kind, running.began, policy) for lease in shown]
         self._going_on(kind)(self.shared.takes(running.ranks, seconds), self._done, lane, running)
 
-    def _going_on(self, kind: Kind) -> Callable[..., None]:
+    def _going_on(self, kind: Kind | None) -> Callable[..., None]:
         """Return what lets so much of a kind of work be done: gradients want a core, unless they keep a pace."""
         if self._machine.trainer.declared and kind in ("train", "step"):
             return self._clock.after
@@ -202,7 +200,7 @@ class Training:
             self._told(self._fact(lane, running.no, order, seconds))
         self._next(lane)
 
-    def _seconds(self, order: Order) -> float:
+    def _seconds(self, order: c.Command) -> float:
         own, policy = self._machine.trainer, getattr(order, "policy", "")
         times, ranks = self._machine.times(policy) * own.times, max(1, len(self._gangs.get(policy, ())))
         shared = ranks * self._machine.width
@@ -223,7 +221,7 @@ class Training:
                 return own.checkpoint
         return 0.0
 
-    def _fact(self, lane: Lane, no: int, order: Order, seconds: float) -> e.Event:
+    def _fact(self, lane: Lane, no: int, order: c.Command, seconds: float) -> e.Event:
         match order:
             case c.BindPolicy(policy=policy):
                 version = order.version or 0
@@ -231,17 +229,11 @@ class Training:
                     lease_id=lane.lease_id, incarnation=lane.life, policy=policy, version=version, seconds=seconds,
                     digest=digest(policy, version), created=order.version is None, resumed=bool(order.resume),
                 )  # fmt: skip
-            case c.JoinGang():
-                return e.RankJoined(
-                    lease_id=lane.lease_id, incarnation=lane.life, policy=order.policy, meeting=order.meeting
-                )
             case c.SuspendPolicy():
                 return e.PolicySuspended(
                     lease_id=lane.lease_id, incarnation=lane.life, policy=order.policy, accumulator=order.accumulator,
                     ticket=f"{order.policy}-{no}", bytes=1, seconds=seconds, command_no=no,
                 )  # fmt: skip
-            case c.VacateTrainer():
-                return e.TrainerVacated(lease_id=lane.lease_id, incarnation=lane.life, command_no=no)
             case c.Accumulate():
                 cut = self._cut[order.policy, order.micro_batch]
                 stats = TrainStats(rows=cut.rows, tokens=cut.tokens, z=float(cut.tokens), seconds=seconds)
@@ -253,5 +245,8 @@ class Training:
                     policy=policy, version=version, parent=version - 1, digest=digest(policy, version),
                     accumulator=order.accumulator, learning_rate=order.learning_rate, seconds=seconds,
                 )  # fmt: skip
-        versions = {name: pin.version for name, pin in order.pins.items()}
-        return e.CheckpointWritten(label=order.label, step=order.step, versions=versions, path="", bytes=0)
+            case c.WriteCheckpoint():
+                versions = {name: pin.version for name, pin in order.pins.items()}
+                return e.CheckpointWritten(label=order.label, step=order.step, versions=versions, path="", bytes=0)
+        about = c.COMMAND_KINDS[order.kind]
+        return about.answered(order, incarnation=lane.life, command_no=no, seconds=seconds)

@@ -244,11 +244,9 @@ Key = tuple[str, object, object]
 
 def asked_by(no: int, command: c.Command) -> Key | None:
     """Return what would answer a command; None for those that are done as soon as they are decided or that end late."""
+    if c.COMMAND_KINDS[command.kind].answered_by_number:
+        return command.kind, no, 0
     match command:
-        case c.RequestDevices() | c.LoadWeights() | c.UnloadPolicy() | c.SuspendPolicy() | c.SleepEngine():
-            return command.kind, no, 0
-        case c.WakeEngine() | c.VacateTrainer():
-            return command.kind, no, 0
         case c.BindPolicy():
             return command.kind, command.policy, command.lease_id
         case c.Accumulate():
@@ -260,15 +258,7 @@ def asked_by(no: int, command: c.Command) -> Key | None:
     return None
 
 
-_BY_NUMBER: dict[type[e.Event], str] = {
-    e.DevicesGranted: "request_devices",
-    e.WeightsServed: "load_weights",
-    e.PolicyUnloaded: "unload_policy",
-    e.PolicySuspended: "suspend_policy",
-    e.EngineSlept: "sleep_engine",
-    e.EngineWoke: "wake_engine",
-    e.TrainerVacated: "vacate_trainer",
-}
+_BY_NUMBER = {about.answer: kind for kind, about in c.COMMAND_KINDS.items() if about.answered_by_number}
 """Facts that name the command they answer."""
 
 

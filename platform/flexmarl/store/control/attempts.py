@@ -4,69 +4,44 @@ Invariant: only the driver's decision transaction writes here; the end of an att
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import TypeVar
 
 import orjson
 from psycopg import Connection
 
+from flexmarl.contracts.attempts import AttemptBegan, AttemptEnded, VerbEnded
 from flexmarl.contracts.status import RunReason, RunStatus
 
 VERB_KEY = "verb:"
 """Producer keys of verbs: this and the operation."""
 
 
-@dataclass(frozen=True, slots=True)
-class BegunAttempt:
-    no: int
-    epoch: int
-    verb: str
-    actor: str
-    at: float
-    first_step: int
+At = TypeVar("At")
+Timed = tuple[float, At]
+"""A change with the time of the event that led to it, in seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndedAttempt:
-    no: int
-    status: RunStatus
-    reason: RunReason
-    reason_text: str
-    actor: str
-    at: float
-    last_step: int
-    versions: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class VerbOutcome:
-    operation: str
-    succeeded: bool
-    status: RunStatus
-    text: str
-    at: float
-
-
-def write_attempts(conn: Connection, run_id: int, changes: Sequence[BegunAttempt | EndedAttempt]) -> None:
+def write_attempts(conn: Connection, run_id: int, changes: Sequence[Timed[AttemptBegan | AttemptEnded]]) -> None:
     """Write begins and ends, in their order."""
-    for change in changes:
-        if isinstance(change, BegunAttempt):
+    for at, change in changes:
+        if isinstance(change, AttemptBegan):
             conn.execute(
                 "INSERT INTO store.attempt (run_id, no, epoch, verb, began_by, began_at, first_step) "
                 "VALUES (%s, %s, %s, %s, %s, to_timestamp(%s), %s)",
-                [run_id, change.no, change.epoch, change.verb, change.actor, change.at, change.first_step],
+                [run_id, change.no, change.epoch, change.verb.value, change.actor, at, change.first_step],
             )
         else:
             conn.execute(
                 "UPDATE store.attempt SET ended_at = to_timestamp(%s), ended_by = %s, status = %s, reason = %s, "
                 "reason_text = %s, last_step = %s, versions = %s::jsonb WHERE run_id = %s AND no = %s",
                 [
-                    change.at, change.actor, change.status.value, change.reason.value, change.reason_text,
+                    at, change.actor, change.status.value, change.reason.value, change.reason_text,
                     change.last_step, orjson.dumps(change.versions).decode(), run_id, change.no,
                 ],
             )  # fmt: skip
 
 
-def write_outcomes(conn: Connection, run_id: int, outcomes: Sequence[VerbOutcome]) -> None:
+def write_outcomes(conn: Connection, run_id: int, outcomes: Sequence[Timed[VerbEnded]]) -> None:
     """Write how verbs ended."""
     if not outcomes:
         return
@@ -78,8 +53,8 @@ def write_outcomes(conn: Connection, run_id: int, outcomes: Sequence[VerbOutcome
         ON CONFLICT DO NOTHING
         """,
         [
-            run_id, [VERB_KEY + o.operation for o in outcomes], [o.succeeded for o in outcomes],
-            [o.status.value for o in outcomes], [o.text for o in outcomes], [o.at for o in outcomes],
+            run_id, [VERB_KEY + o.operation for _, o in outcomes], [o.succeeded for _, o in outcomes],
+            [o.status.value for _, o in outcomes], [o.text for _, o in outcomes], [at for at, _ in outcomes],
         ],
     )  # fmt: skip
 

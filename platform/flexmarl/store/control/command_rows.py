@@ -10,7 +10,7 @@ import orjson
 from psycopg import Connection
 
 from flexmarl.contracts.commands import (
-    ROUTES,
+    COMMAND_KINDS,
     Command,
     CutMicroBatch,
     HoldGroups,
@@ -19,7 +19,6 @@ from flexmarl.contracts.commands import (
     PlayGroups,
     ReleaseLease,
     Route,
-    queue_of,
 )
 
 
@@ -119,16 +118,23 @@ class _Head(NamedTuple):
     cause: str
 
 
+def _queue_of(command: Command) -> str:
+    """Name the Dramatiq queue of a broker command, empty for any other."""
+    if isinstance(command, HostLease):
+        return f"device.{command.device_id}"
+    return f"rollout.{command.pool}" if isinstance(command, PlayGroups) else ""
+
+
 def _head(issued: IssuedCommand) -> _Head:
     command = issued.command
-    queue = queue_of(command) if isinstance(command, HostLease | PlayGroups) else ""
+    queue = _queue_of(command)
     status = "done" if isinstance(command, _ROWS) else "open"
-    return _Head(issued.epoch, command.kind, ROUTES[command.kind].value, queue, status, issued.cause)
+    return _Head(issued.epoch, command.kind, COMMAND_KINDS[command.kind].route.value, queue, status, issued.cause)
 
 
 def _lease_of(command: Command) -> int:
     """Return the lease whose child the command is for, 0 for none."""
-    return 0 if ROUTES[command.kind] is Route.DRIVER else getattr(command, "lease_id", 0)
+    return 0 if COMMAND_KINDS[command.kind].route is Route.DRIVER else getattr(command, "lease_id", 0)
 
 
 def _body_of(command: Command) -> str:

@@ -14,12 +14,13 @@ from typing import NamedTuple
 from psycopg import Connection, DatabaseError
 from psycopg.pq import TransactionStatus
 
+from flexmarl.contracts.attempts import AttemptBegan, AttemptEnded, VerbEnded
 from flexmarl.contracts.commands import HoldGroups, KeepCheckpoints, ReleaseLease
 from flexmarl.contracts.events import Event, LeaseEnded, RunGivenUp, RunVerb
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
 from flexmarl.store.control import inbox
-from flexmarl.store.control.attempts import BegunAttempt, EndedAttempt, VerbOutcome, write_attempts, write_outcomes
+from flexmarl.store.control.attempts import Timed, write_attempts, write_outcomes
 from flexmarl.store.control.checkpoint_rows import keep_checkpoints
 from flexmarl.store.control.command_rows import IssuedCommand, hold, write_commands, write_micro_batches
 from flexmarl.store.control.runs import RunLease
@@ -94,8 +95,8 @@ class StoredDecision:
     void: Sequence[int] = ()
     metrics: Sequence[MetricPoint] = ()
     notes: Sequence[NoteLine] = ()
-    attempts: Sequence[BegunAttempt | EndedAttempt] = ()
-    outcomes: Sequence[VerbOutcome] = ()
+    attempts: Sequence[Timed[AttemptBegan | AttemptEnded]] = ()
+    outcomes: Sequence[Timed[VerbEnded]] = ()
     rulings: Sequence[RulingLine] = ()
     snapshot: bytes | None = None
     """State after the last entry; None keeps the stored one."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import orjson
 from psycopg import Connection
 
-from flexmarl.contracts.commands import JoinGang, OptimizerStep
-from flexmarl.contracts.events import PolicyBound, PolicySuspended, RankJoined, StepCommitted, TrainerVacated
+from flexmarl.contracts.commands import OptimizerStep
+from flexmarl.contracts.events import Event, PolicyBound, StepCommitted
 from flexmarl.store.control.commands import Taken, finish, guard
 from flexmarl.store.control.inbox import put_event
 from flexmarl.store.data import lineage, tokenizers
@@ -177,40 +177,15 @@ def commit_bind(conn: Connection, taken: Taken, bind: Bind) -> None:
         finish(conn, taken)
 
 
-def commit_suspend(conn: Connection, taken: Taken, event: PolicySuspended) -> None:
-    """Tell the driver that a trainer gave a policy up and finish the command, in one transaction.
+def commit_answer(conn: Connection, taken: Taken, lease_id: int, incarnation: str, event: Event) -> None:
+    """Tell the driver that a trainer did what it was asked and finish the command, in one transaction.
 
     Raises TokenLost, EpochStale or LeaseLost.
     """
     with conn.transaction():
         guard(conn, taken)
-        _serving(conn, taken.run_id, event.lease_id, event.incarnation)
-        put_event(conn, taken.run_id, f"suspended:{taken.no}:{event.incarnation}", event)
-        finish(conn, taken)
-
-
-def commit_vacate(conn: Connection, taken: Taken, event: TrainerVacated) -> None:
-    """Tell the driver that a trainer keeps nothing on its device and finish the command, in one transaction.
-
-    Raises TokenLost, EpochStale or LeaseLost.
-    """
-    with conn.transaction():
-        guard(conn, taken)
-        _serving(conn, taken.run_id, event.lease_id, event.incarnation)
-        put_event(conn, taken.run_id, f"vacated:{taken.no}:{event.incarnation}", event)
-        finish(conn, taken)
-
-
-def commit_join(conn: Connection, taken: Taken, order: JoinGang, incarnation: str) -> None:
-    """Tell the driver that a rank waits for its leader and finish the command, in one transaction.
-
-    Raises TokenLost, EpochStale or LeaseLost.
-    """
-    event = RankJoined(lease_id=order.lease_id, incarnation=incarnation, policy=order.policy, meeting=order.meeting)
-    with conn.transaction():
-        guard(conn, taken)
-        _serving(conn, taken.run_id, order.lease_id, incarnation)
-        put_event(conn, taken.run_id, f"joined:{taken.no}:{incarnation}", event)
+        _serving(conn, taken.run_id, lease_id, incarnation)
+        put_event(conn, taken.run_id, f"{event.kind}:{taken.no}:{incarnation}", event)
         finish(conn, taken)
 
 

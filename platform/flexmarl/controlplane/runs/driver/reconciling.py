@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from psycopg import Connection
 
+from flexmarl.contracts.commands import COMMAND_KINDS, Route
 from flexmarl.contracts.status import TERMINAL
 from flexmarl.orchestrator.state.tree import RunState
 from flexmarl.store.control import reconciliation
@@ -17,13 +18,6 @@ from flexmarl.store.control.runs import StoredEvent, StoredRun
 _LIVES_WITH_ITS_LEASE = "host_lease"
 _ENDS_AFTER_ITS_FACTS = "play_groups"
 """The worker ends the command after the fact of its last group: its row may be behind the log."""
-_TOLD_WITH_ITS_ROW = frozenset(
-    {
-        "bind_policy", "join_gang", "suspend_policy", "load_weights", "unload_policy", "accumulate", "optimizer_step",
-        "write_checkpoint", "sleep_engine", "wake_engine", "vacate_trainer",
-    }
-)  # fmt: skip
-"""The row ends in the transaction that puts the fact in the inbox."""
 SHOWN = 5
 """Differences named in words."""
 
@@ -84,8 +78,13 @@ def _known_commands(
             yield f"command {no} is {row.kind}, the log decided {kind}"
         elif row.status == "void":
             yield f"command {no} ({kind}) is void, but the log waits for it"
-        elif row.status in ("done", "failed") and kind in _TOLD_WITH_ITS_ROW and not waiting:
+        elif row.status in ("done", "failed") and _ends_with_its_fact(kind) and not waiting:
             yield f"command {no} ({kind}) is {row.status} but no event reports it"
+
+
+def _ends_with_its_fact(kind: str) -> bool:
+    """Tell whether rows of a kind end in the transaction that puts their fact in the inbox."""
+    return COMMAND_KINDS[kind].route is Route.NODE
 
 
 def _versions(state: RunState, rows: Standing) -> Iterator[str]:

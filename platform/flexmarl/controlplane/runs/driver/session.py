@@ -23,9 +23,7 @@ from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.controlplane.runs.driver import reconciling
 from flexmarl.controlplane.runs.driver.tail import Tail
 from flexmarl.orchestrator import Decision, Orchestrator
-from flexmarl.orchestrator.types import AttemptBegan, AttemptEnded
 from flexmarl.store.control import decisions, reconciliation, runs
-from flexmarl.store.control.attempts import BegunAttempt, EndedAttempt, VerbOutcome
 from flexmarl.store.control.command_rows import IssuedCommand
 from flexmarl.store.control.decisions import LogEntry, MetricPoint, NoteLine, RulingLine, StoredDecision
 from flexmarl.store.control.inbox import WaitingFact
@@ -206,10 +204,8 @@ class RunSession:
                 for e, d in pairs
                 for r in d.rulings
             ],
-            attempts=[_attempt(change, e.at) for e, d in pairs for change in d.attempts],
-            outcomes=[
-                VerbOutcome(o.operation, o.succeeded, o.status, o.text, e.at) for e, d in pairs for o in d.outcomes
-            ],
+            attempts=[(e.at, change) for e, d in pairs for change in d.attempts],
+            outcomes=[(e.at, ended) for e, d in pairs for ended in d.outcomes],
             snapshot=self._snapshot() if snapshot else None,
         )
 
@@ -273,11 +269,3 @@ def _in_place_of(event: Event) -> RunGivenUp:
 
 def _cause(event: Event) -> str:
     return event.cause if isinstance(event, RunVerb) else ""
-
-
-def _attempt(change: AttemptBegan | AttemptEnded, at: float) -> BegunAttempt | EndedAttempt:
-    if isinstance(change, AttemptBegan):
-        return BegunAttempt(change.no, change.epoch, change.verb.value, change.actor, at, change.first_step)
-    return EndedAttempt(
-        change.no, change.status, change.reason, change.reason_text, change.actor, at, change.last_step, change.versions
-    )

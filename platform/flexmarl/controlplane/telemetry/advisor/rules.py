@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import fmean, median
 
+from flexmarl.contracts.commands import COMMAND_KINDS
 from flexmarl.controlplane.telemetry.advisor.phrases import name_of, percent, span
 from flexmarl.store.reads.advisor_inputs import OpenWork, SeriesEnds
 
@@ -116,13 +117,12 @@ class Facts:
 
 Rule = Callable[[Facts], Iterator[Advisory]]
 WORKING = frozenset({"starting", "running", "pausing", "resuming", "stopping"})
-_PHASES = {
-    "play_groups": "Rollout", "accumulate": "Training", "optimizer_step": "The optimizer step",
-    "load_weights": "Loading weights", "bind_policy": "Binding a trainer", "write_checkpoint": "Writing a checkpoint",
-    "suspend_policy": "Suspending a policy", "join_gang": "Forming a gang",
-    "sleep_engine": "Putting an engine to sleep", "wake_engine": "Waking an engine",
-    "vacate_trainer": "Emptying a trainer",
-}  # fmt: skip
+
+
+def _phase(kind: str) -> str:
+    """Name the phase that lasts while commands of a kind are open."""
+    about = COMMAND_KINDS.get(kind)
+    return kind if about is None else about.phase or kind
 
 
 def stalled(facts: Facts) -> Iterator[Advisory]:
@@ -133,7 +133,7 @@ def stalled(facts: Facts) -> Iterator[Advisory]:
     age = facts.now - since
     name = "time/rollout" if oldest is not None and oldest.kind == "play_groups" else "time/step"
     usual = facts.newest(name) or facts.newest("time/step")
-    what = "No command has been issued" if oldest is None else f"{_PHASES.get(oldest.kind, oldest.kind)}"
+    what = "No command has been issued" if oldest is None else _phase(oldest.kind)
     who = f" of {oldest.policy}" if oldest is not None and oldest.policy else ""
     basis = "no step is finished yet"
     severity: Severity | None = Severity.ALARM if age > limits["first_s"] else None

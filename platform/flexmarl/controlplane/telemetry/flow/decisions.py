@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flexmarl.contracts.commands import ROUTES
+from flexmarl.contracts.commands import COMMAND_KINDS
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.controlplane.common.api.pagination import Cursor, decode
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
@@ -14,7 +14,7 @@ from flexmarl.store.reads.decision_log import NEWEST, DecisionRow, Position, Wan
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 500
-KINDS = (*ROUTES, *(kind.value for kind in RulingKind))
+KINDS = (*COMMAND_KINDS, *(kind.value for kind in RulingKind))
 _ORDERING = "-command,-seq,-ord"
 
 
