@@ -10,7 +10,7 @@ from flexmarl.language.chains import Chain
 from flexmarl.language.messages import Message
 from flexmarl.language.renderer import Break
 from flexmarl.language.templates import TemplateError, render_text
-from tests.support.chat_templates import CHATML, END, FORGETTING, MARKS, QWEN3, TRIMMING, renderer, tokenizer
+from tests.support.chat_templates import CHATML, END, FORGETTING, MARKS, QWEN3, START, TRIMMING, renderer, tokenizer
 from tests.support.conversations import TOOLS
 
 WORDS = tokenizer()
@@ -93,6 +93,15 @@ def test_a_reply_that_ended_by_itself_within_a_thought_breaks_the_chain_and_one_
     assert behind.startswith(
         "\n</think>\n\n<|im_end|>\n<|im_start|>user\n<tool_response>\n5\n</tool_response><|im_end|>"
     )
+
+
+def test_a_special_token_within_a_reply_is_part_of_what_was_said() -> None:
+    chain = Chain(renderer())
+    chain.ask([Message("user", "2+3?")])
+    assert chain.answer((*ids(f"5{START}6"), STOP)).content == f"5{START}6"
+    prompt = chain.ask([Message("user", "3+4?")])
+    assert text(prompt) == render_text(CHATML, chain.said)
+    assert chain.breaks == ()
 
 
 def test_what_a_template_refuses_changes_nothing() -> None:
