@@ -15,10 +15,9 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from flexmarl.language.chat_format import ChatFormat
-from flexmarl.language.messages import Message
+from flexmarl.language.messages import Message, ToolCall
 from flexmarl.language.plain_tools import in_words
 from flexmarl.language.replies import (
-    CALL,
     THINK,
     THOUGHT,
     Marks,
@@ -28,7 +27,7 @@ from flexmarl.language.replies import (
     same,
     thought_marks,
 )  # fmt: skip
-from flexmarl.language.templates import reads_tools, render_text
+from flexmarl.language.templates import TemplateError, reads_tools, render_text
 
 
 class Break(StrEnum):
@@ -139,12 +138,20 @@ class Renderer:
 
     @cached_property
     def _marks(self) -> Marks:
-        template = self._chat.template
         return Marks(
-            thoughts=THOUGHT in template,
-            calls=CALL in template or not reads_tools(template),
+            thoughts=THOUGHT in self._chat.template,
+            calls=self._writes_calls(),
             thinking=self._generation.rstrip().endswith(THINK),
         )
+
+    def _writes_calls(self) -> bool:
+        """Whether a call stands in the prompt as calls are read from replies."""
+        call = ToolCall("find", {"all": True})
+        try:
+            text = self.text((Message("user", "?"), Message("assistant", tool_calls=(call,))))
+        except TemplateError:
+            return False
+        return call in read(text, Marks(calls=True))
 
     @cached_property
     def _generation(self) -> str:

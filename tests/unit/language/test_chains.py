@@ -59,6 +59,14 @@ def test_a_template_that_leaves_out_thoughts_breaks_the_chain_and_says_why() -> 
     assert chain.ids == (*prompt, *ids("9"), STOP)
 
 
+def test_a_template_that_looks_for_thoughts_in_the_words_is_given_them_there() -> None:
+    chain = Chain(renderer(CHATML + "{# keeps </think> #}"))
+    chain.ask([Message("user", "2+3?")])
+    assert chain.answer((*ids("<think>\nso\n</think>\n\n5"), STOP)) == Message("assistant", "5", reasoning="so")
+    assert "assistant\n<think>\nso\n</think>\n\n5<|im_end|>" in text(chain.ask([Message("user", "3+4?")]))
+    assert chain.breaks == ()
+
+
 def test_a_turn_whose_end_the_template_does_not_show_breaks_the_chain() -> None:
     chain = Chain(renderer("{% for m in messages %}{{ m.content + ' ' }}{% endfor %}"))
     chain.ask([Message("user", "a")])

@@ -115,9 +115,11 @@ def test_a_template_says_whether_it_reads_tools() -> None:
 
 
 def test_calls_are_left_as_they_are_for_a_template_with_another_form_of_them() -> None:
-    other = CHATML + "{% for call in tools or [] %}{{ call | tojson }}{% endfor %}"
-    ids = tokenizer().encode(WRITTEN, add_special_tokens=False).ids
-    assert renderer(other).parse(ids) == Message("assistant", WRITTEN)
+    other = QWEN3.replace("""'<tool_call>\\n{"name": "'""", """'<tool_call>\\n<function="'""")
+    ids = tokenizer(MARKS).encode(WRITTEN, add_special_tokens=False).ids
+    assert renderer(other, MARKS).parse(ids) == Message("assistant", WRITTEN)
+    refusing = QWEN3 + "{% if messages[-1].tool_calls %}{{ raise_exception('no calls') }}{% endif %}"
+    assert renderer(refusing, MARKS).parse(ids) == Message("assistant", WRITTEN)
 
 
 def test_without_tools_nothing_is_described() -> None:
