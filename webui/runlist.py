@@ -18,19 +18,19 @@ OWN = ("cursor", "columns", "format", "project", "ordering")
 DEFAULT_ORDERING = "-created_at"
 
 
-class View(NamedTuple):
+class RunListView(NamedTuple):
     word: str
     statuses: tuple[str, ...] = ()
     mine: bool = False
 
 
 VIEWS = (
-    View("All"),
-    View("Mine", mine=True),
-    View("Active", ("starting", "running", "pausing", "resuming", "stopping")),
-    View("Waiting", ("draft", "queued")),
-    View("Paused", ("paused",)),
-    View("Failed", ("failed",)),
+    RunListView("All"),
+    RunListView("Mine", mine=True),
+    RunListView("Active", ("starting", "running", "pausing", "resuming", "stopping")),
+    RunListView("Waiting", ("draft", "queued")),
+    RunListView("Paused", ("paused",)),
+    RunListView("Failed", ("failed",)),
 )
 
 

@@ -2,7 +2,7 @@
 
 The parent writes one JSON line (`ChildConfig`) to the child's standard input and keeps it open: end of file means that
 the parent is gone, and the child exits. The child binds a free loopback (or given) address and answers with one JSON
-line (`ChildReady`, or `ChildFailed`) on standard output; everything else it says goes to standard error as log lines.
+line (`ReadyLine`, or `ChildFailed`) on standard output; everything else it says goes to standard error as log lines.
 All its HTTP routes ask for `Authorization: Bearer <secret>`. Both kinds of child answer `GET /health` and `POST
 /intervals`.
 """
@@ -49,7 +49,7 @@ class ChildConfig(msgspec.Struct, forbid_unknown_fields=True):
         return 1 if self.ordered else self.threads
 
 
-class ChildReady(msgspec.Struct):
+class ReadyLine(msgspec.Struct):
     port: int
     incarnation: str
     rendezvous: int = 0
@@ -77,7 +77,7 @@ class ChildHealth(msgspec.Struct):
     """Another number after each piece of work: a decode step, a forward and backward pass, a version brought in."""
 
 
-class Progress:
+class WorkProgress:
     """Work that is open and pieces of it that were done, told by any thread."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class Progress:
                 self._open -= 1
 
 
-class Interval(msgspec.Struct):
+class ChildInterval(msgspec.Struct):
     """A closed busy interval of the child's device. `ord` is gapless per incarnation."""
 
     ord: int
@@ -146,9 +146,9 @@ class IntervalLog:
     """Merging stops here: a longer interval is closed and shown."""
 
     def __init__(self) -> None:
-        self.progress = Progress()
+        self.progress = WorkProgress()
         self._next = 0
-        self._closed: list[Interval] = []
+        self._closed: list[ChildInterval] = []
         self._lock = threading.Lock()
 
     def add(
@@ -169,11 +169,11 @@ class IntervalLog:
                 last.t1, last.tokens, last.bytes = t1, last.tokens + tokens, last.bytes + bytes
                 last.steps, last.prompts, last.cpu = last.steps + steps, last.prompts + prompts, last.cpu + cpu
                 return
-            self._closed.append(Interval(self._next, phase, policy, t0, t1, tokens, bytes, steps, prompts, cpu))
+            self._closed.append(ChildInterval(self._next, phase, policy, t0, t1, tokens, bytes, steps, prompts, cpu))
             self._next += 1
             del self._closed[: -self.LIMIT]
 
-    def drain(self, acknowledged: int, now: float) -> list[Interval]:
+    def drain(self, acknowledged: int, now: float) -> list[ChildInterval]:
         """Forget what the node has stored and return the rest, without the newest while it may still grow."""
         with self._lock:
             self._closed = [interval for interval in self._closed if interval.ord > acknowledged]
@@ -181,6 +181,6 @@ class IntervalLog:
                 return self._closed[:-1]
             return list(self._closed)
 
-    def flush(self) -> list[Interval]:
+    def flush(self) -> list[ChildInterval]:
         """Return everything, the newest included; for a child about to exit."""
         return list(self._closed)

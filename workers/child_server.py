@@ -25,13 +25,13 @@ try:
 except ImportError:  # not on every platform, and only faster
     from asyncio import new_event_loop  # type: ignore[assignment]
 
-from flexmarl.contracts.plane_tokens import Plane, PlaneRefusalCode, PlaneRefused, check
+from flexmarl.contracts.plane_tokens import PlaneRefusalCode, PlaneRefused, TokenPlane, check
 from flexmarl.store.data.model_roots import ModelRoots
-from workers.child import ChildConfig, ChildFailed, ChildHealth, ChildReady, IntervalLog, IntervalsRequest
+from workers.child import ChildConfig, ChildFailed, ChildHealth, IntervalLog, IntervalsRequest, ReadyLine
 from workers.models.opening import allow
 
 MAX_BODY_BYTES = 256 * 2**20
-OPEN_TO = {Plane.ROLLOUT: frozenset({"/health", "/stats", "/abort", "/v1/completions"})}
+OPEN_TO = {TokenPlane.ROLLOUT: frozenset({"/health", "/stats", "/abort", "/v1/completions"})}
 """Paths that a token of a plane opens; the secret opens all."""
 NICENESS = 5
 """Of engines and trainers that compute on a host's cores: who asks the control plane something is answered first."""
@@ -68,7 +68,7 @@ def json_response(body: object, status: int = 200) -> web.Response:
     return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json")
 
 
-def say(answer: int, line: ChildReady | ChildFailed) -> None:
+def say(answer: int, line: ReadyLine | ChildFailed) -> None:
     """Write the one line that the parent waits for."""
     os.write(answer, msgspec.json.encode(line) + b"\n")
 
@@ -95,7 +95,7 @@ async def serve(
     try:
         await _listen(runner, config.host, answer)
         port = runner.addresses[0][1]
-        say(answer, ChildReady(port, config.incarnation, rendezvous))
+        say(answer, ReadyLine(port, config.incarnation, rendezvous))
         await stop.wait()
     finally:
         await runner.cleanup()

@@ -22,7 +22,7 @@ import structlog
 
 from flexmarl.host.output import open_log
 from workers.adopted import PARENT
-from workers.child import ChildConfig, ChildFailed, ChildReady
+from workers.child import ChildConfig, ChildFailed, ReadyLine
 from workers.errors import HostingError
 
 log = structlog.get_logger(__name__)
@@ -144,7 +144,7 @@ class Child:
 def _said(line: bytes) -> Ready | Failed | None:
     """Understand a child's line; None when it is neither of the two."""
     with contextlib.suppress(msgspec.DecodeError):
-        ready = msgspec.json.decode(line, type=ChildReady)
+        ready = msgspec.json.decode(line, type=ReadyLine)
         return Ready(ready.port, ready.rendezvous)
     with contextlib.suppress(msgspec.DecodeError):
         failed = msgspec.json.decode(line, type=ChildFailed)

@@ -4,8 +4,8 @@ Invariants, and who guarantees them. Only the holder of the command's token host
 proves the former one dead (here), so a device never has two. A child's end is told once per incarnation (store). The
 lease ends only after its child is dead (here). A worker that shuts down leaves the lease held and the command open, so
 that its successor goes on. A database that does not answer stops nothing: the child runs on, and the token decides
-when it is back. A child that lives and hangs is found by `vigil`, leaves its stacks in its log and is replaced like a
-dead one.
+when it is back. A child that lives and hangs is found by `watchdog`, leaves its stacks in its log and is replaced like
+a dead one.
 """
 
 import queue
@@ -26,7 +26,7 @@ from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.status import MEMORY_NEXT
 from flexmarl.store.control import commands, leases, nodes, runs
 from flexmarl.store.control.commands import Taken
-from flexmarl.store.control.leases import Hosting
+from flexmarl.store.control.leases import LeaseHold
 from flexmarl.store.errors import LeaseLost, TokenLost
 from workers import last_intervals, memory, reporting
 from workers.child import ChildConfig
@@ -37,7 +37,7 @@ from workers.lives import Lives
 from workers.log_tail import LogTail, last_words
 from workers.programs import confined, program_of
 from workers.settings import Settings
-from workers.vigil import Hangs, Watchman
+from workers.watchdog import Hangs, WatchdogThread
 
 log = structlog.get_logger(__name__)
 
@@ -101,7 +101,7 @@ def host_lease(settings: Settings, pool: Pool, shutdown: Shutdown, run_id: int, 
         spec = runs.load_spec(conn, run_id)
         device = nodes.device(conn, hosting.device_id)
     assert device is not None
-    host = Host(settings, pool, taken, hosting, spec, device)
+    host = LeaseHost(settings, pool, taken, hosting, spec, device)
     shutdown.join(host.signals)
     try:
         host.run()
@@ -110,7 +110,7 @@ def host_lease(settings: Settings, pool: Pool, shutdown: Shutdown, run_id: int, 
 
 
 @dataclass
-class Life:
+class ChildLife:
     """One incarnation of the child."""
 
     child: Child
@@ -119,7 +119,7 @@ class Life:
     port: int | None = None
     published: bool = False
     tail: LogTail | None = None
-    watchman: Watchman | None = None
+    watchman: WatchdogThread | None = None
     hung: str = ""
     """Why it was killed, when it hung."""
     failed: str = ""
@@ -157,7 +157,7 @@ class Life:
             self.tail.stop()
 
 
-class Host:
+class LeaseHost:
     """One lease and the lives of its child. Runs on the thread that called `run`."""
 
     def __init__(
@@ -165,9 +165,9 @@ class Host:
         settings: Settings,
         pool: Pool,
         taken: Taken,
-        hosting: Hosting,
+        hosting: LeaseHold,
         spec: dict[str, object],
-        device: nodes.Device,
+        device: nodes.DeviceRow,
     ) -> None:
         self.signals: queue.SimpleQueue[Signal] = queue.SimpleQueue()
         self._settings, self._pool, self._taken, self._hosting = settings, pool, taken, hosting
@@ -224,7 +224,7 @@ class Host:
             return False
         return self._pause(self._lost.pause_s(now))
 
-    def _start(self) -> Life:
+    def _start(self) -> ChildLife:
         program = program_of(self._hosting.use, self._spec, self._settings)
         self._lives += 1
         use, lease_id = self._hosting.use, self._hosting.lease_id
@@ -258,7 +258,7 @@ class Host:
         if tail is not None:
             tail.start()
         self._log.info("child started", use=use.value, incarnation=child.incarnation, pid=child.pid)
-        return Life(child, config.secret, time.monotonic() + READY_S, tail=tail, log_start=log_start)
+        return ChildLife(child, config.secret, time.monotonic() + READY_S, tail=tail, log_start=log_start)
 
     def _child_said(self, use: DeviceUse, line: dict[str, object], level: str) -> None:
         """Pass a line of the child on to the store, as a line of its run."""
@@ -267,7 +267,7 @@ class Host:
             line = {"device": self._hosting.device_id, **line, "run_id": self._hosting.run_id}
             shipper.offer_event(line, level, component=use.value)
 
-    def _keep(self, life: Life) -> int | None:
+    def _keep(self, life: ChildLife) -> int | None:
         """Watch a child and renew the lease; the exit code when it was lost, None when the hosting is over."""
         renew_at = time.monotonic() + RENEW_S
         while True:
@@ -295,7 +295,7 @@ class Host:
                     self._let_go(life)
                     return None
 
-    def _renew(self, life: Life) -> bool:
+    def _renew(self, life: ChildLife) -> bool:
         """Extend the lease and follow what the store says; False when the hosting is over."""
         try:
             with self._pool.connection() as conn:
@@ -315,7 +315,7 @@ class Host:
             life.child.stop(0.0)  # counted as lost; its end arrives as a signal
         return True
 
-    def _publish(self, life: Life, rendezvous: int) -> None:
+    def _publish(self, life: ChildLife, rendezvous: int) -> None:
         url = self._url(life)
         meet = f"{self._settings.child_host}:{rendezvous}" if rendezvous else ""
         own = (life.child.incarnation, url, life.secret, meet)
@@ -324,12 +324,12 @@ class Host:
         except LeaseLost:
             return  # released meanwhile: the next renewal says what to do
         life.published, life.ready_at = True, time.monotonic()
-        life.watchman = Watchman(
+        life.watchman = WatchdogThread(
             life.child.incarnation, life.child.pid, url, life.secret, self._settings.child_stuck_s, self.signals.put
         )
         self._log.info("child ready", incarnation=life.child.incarnation, endpoint=url)
 
-    def _stop(self, life: Life) -> None:
+    def _stop(self, life: ChildLife) -> None:
         """Stop the child in order, after it told what it did last."""
         if life.published:
             url = self._url(life)
@@ -340,10 +340,10 @@ class Host:
                 self._log.warning("last intervals lost", incarnation=life.child.incarnation, error=str(error))
         life.child.stop()
 
-    def _url(self, life: Life) -> str:
+    def _url(self, life: ChildLife) -> str:
         return f"http://{self._settings.child_host}:{life.port}"
 
-    def _let_go(self, life: Life) -> None:
+    def _let_go(self, life: ChildLife) -> None:
         self._stop(life)
         if life.published:
             reason = "its device worker shuts down"
@@ -380,7 +380,7 @@ class Host:
                 time.sleep(RETRY_S)
 
 
-def device_environment(device: nodes.Device, threads: int) -> dict[str, str]:
+def device_environment(device: nodes.DeviceRow, threads: int) -> dict[str, str]:
     """Return the environment that confines a child to its device."""
     index = str(device.facts.get("cuda_index", device.ordinal)) if device.kind == "cuda" else ""
     return confined(threads, index)

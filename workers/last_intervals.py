@@ -10,16 +10,16 @@ from urllib.parse import urlsplit
 import msgspec
 import psycopg
 
-from flexmarl.store.control.leases import Hosting
+from flexmarl.store.control.leases import LeaseHold
 from flexmarl.store.telemetry import intervals
 from flexmarl.store.telemetry.intervals import BusyInterval
-from workers.child import Interval, IntervalsRequest
+from workers.child import ChildInterval, IntervalsRequest
 from workers.errors import ChildUnreachable
 
 ANSWER_S = 1.0
 
 
-def fetch(url: str, secret: str, acknowledged: int) -> list[Interval]:
+def fetch(url: str, secret: str, acknowledged: int) -> list[ChildInterval]:
     """Ask a child for all closed intervals behind the acknowledged one. Raises ChildUnreachable."""
     address = urlsplit(url)
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=ANSWER_S)
@@ -30,14 +30,14 @@ def fetch(url: str, secret: str, acknowledged: int) -> list[Interval]:
         answer = connection.getresponse()
         if answer.status != 200:
             raise ChildUnreachable(f"/intervals: status {answer.status}")
-        return msgspec.json.decode(answer.read(), type=list[Interval])
+        return msgspec.json.decode(answer.read(), type=list[ChildInterval])
     except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:
         raise ChildUnreachable(f"/intervals: {type(error).__name__} {error}") from error
     finally:
         connection.close()
 
 
-def keep(conn: psycopg.Connection, hosting: Hosting, incarnation: str, url: str, secret: str) -> int:
+def keep(conn: psycopg.Connection, hosting: LeaseHold, incarnation: str, url: str, secret: str) -> int:
     """Store what the child has closed and nobody stored; return how many. Raises ChildUnreachable."""
     closed = fetch(url, secret, intervals.newest_ord(conn, hosting.lease_id, incarnation))
     rows = [BusyInterval(*msgspec.structs.astuple(i)) for i in closed]

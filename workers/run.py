@@ -55,7 +55,7 @@ EVENTS_STUCK_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class WorkerProcess:
     """What every role of this process shares."""
 
     config: Settings
@@ -102,12 +102,12 @@ def main() -> None:
     heartbeat.report(config.database_url)
     shipper = reporting.ship(config.database_url, role, config.node)
     with pool:
-        ROLES[role](Process(config, pool, stopping, heartbeat))
+        ROLES[role](WorkerProcess(config, pool, stopping, heartbeat))
     shipper.stop()
     heartbeat.stop()
 
 
-def run_device(process: Process) -> None:
+def run_device(process: WorkerProcess) -> None:
     """Host leases of this node's devices."""
     config, pool = process.config, process.pool
     devices = _await_devices(config, pool, process.stopping)
@@ -124,7 +124,7 @@ def run_device(process: Process) -> None:
     log.info("stopped")
 
 
-def run_rollout(process: Process) -> None:
+def run_rollout(process: WorkerProcess) -> None:
     """Play episode groups of a pool."""
     config, pool = process.config, process.pool
     folder = SegmentFolder(config.payloads, config.payload_by_value_bytes)
@@ -144,7 +144,7 @@ def run_rollout(process: Process) -> None:
     log.info("stopped")
 
 
-def run_reward(process: Process) -> None:
+def run_reward(process: WorkerProcess) -> None:
     """Compute rewards of a pool."""
     worker = _start_scoring(process)
     following = process.follow_events()
@@ -154,7 +154,7 @@ def run_reward(process: Process) -> None:
     log.info("stopped")
 
 
-def _start_scoring(process: Process, *, own_loop: bool = True) -> Worker:
+def _start_scoring(process: WorkerProcess, *, own_loop: bool = True) -> Worker:
     """Consume the queue of rewards, for which plays wait with every thread of their own worker."""
     config, pool = process.config, process.pool
     broker = process.broker(own_loop=own_loop)

@@ -27,7 +27,7 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="Plan",
+            name="StoredPlan",
             fields=[
                 (
                     "id",
@@ -44,6 +44,7 @@ class Migration(migrations.Migration):
                 ("made_at", models.DateTimeField(auto_now_add=True)),
             ],
             options={
+                "db_table": "experiments_plan",
                 "ordering": ["-id"],
             },
         ),

@@ -262,7 +262,7 @@ class Migration(migrations.Migration):
                         null=True,
                         on_delete=django.db.models.deletion.SET_NULL,
                         related_name="runs",
-                        to="experiments.plan",
+                        to="experiments.storedplan",
                     ),
                 ),
                 (
@@ -302,7 +302,7 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="RunState",
+            name="RunStateRow",
             fields=[
                 (
                     "run",

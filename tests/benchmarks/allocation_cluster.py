@@ -24,7 +24,7 @@ from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef, TrainStats
 from flexmarl.orchestrator import Orchestrator
 from flexmarl.store.control.leases import ChildEndpoint
-from workers.child import ChildConfig, ChildReady
+from workers.child import ChildConfig, ReadyLine
 from workers.nodes.child_client import ChildClient
 from workers.training import wire
 
@@ -154,7 +154,7 @@ class Cluster:
         assert process.stdout is not None
         process.stdin.write(msgspec.json.encode(config) + b"\n")
         process.stdin.flush()
-        ready = msgspec.json.decode(await asyncio.to_thread(process.stdout.readline), type=ChildReady)
+        ready = msgspec.json.decode(await asyncio.to_thread(process.stdout.readline), type=ReadyLine)
         endpoint = ChildEndpoint(
             lease_id, 1, "", e.DeviceUse.TRAINER, life, f"http://127.0.0.1:{ready.port}", secret,
             f"127.0.0.1:{ready.rendezvous}",
@@ -174,6 +174,7 @@ class Cluster:
                 e.GroupSettled(
                     draw=group.draw, origin=command.origin, epoch=command.epoch, command_no=no, started_at=now,
                     finished_at=now, episodes=tuple(self._episode(m, command.cohort) for m in range(group.members)),
+                    versions={name: pin.version for name, pin in command.pins.items()},
                 )
             )  # fmt: skip
 

@@ -53,10 +53,10 @@ def idle_causes(state: RunState) -> dict[int, str]:
         for name, own in (cohort.policies.items() if cohort is not None else ())
         if f"step:{name}" in state.outstanding or any(not m.accumulated for m in own.micro_batches)
     }
-    waits = any(not state.policies[name].home.gang for name in working)
+    waits = any(not state.policies[name].placement.gang for name in working)
     causes = {}
     for lease in state.of_use(DeviceUse.TRAINER):
-        there = {name for name, policy in state.policies.items() if lease.lease_id in policy.home.gang}
+        there = {name for name, policy in state.policies.items() if lease.lease_id in policy.placement.gang}
         if there & working:
             causes[lease.lease_id] = "on_the_way"
         elif any(f"suspend:{name}" in state.outstanding for name in there):

@@ -45,7 +45,7 @@ from workers.rollout.run_context import RunContext
 from workers.rollout.slots import slots
 from workers.rollout.stages import stage_of
 from workers.rollout.turns import TurnReply, TurnRequest
-from workers.rollout.waiting import Waits
+from workers.rollout.waiting import AttemptWaits
 from workers.vocabulary import Codec
 
 DIGEST = "0" * 64
@@ -87,7 +87,7 @@ class Setting:
         assert latency is not None
 
         def episode(draw: int, member: int) -> float:
-            waits = Waits(latency, random.Random(derive(seed, "wait", draw, member, 1)))
+            waits = AttemptWaits(latency, random.Random(derive(seed, "wait", draw, member, 1)))
             return sum(waits.next_s() + self.reply_s for _ in range(self.turns))
 
         return max(episode(n // MEMBERS, n % MEMBERS) for n in range(self.episodes))

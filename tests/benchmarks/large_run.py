@@ -11,7 +11,8 @@ FILL = (
     """
     INSERT INTO store.event (run_id, seq, kind, body, at)
     SELECT %(run)s, d + 1, 'group_settled', jsonb_build_object('kind', 'group_settled', 'draw', d, 'origin', 'train',
-      'epoch', 1, 'command_no', 1, 'started_at', 0, 'finished_at', 1, 'episodes', (
+      'epoch', 1, 'command_no', 1, 'started_at', 0, 'finished_at', 1,
+      'versions', jsonb_build_object('speaker', 0, 'listener', 0), 'episodes', (
         SELECT jsonb_agg(jsonb_build_object('member', m, 'attempt', 1, 'status', 'finished', 'reason', '', 'team_score',
           0.5, 'scores', jsonb_build_object('speaker', 0.5, 'listener', 0.5), 'solved', true, 'duration_s', 1.5,
           'samples', jsonb_build_array(

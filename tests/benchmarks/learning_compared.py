@@ -27,14 +27,26 @@ LAST = 3
 """Evaluations whose mean is what an arm has reached."""
 SCORER = '''"""Pays each role in a unit of its own."""
 
+from typing import ClassVar, Literal
+
+from flexmarl.contracts.specification.reward import QueuedReward
+
+
+class InUnits(QueuedReward):
+    """The environment's scores, each role's times a factor of its own."""
+
+    type: Literal["in_units"] = "in_units"
+    factors: dict[str, float] = {}
+    implementation: ClassVar[str] = "in_units:score"
+
 
 def score(played, settings):
     return {
-        "scores": {role: settings.get(role, 1.0) * value for role, value in played["scores"].items()},
+        "scores": {role: settings["factors"].get(role, 1.0) * value for role, value in played["scores"].items()},
         "team_score": played["team_score"],
     }
 '''
-PAID = {"type": "function", "name": "in_units", "settings": {"guesser": 1.0, "hinter": 20.0}}
+PAID = {"type": "in_units", "factors": {"guesser": 1.0, "hinter": 20.0}}
 CLIPPED = {"algorithm": {"loss": {"type": "ppo_clip"}}}
 
 BRANCHES = {
@@ -183,7 +195,7 @@ def install_scorer(folder: Path) -> dict[str, str]:
     info = folder / "in_units-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: in-units\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[flexmarl.rewards]\nin_units = in_units:score\n")
+    (info / "entry_points.txt").write_text("[flexmarl.reward]\nin_units = in_units:InUnits\n")
     return {"PYTHONPATH": os.pathsep.join(map(str, (folder, ROOT, ROOT / "platform")))}
 
 

@@ -146,6 +146,7 @@ class Cluster:
             episodes=episodes,
             started_at=0.0,
             finished_at=1.0,
+            versions={name: pin.version for name, pin in command.pins.items()},
         )
 
     def _episode(self, draw: int, member: int) -> EpisodeOutcome:

@@ -34,10 +34,10 @@ from tests.support.system import System
 from workers.child import IntervalLog
 from workers.child_server import serve
 from workers.models import tokenizer_json
-from workers.rollout.engines.requests import Finished, Part, Request
+from workers.rollout.engines.requests import Finished, ReplyProgress, Request
 from workers.rollout.engines.server import EngineServer
 from workers.rollout.engines.tokenizers import Tokenizers
-from workers.rollout.engines.wire import Held, Load
+from workers.rollout.engines.wire import HeldVersion, Load
 from workers.rollout.environments.base import Ask, Demonstration, Outcome, Reply
 from workers.rollout.player import Player
 
@@ -71,14 +71,14 @@ class AnswersAtOnce:
     def abort(self, ids: set[str]) -> list[Finished]:
         return []
 
-    def parts(self, told: Mapping[str, int]) -> list[Part]:
+    def parts(self, told: Mapping[str, int]) -> list[ReplyProgress]:
         return []
 
     def depth(self) -> Load:
         return Load(len(self._waiting), 0)
 
-    def holds(self) -> dict[str, Held]:
-        return {"talker": Held(PIN.version, PIN.digest)}
+    def holds(self) -> dict[str, HeldVersion]:
+        return {"talker": HeldVersion(PIN.version, PIN.digest)}
 
 
 class Talk:

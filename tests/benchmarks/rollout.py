@@ -37,30 +37,30 @@ from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.control.engines import EngineRoute
 from workers.rollout.counters import ClientCounters
 from workers.rollout.exchange import Exchange, spread
-from workers.rollout.fleet import Engine
-from workers.rollout.turns import SoFar, TurnRequest, Waiting
+from workers.rollout.fleet import RoutedEngine
+from workers.rollout.turns import SoFar, TurnRequest, WaitingTurn
 
 ENGINES, IN_FLIGHT, TOGETHER = 32, 1000, 64
 PIN = PolicyPin(version=2, digest="d" * 64)
 ROLES = ("solver", "critic", "judge")
 
 
-def make_engines(rng: random.Random) -> list[Engine]:
+def make_engines(rng: random.Random) -> list[RoutedEngine]:
     found = []
     for number in range(ENGINES):
         newer = PolicyPin(version=3, digest="e" * 64)
         holds, former = ({"p": newer}, {"p": PIN}) if number % 4 == 0 else ({"p": PIN}, {})
         kind = rng.choice(list(Hardware))
         route = EngineRoute(number, "http://x", "t", f"life-{number:02}", holds, former, kind)
-        found.append(Engine(route, queue_depth=rng.randrange(20)))
+        found.append(RoutedEngine(route, queue_depth=rng.randrange(20)))
     return found
 
 
-def make_turn(number: int, rng: random.Random, future: "asyncio.Future") -> Waiting:
+def make_turn(number: int, rng: random.Random, future: "asyncio.Future") -> WaitingTurn:
     role = rng.choice(ROLES)
     prefixes = (f"{number // 12}.{number % 4}.{role}", f"{number // 12}.{role}")
     request = TurnRequest("p", PIN, (1,) * rng.randrange(4, 400), number, 512, 1.0, (), (), "", role, prefixes)
-    return Waiting(request, future, 0.0, SoFar())
+    return WaitingTurn(request, future, 0.0, SoFar())
 
 
 class Load:
@@ -84,7 +84,7 @@ class Load:
     def in_flight(self) -> int:
         return sum(len(exchange.turns) for exchange in self.sent)
 
-    def turns(self, count: int) -> list[Waiting]:
+    def turns(self, count: int) -> list[WaitingTurn]:
         self.number += count
         return [make_turn(self.number + i, self.rng, self.future) for i in range(count)]
 

@@ -24,11 +24,11 @@ from flexmarl.controlplane.common.collecting import collected_seldom
 from flexmarl.orchestrator.types import Decision
 from flexmarl.simulator import simulate
 from flexmarl.simulator.cluster.cluster import Cluster
-from flexmarl.simulator.devices.batch import Batch
-from flexmarl.simulator.devices.engines import Engine
-from flexmarl.simulator.devices.turns import Turn
+from flexmarl.simulator.devices.batch import DecodeBatch
+from flexmarl.simulator.devices.engines import SimulatedEngine
+from flexmarl.simulator.devices.turns import SimulatedTurn
 from flexmarl.simulator.rollout.episodes import EpisodePlaying
-from flexmarl.simulator.rollout.playing import Playing
+from flexmarl.simulator.rollout.playing import RolloutModel
 from flexmarl.simulator.runs import alone, long_enough
 from flexmarl.simulator.scenarios.library import compose
 from flexmarl.simulator.scenarios.scenario import Scenario
@@ -100,13 +100,13 @@ class Counted:
         clock, done = run.cluster.clock, run.cluster.log.stepped
         with ExitStack() as stack:
             for owner, name, more in (
-                (Engine, "ask", lambda turn, _: 1),
-                (Engine, "_begin", lambda turn, phase: phase == "queued"),
-                (Batch, "enter", lambda turn, _: 1),
-                (Playing, "_begin", lambda group, _: 1),
+                (SimulatedEngine, "ask", lambda turn, _: 1),
+                (SimulatedEngine, "_begin", lambda turn, phase: phase == "queued"),
+                (DecodeBatch, "enter", lambda turn, _: 1),
+                (RolloutModel, "_begin", lambda group, _: 1),
             ):
                 stack.enter_context(patch.object(owner, name, self._told(getattr(owner, name), more)))
-            stack.enter_context(patch.object(Batch, "ended", self._ended(Batch.ended)))
+            stack.enter_context(patch.object(DecodeBatch, "ended", self._ended(DecodeBatch.ended)))
             while len(done) < scenario.warm_up + scenario.steps:
                 self.changes += clock._due[0][2].__qualname__ not in self._BY_EFFECT
                 assert clock.step(), "nothing is left to happen"
@@ -118,8 +118,10 @@ class Counted:
 
         return call
 
-    def _ended(self, method: Callable[[Batch], list[Turn]]) -> Callable[[Batch], list[Turn]]:
-        def call(batch: Batch) -> list[Turn]:
+    def _ended(
+        self, method: Callable[[DecodeBatch], list[SimulatedTurn]]
+    ) -> Callable[[DecodeBatch], list[SimulatedTurn]]:
+        def call(batch: DecodeBatch) -> list[SimulatedTurn]:
             found = method(batch)
             self.changes += len(found)
             return found

@@ -114,7 +114,7 @@ def _group(writer: int, number: int, arrays: list[Any]) -> groups.SettledGroup:
     )
     event = GroupSettled(
         draw=draw, origin=Origin.TRAIN, epoch=1, command_no=writer + 1, episodes=outcomes, started_at=1.0,
-        finished_at=2.0,
+        finished_at=2.0, versions=dict.fromkeys(AGENTS, 0),
     )  # fmt: skip
     transcript: list[object] = [[agent, 0] for agent in AGENTS]
     episodes = [
@@ -178,7 +178,7 @@ def _step(conn: psycopg.Connection, taken: Taken, order: OptimizerStep) -> int:
     steps.commit_step(
         conn,
         taken,
-        steps.Step(
+        steps.StepRow(
             order.lease_id, order.policy, order.accumulator, order.micro_batches, order.next_version, "a" * 64, "",
             False, 0.5, 0.1, 0.01,
         ),

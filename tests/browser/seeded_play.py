@@ -223,6 +223,7 @@ def _group(story: Any, roles: list[str], draw: int, step: int, command_no: int, 
         episodes=tuple(outcomes),
         started_at=at,
         finished_at=at + 0.4,
+        versions=dict.fromkeys(roles, step),
     )
     return SettledGroup(event, episodes, samples)
 

@@ -25,4 +25,4 @@ def simulations(owner: Any) -> None:
         if key == SIMULATIONS[0]:
             row = executing.take()
             assert row is not None
-            executing.play(row, executing.Asked())
+            executing.play(row, executing.StopSignal())

@@ -28,7 +28,7 @@ from tests.chaos.test_random_kills import SPEC, assert_nothing_lost_or_repeated
 from tests.support.chaos import Store
 from tests.support.forms import form
 from tests.support.system import System
-from workers.vigil import ANSWER_S, PROBE_S, SILENT_PROBES
+from workers.watchdog import ANSWER_S, PROBE_S, SILENT_PROBES
 
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(900)]
 
@@ -144,7 +144,7 @@ def losses(store: Store, life: str) -> list[str]:
 
 def assert_old_fence_is_refused(conn: psycopg.Connection, held: Taken, order: OptimizerStep) -> None:
     """Commit, under the hold and the life of then, the step that the returned trainer made."""
-    step = steps.Step(
+    step = steps.StepRow(
         lease_id=order.lease_id, policy=order.policy, accumulator=order.accumulator,
         micro_batches=order.micro_batches, version=order.next_version, digest="a" * 64, state="b" * 64,
         null_step=False, grad_norm=1.0, learning_rate=order.learning_rate, seconds=1.0,

@@ -15,10 +15,10 @@ from flexmarl.store.control.commands import Taken
 from flexmarl.store.data.groups import SettledGroup
 from workers.external_access import ExternalAccess
 from workers.models import tokenizer_json
-from workers.rollout.engines.wire import Choice
+from workers.rollout.engines.wire import CompletionChoice
 from workers.rollout.environments import family_of
 from workers.rollout.external import ExternalClient
-from workers.rollout.members import Playing, begin, play_group
+from workers.rollout.members import CommandPlay, begin, play_group
 from workers.rollout.run_context import RunContext
 from workers.rollout.slots import slots
 from workers.rollout.stages import Stage, stage_of
@@ -47,7 +47,7 @@ class Team:
             chances = self.chances(request.role, request.prompt, words)
             said.append(rng.choices(words, [chances[word] for word in words])[0])
         logprobs = [math.log(self.chances(request.role, request.prompt, words)[word]) for word in said]
-        return TurnReply(Choice(0, said, logprobs, "length", [0, len(said)]), "one", 1.0)
+        return TurnReply(CompletionChoice(0, said, logprobs, "length", [0, len(said)]), "one", 1.0)
 
     def chances(self, role: str, prompt: tuple[int, ...], words: list[int]) -> dict[int, float]:
         logits = self.tables.get(role, {}).get(prompt, {})
@@ -73,7 +73,7 @@ def branching_spec(game: Mapping[str, Any], roles: tuple[str, ...], members: int
 
 def playing_of(
     spec: ExperimentSpec, client: Any, seed: int = 7, stage: Stage | None = None, origin: Origin = Origin.TRAIN
-) -> Playing:
+) -> CommandPlay:
     """Seat a team; `stage` may be an environment of the test's own, which speaks the specification's words."""
     codec = Codec(tokenizer_json(family_of(spec.environment).vocabulary()))
     context = RunContext(
@@ -85,12 +85,12 @@ def playing_of(
     return begin(Taken(1, 1, uuid4(), 1, 1, order), order, context)
 
 
-async def settled(playing: Playing, draw: int) -> SettledGroup:
+async def settled(playing: CommandPlay, draw: int) -> SettledGroup:
     members = playing.context.spec.batch.episodes_per_task
     return await play_group(playing, GroupOrder(draw=draw, task_seed=draw, members=members))
 
 
-def play_groups(playing: Playing, draws: range) -> list[SettledGroup]:
+def play_groups(playing: CommandPlay, draws: range) -> list[SettledGroup]:
     async def play() -> list[SettledGroup]:
         return [await settled(playing, draw) for draw in draws]
 

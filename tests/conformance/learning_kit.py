@@ -23,7 +23,7 @@ from flexmarl.algorithms.shaping import Shaper
 from flexmarl.contracts.plugins import Readiness
 from flexmarl.contracts.specification.advantages import ADVANTAGE
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
-from workers.training.objective import Objective, Sums, total
+from workers.training.objective import BatchSums, Objective, total
 
 RELATIVE = 1e-12
 CONTEXTS, WORDS, TOKENS = 5, 4, 6
@@ -75,7 +75,7 @@ class Taken:
     value: float
     gradient: torch.Tensor
     z: float
-    sums: Sums
+    sums: BatchSums
 
 
 def take(objective: Objective, drawn: Drawn, entropy_coef: float = 0.1, dirt: float | None = None) -> Taken:
@@ -133,7 +133,7 @@ def check_split(objective: Objective, drawn: Drawn, whole: Taken) -> None:
         assert near(sum(part.gradient for part in parts), whole.gradient)
         assert math.isclose(sum(part.value for part in parts), whole.value, rel_tol=1e-11, abs_tol=1e-12)
         assert math.isclose(sum(part.z for part in parts), whole.z, rel_tol=RELATIVE)
-        figures = Sums()
+        figures = BatchSums()
         for part in parts:
             figures = figures.plus(part.sums)
         assert all(math.isclose(a, b, rel_tol=1e-11, abs_tol=1e-12) for a, b in zip(figures, whole.sums, strict=True))
@@ -159,7 +159,7 @@ def check_degenerate(objective: Objective, drawn: Drawn) -> None:
     none = take(objective, drawn.part([]))
     assert (none.value, none.z) == (0.0, 0.0)
     silent = take(objective, replace(drawn, present=torch.zeros_like(drawn.present)))
-    assert (silent.value, silent.z, silent.sums) == (0.0, 0.0, Sums())
+    assert (silent.value, silent.z, silent.sums) == (0.0, 0.0, BatchSums())
     assert torch.count_nonzero(silent.gradient) == 0
     equal = take(objective, replace(drawn, advantages=torch.zeros_like(drawn.advantages)), entropy_coef=0.0)
     assert objective.algorithm.kl.coefficient or torch.count_nonzero(equal.gradient) == 0

@@ -4,7 +4,7 @@ import asyncio
 import random
 
 from workers.rollout.environments.base import Ask, Environment, Family, Outcome, Reply
-from workers.rollout.isolation import IsolatedEpisode, Troupe
+from workers.rollout.isolation import EnvironmentPool, IsolatedEpisode
 
 _SEEDED = {random.Random(seed).getstate(): seed for seed in range(100)}
 """The kit gives generators, a process wants their seeds."""
@@ -13,8 +13,8 @@ _SEEDED = {random.Random(seed).getstate(): seed for seed in range(100)}
 class Elsewhere:
     """Takes from the family what needs no playing."""
 
-    def __init__(self, troupe: Troupe, family: Family, loop: asyncio.AbstractEventLoop) -> None:
-        self._troupe, self._family, self._loop = troupe, family, loop
+    def __init__(self, pool: EnvironmentPool, family: Family, loop: asyncio.AbstractEventLoop) -> None:
+        self._troupe, self._family, self._loop = pool, family, loop
         self.roles = family.roles
 
     def make(self, task_seed: int, held_out: bool, rng: random.Random) -> Environment:

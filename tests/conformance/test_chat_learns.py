@@ -9,6 +9,7 @@ import random
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from flexmarl.contracts.events import EpisodeOutcome
 from flexmarl.contracts.resolve import resolve
 from tests.support.chat_model import chat_home, chat_model  # noqa: F401 - fixtures
 from tests.support.local_training import LocalTraining
-from workers.rollout.episode import Attempt
+from workers.rollout.episode import EpisodeAttempt
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.usefixtures("chat_model")]
 
@@ -30,7 +31,7 @@ GAP = 0.05
 class Shuffled(LocalTraining):
     """Gives the episodes of a group each other's scores: nothing can be learned from them."""
 
-    def _judged(self, group: list[Attempt]) -> tuple[Sequence[EpisodeOutcome], list[list[float]]]:
+    def _judged(self, group: list[EpisodeAttempt]) -> tuple[Sequence[EpisodeOutcome], list[list[float]]]:
         outcomes = [attempt.outcome for attempt in group]
         random.Random(group[0].order.draw).shuffle(outcomes)
         for attempt, outcome in zip(group, outcomes, strict=True):
@@ -38,8 +39,11 @@ class Shuffled(LocalTraining):
         return super()._judged(group)
 
 
-def team(kind: type[LocalTraining], seed: int, home: Path) -> LocalTraining:
-    return kind(resolve({"seed": seed}, template="chat_sums").spec, str(home))
+SMALL = {"tasks_per_step": 2, "episodes_per_task": 4, "micro_batch_groups": 1, "rollout_groups": 2}
+
+
+def team(kind: type[LocalTraining], seed: int, home: Path, **changes: Any) -> LocalTraining:
+    return kind(resolve({"seed": seed, **changes}, template="chat_sums").spec, str(home))
 
 
 def held_out(training: LocalTraining) -> tuple[float, float]:
@@ -53,7 +57,7 @@ def held_out(training: LocalTraining) -> tuple[float, float]:
 
 
 def test_the_trainer_and_the_engine_agree_on_what_was_said(tmp_path: Path) -> None:
-    training = team(LocalTraining, 0, tmp_path)
+    training = team(LocalTraining, 0, tmp_path, batch=SMALL)
     training.step()
     assert 0.0 < max(training.gaps.values()) <= GAP
 

@@ -25,7 +25,7 @@ from tests.conformance.environment_kit import check_family, check_isolation, pla
 from tests.conformance.played_elsewhere import Elsewhere
 from tests.support.forms import form
 from workers.rollout.environments import family_of
-from workers.rollout.isolation import Troupe
+from workers.rollout.isolation import EnvironmentPool
 
 pytestmark = pytest.mark.slow
 
@@ -116,12 +116,12 @@ def elsewhere() -> Iterator[asyncio.AbstractEventLoop]:
 def test_a_game_plays_the_same_in_a_process_of_its_own(spec: GameOptions, elsewhere: asyncio.AbstractEventLoop) -> None:
     """Also when others play beside it: the package of one of them seeds the whole process."""
     pytest.importorskip(spec.type)
-    here, troupe = family_of(spec), Troupe(spec)
-    there = Elsewhere(troupe, here, elsewhere)
+    here, pool = family_of(spec), EnvironmentPool(spec)
+    there = Elsewhere(pool, here, elsewhere)
     try:
         for seed in range(4):
             once = [play(family.make(seed, False, random.Random(seed)), random.Random(7)) for family in (here, there)]
             assert once[0] == once[1]
         check_isolation(there)
     finally:
-        elsewhere.run_until_complete(troupe.close())
+        elsewhere.run_until_complete(pool.close())

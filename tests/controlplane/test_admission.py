@@ -17,12 +17,12 @@ from psycopg_pool import PoolTimeout
 from flexmarl.controlplane.common import admission, database
 from flexmarl.controlplane.common.admission import AdmittingHandler
 from flexmarl.controlplane.common.api.exceptions import problem_response
-from flexmarl.controlplane.common.lines import Line
+from flexmarl.controlplane.common.lines import AdmissionQueue
 from flexmarl.controlplane.common.problems import Busy, RateLimited
 
 
 async def test_no_more_work_at_once_than_there_are_places_and_all_get_one() -> None:
-    line, working, most, order = Line(3), 0, 0, []
+    line, working, most, order = AdmissionQueue(3), 0, 0, []
 
     async def work(number: int) -> None:
         nonlocal working, most
@@ -38,7 +38,7 @@ async def test_no_more_work_at_once_than_there_are_places_and_all_get_one() -> N
 
 
 async def test_a_full_line_refuses_at_once_and_a_stuck_one_after_a_while() -> None:
-    line = Line(1, max_waiting=2, patience_s=0.05)
+    line = AdmissionQueue(1, max_waiting=2, patience_s=0.05)
     async with line.place():
         stuck = [asyncio.create_task(line.place().__aenter__()) for _ in range(2)]
         await asyncio.sleep(0)
@@ -52,7 +52,7 @@ async def test_a_full_line_refuses_at_once_and_a_stuck_one_after_a_while() -> No
 
 
 async def test_who_goes_away_while_waiting_holds_no_place() -> None:
-    line = Line(1)
+    line = AdmissionQueue(1)
     async with line.place():
         gone = asyncio.create_task(line.place().__aenter__())
         await asyncio.sleep(0)
@@ -64,7 +64,7 @@ async def test_who_goes_away_while_waiting_holds_no_place() -> None:
 
 
 async def test_callers_take_turns_and_each_is_served_in_its_order() -> None:
-    line, order = Line(1), []
+    line, order = AdmissionQueue(1), []
 
     async def work(caller: str, number: int) -> None:
         async with line.place(caller):
@@ -77,7 +77,7 @@ async def test_callers_take_turns_and_each_is_served_in_its_order() -> None:
 
 
 async def test_one_caller_cannot_fill_the_line() -> None:
-    line = Line(1, max_waiting=3, max_waiting_of_one=2)
+    line = AdmissionQueue(1, max_waiting=3, max_waiting_of_one=2)
     async with line.place("greedy"):
         waiting = [asyncio.create_task(line.place("greedy").__aenter__()) for _ in range(2)]
         await asyncio.sleep(0)
@@ -93,7 +93,7 @@ async def test_one_caller_cannot_fill_the_line() -> None:
 
 
 async def test_who_goes_away_as_the_turn_comes_passes_it_on() -> None:
-    line, served = Line(1), []
+    line, served = AdmissionQueue(1), []
 
     async def work(name: str) -> None:
         async with line.place(name):
@@ -188,7 +188,7 @@ async def test_a_problem_is_told_to_each_by_its_own_request(monkeypatch) -> None
 
 
 async def test_a_wait_that_is_too_long_ends_for_all_that_share_it(monkeypatch) -> None:
-    monkeypatch.setattr(admission, "Line", lambda places: Line(places, patience_s=0.1))
+    monkeypatch.setattr(admission, "AdmissionQueue", lambda places: AdmissionQueue(places, patience_s=0.1))
     django = Counted(monkeypatch)
     tasks = await django.send([django.ask.get("/api/v1/runs") for _ in range(4)])
     async with asyncio.timeout(1):
@@ -202,7 +202,7 @@ async def test_refusals_are_problems_for_scripts_and_a_page_for_people(monkeypat
     async def answer(self, request):
         return HttpResponse("fine")
 
-    monkeypatch.setattr(admission, "Line", lambda places: Line(0, max_waiting=0))
+    monkeypatch.setattr(admission, "AdmissionQueue", lambda places: AdmissionQueue(0, max_waiting=0))
     monkeypatch.setattr(ASGIHandler, "run_get_response", answer)
     handle, ask = AdmittingHandler().run_get_response, AsyncRequestFactory()
     problem = await handle(ask.get("/api/v1/runs"))

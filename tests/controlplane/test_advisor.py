@@ -12,9 +12,9 @@ from flexmarl.controlplane.telemetry.advisor.limits import LITTLE
 from flexmarl.controlplane.telemetry.advisor.rules import (
     RULES,
     THRESHOLDS,
+    AdviceVerdict,
     Facts,
     Severity,
-    Verdict,
     advise,
     verdict_of,
 )
@@ -77,7 +77,7 @@ def test_short_steps_do_not_stall_within_seconds() -> None:
 
 def test_the_first_step_stalls_after_ten_minutes_and_silence_counts() -> None:
     assert found(work=[work("play_groups", 599)]) == []
-    assert verdict_of(found(work=[work("play_groups", 601)])) is Verdict.STALLED
+    assert verdict_of(found(work=[work("play_groups", 601)])) is AdviceVerdict.STALLED
     [silent] = found(series=STEPS, last_event=NOW - 81)
     assert silent.severity is Severity.ALARM
     assert "No command has been issued" in silent.text
@@ -214,9 +214,9 @@ def test_alarms_silence_tips_and_come_first() -> None:
     assert [one.severity for one in found(**tip, **watch)] == [Severity.WATCH, Severity.TIP]
     alarm = ends("staleness/own_max", [5], "solver", "max")
     assert [one.severity for one in found(series=alarm, **tip, **watch)] == [Severity.ALARM, Severity.WATCH]
-    assert verdict_of(found(**tip)) is Verdict.HEALTHY
-    assert verdict_of(found(**watch)) is Verdict.WATCH
-    assert verdict_of(found(series=alarm)) is Verdict.DEGRADED
+    assert verdict_of(found(**tip)) is AdviceVerdict.HEALTHY
+    assert verdict_of(found(**watch)) is AdviceVerdict.WATCH
+    assert verdict_of(found(series=alarm)) is AdviceVerdict.DEGRADED
 
 
 @pytest.fixture

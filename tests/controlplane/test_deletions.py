@@ -81,7 +81,7 @@ def test_who_may_not_edit_a_run_may_not_delete_it(client_of, make_run, editor, p
 
 def test_a_fork_without_its_own_copy_is_named(client_of, make_run, editor):
     api, run, fork = client_of(editor), make_run(editor, "completed"), make_run(editor)
-    lineage.put(store_connection(), fork.no, [lineage.Origin("a", run.no, "a", 1, 1, False, "d")])
+    lineage.put(store_connection(), fork.no, [lineage.VersionOrigin("a", run.no, "a", 1, 1, False, "d")])
     answer = delete(api, run)
     assert (answer.status_code, answer.json()["code"], answer.json()["forks"]) == (409, "has_waiting_forks", [fork.key])
     lineage.bound(store_connection(), fork.no, "a")

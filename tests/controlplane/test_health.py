@@ -107,9 +107,9 @@ async def test_probes_do_not_wait_for_what_hangs(monkeypatch) -> None:
 async def test_one_look_serves_all_who_ask_at_a_time(monkeypatch) -> None:
     looks = []
 
-    def report(checks: dict[str, str]) -> readiness.Report:
+    def report(checks: dict[str, str]) -> readiness.ReadinessReport:
         looks.append(1)
-        return readiness.Report({"database": "ok"}, ())
+        return readiness.ReadinessReport({"database": "ok"}, ())
 
     monkeypatch.setattr(readiness, "report", report)
     application = probes.Probes(never)

@@ -8,7 +8,7 @@ from django.utils import timezone
 from flexmarl.controlplane.common.models import AuditEntry
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.inventory import doctor, queries
-from flexmarl.controlplane.inventory.doctor import Level
+from flexmarl.controlplane.inventory.doctor import FindingLevel
 from flexmarl.store.control import nodes
 from flexmarl.store.control.nodes import DeviceFacts, NodeFacts
 
@@ -174,4 +174,4 @@ def test_the_doctor_names_rules_that_shut_people_out(admin_api) -> None:
     assert "default may not use gpu" in next(doctor.pools()).text
     rule(admin_api, "nodes/box", "drain", {"mode": "wait"})
     told = next(doctor.devices())
-    assert (told.level, told.text) == (Level.WARNING, "node box is drained: 2 devices, 0 free, 0 leases left")
+    assert (told.level, told.text) == (FindingLevel.WARNING, "node box is drained: 2 devices, 0 free, 0 leases left")

@@ -5,13 +5,13 @@ import time
 import pytest
 
 from flexmarl.contracts.commands import LoadWeights
-from flexmarl.contracts.events import DeviceUse, TurnsAsked
+from flexmarl.contracts.events import DeviceUse, RequestedTurns
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.store.control import engines as registry
 from flexmarl.store.control import runs
 from flexmarl.store.telemetry import intervals
 from flexmarl.store.telemetry.intervals import BusyInterval
-from flexmarl.store.telemetry.load_reports import AskedReport, EngineLoad, OpenTurn, put_asked, put_engines
+from flexmarl.store.telemetry.load_reports import EngineReport, OpenTurn, TurnReport, put_asked, put_engines
 from tests.controlplane.test_joint import read, refused
 from tests.support.controlplane import SEATS
 from tests.support.statements import at_most
@@ -36,14 +36,14 @@ def served(run, node: str = "box") -> int:
     order = LoadWeights(lease_id=lease_id, policy="solver", version=3, digest=DIGEST)
     taken = story.take(story.issue(order))
     registry.served(conn, taken, lease_id, incarnation, policy="solver", version=3, digest=DIGEST, seconds=0.1)
-    put_engines(conn, [EngineLoad(run.no, lease_id, incarnation, 6, 2, 8, 500, 100, None, None)])
+    put_engines(conn, [EngineReport(run.no, lease_id, incarnation, 6, 2, 8, 500, 100, None, None)])
     now = time.time()
     turns = [
         OpenTurn("speaker", "solver", 7, 1, 1, 2, now - 40, now - 30, 99, incarnation, 1),
         OpenTurn("listener", "solver", 8, 0, 1, 0, now - 9, now - 9, 0, "", 0),
     ]
-    asked = {"solver": TurnsAsked(waiting=4, in_flight=8)}
-    put_asked(conn, run.no, "w", AskedReport(asked, 12, turns, {("silent", incarnation): 3}))
+    asked = {"solver": RequestedTurns(waiting=4, in_flight=8)}
+    put_asked(conn, run.no, "w", TurnReport(asked, 12, turns, {("silent", incarnation): 3}))
     conn.execute(
         "INSERT INTO store.ruling (run_id, seq, ord, kind, cause, policy, target, reason, at) VALUES "
         "(%(run)s, 90, 0, 'engine_assigned', '', 'solver', %(t)s, 'a free place', clock_timestamp()), "

@@ -180,7 +180,7 @@ def simulate(api) -> str:
     simulation = made(api, "simulations", asked, 202)
     row = executing.take()
     assert row is not None
-    executing.play(row, executing.Asked())
+    executing.play(row, executing.StopSignal())
     return simulation["id"]
 
 

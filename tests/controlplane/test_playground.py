@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from flexmarl.contracts.plane_tokens import Plane, check
+from flexmarl.contracts.plane_tokens import TokenPlane, check
 from flexmarl.controlplane.accounts.choices import ProjectRole
 from flexmarl.controlplane.accounts.models import Membership, Project
 from flexmarl.controlplane.common.store import store_connection
@@ -38,7 +38,7 @@ def test_a_chat_is_answered_by_the_live_engine(stage) -> None:
     assert (asked["prompt"], asked["seeds"], asked["temperature"]) == ([[1, 2]], [7], 0.0)
     assert (asked["model"], asked["version"], asked["digest"]) == ("solver", 1, digest(1))
     token = stage.engine.tokens[0].removeprefix("Bearer ")
-    assert check("secret", token, stage.run.no, 0.0).plane is Plane.ROLLOUT
+    assert check("secret", token, stage.run.no, 0.0).plane is TokenPlane.ROLLOUT
 
 
 def test_a_completion_takes_several_prompts_and_draws(stage) -> None:
@@ -157,7 +157,7 @@ def test_a_reply_that_the_engine_gives_up_is_no_answer(stage) -> None:
 
 
 def test_talks_have_few_places_and_give_them_back(stage, monkeypatch) -> None:
-    places = engines.Places(1, "talks")
+    places = engines.QuestionSlots(1, "talks")
     monkeypatch.setattr(engines, "LIVE_PLACES", places)
     for _ in range(3):
         list(stage.chat(stream=True, max_tokens=1))
@@ -166,7 +166,7 @@ def test_talks_have_few_places_and_give_them_back(stage, monkeypatch) -> None:
         stage.engine.give_up = False
     stage.live(None)
     stage.node((202, {"since_s": 0.1}))
-    monkeypatch.setattr(engines, "PLAY_PLACES", engines.Places(1, "talks"))
+    monkeypatch.setattr(engines, "PLAY_PLACES", engines.QuestionSlots(1, "talks"))
     for _ in range(2):  # who waited in vain holds nothing
         refused(partial(stage.chat, extra_headers={"Prefer": "wait=0"}), openai.InternalServerError)
     stage.live(1)

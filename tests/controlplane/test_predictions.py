@@ -7,7 +7,7 @@ import pytest
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.experiments import predictions, profiles
 from flexmarl.controlplane.experiments.forecaster import Forecaster, PredictionFailed
-from flexmarl.controlplane.experiments.models import Plan
+from flexmarl.controlplane.experiments.models import StoredPlan
 from flexmarl.controlplane.inventory.models import Pool
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.simulator.prediction.fitting import RunPace, environment_key, model_key
@@ -76,7 +76,7 @@ def test_a_process_of_its_own_predicts_and_is_ended_when_it_takes_too_long(api, 
 def test_without_being_asked_a_plan_predicts_nothing_and_keeps_nothing(api) -> None:
     found = post(api, "runs/plan", spec=SMALL).json()
     assert found["prediction"] is None
-    assert not Plan.objects.exists()
+    assert not StoredPlan.objects.exists()
 
 
 def test_a_prediction_says_where_each_figure_comes_from(api, here) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from flexmarl.controlplane.simulations.executing import Asked, play, take
+from flexmarl.controlplane.simulations.executing import StopSignal, play, take
 from tests.controlplane.recorded import recorded_run
 from tests.support.markup import markup
 
@@ -28,7 +28,7 @@ def test_presets_are_compared_on_what_a_run_recorded(api: Any, browser: Any, mak
     assert (made.json()["run"], made.json()["workload"], made.json()["progress"]["total"]) == (run.key, "", 6)
     row = take()
     assert row is not None
-    play(row, Asked())
+    play(row, StopSignal())
     told = api.get(made["Location"]).json()
     assert (told["state"], told["kind"], told["reason_text"]) == ("done", "comparison", "")
     steps = {name: one["figures"]["step_s"]["mean"] for name, one in told["result"]["presets"].items()}
@@ -86,7 +86,7 @@ def test_samples_that_were_retired_after_it_was_asked_for_end_it_with_that_word(
         cursor.execute("DELETE FROM store.sample WHERE run_id = %s AND draw >= 4", [run.no])
     row = take()
     assert row is not None
-    play(row, Asked())
+    play(row, StopSignal())
     told = api.get(made["Location"]).json()
     assert (told["state"], told["reason"]) == ("failed", "too_little_recorded")
     assert "8 finished episodes of 2 train steps stored" in told["reason_text"]

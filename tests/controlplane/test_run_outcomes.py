@@ -75,7 +75,7 @@ def test_a_fork_names_run_and_step(browser, editor, make_run, stopped) -> None:
     made = make_run(editor)
     assert "fork of" not in header(browser, made)
     Run.objects.filter(pk=made.pk).update(parent=stopped)
-    origin = lineage.Origin("speaker", stopped.no, "speaker", 40, 40, True, "d" * 64)
+    origin = lineage.VersionOrigin("speaker", stopped.no, "speaker", 40, 40, True, "d" * 64)
     lineage.put(store_connection(), made.no, [origin])
     assert f"fork of {stopped.key}, step 40" in header(browser, made)
     assert "after step 40" in markup(browser.get(f"/runs/{made.key}"))

@@ -7,7 +7,7 @@ from django.test import Client
 
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.controlplane.runs.models import Operation, Run, RunState
+from flexmarl.controlplane.runs.models import Operation, Run, RunStateRow
 from flexmarl.store.control import inbox
 from tests.support.controlplane import SPEC, key, set_state
 
@@ -32,7 +32,7 @@ def test_a_created_run_is_a_draft_with_its_resolved_specification(api) -> None:
     assert run["notes"] == "first try"
     assert [a["monogram"] for a in run["agents"]] == ["S", "L"]
     assert len({a["hue"] for a in run["agents"]}) == 2
-    state = RunState.objects.get(run__id=run["id"])
+    state = RunStateRow.objects.get(run__id=run["id"])
     assert state.status == RunStatus.DRAFT
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from flexmarl.controlplane.telemetry.advisor.hysteresis import NEWEST, settled
-from flexmarl.controlplane.telemetry.advisor.rules import Facts, Verdict, advise, verdict_of
+from flexmarl.controlplane.telemetry.advisor.rules import AdviceVerdict, Facts, advise, verdict_of
 from flexmarl.store.reads.advisor_inputs import SeriesEnds
 
 REWARD = [0.4] * 60
@@ -25,12 +25,12 @@ def facts(useful: list[float], failed: list[float] | None = None) -> Facts:
     )  # fmt: skip
 
 
-def verdicts(values: list[float], judge) -> list[Verdict]:
+def verdicts(values: list[float], judge) -> list[AdviceVerdict]:
     """The verdict after each of the newest steps, as visits between them would see it."""
     return [verdict_of(judge(facts(values[:upto]))) for upto in range(40, len(values) + 1)]
 
 
-def changes(found: list[Verdict]) -> int:
+def changes(found: list[AdviceVerdict]) -> int:
     return sum(a is not b for a, b in pairwise(found))
 
 
@@ -45,18 +45,18 @@ def test_a_figure_at_its_threshold_does_not_change_the_verdict_with_every_step()
 
 def test_what_lasts_is_said_and_what_is_over_goes() -> None:
     fell = [0.9] * 30 + [0.0] * 28
-    assert verdicts(fell, settled)[-1] is Verdict.WATCH
+    assert verdicts(fell, settled)[-1] is AdviceVerdict.WATCH
     rose = [0.0] * 30 + [1.0] * 28
-    assert verdicts(rose, settled)[-1] is Verdict.HEALTHY
+    assert verdicts(rose, settled)[-1] is AdviceVerdict.HEALTHY
 
 
 def test_a_short_run_is_judged_by_what_there_is() -> None:
-    assert verdict_of(settled(facts([0.0] * 12))) is Verdict.WATCH
+    assert verdict_of(settled(facts([0.0] * 12))) is AdviceVerdict.WATCH
 
 
 def test_an_alarm_appears_at_once() -> None:
     failed = [0.0] * 39 + [160.0]
-    assert verdict_of(settled(facts([0.9] * 40, failed))) is Verdict.DEGRADED
+    assert verdict_of(settled(facts([0.9] * 40, failed))) is AdviceVerdict.DEGRADED
 
 
 @pytest.mark.parametrize("values", [[0.0] * 20, [0.9] * 20, [0.0] * 40, [0.9] * 40])

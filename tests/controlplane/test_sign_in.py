@@ -8,7 +8,7 @@ from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from django.test import Client
 
 from flexmarl.controlplane.accounts import brake, hashing
-from flexmarl.controlplane.accounts.brake import Limit, Try
+from flexmarl.controlplane.accounts.brake import PasswordLimit, Try
 from flexmarl.controlplane.common.problems import Busy
 from flexmarl.controlplane.common.proxies import client_address, seen_through
 from tests.support.controlplane import PASSWORD
@@ -71,7 +71,7 @@ OF_ALL = (brake.EVERYBODY, lambda n: Try(f"name{n}", f"203.0.{n}.9"), Try("new",
 
 
 @pytest.mark.parametrize(("limit", "nth", "another"), [FROM_ADDRESS, FROM_NETWORK, OF_NAME, OF_ALL])
-def test_tries_are_counted_beyond_one_pair(at, limit: Limit, nth, another) -> None:
+def test_tries_are_counted_beyond_one_pair(at, limit: PasswordLimit, nth, another) -> None:
     assert [brake.begin(nth(n)) for n in range(limit.most)] == [0] * limit.most
     wait_s = brake.begin(another)
     assert 0 < wait_s <= limit.window_s + 1

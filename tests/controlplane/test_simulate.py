@@ -11,7 +11,7 @@ from flexmarl.contracts.resolve import layered, load_presets
 from flexmarl.controlplane.simulations.management.commands import place
 from flexmarl.controlplane.simulations.management.commands import simulate as command
 from flexmarl.simulator import simulate
-from flexmarl.simulator.reporting.checks import Finding
+from flexmarl.simulator.reporting.checks import SchedulingFault
 from flexmarl.simulator.scenarios.library import compose, load_workloads
 
 SMALL = ["--set", "spec.batch.tasks_per_step=4", "--set", "spec.batch.episodes_per_task=2", "--steps", "2"]
@@ -119,7 +119,7 @@ def test_a_device_more_is_advised_for_rollout_where_it_is_worth_it(monkeypatch: 
 
 
 def test_what_a_check_found_stands_below_the_row_and_in_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    finding = Finding("ping_pong", 3.0, 9.0, "device 1 went to and fro", "let it stay")
+    finding = SchedulingFault("ping_pong", 3.0, 9.0, "device 1 went to and fro", "let it stay")
     monkeypatch.setattr(command, "examine", lambda scenario: (simulate(scenario), [finding]))
     figures = tmp_path / "figures.json"
     shown = told("sync", "--workload", "long_tail", "--json", str(figures)).splitlines()

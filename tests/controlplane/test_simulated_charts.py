@@ -8,7 +8,7 @@ from flexmarl.controlplane.telemetry.simulated import device_timeline, load_seri
 from flexmarl.simulator.cluster.loads import EVERY_S, Loads
 from flexmarl.simulator.devices.trace import BUSY, TOLD
 from flexmarl.simulator.reporting.report import report
-from flexmarl.simulator.reporting.watching import Watch
+from flexmarl.simulator.reporting.watching import RunWatch
 from flexmarl.simulator.runs import alone
 from flexmarl.simulator.scenarios.library import compose
 from flexmarl.simulator.scenarios.scenario import Scenario
@@ -19,16 +19,16 @@ BATCH = {"tasks_per_step": 4, "episodes_per_task": 4, "micro_batch_groups": 1, "
 
 
 @pytest.fixture(scope="module")
-def drawn() -> tuple[Watch, dict[str, Any]]:
+def drawn() -> tuple[RunWatch, dict[str, Any]]:
     faults = {"children": [{"at": 40, "device": 0}]}
     made = compose("hub", "flexmarl", {"faults": faults, "steps": 3, "warm_up": 0, "spec": {"batch": BATCH}})
-    watch = Watch.over(alone(made))
+    watch = RunWatch.over(alone(made))
     while len(watch.cluster.log.stepped) < 3:
         assert watch.cluster.clock.play()
     return watch, device_timeline.timeline(watch, 0.0, watch.cluster.log.stepped[2])
 
 
-def test_every_phase_is_one_that_charts_know(drawn: tuple[Watch, dict[str, Any]]):
+def test_every_phase_is_one_that_charts_know(drawn: tuple[RunWatch, dict[str, Any]]):
     assert set(TOLD) == (devices.BUSY | set(devices.TEXTURE)) - {"eval", "sync"}
     assert devices.BUSY - {"eval"} == BUSY
     phases = {phase for row in drawn[1]["devices"] for _, _, phase, _ in row["intervals"]}
@@ -36,7 +36,7 @@ def test_every_phase_is_one_that_charts_know(drawn: tuple[Watch, dict[str, Any]]
     assert all(policy for row in drawn[1]["devices"] for _, _, phase, policy in row["intervals"] if phase in BUSY)
 
 
-def test_the_timeline_draws_every_device(drawn: tuple[Watch, dict[str, Any]]):
+def test_the_timeline_draws_every_device(drawn: tuple[RunWatch, dict[str, Any]]):
     watch, payload = drawn
     chart = devices.timeline(payload, {"coder": 3})
     [node] = chart.nodes
@@ -47,7 +47,7 @@ def test_the_timeline_draws_every_device(drawn: tuple[Watch, dict[str, Any]]):
     assert "12 devices" in composition.composition(payload).words
 
 
-def test_the_bubble_is_that_of_the_report(drawn: tuple[Watch, dict[str, Any]]):
+def test_the_bubble_is_that_of_the_report(drawn: tuple[RunWatch, dict[str, Any]]):
     watch, payload = drawn
     account = payload["bubble"]
     assert account["held_s"] == pytest.approx(
@@ -127,7 +127,7 @@ def test_the_charts_of_the_overview_draw_what_the_core_wrote(sampled: Loads):
         assert matrix.matrix(series, agents, rows)["rows"]
 
 
-def test_the_pipeline_is_drawn(drawn: tuple[Watch, dict[str, Any]]):
+def test_the_pipeline_is_drawn(drawn: tuple[RunWatch, dict[str, Any]]):
     watch = drawn[0]
     spec = compose("hub", "flexmarl", {"spec": {"batch": BATCH}}).spec
     payload = stages.pipeline(watch, spec, 2)

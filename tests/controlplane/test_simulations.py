@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from flexmarl.controlplane.common.leased_work import MOST_TAKES
 from flexmarl.controlplane.simulations import executing
-from flexmarl.controlplane.simulations.executing import Asked, play, take
+from flexmarl.controlplane.simulations.executing import StopSignal, play, take
 from flexmarl.controlplane.simulations.models import Simulation
 from flexmarl.simulator import simulate
 from flexmarl.simulator.scenarios.library import compose
@@ -40,7 +40,7 @@ def played(api: Any, **other: Any) -> dict[str, Any]:
     assert made.status_code == 202, made.content
     row = take()
     assert row is not None
-    play(row, Asked())
+    play(row, StopSignal())
     return dict(api.get(made["Location"]).json())
 
 
@@ -125,7 +125,7 @@ def test_cancelling_ends_it_in_the_midst(api: Any, browser: Any, monkeypatch: py
     assert row is not None
     monkeypatch.setattr(executing, "BEAT_S", 0.02)
     monkeypatch.setattr(executing.comparing, "simulate", lambda scenario: _cancelled_while_computing(api, made))
-    play(row, Asked())
+    play(row, StopSignal())
     told = api.get(made["url"]).json()
     assert (told["state"], told["result"]) == ("cancelled", None)
     page = markup(browser.get(told["web_url"]))
@@ -150,7 +150,7 @@ def test_what_takes_too_long_fails_by_name(api: Any) -> None:
     made = asked(api).json()
     row = take()
     assert row is not None
-    play(row, Asked(), limit_s=-1.0)
+    play(row, StopSignal(), limit_s=-1.0)
     told = api.get(made["url"]).json()
     assert (told["state"], told["reason"]) == ("failed", "time_limit")
     assert "fewer presets" in told["reason_text"]
@@ -158,7 +158,7 @@ def test_what_takes_too_long_fails_by_name(api: Any) -> None:
 
 def test_a_process_that_ends_gives_it_back(api: Any) -> None:
     made = asked(api).json()
-    row, stop = take(), Asked()
+    row, stop = take(), StopSignal()
     assert row is not None
     assert take() is None
     stop.stop = True
@@ -177,9 +177,9 @@ def test_a_process_that_died_is_followed_and_writes_no_more(api: Any) -> None:
     follower = take()
     assert follower is not None
     assert follower.takes == 2
-    play(dead, Asked())  # it was frozen, not dead: nothing of it counts
+    play(dead, StopSignal())  # it was frozen, not dead: nothing of it counts
     assert api.get(made["url"]).json()["state"] == "running"
-    play(follower, Asked())
+    play(follower, StopSignal())
     assert api.get(made["url"]).json()["state"] == "done"
 
 
@@ -304,7 +304,7 @@ def test_a_run_is_played_again_as_it_was_and_with_changes(api: Any, browser: Any
     assert made.status_code == 202, made.content
     row = take()
     assert row is not None
-    play(row, Asked())
+    play(row, StopSignal())
     told = api.get(made["Location"]).json()
     assert (told["state"], told["kind"], told["run"], told["reason_text"]) == ("done", "what_if", run.key, "")
     found = told["result"]["what_if"]

@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 
 from flexmarl.contracts.specification.mechanisms import Mechanisms
 from flexmarl.controlplane.simulations.management.commands import reproduce, search
-from flexmarl.simulator.published import Cell, Outcome, Table, load_tables
+from flexmarl.simulator.published import PublishedTable, ReproducedCell, Reproduction, load_tables
 from flexmarl.simulator.scenarios.library import compose
 
 FILES = {
@@ -134,9 +134,9 @@ def test_a_row_that_is_missed_is_shown_with_its_sign_and_ends_in_an_error(monkey
     table = load_tables()["flexmarl_ma"]
     name, row = next((name, row) for name, row in table.rows.items() if row.published is not None and not row.over)
     own = table.model_copy(update={"rows": {name: row}, "parameters": {}})
-    cell = Cell(row.published, row.published * 1.5, "missed")
+    cell = ReproducedCell(row.published, row.published * 1.5, "missed")
     monkeypatch.setattr(reproduce, "load_tables", lambda: {"flexmarl_ma": own})
-    monkeypatch.setattr(reproduce, "reproduce", lambda table, values: Outcome({name: cell}, {name: ({},)}, 1))
+    monkeypatch.setattr(reproduce, "reproduce", lambda table, values: Reproduction({name: cell}, {name: ({},)}, 1))
     out = StringIO()
     with pytest.raises(CommandError, match="Not within tolerance: flexmarl_ma: "):
         call_command("reproduce", "flexmarl_ma", stdout=out)
@@ -148,15 +148,15 @@ def test_a_fit_is_what_rows_are_played_with_and_each_row_is_left_out_of_its_own(
 ):
     table, fits, plays = load_tables()["flexmarl_ca"], [], []
 
-    def fitted(table: Table, rounds: int, without: str = "") -> dict[str, float]:
+    def fitted(table: PublishedTable, rounds: int, without: str = "") -> dict[str, float]:
         fits.append((rounds, without))
         return {"reply": 5.0 + len(fits)}
 
-    def reproduced(table: Table, values: dict[str, float]) -> Outcome:
+    def reproduced(table: PublishedTable, values: dict[str, float]) -> Reproduction:
         plays.append(values)
         rows = {name: row for name, row in table.rows.items() if row.published}
-        cells = {name: Cell(row.published, row.published * 1.1, "reached") for name, row in rows.items()}
-        return Outcome(cells, dict.fromkeys(rows, ({"step_s": 1.0},)), 5)
+        cells = {name: ReproducedCell(row.published, row.published * 1.1, "reached") for name, row in rows.items()}
+        return Reproduction(cells, dict.fromkeys(rows, ({"step_s": 1.0},)), 5)
 
     monkeypatch.setattr(reproduce, "fit", fitted)
     monkeypatch.setattr(reproduce, "reproduce", reproduced)

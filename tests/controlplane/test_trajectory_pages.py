@@ -7,7 +7,7 @@ from django.test import Client
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.telemetry.trajectories.decoding import token_texts
-from flexmarl.controlplane.telemetry.trajectories.episode_groups import MAX_WORDS, Said, aligned, difference
+from flexmarl.controlplane.telemetry.trajectories.episode_groups import MAX_WORDS, TurnText, aligned, difference
 from flexmarl.store.reads.report import consistency_report
 from tests.support.markup import markup
 from tests.support.played import play, remember_check
@@ -173,9 +173,9 @@ def test_best_and_worst_keep_the_one_that_was_open() -> None:
 
 
 def test_turns_are_aligned_by_role_and_the_first_difference_is_named() -> None:
-    best = [Said("planner", 1, "add it"), Said("solver", 1, "3 h"), Said("planner", 1, "done")]
-    worst = [Said("planner", 1, "add it"), Said("solver", 1, "4 h")]
-    other = [Said("planner", 1, "add it"), Said("planner", 1, "again")]
+    best = [TurnText("planner", 1, "add it"), TurnText("solver", 1, "3 h"), TurnText("planner", 1, "done")]
+    worst = [TurnText("planner", 1, "add it"), TurnText("solver", 1, "4 h")]
+    other = [TurnText("planner", 1, "add it"), TurnText("planner", 1, "again")]
     found = aligned({"a": best, "b": worst, "c": other})
     assert [(row["no"], row["role"]) for row in found["rows"]] == [
         (1, "planner"), (2, "solver"), (2, "planner"), (3, "planner"),

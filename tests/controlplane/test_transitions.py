@@ -13,7 +13,7 @@ from flexmarl.controlplane.common.problems import InvalidState
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs import actions, queries
 from flexmarl.controlplane.runs.choices import allowed_now
-from flexmarl.controlplane.runs.models import Operation, RunState
+from flexmarl.controlplane.runs.models import Operation, RunStateRow
 from flexmarl.store.control import inbox
 from tests.support.controlplane import set_state
 
@@ -28,8 +28,8 @@ def test_every_status_meets_every_verb(editor, make_run) -> None:
         legal = verb in TRANSITIONS[status]
         if legal:
             actions.act(actor, run, verb)
-            assert RunState.objects.get(pk=run.no).pending_verb == verb
-            assert RunState.objects.get(pk=run.no).status == status, "the driver alone moves a run"
+            assert RunStateRow.objects.get(pk=run.no).pending_verb == verb
+            assert RunStateRow.objects.get(pk=run.no).status == status, "the driver alone moves a run"
         else:
             with pytest.raises(InvalidState) as refused:
                 actions.act(actor, run, verb)

@@ -15,7 +15,7 @@ from flexmarl.controlplane.runs.driver.replaying import replay
 from flexmarl.controlplane.runs.driver.session import RunSession
 from flexmarl.controlplane.runs.driver.turning import turns
 from flexmarl.store.control import grants, inbox, leases, runs
-from flexmarl.store.control.inbox import Waiting
+from flexmarl.store.control.inbox import WaitingFacts
 from flexmarl.store.control.runs import RunLease
 from tests.integration.test_driver_process import SPEC
 
@@ -50,7 +50,7 @@ def test_the_log_keeps_its_order_and_the_run_goes_on(
     before = session.core.state.now
     heard, database_now = inbox.heard, runs.database_now
 
-    def late(answer: psycopg.Cursor) -> Waiting:
+    def late(answer: psycopg.Cursor) -> WaitingFacts:
         waiting = heard(answer)
         return replace(waiting, now=waiting.now - HOUR)
 

@@ -158,7 +158,7 @@ def test_the_clock_of_the_database_may_go_back(bench: Bench, monkeypatch: pytest
     """Time stands still until the clock has caught up; the log stays in order and replays to the same."""
     real, gap = inbox.heard, [0.0]
 
-    def heard(answer: Cursor[Any]) -> inbox.Waiting:
+    def heard(answer: Cursor[Any]) -> inbox.WaitingFacts:
         waiting = real(answer)
         return replace(waiting, now=waiting.now - gap[0])
 

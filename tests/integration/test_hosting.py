@@ -14,7 +14,7 @@ import psutil
 import psycopg
 import pytest
 
-from flexmarl.contracts.plane_tokens import Plane, PlaneRefused, check
+from flexmarl.contracts.plane_tokens import PlaneRefused, TokenPlane, check
 from flexmarl.store.control import engines, leases
 from flexmarl.store.control.engines import EngineRoute
 from tests.support.ended import ended
@@ -26,7 +26,7 @@ from workers.hosting import RENEW_S
 from workers.last_intervals import ANSWER_S
 from workers.lives import HANGS, MEMORY
 from workers.rollout.engines.wire import LoadRequest
-from workers.vigil import SILENT_PROBES
+from workers.watchdog import SILENT_PROBES
 
 pytestmark = pytest.mark.services
 
@@ -49,7 +49,7 @@ def test_a_killed_child_is_replaced_within_a_second(workers):
     second = workers.serving(first.incarnation)
     assert time.monotonic() - began < 5 * slowness()
     assert second.endpoint != first.endpoint
-    assert check(first_secret, first.token, 1, time.time()).plane is Plane.ROLLOUT
+    assert check(first_secret, first.token, 1, time.time()).plane is TokenPlane.ROLLOUT
     with pytest.raises(PlaneRefused):
         check(first_secret, second.token, 1, time.time())
     assert workers.story.kinds() == ["devices_granted", "child_ready", "child_lost", "child_ready"]

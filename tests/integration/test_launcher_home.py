@@ -18,7 +18,7 @@ from flexmarl.launcher.publishing import Publisher, supervisor_log
 from flexmarl.launcher.state import (
     LAUNCH_VARIABLE,
     HomeLock,
-    Record,
+    ProcessRecord,
     adopt,
     end_left_overs,
     marked,
@@ -64,7 +64,7 @@ def test_the_next_start_ends_what_survived_the_supervisor(home: Home) -> None:
 def test_a_reused_pid_is_left_alone(home: Home) -> None:
     stranger = subprocess.Popen([sys.executable, "-c", SLEEP], start_new_session=True)
     try:
-        record = Record("a", stranger.pid, psutil.Process(stranger.pid).create_time() - 100)
+        record = ProcessRecord("a", stranger.pid, psutil.Process(stranger.pid).create_time() - 100)
         write_state(home, launch="", url="", ready=True, records=[record])
         assert end_left_overs(home) == []
         assert stranger.poll() is None

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flexmarl.launcher.children import FIRST_WAIT_S, Child, ProcessSpec, State
-from flexmarl.launcher.heartbeats import SILENT_S, WATCHED_S, Beat, Look, Watch, parse
+from flexmarl.launcher.children import FIRST_WAIT_S, ChildState, ProcessLife, ProcessSpec
+from flexmarl.launcher.heartbeats import SILENT_S, WATCHED_S, Beat, HeartbeatObservation, HeartbeatWatchdog, parse
 from flexmarl.launcher.home import Home
 from flexmarl.launcher.processes import wait_until
 from flexmarl.launcher.publishing import Publisher, supervisor_log
@@ -23,7 +23,7 @@ from flexmarl.launcher.state import (
     LAUNCH_VARIABLE,
     marked,
 )
-from flexmarl.launcher.supervisor import ROUND_S, Signals, StopAsked, Supervisor
+from flexmarl.launcher.supervisor import ROUND_S, Signals, StopRequested, Supervisor
 from tests.support.ended import ended
 from tests.support.system import ROOT
 
@@ -72,19 +72,19 @@ def test_an_ended_process_is_started_again_after_its_back_off(make: object) -> N
     first = supervisor.children[0].record
     os.kill(first.pid, signal.SIGKILL)
     assert wait_until(lambda: supervisor.round() and supervisor.children[0].record != first, FIRST_WAIT_S + 3)
-    assert supervisor.children[0].state is State.RUNNING
+    assert supervisor.children[0].state is ChildState.RUNNING
 
 
 def test_the_supervisor_sleeps_no_longer_than_until_the_next_start(make: object) -> None:
     supervisor = make(spec("a", SLEEP))
     assert supervisor.rest_s() == ROUND_S
     os.kill(supervisor.children[0].record.pid, signal.SIGKILL)
-    assert wait_until(lambda: supervisor.round() or supervisor.children[0].state is State.WAITING, 3)
+    assert wait_until(lambda: supervisor.round() or supervisor.children[0].state is ChildState.WAITING, 3)
     assert supervisor.rest_s() <= FIRST_WAIT_S < ROUND_S
 
 
 def test_back_off_doubles_and_is_forgotten_after_a_long_life(home: Home) -> None:
-    child = Child(spec("a", "raise SystemExit(1)"), home)
+    child = ProcessLife(spec("a", "raise SystemExit(1)"), home)
     waits = []
     now = 0.0
     for _ in range(3):
@@ -192,8 +192,8 @@ def test_a_slow_process_is_left_alone(make: object, home: Home, niceness: int) -
 
 
 def test_a_supervisor_that_stood_still_blames_nobody(home: Home) -> None:
-    watch = Watch()
-    idle = Look(0.0, None, busy=False)
+    watch = HeartbeatWatchdog()
+    idle = HeartbeatObservation(0.0, None, busy=False)
     assert watch.judge(replace(idle, beat=Beat(0.0, 60.0, "loop"))) == ""
     assert watch.judge(replace(idle, at=3600.0)) == ""
     assert watch.judge(replace(idle, at=3600.0 + WATCHED_S)) == ""
@@ -201,16 +201,16 @@ def test_a_supervisor_that_stood_still_blames_nobody(home: Home) -> None:
 
 
 def test_before_the_first_heartbeat_there_is_more_time(home: Home) -> None:
-    watch = Watch()
-    verdicts = [watch.judge(Look(float(at), None, busy=False)) for at in range(62)]
+    watch = HeartbeatWatchdog()
+    verdicts = [watch.judge(HeartbeatObservation(float(at), None, busy=False)) for at in range(62)]
     assert [bool(verdict) for verdict in verdicts[:60]] == [False] * 60
     assert verdicts[61]
 
 
 def test_one_that_computes_and_never_beats_hangs_at_last() -> None:
-    watch = Watch()
-    watch.judge(Look(0.0, Beat(0.0, 60.0, "loop"), busy=True))
-    verdicts = [watch.judge(Look(float(at), None, busy=True)) for at in range(1, 602)]
+    watch = HeartbeatWatchdog()
+    watch.judge(HeartbeatObservation(0.0, Beat(0.0, 60.0, "loop"), busy=True))
+    verdicts = [watch.judge(HeartbeatObservation(float(at), None, busy=True)) for at in range(1, 602)]
     assert [bool(verdict) for verdict in verdicts[:599]] == [False] * 599
     assert verdicts[-1]
 
@@ -229,7 +229,7 @@ def test_the_newest_whole_line_counts(said: bytes, beat: Beat | None) -> None:
 
 
 def test_a_log_stays_below_its_size_while_its_writer_goes_on(home: Home) -> None:
-    child = Child(spec("a", "import time\nfor n in range(10**6): print(n, flush=True); time.sleep(0.001)"), home)
+    child = ProcessLife(spec("a", "import time\nfor n in range(10**6): print(n, flush=True); time.sleep(0.001)"), home)
     child.start(os.environ, 0.0)
     log, former = home.logs / "a.log", home.logs / "a.log.1"
     try:
@@ -295,7 +295,7 @@ def test_hang_up_stops_unless_it_was_told_to_be_ignored(ignored: bool) -> None:
 def test_a_stop_signal_that_comes_where_python_swallows_it_interrupts_all_the_same() -> None:
     script = """
 import signal, time
-from flexmarl.launcher.supervisor import Signals, StopAsked
+from flexmarl.launcher.supervisor import Signals, StopRequested
 class Hook:
     def __del__(self):
         signal.raise_signal(signal.SIGTERM)
@@ -305,7 +305,7 @@ with Signals() as signals:
     try:
         Hook()
         time.sleep(20)
-    except StopAsked:
+    except StopRequested:
         signals.interrupting = False
         print("interrupted", time.monotonic() - began < 10)
     time.sleep(0.3)
@@ -317,7 +317,7 @@ with Signals() as signals:
 def test_a_stop_signal_interrupts_the_start_once() -> None:
     with Signals() as signals:
         signals.interrupting = True
-        with pytest.raises(StopAsked):
+        with pytest.raises(StopRequested):
             signal.raise_signal(signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
         signals.sleep(0.2)

@@ -19,7 +19,7 @@ from flexmarl.store.data.segments import SegmentFolder
 from flexmarl.store.reads import trajectories
 from tests.support.scripted_engine import ScriptedEngine
 from workers.models import tokenizer_json
-from workers.rollout.engines.wire import Held
+from workers.rollout.engines.wire import HeldVersion
 from workers.rollout.environments import family_of
 from workers.rollout.episode import play_episode
 from workers.rollout.player import Player
@@ -93,7 +93,7 @@ async def player(store_url: str) -> AsyncIterator[Player]:
 
 @pytest.fixture
 async def engine() -> AsyncIterator[ScriptedEngine]:
-    async with ScriptedEngine({name: Held(pin.version, pin.digest) for name, pin in PINS.items()}) as engine:
+    async with ScriptedEngine({name: HeldVersion(pin.version, pin.digest) for name, pin in PINS.items()}) as engine:
         yield engine
 
 
@@ -306,7 +306,7 @@ async def test_a_group_that_follows_is_answered_by_newer_weights_and_says_so(
 ) -> None:
     make_run(store_conn)
     announce(store_conn, engine)
-    engine.holds["guesser"] = Held(5, "c" * 64)
+    engine.holds["guesser"] = HeldVersion(5, "c" * 64)
     store_conn.execute("UPDATE store.engine_policy SET version = 5, digest = %s WHERE policy = 'guesser'", ["c" * 64])
     put_command(store_conn, 1, order(10).model_copy(update={"follows": {"guesser": "resume"}}))
     await player.play(RUN, 1)

@@ -79,7 +79,7 @@ def test_each_protocol_and_publication_trains(system: System) -> None:
 
 def check_events(conn: psycopg.Connection, run_no: int, option: str) -> None:
     """The log holds all four events of each policy: as many as the protocol makes, in an order that makes sense."""
-    found = transitions.page(conn, run_no, transitions.Wanted(), transitions.Position(), 10_000)
+    found = transitions.page(conn, run_no, transitions.TransitionFilter(), transitions.TransitionPosition(), 10_000)
     counts = Counter((event.policy, event.kind) for event in found)
     per_cohort = {"per_group": 16, "policy_clock": 3}.get(option, MICRO_BATCHES)
     steps = STEPS * (2 if option == "mini_batch" else 1)

@@ -23,7 +23,7 @@ from tests.support.scripted_engine import ScriptedEngine
 from workers.broker import PromptBroker
 from workers.external_access import ExternalAccess
 from workers.rewards.scorer import Scorer
-from workers.rollout.engines.wire import Held
+from workers.rollout.engines.wire import HeldVersion
 from workers.rollout.player import Player
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 async def engine() -> AsyncIterator[ScriptedEngine]:
-    async with ScriptedEngine({name: Held(pin.version, pin.digest) for name, pin in PINS.items()}) as engine:
+    async with ScriptedEngine({name: HeldVersion(pin.version, pin.digest) for name, pin in PINS.items()}) as engine:
         yield engine
 
 

@@ -20,7 +20,7 @@ from workers.models.adapter import description, initial_adapter
 from workers.models.families import shape_of
 from workers.models.opening import allow
 from workers.models.weights import initial_weights
-from workers.rollout.engines.wire import Choice
+from workers.rollout.engines.wire import CompletionChoice
 from workers.training.learner import Adapter, Learner
 from workers.training.objective import Objective
 
@@ -63,7 +63,7 @@ def moved(weights: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor
     return {name: tensor + 0.02 * torch.randn(tensor.shape, generator=made) for name, tensor in weights.items()}
 
 
-def gaps(learner: Learner, choices: list[Choice]) -> list[float]:
+def gaps(learner: Learner, choices: list[CompletionChoice]) -> list[float]:
     found: list[float] = []
     for choice in choices:
         ids = [*PROMPTS[choice.index], *choice.token_ids[:-1]]
@@ -74,7 +74,7 @@ def gaps(learner: Learner, choices: list[Choice]) -> list[float]:
     return found
 
 
-async def replies(engine: RunningEngine, policy: str, version: int, digest: str) -> list[Choice]:
+async def replies(engine: RunningEngine, policy: str, version: int, digest: str) -> list[CompletionChoice]:
     await engine.load(policy, version, digest)
     body = {"model": policy, "prompt": PROMPTS, "max_tokens": 24, "version": version, "digest": digest}
     return await engine.complete(**body, seeds=list(range(len(PROMPTS))))

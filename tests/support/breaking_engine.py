@@ -12,10 +12,10 @@ from collections.abc import Callable
 import msgspec
 from aiohttp import web
 
-from flexmarl.contracts.plane_tokens import Plane, check, sign
+from flexmarl.contracts.plane_tokens import TokenPlane, check, sign
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.control.engines import EngineRoute
-from workers.rollout.engines.wire import AbortRequest, Choice, CompletionRequest, CompletionResponse, Load
+from workers.rollout.engines.wire import AbortRequest, CompletionChoice, CompletionRequest, CompletionResponse, Load
 from workers.rollout.turns import HANDED_BACK
 
 SECRET, RUN = "s", 1
@@ -73,7 +73,7 @@ class BreakingEngine:
 
     def route(self) -> EngineRoute:
         holds = {"solver": PolicyPin(version=self.version, digest=f"{self.version}" * 64)}
-        token = sign(SECRET, RUN, Plane.ROLLOUT, time.time())
+        token = sign(SECRET, RUN, TokenPlane.ROLLOUT, time.time())
         return EngineRoute(self.lease, self._endpoint, token, self.name, holds)
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
@@ -123,6 +123,6 @@ class BreakingEngine:
         positions, seed = range(*part), asked.seeds[index]
         ids, logprobs = [token(seed, p) for p in positions], [logprob(seed, p) for p in positions]
         segments = [self.version, len(ids)] if ids else []
-        choice = Choice(index, ids, logprobs, finish, segments, part[0], self.to if finish == "abort" else 0)
+        choice = CompletionChoice(index, ids, logprobs, finish, segments, part[0], self.to if finish == "abort" else 0)
         reply = CompletionResponse(asked.model, [choice], Load(1, 0), self.name)
         await response.write(b"data: " + msgspec.json.encode(reply) + b"\n\n")

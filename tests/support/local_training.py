@@ -24,10 +24,10 @@ from workers.child import ChildConfig, IntervalLog
 from workers.rollout.engines.requests import Finished, Request
 from workers.rollout.engines.serve import StatePlaneSource
 from workers.rollout.engines.torch_engine import TorchEngine
-from workers.rollout.engines.wire import Choice
+from workers.rollout.engines.wire import CompletionChoice
 from workers.rollout.environments.base import Ask, Environment
 from workers.rollout.environments.registry import family_of
-from workers.rollout.episode import Attempt, EpisodeOrder, Turn, checked, request_of
+from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, Turn, checked, request_of
 from workers.rollout.recorder import settled_group
 from workers.rollout.speech import Seat, Speech
 from workers.rollout.turns import TurnReply, TurnRequest
@@ -63,7 +63,7 @@ class Learned:
 class _Episode:
     """An episode being played."""
 
-    attempt: Attempt
+    attempt: EpisodeAttempt
     environment: Environment
     speech: Speech
     asks: list[Ask]
@@ -128,7 +128,7 @@ class LocalTraining:
         self.evaluations.append(Evaluated(self.steps_done, solved, score))
         return self.evaluations[-1]
 
-    def play(self, draws: Sequence[int], origin: Origin, members: int) -> list[list[Attempt]]:
+    def play(self, draws: Sequence[int], origin: Origin, members: int) -> list[list[EpisodeAttempt]]:
         """Play episode groups, all at once, turn by turn."""
         seats = self._seats(greedy=origin is Origin.EVAL)
         groups = [[self._begin(draw, member, origin, seats) for member in range(members)] for draw in draws]
@@ -151,7 +151,7 @@ class LocalTraining:
         random.seed(own)  # what games of packages draw from
         np.random.seed(own % 2**32)
         environment = self.family.make(task, held_out, random.Random(own))
-        return _Episode(Attempt(order), environment, Speech(seats), environment.asks())
+        return _Episode(EpisodeAttempt(order), environment, Speech(seats), environment.asks())
 
     def _seats(self, greedy: bool) -> dict[str, Seat]:
         found = {}
@@ -191,12 +191,12 @@ class LocalTraining:
         return {
             one.request.request_id: (
                 turns[one.request.request_id],
-                TurnReply(Choice(0, one.token_ids, one.logprobs, one.reason, one.segments), LIFE, 0.0),
+                TurnReply(CompletionChoice(0, one.token_ids, one.logprobs, one.reason, one.segments), LIFE, 0.0),
             )
             for one in done
         }
 
-    def _judged(self, group: list[Attempt]) -> tuple[Sequence[EpisodeOutcome], list[list[float]]]:
+    def _judged(self, group: list[EpisodeAttempt]) -> tuple[Sequence[EpisodeOutcome], list[list[float]]]:
         """Return what the core makes of a settled group: its episodes, and the advantage of each of their turns."""
         order = PlayGroups(pool="local", epoch=1, origin=Origin.TRAIN, groups=(), pins=self._pins, sampling_seed=0)
         outcomes = settled_group(order, 1, group, self._seats(greedy=False)).event.episodes
@@ -205,7 +205,7 @@ class LocalTraining:
         ]
         return outcomes, self.plan.advantage.estimate(self.plan.group_key, outcomes, rewards)
 
-    def _rows(self, group: list[Attempt], advantages: list[list[float]]) -> dict[str, list[TrainRow]]:
+    def _rows(self, group: list[EpisodeAttempt], advantages: list[list[float]]) -> dict[str, list[TrainRow]]:
         rows: dict[str, list[TrainRow]] = {}
         for attempt, own in zip(group, advantages, strict=True):
             for turn, advantage in zip(attempt.turns, own, strict=True):

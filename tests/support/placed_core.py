@@ -96,7 +96,7 @@ class PlacedCore:
         self, turns: dict[str, tuple[int, int]], now: float, depths: dict[int, int] | None = None, worker: str = "w"
     ) -> Decision:
         """A rollout worker reports (waiting, in flight) turns by policy."""
-        policies = {name: e.TurnsAsked(waiting=a, in_flight=b) for name, (a, b) in turns.items() if a or b}
+        policies = {name: e.RequestedTurns(waiting=a, in_flight=b) for name, (a, b) in turns.items() if a or b}
         return self.tell(e.DemandReported(worker=worker, policies=policies, engines=depths or {}), now)
 
     def tell(self, event: e.Event, now: float) -> Decision:

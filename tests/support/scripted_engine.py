@@ -10,15 +10,22 @@ import time
 import msgspec
 from aiohttp import web
 
-from flexmarl.contracts.plane_tokens import Plane, check
-from workers.rollout.engines.wire import Choice, CompletionRequest, CompletionResponse, Held, Load, NotHeld
+from flexmarl.contracts.plane_tokens import TokenPlane, check
+from workers.rollout.engines.wire import (
+    CompletionChoice,
+    CompletionRequest,
+    CompletionResponse,
+    HeldVersion,
+    Load,
+    NotHeld,
+)
 
 
 class ScriptedEngine:
     """Draws token `allowed[seed % len(allowed)]` for every position."""
 
     def __init__(
-        self, holds: dict[str, Held], secret: str = "s", incarnation: str = "scripted-1", run_id: int = 1
+        self, holds: dict[str, HeldVersion], secret: str = "s", incarnation: str = "scripted-1", run_id: int = 1
     ) -> None:
         self.holds = holds
         self.secret = secret
@@ -47,7 +54,7 @@ class ScriptedEngine:
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         token = check(self.secret, request.headers["Authorization"].removeprefix("Bearer "), self.run_id, time.time())
-        assert token.plane is Plane.ROLLOUT
+        assert token.plane is TokenPlane.ROLLOUT
         asked = msgspec.json.decode(await request.read(), type=CompletionRequest)
         held = self.holds.get(asked.model)
         if held is None or not _may_answer(held, asked):
@@ -72,12 +79,12 @@ class ScriptedEngine:
     def _answer(self, asked: CompletionRequest, index: int) -> bytes:
         words = asked.allowed_token_ids or [3]
         ids = [words[asked.seeds[index] % len(words)]] * asked.max_tokens
-        choice = Choice(index, ids, [-1.0] * len(ids), "length", [self.holds[asked.model].version, len(ids)])
+        choice = CompletionChoice(index, ids, [-1.0] * len(ids), "length", [self.holds[asked.model].version, len(ids)])
         reply = CompletionResponse(asked.model, [choice], Load(1, 0), self.incarnation)
         return msgspec.json.encode(reply)
 
 
-def _may_answer(held: Held, asked: CompletionRequest) -> bool:
+def _may_answer(held: HeldVersion, asked: CompletionRequest) -> bool:
     if asked.follow:
         return held.version >= asked.version and not asked.digest
     return (held.version, held.digest) == (asked.version, asked.digest)

@@ -64,7 +64,7 @@ class Pushed:
 class FakeChild:
     lease_id: int
     incarnation: str
-    hosting: leases.Hosting
+    hosting: leases.LeaseHold
     holds: dict[str, int] = field(default_factory=dict)
     trains: dict[str, tuple[str, list[int]]] = field(default_factory=dict)
 
@@ -145,7 +145,7 @@ class ScriptedWorkers:
                 leases.end(conn, taken, hosting, "released")
                 return
 
-    def _new_child(self, conn: psycopg.Connection, hosting: leases.Hosting) -> None:
+    def _new_child(self, conn: psycopg.Connection, hosting: leases.LeaseHold) -> None:
         child = FakeChild(hosting.lease_id, uuid.uuid4().hex[:12], hosting)
         self.children[hosting.lease_id] = child
         leases.child_ready(conn, hosting, child.incarnation, "http://127.0.0.1:9", "secret")
@@ -191,7 +191,7 @@ class ScriptedWorkers:
             case c.BindPolicy(policy=policy) as command:
                 version = command.version or 0
                 child.trains[policy] = (f"{version}:{child.incarnation}", [])
-                bind = steps.Bind(
+                bind = steps.BoundState(
                     child.lease_id, child.incarnation, policy, version, digest(policy, version), "state",
                     command.version is None, b'{"a": 1}', facts={"parameters": 85_000.0},
                 )  # fmt: skip
@@ -217,7 +217,7 @@ class ScriptedWorkers:
                 )  # fmt: skip
             case c.WriteCheckpoint() as command:
                 versions = {name: pin.version for name, pin in command.pins.items()}
-                row = checkpoints.Checkpoint(command.label, command.step, versions, "/tmp/checkpoint", 1)
+                row = checkpoints.CheckpointRow(command.label, command.step, versions, "/tmp/checkpoint", 1)
                 checkpoints.written(conn, taken, row)
         return None
 
@@ -227,7 +227,7 @@ class ScriptedWorkers:
         accumulator, ids = child.trains.get(command.policy, ("", []))
         if accumulator != command.accumulator or sorted(ids) != sorted(command.micro_batches):
             return "state"
-        step = steps.Step(
+        step = steps.StepRow(
             child.lease_id, command.policy, command.accumulator, command.micro_batches, command.next_version,
             digest(command.policy, command.next_version), "state", False, 0.5, command.learning_rate, 0.001,
         )  # fmt: skip
@@ -274,8 +274,9 @@ class ScriptedWorkers:
                         [-0.5, -0.5], [], "stop",
                     )
                 )  # fmt: skip
+        versions = {name: pin.version for name, pin in command.pins.items()}
         event = GroupSettled(
             draw=order.draw, origin=command.origin, epoch=command.epoch, command_no=taken.no,
-            episodes=tuple(episodes), started_at=now, finished_at=now,
+            episodes=tuple(episodes), started_at=now, finished_at=now, versions=versions,
         )  # fmt: skip
         return groups.SettledGroup(event, rows, samples)

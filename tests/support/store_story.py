@@ -123,7 +123,7 @@ class Story:
         assert granted is not None
         return {one.use: one.lease_id for one in granted}
 
-    def hosted(self, lease_id: int, use: DeviceUse, incarnation: str) -> tuple[Taken, leases.Hosting]:
+    def hosted(self, lease_id: int, use: DeviceUse, incarnation: str) -> tuple[Taken, leases.LeaseHold]:
         """Host a lease and publish a child."""
         device_id = f"{self.node}.cpu0" if use is DeviceUse.ENGINE else f"{self.node}.cpu1"
         taken = self.take(self.issue(HostLease(lease_id=lease_id, device_id=device_id, use=use)))
@@ -142,7 +142,7 @@ class Story:
     def bind(self, lease_id: int, incarnation: str, version: int | None) -> None:
         taken = self.take(self.issue(BindPolicy(lease_id=lease_id, policy="solver", version=version)))
         number = version or 0
-        made = steps.Bind(
+        made = steps.BoundState(
             lease_id, incarnation, "solver", number, digest(number), f"state-{number}", version is None, b'{"a": 1}'
         )
         steps.commit_bind(self.conn, taken, made)
@@ -169,7 +169,7 @@ class Story:
         )  # fmt: skip
         event = GroupSettled(
             draw=draw, origin=Origin.TRAIN, epoch=self.epoch, command_no=taken.no, episodes=outcomes, started_at=1.0,
-            finished_at=2.0,
+            finished_at=2.0, versions={"solver": version},
         )  # fmt: skip
         episodes = [
             groups.EpisodeRow(
@@ -216,9 +216,9 @@ class Story:
         )  # fmt: skip
         return self.take(self.issue(command))
 
-    def step_of(self, lease_id: int, accumulator: str, numbers: tuple[int, ...], version: int) -> steps.Step:
+    def step_of(self, lease_id: int, accumulator: str, numbers: tuple[int, ...], version: int) -> steps.StepRow:
         state = f"state-{version}"
-        return steps.Step(
+        return steps.StepRow(
             lease_id, "solver", accumulator, numbers, version, digest(version), state, False, 0.5, 0.1, 0.01
         )
 

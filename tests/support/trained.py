@@ -11,7 +11,7 @@ from tests.support.packed import last_logits
 from workers.models.adapter import description, initial_adapter
 from workers.models.architecture import architecture_of
 from workers.models.weights import initial_weights
-from workers.rollout.engines.wire import Choice
+from workers.rollout.engines.wire import CompletionChoice
 from workers.training.adapted import LowRank
 from workers.training.decoder import Decoder, parameter_order
 from workers.training.parameters import FlatParameters
@@ -61,7 +61,7 @@ def trained_logprobs(
 
 
 def differences(
-    seed: int, choices: Sequence[Choice], prompts: Sequence[Sequence[int]] = PROMPTS, **how: object
+    seed: int, choices: Sequence[CompletionChoice], prompts: Sequence[Sequence[int]] = PROMPTS, **how: object
 ) -> list[float]:
     return [
         abs(ours - theirs)

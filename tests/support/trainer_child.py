@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from workers.child import ChildConfig, ChildReady
+from workers.child import ChildConfig, ReadyLine
 from workers.programs import QUIET
 from workers.training.trainer import CREATE
 from workers.training.wire import BindReply, BindRequest, JoinReply, JoinRequest, Refusal, rendezvous_key
@@ -99,7 +99,7 @@ def start_trainer(
     process.stdin.flush()
     watchdog = threading.Timer(PATIENCE_S, process.kill)
     watchdog.start()
-    ready = msgspec.json.decode(process.stdout.readline(), type=ChildReady)
+    ready = msgspec.json.decode(process.stdout.readline(), type=ReadyLine)
     watchdog.cancel()
     return TrainerChild(process, host, ready.port, ready.rendezvous, ready.incarnation, lease, secret, log)
 

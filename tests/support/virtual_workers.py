@@ -149,7 +149,7 @@ class VirtualWorkers(ScriptedWorkers):
         self._working.discard(child.lease_id)
         self._carry_out(conn, taken, child)
 
-    def _new_child(self, conn: psycopg.Connection, hosting: leases.Hosting) -> None:
+    def _new_child(self, conn: psycopg.Connection, hosting: leases.LeaseHold) -> None:
         ready = Event()
         place = self._places.pop(hosting.lease_id, None)  # hosts begin at once, each in a thread of its own
         self._ends_after(self._machine.delays.start, lambda _: self._tell(conn, hosting, ready), place)
@@ -158,7 +158,7 @@ class VirtualWorkers(ScriptedWorkers):
             if self._stop.is_set():
                 return
 
-    def _tell(self, conn: psycopg.Connection, hosting: leases.Hosting, ready: Event) -> None:
+    def _tell(self, conn: psycopg.Connection, hosting: leases.LeaseHold, ready: Event) -> None:
         super()._new_child(conn, hosting)
         ready.set()
 
@@ -209,7 +209,7 @@ class VirtualWorkers(ScriptedWorkers):
                 version = command.version or 0
                 ids = self._suspended.pop(policy) if command.resume else []
                 child.trains[policy] = (f"{version}:{child.incarnation}", ids)
-                bind = steps.Bind(
+                bind = steps.BoundState(
                     child.lease_id, child.incarnation, policy, version, digest(policy, version), "state",
                     command.version is None, b'{"a": 1}', facts={"parameters": 85_000.0}, resumed=bool(command.resume),
                     accumulator=command.accumulator, seconds=seconds,

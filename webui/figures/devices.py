@@ -33,7 +33,7 @@ _TICKS = (0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class DeviceBlock:
     x: float
     width: float
     hue: int
@@ -53,7 +53,7 @@ class IdleGap:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DeviceLane:
     """One device. It may have had several leases in the window, one after the other."""
 
     device: str
@@ -61,7 +61,7 @@ class Row:
     y: float
     held: list[tuple[float, float]]
     """(x, width) of each lease."""
-    blocks: list[Block]
+    blocks: list[DeviceBlock]
     gaps: list[IdleGap]
     busy: float | None
     bubble: float | None
@@ -72,10 +72,10 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeLane:
     name: str
     y: float
-    rows: list[Row]
+    rows: list[DeviceLane]
     text: str = ""
 
 
@@ -85,7 +85,7 @@ class Timeline:
     height: float
     left: int
     right: int
-    nodes: list[Node]
+    nodes: list[NodeLane]
     ticks: list[tuple[float, str]]
     seconds: dict[str, dict[str, float]] = field(default_factory=dict)
     """Policy ('' for none) -> phase -> device seconds inside the window."""
@@ -102,7 +102,7 @@ def timeline(payload: Mapping[str, Any], hues: Mapping[str, int], titles: Mappin
     """
     start, end = payload["window"]
     scale = _Scale(start, max(end, start + 1e-6))
-    nodes: list[Node] = []
+    nodes: list[NodeLane] = []
     seconds: dict[str, dict[str, float]] = {}
     held = idle = 0.0
     y = float(TOP)
@@ -111,7 +111,7 @@ def timeline(payload: Mapping[str, Any], hues: Mapping[str, int], titles: Mappin
         by_node.setdefault(lease["node"], {}).setdefault(str(lease["device_id"]), []).append(lease)
     sides = _Sides(payload["devices"], titles or {})
     for name, devices in sorted(by_node.items()):
-        node = Node(name, y, [], _node_text(devices))
+        node = NodeLane(name, y, [], _node_text(devices))
         y += HEAD
         for _, leases in sorted(devices.items()):
             node.rows.append(_row(leases, scale, hues, y, sides))
@@ -168,9 +168,11 @@ def _held(device: Mapping[str, Any], scale: _Scale) -> tuple[float, float]:
     return max(scale.start, device["held_since"]), min(scale.end, until) if until else scale.end
 
 
-def _row(leases: Sequence[Mapping[str, Any]], scale: _Scale, hues: Mapping[str, int], y: float, sides: "_Sides") -> Row:
+def _row(
+    leases: Sequence[Mapping[str, Any]], scale: _Scale, hues: Mapping[str, int], y: float, sides: "_Sides"
+) -> DeviceLane:
     first = leases[0]
-    blocks: list[Block] = []
+    blocks: list[DeviceBlock] = []
     gaps: list[IdleGap] = []
     held: list[tuple[float, float]] = []
     busy_s = held_s = 0.0
@@ -185,7 +187,7 @@ def _row(leases: Sequence[Mapping[str, Any]], scale: _Scale, hues: Mapping[str, 
     busy = busy_s / held_s if held_s > 0 else None
     uses = list(dict.fromkeys(lease["use"] for lease in leases if lease.get("use")))
     state = "" if held else {"ready": "free"}.get(first.get("state", ""), first.get("state", ""))
-    return Row(
+    return DeviceLane(
         str(first["device_id"]), ", ".join(uses), y, held, blocks, gaps, busy, None if busy is None else 1 - busy,
         _label({**first, "use": uses[0] if len(uses) == 1 else ""}), round(BUSY_BAR * (busy or 0.0), 2), state,
     )  # fmt: skip
@@ -193,13 +195,13 @@ def _row(leases: Sequence[Mapping[str, Any]], scale: _Scale, hues: Mapping[str, 
 
 def _block(
     one: tuple[float, float, str, str], scale: _Scale, hues: Mapping[str, int], lease: Mapping[str, Any]
-) -> Block:
+) -> DeviceBlock:
     t0, t1, phase, policy = one
     left = scale.x(t0)
     run = lease.get("run_key", "")
     words = f"{policy or 'no policy'}, {phase}, {duration(t1 - t0)}{f', {run}' if run else ''}"
     hue = hues.get(f"{lease.get('run_no')}/{policy}", hues.get(policy, 0))
-    return Block(left, round(max(1.0, scale.x(t1) - left), 2), hue, phase, TEXTURE.get(phase, ""), words)
+    return DeviceBlock(left, round(max(1.0, scale.x(t1) - left), 2), hue, phase, TEXTURE.get(phase, ""), words)
 
 
 class _Sides:

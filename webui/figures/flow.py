@@ -16,7 +16,7 @@ PARTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class FlowLine:
     policy: str
     hue: int
     kind: str
@@ -27,7 +27,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    lines: list[Line]
+    lines: list[FlowLine]
     x_ticks: list[tuple[float, str]]
     y_ticks: list[tuple[float, str]]
     words: str
@@ -39,7 +39,7 @@ def flow(rows: Sequence[Mapping[str, Any]], agents: Mapping[str, Mapping[str, An
     if not moments:
         return None
     end, top = max(*moments, 1e-3), max(max(len(r["ready"]), len(r["gradient"])) for r in rows)
-    lines: list[Line] = []
+    lines: list[FlowLine] = []
     used: list[float] = []
     words: list[str] = []
     for row in rows:
@@ -51,7 +51,7 @@ def flow(rows: Sequence[Mapping[str, Any]], agents: Mapping[str, Mapping[str, An
                 y += 11
             label = f"{agent.get('monogram', '')} {len(row[kind])}" if kind == "gradient" else ""
             used += [y] if label else []
-            lines.append(Line(row["policy"], agent.get("hue", 0), kind, points, label, round(y + 4, 1)))
+            lines.append(FlowLine(row["policy"], agent.get("hue", 0), kind, points, label, round(y + 4, 1)))
         words.append(f"{row['policy']}: {len(row['ready'])} ready, {len(row['gradient'])} with gradient")
     return Flow(
         lines,

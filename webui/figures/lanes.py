@@ -90,7 +90,7 @@ class Drawing:
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class TimeScale:
     start: float
     end: float
 
@@ -104,7 +104,7 @@ def draw(payload: Mapping[str, Any], agents: Mapping[str, Mapping[str, Any]]) ->
     """Lay a pipeline's window out. `agents` maps a policy to one of its agents."""
     since, until = payload["window"]
     ahead = (until - since) * AHEAD / (1 - AHEAD) if payload["live"] else 0.0
-    scale = Scale(since, max(until + ahead, since + 1e-3))
+    scale = TimeScale(since, max(until + ahead, since + 1e-3))
     lanes = []
     y = float(TOP)
     for row in payload["policies"]:
@@ -145,7 +145,7 @@ def _state(row: Mapping[str, Any], payload: Mapping[str, Any]) -> str:
     return f"v{passed['serving']}, {passed['gradient']} of {passed['of']}"
 
 
-def _rollout(lane: Lane, row: Mapping[str, Any], scale: Scale, until: float, *, live: bool) -> None:
+def _rollout(lane: Lane, row: Mapping[str, Any], scale: TimeScale, until: float, *, live: bool) -> None:
     """Pack what is generated into thin rows, and join each ready edge with its block below."""
     spans = _gathered([b for b in row["blocks"] if b["ready"] > scale.start])
     free = [float("-inf")] * ROWS
@@ -191,7 +191,7 @@ def _gathered(blocks: Sequence[Mapping[str, Any]]) -> list[tuple[float, float, M
     return out
 
 
-def _train(lane: Lane, row: Mapping[str, Any], scale: Scale, until: float) -> None:
+def _train(lane: Lane, row: Mapping[str, Any], scale: TimeScale, until: float) -> None:
     """Draw what the trainer did: micro-batches by number, optimizer steps, publications, and the gaps with a word."""
     blocks: list[TrainBlock] = []
     lengths = []
@@ -228,7 +228,7 @@ def _train(lane: Lane, row: Mapping[str, Any], scale: Scale, until: float) -> No
             lane.waits.append(Wait(left, round(right - left, 2), text, round((left + right) / 2, 2), round(box, 2)))
 
 
-def _expected(lane: Lane, row: Mapping[str, Any], scale: Scale, until: float, usual: float) -> None:
+def _expected(lane: Lane, row: Mapping[str, Any], scale: TimeScale, until: float, usual: float) -> None:
     left = scale.x(until) + 3
     width = max(8.0, scale.x(min(scale.end, until + usual)) - scale.x(until)) if usual else 14.0
     claimed = [b["number"] for b in row["blocks"] if b["claimed"] is not None and b["claimed"] > scale.start]
@@ -258,7 +258,7 @@ def _joined(blocks: Sequence[TrainBlock]) -> list[TrainBlock]:
     return out
 
 
-def _ticks(scale: Scale) -> list[tuple[float, str]]:
+def _ticks(scale: TimeScale) -> list[tuple[float, str]]:
     span = scale.end - scale.start
     step = next((t for t in _TICKS if span / t <= 7), _TICKS[-1])
     first = -(-scale.start // step) * step

@@ -33,7 +33,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LoadLine:
     hue: int
     dash: str
     pieces: list[str]
@@ -45,7 +45,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    lines: list[Line]
+    lines: list[LoadLine]
     x_ticks: list[tuple[float, str]]
     y_ticks: list[tuple[float, str]]
     bound_y: float | None
@@ -101,7 +101,7 @@ def chart(
     right = WIDTH - END_GAP - LETTER * max(len(label) for _, label in ends)
     since, until = load["window"]
     span = _Span(since, until, left, right)
-    lines: list[Line] = []
+    lines: list[LoadLine] = []
     used: list[float] = []
     for curve, (last, label) in zip(curves, ends, strict=True):
         if last is None:
@@ -111,7 +111,7 @@ def chart(
         while any(abs(y - other) < LABEL_APART for other in used):
             y -= LABEL_APART
         used.append(y)
-        lines.append(Line(curve.hue, curve.dash, pieces, dots, label, round(y + 4, 1)))
+        lines.append(LoadLine(curve.hue, curve.dash, pieces, dots, label, round(y + 4, 1)))
     words = "; ".join(f"{curve.words}: {_said(curve.points, digits)}" for curve in curves)
     return Chart(
         lines,

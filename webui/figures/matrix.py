@@ -12,7 +12,7 @@ RISE_TEXT = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class MatrixRow:
     """A row of the matrix. `by_policy` series are named after the policy, others after the role."""
 
     name: str
@@ -25,24 +25,26 @@ class Metric:
 
 
 LEARNING = (
-    Metric("reward/agent", "Reward", "mean of step", lambda v: number(v, 3)),
-    Metric("length/response", "Response length", "tokens, mean", si),
+    MatrixRow("reward/agent", "Reward", "mean of step", lambda v: number(v, 3)),
+    MatrixRow("length/response", "Response length", "tokens, mean", si),
 )
 STABILITY = (
-    Metric("train/entropy", "Entropy", "nats per token", lambda v: number(v, 2), by_policy=True),
-    Metric("train/kl_engine", "Mismatch", "KL, engine to trainer", tiny, by_policy=True),
-    Metric("train/loss", "Loss", "per trained token", lambda v: number(v, 3), by_policy=True, floor=None),
-    Metric("train/grad_norm", "Gradient norm", "before clipping", lambda v: number(v, 2), by_policy=True),
-    Metric("train/clipped", "Clip fraction", "share of tokens", lambda v: percent(v, 1), by_policy=True, stat="share"),
+    MatrixRow("train/entropy", "Entropy", "nats per token", lambda v: number(v, 2), by_policy=True),
+    MatrixRow("train/kl_engine", "Mismatch", "KL, engine to trainer", tiny, by_policy=True),
+    MatrixRow("train/loss", "Loss", "per trained token", lambda v: number(v, 3), by_policy=True, floor=None),
+    MatrixRow("train/grad_norm", "Gradient norm", "before clipping", lambda v: number(v, 2), by_policy=True),
+    MatrixRow(
+        "train/clipped", "Clip fraction", "share of tokens", lambda v: percent(v, 1), by_policy=True, stat="share"
+    ),
 )
 
 
-def names(metrics: tuple[Metric, ...]) -> list[str]:
+def names(metrics: tuple[MatrixRow, ...]) -> list[str]:
     """List the series the rows need."""
     return [metric.name for metric in metrics]
 
 
-def matrix(series: SeriesSet, agents: list[Agent], metrics: tuple[Metric, ...]) -> dict[str, Any]:
+def matrix(series: SeriesSet, agents: list[Agent], metrics: tuple[MatrixRow, ...]) -> dict[str, Any]:
     """Lay the series of some metrics out as rows and columns of plain arrays.
 
     A metric that nobody wrote is left out, unless no metric was written yet.
@@ -55,7 +57,7 @@ def matrix(series: SeriesSet, agents: list[Agent], metrics: tuple[Metric, ...]) 
     }
 
 
-def _row(series: SeriesSet, agents: list[Agent], metric: Metric) -> dict[str, Any]:
+def _row(series: SeriesSet, agents: list[Agent], metric: MatrixRow) -> dict[str, Any]:
     cells = [_cell(series, agent, metric) for agent in agents]
     values = [value for cell in cells for value in cell["raw"]]
     return {
@@ -68,7 +70,7 @@ def _row(series: SeriesSet, agents: list[Agent], metric: Metric) -> dict[str, An
     }
 
 
-def _cell(series: SeriesSet, agent: Agent, metric: Metric) -> dict[str, Any]:
+def _cell(series: SeriesSet, agent: Agent, metric: MatrixRow) -> dict[str, Any]:
     xs, ys = series.get(metric.name, agent.policy if metric.by_policy else agent.role, metric.stat)
     return {
         "role": agent.role,
@@ -80,7 +82,7 @@ def _cell(series: SeriesSet, agent: Agent, metric: Metric) -> dict[str, Any]:
     }
 
 
-def _words(role: str, metric: Metric, ys: list[float]) -> str:
+def _words(role: str, metric: MatrixRow, ys: list[float]) -> str:
     if not ys:
         return ""
     first, last = ys[0], sum(ys[-10:]) / len(ys[-10:])

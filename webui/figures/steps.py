@@ -152,7 +152,7 @@ def spark(values: Sequence[float], width: int = 88, height: int = 24, keep: int 
 
 
 @dataclass(frozen=True, slots=True)
-class MicroBatchRow:
+class MicroBatchLane:
     policy: str
     hue: int
     monogram: str
@@ -162,7 +162,7 @@ class MicroBatchRow:
     text: str
 
 
-def micro_batches(progress: Mapping[str, Any], agents: list[Agent], limit: int = 64) -> list[MicroBatchRow]:
+def micro_batches(progress: Mapping[str, Any], agents: list[Agent], limit: int = 64) -> list[MicroBatchLane]:
     """Lay the micro-batches of the running step out per policy."""
     by_policy = {agent.policy: agent for agent in reversed(agents)}
     rows = []
@@ -175,7 +175,7 @@ def micro_batches(progress: Mapping[str, Any], agents: list[Agent], limit: int =
         published = entry.get("state") == "published"
         version = (progress.get("agents") or {}).get(agent.role if agent else "", {}).get("version")
         rows.append(
-            MicroBatchRow(
+            MicroBatchLane(
                 entry["policy"],
                 agent.hue if agent else 1,
                 agent.monogram if agent else entry["policy"][:1].upper(),

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 BOX_W, BOX_H, STEP, LEFT, TOP = 132, 52, 168, 64, 30
 
 
-class Seat(Protocol):
+class RoleNode(Protocol):
     """What the graph needs of a role: `flexmarl.contracts.environments.RoleFacts` has it."""
 
     @property
@@ -35,7 +35,7 @@ class TeamGraph:
     text: str
 
 
-def team_graph(roles: Sequence[Seat], marks: Mapping[str, Mapping[str, Any]]) -> TeamGraph:
+def team_graph(roles: Sequence[RoleNode], marks: Mapping[str, Mapping[str, Any]]) -> TeamGraph:
     """Lay roles out from left to right; arrows to the right run straight, arrows back run below."""
     place = {role.name: i for i, role in enumerate(roles)}
     boxes, arrows, words = [], [], []

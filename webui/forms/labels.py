@@ -112,8 +112,6 @@ LABELS_AT = {
     "/reward/cost_per_token": "Cost per token",
     "/reward/url": "Service URL",
     "/reward/secret": "Secret name",
-    "/reward/name": "Reward function",
-    "/reward/settings": "Reward settings",
     "/reward/timeout_s": "Reward timeout, s",
     "/reward/max_tries": "Reward max attempts",
     "/reward/wait_s": "Reward deadline, s",

@@ -13,7 +13,7 @@ from webui.forms.schema import node_at, value_at
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FormPart:
     """Fields under a heading of their own; without a title they stand alone."""
 
     title: str
@@ -27,7 +27,7 @@ class Section:
 
     name: str
     title: str
-    parts: tuple[Part, ...]
+    parts: tuple[FormPart, ...]
     opened: bool = False
 
     @property
@@ -105,12 +105,12 @@ def sections(document: Schema, schema: Schema) -> list[Section]:
     """All other sections, without fields that leave no choice."""
     first = (one_field(document, schema, pointer) for pointer in ESSENTIALS)
     essentials = tuple(_optional(field) for field in first if field is not None)
-    found = [Section("essentials", "Essentials", (Part("", (), essentials),), opened=True)]
+    found = [Section("essentials", "Essentials", (FormPart("", (), essentials),), opened=True)]
     for name, title, roots in _SECTIONS:
         if name == "policies":
             parts = tuple(_of_policy(document, schema, policy) for policy in document["policies"])
         else:
-            parts = (Part("", (), tuple(f for root in roots for f in fields_at(document, schema, root, _WITHOUT))),)
+            parts = (FormPart("", (), tuple(f for root in roots for f in fields_at(document, schema, root, _WITHOUT))),)
         if any(part.fields for part in parts):
             found.append(Section(name, title, parts))
     return found
@@ -125,7 +125,7 @@ def _optional(field: Field) -> Field:
     )
 
 
-def _of_policy(document: Schema, schema: Schema, policy: str) -> Part:
+def _of_policy(document: Schema, schema: Schema, policy: str) -> FormPart:
     """How a policy is computed and where it is trained."""
     at = f"/policies/{policy}"
     fields = [field for name in _OF_POLICIES for field in fields_at(document, schema, f"{at}/{name}", frozenset())]
@@ -146,7 +146,7 @@ def _of_policy(document: Schema, schema: Schema, policy: str) -> Part:
         )
     )
     roles = tuple(role for role, agent in document["agents"].items() if (agent.get("policy") or role) == policy)
-    return Part(policy, roles, tuple(named))
+    return FormPart(policy, roles, tuple(named))
 
 
 def reads(fields: Iterable[Field]) -> dict[str, dict[str, Any]]:

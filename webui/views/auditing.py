@@ -47,7 +47,6 @@ DONE = {
     "archive": "archived",
     "restore": "restored",
     "cordon": "cordoned",
-    "uncordon": "uncordoned",
     "drain": "drained",
     "enable": "enabled",
     "move": "moved",

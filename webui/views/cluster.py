@@ -17,7 +17,7 @@ from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.controlplane.inventory.joining import joining
 from flexmarl.controlplane.inventory.processes import processes
 from flexmarl.controlplane.runs import drains, queue
-from flexmarl.controlplane.runs.pool_look import Look
+from flexmarl.controlplane.runs.pool_look import PoolLook
 from flexmarl.controlplane.telemetry import queries as telemetry
 from webui.figures.pools import device_marks, heat_rows
 from webui.views.base import is_part, page, show
@@ -28,13 +28,13 @@ NEW_POOL = "new"
 LOG_LINES = 6
 
 
-class Read(NamedTuple):
+class ClusterRows(NamedTuple):
     """What the page has read once, for its lists and its rail."""
 
     nodes: list[dict[str, Any]]
     devices: list[dict[str, Any]]
     pools: list[dict[str, Any]]
-    seen: Look
+    seen: PoolLook
 
 
 @page(Scope.CLUSTER_READ)
@@ -63,7 +63,7 @@ def cluster(request: HttpRequest) -> HttpResponse:
         "processes": processes(),
         "here": request.get_full_path(),
         "joining": joining(),
-        **_rail(request, actor, Read(every, devices, pools, seen)),
+        **_rail(request, actor, ClusterRows(every, devices, pools, seen)),
     }
     return show(request, "webui/parts/cluster.html" if is_part(request) else "webui/cluster.html", context)
 
@@ -105,7 +105,7 @@ def _pools(found: list[dict[str, Any]], devices: list[dict[str, Any]], waiting: 
     return found
 
 
-def _rail(request: HttpRequest, actor: Actor, read: Read) -> dict[str, Any]:
+def _rail(request: HttpRequest, actor: Actor, read: ClusterRows) -> dict[str, Any]:
     """What stands beside the list: a drain before it is pressed, a pool's rules, or how to add a node."""
     asked = request.GET
     if asked.get("drain") or asked.get("drain-device"):
@@ -123,12 +123,12 @@ def _rail(request: HttpRequest, actor: Actor, read: Read) -> dict[str, Any]:
     return {"rail": "", "close_url": _closed(request)}
 
 
-def _drain(request: HttpRequest, actor: Actor, kind: drains.Kind, name: str, read: Read) -> dict[str, Any]:
+def _drain(request: HttpRequest, actor: Actor, kind: drains.Kind, name: str, read: ClusterRows) -> dict[str, Any]:
     wanted = request.GET.get("mode", drains.DrainMode.MOVE.value)
     mode = drains.DrainMode(wanted) if wanted in set(drains.DrainMode) else drains.DrainMode.MOVE
     rows, column = (read.nodes, "name") if kind == "node" else (read.devices, "id")
     found = inventory.one([row for row in rows if row[column] == name], kind, name)
-    shown = drains.preview(actor, kind, name, mode, drains.Read(found, read.devices, read.seen))
+    shown = drains.preview(actor, kind, name, mode, drains.PreviewInputs(found, read.devices, read.seen))
     known = [run for run in shown["runs"] if run["run"]]
     return {
         **shown,

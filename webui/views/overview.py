@@ -215,7 +215,11 @@ def _warmup(row: dict[str, Any]) -> int:
 
 
 def _matrix(
-    series: SeriesSet, agents: list[Agent], metrics: tuple[matrix.Metric, ...], axis: axes.Axis, marks: dict[str, Any]
+    series: SeriesSet,
+    agents: list[Agent],
+    metrics: tuple[matrix.MatrixRow, ...],
+    axis: axes.Axis,
+    marks: dict[str, Any],
 ) -> dict[str, Any]:
     made = matrix.matrix(series, agents, metrics)
     for line in made["rows"]:

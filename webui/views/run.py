@@ -17,7 +17,7 @@ from webui.views import verbs, words
 from webui.views.base import page, show
 
 
-class View(NamedTuple):
+class RunPage(NamedTuple):
     """A page of a run. `key` is what its view calls itself."""
 
     key: str
@@ -29,28 +29,31 @@ class Tab(NamedTuple):
     """A tab of a run; one with several views shows them below, and opens with the first."""
 
     word: str
-    views: tuple[View, ...]
+    views: tuple[RunPage, ...]
 
 
 TABS = (
-    Tab("Overview", (View("overview", "Overview", "webui:run"),)),
-    Tab("Metrics", (View("metrics", "Series", "webui:metrics"), View("agents", "Agents", "webui:agents"))),
+    Tab("Overview", (RunPage("overview", "Overview", "webui:run"),)),
+    Tab("Metrics", (RunPage("metrics", "Series", "webui:metrics"), RunPage("agents", "Agents", "webui:agents"))),
     Tab(
         "Trajectories",
-        (View("trajectories", "Recorded", "webui:trajectories"), View("playground", "Playground", "webui:playground")),
+        (
+            RunPage("trajectories", "Recorded", "webui:trajectories"),
+            RunPage("playground", "Playground", "webui:playground"),
+        ),
     ),
     Tab(
         "Performance",
         (
-            View("pipeline", "Pipeline", "webui:pipeline"),
-            View("load", "Load", "webui:load"),
-            View("timeline", "Timeline", "webui:timeline"),
-            View("what_if", "What-if", "webui:what_if"),
+            RunPage("pipeline", "Pipeline", "webui:pipeline"),
+            RunPage("load", "Load", "webui:load"),
+            RunPage("timeline", "Timeline", "webui:timeline"),
+            RunPage("what_if", "What-if", "webui:what_if"),
         ),
     ),
-    Tab("Logs", (View("events", "Logs", "webui:events"),)),
-    Tab("Config", (View("config", "Settings", "webui:config"), View("attempts", "Attempts", "webui:attempts"))),
-    Tab("Checkpoints", (View("checkpoints", "Checkpoints", "webui:checkpoints"),)),
+    Tab("Logs", (RunPage("events", "Logs", "webui:events"),)),
+    Tab("Config", (RunPage("config", "Settings", "webui:config"), RunPage("attempts", "Attempts", "webui:attempts"))),
+    Tab("Checkpoints", (RunPage("checkpoints", "Checkpoints", "webui:checkpoints"),)),
 )
 
 
@@ -61,7 +64,7 @@ def tabs(view: str) -> list[dict[str, Any]]:
     ]
 
 
-def views_beside(view: str) -> tuple[View, ...]:
+def views_beside(view: str) -> tuple[RunPage, ...]:
     """The views of the tab that holds a view, none when it is alone in it."""
     beside = next((tab.views for tab in TABS if any(one.key == view for one in tab.views)), ())
     return beside if len(beside) > 1 else ()

@@ -28,7 +28,7 @@ FREE = "The run pauses immediately and releases its devices; resume requests new
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class VerbChoice:
     """One way to ask for a verb. `body` goes with the request."""
 
     verb: str
@@ -57,7 +57,7 @@ WHY_NOT = {"archive": NOT_ARCHIVED}
 """Verb -> why it is not possible, where the state alone does not say it."""
 
 
-def choices(run: Mapping[str, Any]) -> list[Choice]:
+def choices(run: Mapping[str, Any]) -> list[VerbChoice]:
     """Every way to ask for every verb, in the order of menus."""
     step = run["step"] + 1
     held = _held(run)
@@ -68,22 +68,22 @@ def choices(run: Mapping[str, Any]) -> list[Choice]:
         return BEGUN[name].format(step=step)
 
     return [
-        Choice("start", "Start", "player-play", text("start")),
-        Choice("pause", "Pause", "player-pause", DRAIN.format(step=step, held=held)),
-        Choice("pause", "Freeze", "snowflake", FREEZE.format(held=held), body={"mode": "freeze"}),
-        Choice("pause", "Freeze and free devices", "clock-pause", FREE, body={"mode": "freeze", "hold_s": 0}),
-        Choice("resume", "Resume", "player-play", text("resume_elsewhere" if elsewhere else "resume")),
-        Choice("retry", "Retry", "refresh", text("retry" if trained else "retry_over")),
-        Choice("stop", "Stop", "player-stop", text("stop"), f"Stop after step {step}", confirm=True),
-        Choice("kill", "Kill", "ban", text("kill"), "Kill now", confirm=True),
+        VerbChoice("start", "Start", "player-play", text("start")),
+        VerbChoice("pause", "Pause", "player-pause", DRAIN.format(step=step, held=held)),
+        VerbChoice("pause", "Freeze", "snowflake", FREEZE.format(held=held), body={"mode": "freeze"}),
+        VerbChoice("pause", "Freeze and free devices", "clock-pause", FREE, body={"mode": "freeze", "hold_s": 0}),
+        VerbChoice("resume", "Resume", "player-play", text("resume_elsewhere" if elsewhere else "resume")),
+        VerbChoice("retry", "Retry", "refresh", text("retry" if trained else "retry_over")),
+        VerbChoice("stop", "Stop", "player-stop", text("stop"), f"Stop after step {step}", confirm=True),
+        VerbChoice("kill", "Kill", "ban", text("kill"), "Kill now", confirm=True),
     ]
 
 
-def _filing(run: Mapping[str, Any]) -> list[Choice]:
+def _filing(run: Mapping[str, Any]) -> list[VerbChoice]:
     """Taking a run out of the lists, or putting it back."""
     if run["archived_at"]:
-        return [Choice("restore", "Restore", "archive-off", "It returns to the lists.")]
-    return [Choice("archive", "Archive", "archive", "It leaves the lists. Restoring brings it back.", confirm=True)]
+        return [VerbChoice("restore", "Restore", "archive-off", "It returns to the lists.")]
+    return [VerbChoice("archive", "Archive", "archive", "It leaves the lists. Restoring brings it back.", confirm=True)]
 
 
 def _may_be_filed(run: Mapping[str, Any]) -> bool:

@@ -29,7 +29,7 @@ class WrongAdapterError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AdaptedMatrix:
     """One adapted matrix: its name in the model, and the names of what is added to it."""
 
     weight: str
@@ -39,13 +39,13 @@ class Part:
     """[outputs, rank]"""
 
 
-def parts_of(names: Iterable[str], targets: Sequence[str]) -> list[Part]:
+def parts_of(names: Iterable[str], targets: Sequence[str]) -> list[AdaptedMatrix]:
     """Return the adapted matrices of a model that has weights of these names, in their order."""
     wanted = tuple(f".{target}{_WEIGHT}" for target in targets)
     adapted = [name for name in names if name.endswith(wanted) and _EXPERTS not in name]
     stems = [_PREFIX + name.removesuffix(_WEIGHT) for name in adapted]
     return [
-        Part(name, f"{stem}.lora_A{_WEIGHT}", f"{stem}.lora_B{_WEIGHT}")
+        AdaptedMatrix(name, f"{stem}.lora_A{_WEIGHT}", f"{stem}.lora_B{_WEIGHT}")
         for name, stem in zip(adapted, stems, strict=True)
     ]
 

@@ -10,7 +10,7 @@ from flexmarl.contracts.model_sizes import FACTORY_SIZES
 from flexmarl.contracts.specification.team import FactoryModel, OwnSource
 from workers.models.errors import UnsupportedModel
 from workers.models.opening import ModelFolder
-from workers.models.packaged import folder_of
+from workers.models.places import folder_of
 
 __all__ = ["Architecture", "UnsupportedModel", "architecture_of", "parse_architecture", "read_architecture"]
 

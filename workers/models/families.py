@@ -5,6 +5,7 @@ the installed library. `auto` is native wherever native can.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -52,12 +53,16 @@ def shape_of(settings: PolicySpec) -> Shape:
 
 def library_model(source: OwnSource) -> LibraryModel:
     """Return a model as the library computes it. Raises UnsupportedModel."""
-    config = model_config(source, 0)
+    return library_model_of(model_config(source, 0), sized=not isinstance(source, FactoryModel))
+
+
+def library_model_of(config: Mapping[str, object], sized: bool = True) -> LibraryModel:
+    """Return the model of a configuration as the library computes it. Raises UnsupportedModel."""
     if config.get("quantization_config"):
         text = "its weights are quantised (quantization_config in config.json), and only plain ones can be trained"
         raise UnsupportedModel(f"{text}; name a folder with fp32, bf16 or fp16 weights")
     kept = {name: value for name, value in config.items() if name not in DROPPED}
-    return LibraryModel(json.dumps(kept, sort_keys=True), sized=not isinstance(source, FactoryModel))
+    return LibraryModel(json.dumps(kept, sort_keys=True), sized)
 
 
 def library_config(model: LibraryModel, words: int) -> "PreTrainedConfig":

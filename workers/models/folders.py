@@ -13,7 +13,7 @@ from flexmarl.contracts.specification.team import ADAPTER_TARGETS, Lora
 from workers.models.adapter import WrongAdapterError, check_adapter, parts_of
 from workers.models.errors import UnsupportedModel
 from workers.models.opening import TOKENIZER_BYTES, ModelFolder
-from workers.models.weights import read_tensors
+from workers.models.tensors import read_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -38,18 +38,6 @@ def read_adapter(path: str, base: "Weights", lora: Lora) -> "dict[str, torch.Ten
         raise WrongAdapterError(f"adapter: {error}; name a folder with {CONFIG} and {WEIGHTS}") from error
     check_adapter(adapter, {name: tuple(tensor.shape) for name, tensor in base.items()}, lora)
     return adapter
-
-
-def check_folder(path: str) -> None:
-    """Raise UnsupportedModel unless a folder has the files of a whole model with its tokenizer."""
-    with ModelFolder(path) as folder:
-        if folder.has(CONFIG) and not folder.has("config.json"):
-            text = "the folder is an adapter; set it as tuning.adapter and set its base model here, or a merged"
-            raise UnsupportedModel(f"{text} one")
-        for name in ("config.json", "tokenizer.json"):
-            if not folder.has(name):
-                text = f"the folder has no {name}; name a folder with config.json, tokenizer.json, *.safetensors"
-                raise UnsupportedModel(text)
 
 
 def copy_files(path: str, target: Path, *names: str) -> None:

@@ -9,12 +9,9 @@ what the published models are in, half the bytes of fp32 to keep and to send, an
 """
 
 import argparse
-import fcntl
 import hashlib
 import os
-import shutil
 import subprocess
-import uuid
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
@@ -26,10 +23,9 @@ from flexmarl.contracts.packaged_models import (
     PackageName,
     install_command,
 )
-from flexmarl.contracts.specification.team import FolderModel, PackageModel
-from flexmarl.host.files import sync_folder, sync_tree
 from workers.children import child_environment
 from workers.models.errors import UnsupportedModel
+from workers.models.making import make_once
 from workers.models.opening import making
 from workers.roots import python_path
 
@@ -47,15 +43,8 @@ QUIET = {
 NICENESS = 5
 
 
-def folder_of(source: FolderModel | PackageModel) -> str:
-    """Return the folder that a model source is read from; made first where it is not there yet.
-
-    Raises UnsupportedModel that says what to install.
-    """
-    return source.path if isinstance(source, FolderModel) else str(_made(source.name))
-
-
-def _made(name: PackageName) -> Path:
+def packaged_folder(name: PackageName) -> Path:
+    """Return the folder of a packaged model; made first where it is not there yet. Raises UnsupportedModel."""
     models, python = making()
     place = models / f"{PACKAGED_MODELS[name].sha256}-bf16"
     if place.is_dir():
@@ -99,21 +88,7 @@ def file_of(name: PackageName) -> Path:
 
 def make(name: PackageName, place: Path) -> None:
     """Make the folder of a packaged model, unless it is there. Raises UnsupportedModel or OSError."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with place.with_name(f".{place.name}.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel frees it when this process ends, however it does
-        if place.is_dir():
-            return
-        for left in place.parent.glob(f".{place.name}-new-*"):  # of a maker that was killed
-            shutil.rmtree(left, ignore_errors=True)
-        temporary = place.with_name(f".{place.name}-new-{uuid.uuid4().hex}")
-        try:
-            _write(file_of(name), temporary)
-            sync_tree(temporary)
-            temporary.rename(place)
-            sync_folder(place.parent)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+    make_once(place, lambda temporary: _write(file_of(name), temporary))
 
 
 def _write(file: Path, folder: Path) -> None:

@@ -14,7 +14,7 @@ from flexmarl.language.chat_format import ChatFormat
 from flexmarl.language.templates import PLAIN, TemplateError
 from workers.models.errors import UnsupportedModel
 from workers.models.opening import TOKENIZER_BYTES, ModelFolder
-from workers.models.packaged import folder_of
+from workers.models.places import folder_of
 
 CHAT_TEMPLATE = "chat_template.jinja"
 SPECIAL_WORDS = ("<pad>", "<bos>", "<eos>")

@@ -4,15 +4,14 @@ A trainer needs nothing else of a model, and importing transformers would cost i
 `build_model` makes Hugging Face models of the same weights.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flexmarl.contracts.model_sizes import FACTORY_SIZES
 from flexmarl.contracts.specification.team import FactoryModel, OwnSource
 from workers.models.architecture import BOS, EOS, MAX_POSITIONS, PAD, UnsupportedModel
-from workers.models.opening import ModelFolder, place_of
-from workers.models.packaged import folder_of
+from workers.models.opening import ModelFolder
+from workers.models.places import folder_of
+from workers.models.tensors import read_tensors, tensor_files, tensor_shapes
 
 if TYPE_CHECKING:
     import torch
@@ -35,8 +34,7 @@ def weight_shapes(source: OwnSource, words: int) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     with ModelFolder(folder_of(source)) as folder:
         for name in tensor_files(folder):
-            with _tensors(folder, name) as file:
-                shapes.update({key: tuple(file.get_slice(key).get_shape()) for key in file.keys()})  # noqa: SIM118
+            shapes.update({key: shape for key, (shape, *_) in tensor_shapes(folder, name).items()})
         if folder.json("config.json").get("tie_word_embeddings"):
             shapes.pop("lm_head.weight", None)
     return shapes
@@ -119,33 +117,3 @@ def _folder_weights(path: str) -> "dict[str, torch.Tensor]":
         if folder.json("config.json").get("tie_word_embeddings"):
             weights.pop("lm_head.weight", None)
     return weights
-
-
-def tensor_files(folder: ModelFolder) -> list[str]:
-    """Return the names of a folder's files of weights, in order."""
-    return [name for name in folder.names() if name.endswith(".safetensors")]
-
-
-def read_tensors(folder: ModelFolder, name: str, as_is: bool = False) -> "dict[str, torch.Tensor]":
-    """Read a file of weights, in fp32 or as they are. Raises UnsupportedModel for one that is damaged."""
-    import torch
-
-    tensors = {}
-    with _tensors(folder, name) as file:
-        for key in file.keys():  # noqa: SIM118 - a reader of safetensors is no mapping
-            found = file.get_tensor(key)
-            tensors[key] = found if as_is else found.to(torch.float32)
-            folder.in_time()
-    return tensors
-
-
-@contextmanager
-def _tensors(folder: ModelFolder, name: str) -> Iterator[Any]:
-    from safetensors import SafetensorError, safe_open
-
-    with folder.file(name) as descriptor:
-        try:
-            with safe_open(place_of(descriptor), "pt") as file:
-                yield file
-        except (SafetensorError, OSError) as error:
-            raise UnsupportedModel(f"{name} cannot be read: {error}") from error

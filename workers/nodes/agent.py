@@ -40,8 +40,10 @@ from workers.nodes.copies import LOOK_S, Copies
 from workers.nodes.engine_loads import loads_of
 from workers.nodes.keeping import TEND_S as KEEPING_S
 from workers.nodes.keeping import Keeping
-from workers.nodes.lanes import Lane
+from workers.nodes.lanes import CommandLane
 from workers.nodes.load import measure
+from workers.nodes.models import TEND_S as MODELS_S
+from workers.nodes.models import Holding, Importing
 from workers.nodes.playground import TEND_S, Playground
 from workers.settings import Settings
 from workers.transfer.peer import StateRoutes
@@ -80,7 +82,7 @@ class NodeAgent:
         self._pool = pool
         self._devices = devices
         self._incarnation = incarnation
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: dict[int, CommandLane] = {}
         self._stored: dict[str, int] = {}
         self._sweep_now = asyncio.Event()
         self._playground = Playground(settings, self._store)
@@ -107,6 +109,9 @@ class NodeAgent:
                     tasks.create_task(self._forever(self._measure, LOAD_S))
                     tasks.create_task(self._forever(self._playground.tend, TEND_S))
                     tasks.create_task(self._forever(self._keeping.tend, KEEPING_S))
+                    tasks.create_task(self._forever(Importing(self._settings, self._store).tend, MODELS_S))
+                    holding = Holding(self._settings, self._store, address)
+                    tasks.create_task(self._forever(holding.tend, MODELS_S))
                     tasks.create_task(self._forever(Copies(self._settings, self._store).tend, LOOK_S))
                     clearing = Clearing(self._settings.home, self._settings.node, self._store)
                     tasks.create_task(self._forever(clearing.tend, CLEARING_S))
@@ -149,7 +154,7 @@ class NodeAgent:
                 await lane.stop()
         for child in children:
             if child.lease_id not in self._lanes:
-                self._lanes[child.lease_id] = Lane(child, session, self._store, bring)
+                self._lanes[child.lease_id] = CommandLane(child, session, self._store, bring)
         for lease_id in waiting:
             if lease_id in self._lanes:
                 self._lanes[lease_id].wake()

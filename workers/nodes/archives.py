@@ -28,7 +28,7 @@ MERGE_S = 600.0
 ADAPTER = "adapter_config.json"
 
 
-class NotServed(Exception):
+class ArchiveError(Exception):
     """An archive cannot be made; `code` is stable, the text says what to do."""
 
     def __init__(self, code: str, detail: str, status: int = 409) -> None:
@@ -37,7 +37,7 @@ class NotServed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ArchiveEntry:
     """A file of an archive: its name there, and where its bytes are."""
 
     name: str
@@ -73,8 +73,8 @@ class Archives:
         try:
             folder = root_of(self._home, int(request.match_info["run"])) / f"step-{int(request.match_info['step'])}"
             entries = await self._entries(folder, asked.get("policy", ""), asked.get("form", ""))
-        except (NotServed, ValueError) as refused:
-            code, status = (refused.code, refused.status) if isinstance(refused, NotServed) else ("bad_request", 422)
+        except (ArchiveError, ValueError) as refused:
+            code, status = (refused.code, refused.status) if isinstance(refused, ArchiveError) else ("bad_request", 422)
             return web.json_response({"code": code, "detail": str(refused)}, status=status)
         size = sum(len(entry.header) + entry.size + len(entry.padding) for entry in entries) + 2 * BLOCK
         if asked.get("check"):
@@ -87,19 +87,19 @@ class Archives:
         await response.write_eof()
         return response
 
-    async def _entries(self, folder: Path, policy: str, form: str) -> list[Entry]:
+    async def _entries(self, folder: Path, policy: str, form: str) -> list[ArchiveEntry]:
         damage = await asyncio.to_thread(self._inspector.look, folder)
         if damage is not None:
-            raise NotServed(f"checkpoint_{damage.state}", damage.text)
+            raise ArchiveError(f"checkpoint_{damage.state}", damage.text)
         folders = sorted({name.partition("/")[0] for name in listed(folder)})
         policies = [name for name in folders if not _is_base(folder, name)]
         if policy and policy not in policies:
-            raise NotServed("unknown_policy", f"policy is {policy}; the checkpoint holds {', '.join(policies)}", 422)
+            raise ArchiveError("unknown_policy", f"policy is {policy}; the checkpoint holds {', '.join(policies)}", 422)
         chosen = [policy] if policy else policies
         adapted = [name for name in chosen if (folder / name / ADAPTER).exists()]
         if form and len(adapted) < len(chosen):
             whole = next(name for name in chosen if name not in adapted)
-            raise NotServed("no_adapter", f"form is {form}, and {whole} is a whole model; leave form out", 422)
+            raise ArchiveError("no_adapter", f"form is {form}, and {whole} is a whole model; leave form out", 422)
         if form == "merged":
             for name in adapted:
                 await self._merge(folder, name)
@@ -127,10 +127,10 @@ class Archives:
         if process.returncode:
             last = without_paths(said.decode(errors="replace").strip().rpartition("\n")[2])
             log.warning("not merged", folder=str(folder), policy=policy, error=last)
-            raise NotServed("not_merged", f"{policy} could not be merged: {last}; download the adapter instead")
+            raise ArchiveError("not_merged", f"{policy} could not be merged: {last}; download the adapter instead")
 
 
-async def pieces(entries: list[Entry]) -> AsyncIterator[bytes]:
+async def pieces(entries: list[ArchiveEntry]) -> AsyncIterator[bytes]:
     """Yield the bytes of an archive."""
     for entry in entries:
         yield entry.header
@@ -146,7 +146,7 @@ async def pieces(entries: list[Entry]) -> AsyncIterator[bytes]:
     yield bytes(2 * BLOCK)
 
 
-def _entries_of(folder: Path, name: str, root: Path) -> list[Entry]:
+def _entries_of(folder: Path, name: str, root: Path) -> list[ArchiveEntry]:
     base = _base_inside(folder, name)
     found = []
     for path in files_of(root):
@@ -154,7 +154,7 @@ def _entries_of(folder: Path, name: str, root: Path) -> list[Entry]:
         if base and path.name == ADAPTER:
             config = {**json.loads(path.read_text(encoding="utf-8")), "base_model_name_or_path": base}
             source = json.dumps(config, indent=2).encode()
-        found.append(Entry(f"{name}/{path.relative_to(root)}", source))
+        found.append(ArchiveEntry(f"{name}/{path.relative_to(root)}", source))
     return found
 
 

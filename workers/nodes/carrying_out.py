@@ -227,7 +227,7 @@ def _train_row(row: micro_batches.MicroBatchRow) -> TrainRow:
 
 def _commit_bind(client: ChildClient, taken: Taken, command: BindPolicy, reply: BindReply) -> Commit:
     _finite("bind", reply.facts)
-    bind = steps.Bind(
+    bind = steps.BoundState(
         lease_id=command.lease_id, incarnation=client.child.incarnation, policy=reply.policy, version=reply.version,
         digest=reply.digest, state=reply.state, created=reply.created, tokenizer=reply.tokenizer, chat=reply.chat,
         facts=reply.facts, resumed=reply.resumed, accumulator=command.accumulator,
@@ -253,7 +253,7 @@ def _commit_accumulate(taken: Taken, command: Accumulate, reply: AccumulateReply
 
 def _commit_step(taken: Taken, command: OptimizerStep, reply: StepReply) -> Commit:
     _finite("step", {"grad_norm": reply.grad_norm, "seconds": reply.seconds})
-    step = steps.Step(
+    step = steps.StepRow(
         lease_id=command.lease_id, policy=command.policy, accumulator=command.accumulator,
         micro_batches=command.micro_batches, version=reply.version, digest=reply.digest, state=reply.state,
         null_step=reply.null_step, grad_norm=reply.grad_norm, learning_rate=command.learning_rate,
@@ -281,7 +281,7 @@ def _commit_checkpoint(taken: Taken, command: WriteCheckpoint, reply: Checkpoint
         policy: {"version": pin.version, "digest": pin.digest, "state": reply.states.get(policy, "")}
         for policy, pin in command.pins.items()
     }
-    row = checkpoints.Checkpoint(command.label, command.step, versions, reply.path, reply.bytes, parts)
+    row = checkpoints.CheckpointRow(command.label, command.step, versions, reply.path, reply.bytes, parts)
     return lambda conn: checkpoints.written(conn, taken, row)
 
 

@@ -11,10 +11,10 @@ import aiohttp
 import msgspec
 
 from flexmarl.store.control.leases import ChildEndpoint
-from workers.child import Interval, IntervalsRequest
+from workers.child import ChildInterval, IntervalsRequest
 from workers.errors import ChildRefused, ChildUnreachable
 from workers.rollout.engines.wire import (
-    Held,
+    HeldVersion,
     LoadRequest,
     SleepRequest,
     Slept,
@@ -47,10 +47,10 @@ class ChildClient:
         body = await self._post(f"/{verb}", msgspec.msgpack.encode(request), "application/msgpack", None)
         return msgspec.msgpack.decode(body, type=reply)
 
-    async def load(self, request: LoadRequest) -> Held:
+    async def load(self, request: LoadRequest) -> HeldVersion:
         """Make an engine hold a policy version; returns what it holds of the policy then."""
         body = await self._post("/load", msgspec.json.encode(request), "application/json", None)
-        return msgspec.json.decode(body, type=Held)
+        return msgspec.json.decode(body, type=HeldVersion)
 
     async def unload(self, request: UnloadRequest) -> None:
         """Make an engine forget a policy; answers when nothing of it runs any more."""
@@ -66,16 +66,16 @@ class ChildClient:
         body = await self._post("/sleep", msgspec.json.encode(request or SleepRequest()), "application/json", None)
         return msgspec.json.decode(body, type=Slept)
 
-    async def wake(self, request: WakeRequest | None = None) -> dict[str, Held]:
+    async def wake(self, request: WakeRequest | None = None) -> dict[str, HeldVersion]:
         """Make an engine hold again what it held when it fell asleep, or nothing; returns what it holds."""
         body = await self._post("/wake", msgspec.json.encode(request or WakeRequest()), "application/json", None)
-        return msgspec.json.decode(body, type=dict[str, Held])
+        return msgspec.json.decode(body, type=dict[str, HeldVersion])
 
-    async def intervals(self, acknowledged: int) -> list[Interval]:
+    async def intervals(self, acknowledged: int) -> list[ChildInterval]:
         """Fetch the closed intervals behind the acknowledged one."""
         request = msgspec.json.encode(IntervalsRequest(acknowledged))
         body = await self._post("/intervals", request, "application/json", INTERVALS_S)
-        return msgspec.json.decode(body, type=list[Interval])
+        return msgspec.json.decode(body, type=list[ChildInterval])
 
     async def _post(self, path: str, body: bytes, kind: str, total_s: float | None) -> bytes:
         return await self._asked("POST", path, body, kind, total_s)

@@ -20,7 +20,7 @@ import structlog
 from flexmarl.store.control import deletions
 from flexmarl.store.data import references
 from workers.training.folders import root_of
-from workers.training.shelf import owner_of
+from workers.training.version_store import owner_of
 from workers.transfer import LocalTier
 
 log = structlog.get_logger(__name__)

@@ -19,7 +19,7 @@ from flexmarl.store.control import checkpoint_rows
 from flexmarl.store.control.checkpoint_rows import Folder
 from flexmarl.store.data import lineage
 from workers.training.folders import Inspector, remove, root_of
-from workers.training.shelf import holder_of, owner_of
+from workers.training.version_store import holder_of, owner_of
 from workers.transfer import LocalTier, StateError
 
 log = structlog.get_logger(__name__)

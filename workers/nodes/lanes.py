@@ -19,7 +19,7 @@ import psycopg
 import structlog
 
 from flexmarl.store.control import commands
-from flexmarl.store.control.commands import Standing, Taken
+from flexmarl.store.control.commands import ClaimStatus, Taken
 from flexmarl.store.control.leases import ChildEndpoint
 from flexmarl.store.errors import EpochStale, LeaseLost, Refused, TokenLost
 from workers.errors import ChildRefused, ChildUnreachable
@@ -54,7 +54,7 @@ UNREAD = frozenset({"state", "state_missing", "state_corrupt"})
 """Refusals of a child that found something missing or damaged."""
 
 
-class Store(Protocol):
+class StoreRunner(Protocol):
     """Runs a store function on a pooled connection, off the event loop."""
 
     def __call__(self, call: Callable[[psycopg.Connection], T], /) -> Awaitable[T]: ...
@@ -66,10 +66,10 @@ class Bring(Protocol):
     def __call__(self, run_id: int, request: msgspec.Struct, damaged: bool = False, /) -> Awaitable[bool]: ...
 
 
-class Lane:
+class CommandLane:
     """The commands of one child incarnation."""
 
-    def __init__(self, child: ChildEndpoint, session: aiohttp.ClientSession, store: Store, bring: Bring) -> None:
+    def __init__(self, child: ChildEndpoint, session: aiohttp.ClientSession, store: StoreRunner, bring: Bring) -> None:
         self.child = child
         self._bring = bring
         self._client = ChildClient(session, child)
@@ -194,7 +194,7 @@ class Lane:
     async def _extended(self, taken: Taken) -> bool:
         try:
             [standing] = await self._store(lambda conn: commands.extend(conn, [taken], TTL_S))
-            return standing is not Standing.GONE
+            return standing is not ClaimStatus.GONE
         except psycopg.Error as error:
             self._log.warning("could not extend", command=taken.no, error=str(error))
             return True

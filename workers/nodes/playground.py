@@ -21,7 +21,7 @@ import structlog
 from psycopg import Connection
 
 from flexmarl.contracts.events import DeviceUse
-from flexmarl.contracts.plane_tokens import Plane, sign
+from flexmarl.contracts.plane_tokens import TokenPlane, sign
 from flexmarl.contracts.play import PlayEngine, PlayRefusal, PlayRequest
 from flexmarl.store.control import runs
 from flexmarl.store.control.leases import ChildEndpoint
@@ -32,7 +32,7 @@ from workers.child import ChildConfig
 from workers.children import Child, Ended, Failed, Ready, Report
 from workers.errors import ChildRefused, ChildUnreachable
 from workers.nodes.child_client import ChildClient
-from workers.nodes.lanes import Store
+from workers.nodes.lanes import StoreRunner
 from workers.programs import MODULES, confined
 from workers.rollout.engines.wire import LoadRequest
 from workers.settings import Settings
@@ -52,7 +52,7 @@ STOP_S = 0.5
 
 
 @dataclass
-class Life:
+class EngineLife:
     """One engine process, from its start to its end."""
 
     child: Child
@@ -74,10 +74,10 @@ class Life:
 class Playground:
     """The engines of one node that no lease stands behind."""
 
-    def __init__(self, settings: Settings, store: Store, module: str = MODULE, idle_s: float = IDLE_S) -> None:
+    def __init__(self, settings: Settings, store: StoreRunner, module: str = MODULE, idle_s: float = IDLE_S) -> None:
         self._settings, self._store = settings, store
         self._module, self._idle_s = module, idle_s
-        self._lives: dict[int, Life] = {}
+        self._lives: dict[int, EngineLife] = {}
         """Run -> its engine."""
         self._numbers = itertools.count(1)
 
@@ -109,7 +109,7 @@ class Playground:
         await asyncio.gather(*(self._stop(run_id) for run_id in list(self._lives)))
 
     async def _loaded(
-        self, session: aiohttp.ClientSession, life: Life, version: steps.PolicyVersion
+        self, session: aiohttp.ClientSession, life: EngineLife, version: steps.PolicyVersionRow
     ) -> PlayEngine | PlayRefusal:
         """Make the engine hold a version; it does nothing when it does already."""
         at = life.endpoint(self._settings.advertise_host)
@@ -120,10 +120,10 @@ class Playground:
             return PlayRefusal(code=refused.code, detail=without_paths(refused.detail))
         except (ChildUnreachable, TimeoutError) as error:
             return PlayRefusal(code="engine_failed", detail=f"the engine did not answer: {error or 'no time left'}")
-        token = sign(life.config.secret, life.config.run_id, Plane.ROLLOUT, time.time())
+        token = sign(life.config.secret, life.config.run_id, TokenPlane.ROLLOUT, time.time())
         return PlayEngine(endpoint=at.endpoint, token=token, digest=version.digest)
 
-    async def _start(self, run_id: int, spec: dict[str, object]) -> Life:
+    async def _start(self, run_id: int, spec: dict[str, object]) -> EngineLife:
         """Start a run's engine, in the place of the one asked least recently when there are enough."""
         while len(self._lives) >= MOST_ENGINES:
             await self._stop(min(self._lives, key=lambda run: self._lives[run].used))
@@ -133,7 +133,7 @@ class Playground:
         # From this thread, the node's first: the kernel ties the child to the thread that starts it.
         child = Child(self._module, config, confined(self._settings.child_threads), self._log_file(run_id))
         now = time.monotonic()
-        life = self._lives[run_id] = Life(child, config, began=now, used=now)
+        life = self._lives[run_id] = EngineLife(child, config, began=now, used=now)
         child.watch(_on_loop(asyncio.get_running_loop(), partial(self._told, life)))
         log.info("playground engine started", run_id=run_id, incarnation=config.incarnation, pid=child.pid)
         return life
@@ -155,7 +155,7 @@ class Playground:
             python=sys.executable,
         )
 
-    def _told(self, life: Life, report: Ready | Failed | Ended) -> None:
+    def _told(self, life: EngineLife, report: Ready | Failed | Ended) -> None:
         if isinstance(report, Ready):
             life.port = report.port
             return
@@ -180,7 +180,7 @@ class Playground:
         return folder / f"playground-{run_id}.log" if folder else None
 
 
-def _read(conn: Connection, asked: PlayRequest) -> tuple[steps.PolicyVersion, dict[str, object]]:
+def _read(conn: Connection, asked: PlayRequest) -> tuple[steps.PolicyVersionRow, dict[str, object]]:
     spec = runs.load_spec(conn, asked.run_id)
     return steps.version_of(conn, asked.run_id, asked.policy, asked.version), spec
 

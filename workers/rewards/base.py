@@ -12,7 +12,7 @@ ACTOR, QUEUE = "score_episode", "reward"
 """The Dramatiq actor, and how its queues' names begin; the pool follows."""
 
 
-class Said(msgspec.Struct, frozen=True):
+class TurnWords(msgspec.Struct, frozen=True):
     """One turn, as words."""
 
     role: str
@@ -31,7 +31,7 @@ class Played(msgspec.Struct, frozen=True):
     attempt: int
     environment: str
     task: dict[str, object]
-    turns: list[Said]
+    turns: list[TurnWords]
     scores: dict[str, float]
     team_score: float
     solved: bool

@@ -4,7 +4,6 @@ import math
 
 from flexmarl.contracts.specification.reward import (
     Brevity,
-    FunctionReward,
     QueuedReward,
     RewardOptions,
     ScoringService,
@@ -39,8 +38,6 @@ def reward_function(spec: RewardOptions, access: ExternalAccess) -> RewardFuncti
             return BrevityReward(spec)
         case ScoringService():
             return ServiceReward(spec, access)
-        case FunctionReward():
-            return IsolatedReward(spec.name, spec.settings, spec.timeout_s)
         case QueuedReward(implementation=code) if code:
             return IsolatedReward(code, spec.model_dump(mode="json"), spec.timeout_s)
         case _:

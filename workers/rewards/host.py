@@ -10,10 +10,7 @@ import pkgutil
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
 from typing import IO, Any
-
-from flexmarl.contracts.specification.reward import FUNCTIONS
 
 Function = Callable[[dict[str, Any], dict[str, Any]], Mapping[str, Any]]
 
@@ -41,17 +38,8 @@ def serve(asked: IO[bytes], answers: IO[bytes], name: str, settings: dict[str, A
 
 
 def load(name: str) -> Function:
-    """Import a function by where it is, `package.module:function`, or by the name of its entry point.
-
-    Raises LookupError for no entry point, or for two; ImportError, AttributeError for what is not where it is said.
-    """
-    if ":" in name:
-        named: Function = pkgutil.resolve_name(name)
-        return named
-    found = [point for point in entry_points(group=FUNCTIONS) if point.name == name]
-    if len(found) != 1:
-        raise LookupError(f"{len(found)} entry points of {FUNCTIONS} are called {name!r}")
-    function: Function = found[0].load()
+    """Import the function `package.module:function`. Raises ImportError or AttributeError where there is none."""
+    function: Function = pkgutil.resolve_name(name)
     return function
 
 

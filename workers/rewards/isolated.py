@@ -31,7 +31,7 @@ class _Answer(msgspec.Struct):
 
 
 class IsolatedReward:
-    """One per run and worker. `code` names the function: an entry point, or `package.module:function`."""
+    """One per run and worker. `code` is `package.module:function`."""
 
     def __init__(self, code: str, settings: Mapping[str, Any], timeout_s: float) -> None:
         self._code, self._settings, self._timeout_s = code, json.dumps(settings), timeout_s

@@ -22,7 +22,7 @@ from workers.rollout.engine_client import EngineClient
 from workers.rollout.environments.base import Ask, Outcome
 from workers.rollout.episode import (
     Asking,
-    Attempt,
+    EpisodeAttempt,
     EpisodeOrder,
     Turn,
     answered,
@@ -74,10 +74,10 @@ class _State:
 
 async def play_branches(
     branching: Branching, stage: Stage, client: EngineClient, external: ExternalClient
-) -> list[Attempt]:
+) -> list[EpisodeAttempt]:
     """Play one attempt of a group to its end: what each member answered, scored answer by answer."""
     order = branching.orders[0]
-    attempts = [Attempt(one, started_at=time.time()) for one in branching.orders]
+    attempts = [EpisodeAttempt(one, started_at=time.time()) for one in branching.orders]
     rewards: list[dict[tuple[str, int], float]] = [{} for _ in attempts]
     try:
         seed = episode_seed(order.sampling_seed, order.draw, 0, order.breakdowns)
@@ -105,7 +105,7 @@ async def _play(
     branching: Branching,
     state: _State,
     asking: Asking,
-    attempts: list[Attempt],
+    attempts: list[EpisodeAttempt],
     rewards: list[dict[tuple[str, int], float]],
 ) -> None:
     waits = waits_of(branching.orders[0])

@@ -4,8 +4,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from flexmarl.algorithms.routing import Choice
-from workers.rollout.demand import Demand
-from workers.rollout.open_turns import OpenTurns
+from workers.rollout.demand import TurnDemand
+from workers.rollout.open_turns import OpenTurnTracker
 
 
 @dataclass(slots=True)
@@ -16,10 +16,10 @@ class ClientCounters:
     refused: Counter[str] = field(default_factory=Counter)
     left: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Turns that an engine took and did not finish, by (why, engine)."""
-    open: OpenTurns = field(default_factory=OpenTurns)
+    open: OpenTurnTracker = field(default_factory=OpenTurnTracker)
     routed: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Turns by (engine, why it was chosen), where there was a choice."""
-    demand: Demand = field(default_factory=Demand)
+    demand: TurnDemand = field(default_factory=TurnDemand)
     latest: dict[str, Choice] = field(default_factory=dict)
     """The last choice for each reason, with the loads that justified it; those that are not told yet."""
     _told: "tuple[Counter[tuple[str, str]], Counter[str]]" = field(default_factory=lambda: (Counter(), Counter()))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import psycopg
 import structlog
 
-from flexmarl.contracts.events import DemandReported, TurnsAsked
+from flexmarl.contracts.events import DemandReported, RequestedTurns
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +35,7 @@ class AtEngines:
     """Of prompts and replies of this process's turns."""
 
 
-class Demand:
+class TurnDemand:
     """Turns of one run in this process, by policy: asked for, and sent to engines."""
 
     def __init__(self) -> None:
@@ -64,13 +64,13 @@ class Demand:
         """Count turns that went to an engine; fewer than none when they came back."""
         self._sent[policy] += turns
 
-    def now(self) -> dict[str, TurnsAsked]:
+    def now(self) -> dict[str, RequestedTurns]:
         """Return the policies that are asked, with how many turns wait for an engine and how many are at one."""
         found = {}
         for policy, asked in self._asked.items():
             if asked > 0:
                 in_flight = min(asked, max(self._sent[policy], 0))
-                found[policy] = TurnsAsked(waiting=asked - in_flight, in_flight=in_flight)
+                found[policy] = RequestedTurns(waiting=asked - in_flight, in_flight=in_flight)
         return found
 
 
@@ -80,7 +80,7 @@ class Reporter:
     def __init__(
         self,
         worker: str,
-        demand: Demand,
+        demand: TurnDemand,
         at_engines: Callable[[], AtEngines],
         put: Callable[[int, DemandReported], Awaitable[bool]],
         closely: bool = False,
@@ -89,7 +89,7 @@ class Reporter:
         self._worker, self._demand, self._at_engines, self._put = worker, demand, at_engines, put
         self._closely = closely
         self._number = 0
-        self._last: tuple[dict[str, TurnsAsked], AtEngines | None] = {}, None
+        self._last: tuple[dict[str, RequestedTurns], AtEngines | None] = {}, None
         self._unchanged = 0
         self._task = asyncio.create_task(self._run(), name=f"demand-{worker}")
 

@@ -35,7 +35,7 @@ from workers.rollout.turns import (
     TurnReply,
     TurnRequest,
     TurnTimeoutError,
-    Waiting,
+    WaitingTurn,
     WeightsTimeoutError,
 )
 
@@ -67,7 +67,7 @@ class EngineClient:
         self._resumes = resumes
         self._lengths = ReplyLengths()
         self._session: aiohttp.ClientSession | None = None
-        self._pending: dict[tuple[object, ...], list[Waiting]] = {}
+        self._pending: dict[tuple[object, ...], list[WaitingTurn]] = {}
         self._open: set[Exchange] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
@@ -82,7 +82,7 @@ class EngineClient:
         none ever could.
         """
         future: asyncio.Future[TurnReply] = asyncio.get_running_loop().create_future()
-        first = Waiting(request, future, time.monotonic(), SoFar(), to=request.engine)
+        first = WaitingTurn(request, future, time.monotonic(), SoFar(), to=request.engine)
         with self.counters.demand.asking(request.policy), self.counters.open.following(first) as followed:
             return await self._answered(followed, deadline)
 
@@ -124,7 +124,7 @@ class EngineClient:
             pause = min(RETRY_LAST_S, pause * 1.6)
             await self._fleet.refresh()
 
-    async def _stood(self, one: Waiting) -> float:
+    async def _stood(self, one: WaitingTurn) -> float:
         """Wait while a turn is to stand still; returns the seconds, which are none of its time."""
         if not one.request.hold.held:
             return 0.0
@@ -168,13 +168,13 @@ class EngineClient:
         if self._session is not None:
             await self._session.close()
 
-    def _count(self, one: Waiting, code: str) -> None:
+    def _count(self, one: WaitingTurn, code: str) -> None:
         self.counters.retries += 1
         self.counters.refused[code] += 1
         if one.taken:
             self.counters.left[code, one.engine] += 1
 
-    def _enqueue(self, waiting: Waiting) -> None:
+    def _enqueue(self, waiting: WaitingTurn) -> None:
         """Collect turns until everything that is ready to ask in this pass of the event loop has asked."""
         if not self._pending:
             asyncio.get_running_loop().call_soon(self._flush)
@@ -191,7 +191,7 @@ class EngineClient:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _send(self, turns: list[Waiting]) -> None:
+    async def _send(self, turns: list[WaitingTurn]) -> None:
         """Choose an engine for each turn, and send it what it is to answer."""
         if not self._fleet.known:
             await self._refresh("registry_unreachable", turns)
@@ -222,7 +222,7 @@ class EngineClient:
         if self._watching is None or self._watching.done():
             self._watching = asyncio.ensure_future(self._watch())
 
-    async def _refresh(self, code: str, turns: list[Waiting]) -> None:
+    async def _refresh(self, code: str, turns: list[WaitingTurn]) -> None:
         """Re-read the registry; when it is out of reach, what is known still answers."""
         try:
             await self._fleet.refresh()
@@ -312,6 +312,6 @@ def _headers(route: EngineRoute) -> dict[str, str]:
     return {"Authorization": f"Bearer {route.token}", "Content-Type": "application/json"}
 
 
-def _give_back(turns: list[Waiting], code: str) -> None:
+def _give_back(turns: list[WaitingTurn], code: str) -> None:
     for waiting in turns:
         waiting.give_back(code)

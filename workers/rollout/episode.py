@@ -27,7 +27,7 @@ from workers.rollout.speech import Seat, Speech
 from workers.rollout.stages import LiveEpisode, Stage, begin
 from workers.rollout.together import Together
 from workers.rollout.turns import TurnRefusedError, TurnReply, TurnRequest, TurnTimeoutError, WeightsTimeoutError, Where
-from workers.rollout.waiting import Waits
+from workers.rollout.waiting import AttemptWaits
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Turn:
 
 
 @dataclass(slots=True)
-class Attempt:
+class EpisodeAttempt:
     """A finished attempt; `turns` are in the order in which the environment saw them."""
 
     order: EpisodeOrder
@@ -89,15 +89,15 @@ async def play_episode(
     client: EngineClient,
     external: ExternalClient | None = None,
     together: Together | None = None,
-) -> Attempt:
+) -> EpisodeAttempt:
     """Play one attempt to its end, turn by turn with those it plays `together` with."""
     with nullcontext() if together is None else together.playing():
         asking = Asking(client, external or ExternalClient(ExternalAccess()), slots(order.agents), together)
         return await _attempt(order, stage, seats, asking)
 
 
-async def _attempt(order: EpisodeOrder, stage: Stage, seats: dict[str, Seat], asking: "Asking") -> Attempt:
-    attempt = Attempt(order, started_at=time.time())
+async def _attempt(order: EpisodeOrder, stage: Stage, seats: dict[str, Seat], asking: "Asking") -> EpisodeAttempt:
+    attempt = EpisodeAttempt(order, started_at=time.time())
     live: LiveEpisode | None = None
     try:
         # A generator of its own: what happens inside an episode depends neither on its neighbours nor on lost tries.
@@ -167,7 +167,7 @@ class Asking:
 
 async def _play(
     live: LiveEpisode,
-    attempt: Attempt,
+    attempt: EpisodeAttempt,
     seats: dict[str, Seat],
     asking: Asking,
     deadline: float,
@@ -211,10 +211,10 @@ async def answered(
     return replies, waited_s + hold.stood_s - stood_s
 
 
-def waits_of(order: EpisodeOrder) -> Waits | None:
+def waits_of(order: EpisodeOrder) -> AttemptWaits | None:
     """Return the declared waits of an attempt, None where its environment answers when it can."""
     chances = random.Random(derive(order.sampling_seed, "wait", order.draw, order.member, order.attempt))
-    return None if order.latency is None else Waits(order.latency, chances)
+    return None if order.latency is None else AttemptWaits(order.latency, chances)
 
 
 def request_of(

@@ -16,17 +16,17 @@ from flexmarl.algorithms.routing import Choice, ReplyLengths, Router, RouteReque
 from flexmarl.algorithms.routing.base import Reason
 from workers.rollout.counters import ClientCounters
 from workers.rollout.engines.wire import CompletionRequest, CompletionResponse, NotHeld
-from workers.rollout.fleet import Engine, digest_of
-from workers.rollout.turns import MAX_MOVES, TurnRefusedError, Waiting
+from workers.rollout.fleet import RoutedEngine, digest_of
+from workers.rollout.turns import MAX_MOVES, TurnRefusedError, WaitingTurn
 
 
 def spread(
-    turns: list[Waiting],
-    engines: Sequence[Engine],
+    turns: list[WaitingTurn],
+    engines: Sequence[RoutedEngine],
     router: Router[Any],
     lengths: ReplyLengths,
     counters: ClientCounters,
-) -> list[tuple[Engine, list[Waiting]]]:
+) -> list[tuple[RoutedEngine, list[WaitingTurn]]]:
     """Route turns of one shape, the longest first, and send them so; `counters` keep where each went and why."""
     for one in turns:
         request = one.request
@@ -35,7 +35,7 @@ def spread(
         return [(engines[0], turns)]
     loads = {e.route.incarnation: e.load(turns[0].request, lengths.usual) for e in engines}
     named = {engine.route.lease_id: engine.route.incarnation for engine in engines}
-    batches: dict[str, list[Waiting]] = {}
+    batches: dict[str, list[WaitingTurn]] = {}
     for one in sorted(turns, key=lambda one: -one.expected):
         prompt = len(one.request.prompt) + len(one.so_far.token_ids)
         view = RouteRequest(prompt, one.expected, lengths.usual, one.request.prefixes)
@@ -54,8 +54,8 @@ def spread(
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    engine: Engine
-    turns: list[Waiting]
+    engine: RoutedEngine
+    turns: list[WaitingTurn]
     unanswered: int
     tokens: float
     """Expected of the unanswered."""
@@ -69,7 +69,7 @@ class Exchange:
     """Turns that the engine was told to end, by index."""
 
     @classmethod
-    def begin(cls, engine: Engine, turns: list[Waiting]) -> "Exchange":
+    def begin(cls, engine: RoutedEngine, turns: list[WaitingTurn]) -> "Exchange":
         """Count turns as sent."""
         tokens = sum(one.expected for one in turns)
         for one in turns:

@@ -15,7 +15,7 @@ import msgspec
 from flexmarl.contracts.specification.team import ExternalModel
 from flexmarl.language.messages import Message
 from workers.external_access import MAY_PASS, SAID, ExternalAccess, ExternalError, ExternalFailure, post, quoted
-from workers.rollout.engines.wire import Choice
+from workers.rollout.engines.wire import CompletionChoice
 from workers.rollout.environments.base import Ask
 from workers.rollout.turns import TurnReply, TurnRequest
 from workers.vocabulary import Codec, UnknownWord
@@ -68,7 +68,7 @@ class ExternalClient:
             try:
                 said = await self._ask(model, headers, body, left)
                 ids = said_ids(said, ask, request, codec)
-                choice = Choice(0, ids, [0.0] * len(ids), "stop", [0, len(ids)])
+                choice = CompletionChoice(0, ids, [0.0] * len(ids), "stop", [0, len(ids)])
                 return TurnReply(choice, f"external:{model.model}", (time.monotonic() - began) * 1e3)
             except ExternalError as error:
                 if error.code not in MAY_PASS:

@@ -18,7 +18,7 @@ from workers.rollout.turns import TurnRequest
 
 
 @dataclass(slots=True)
-class Engine:
+class RoutedEngine:
     route: EngineRoute
     queue_depth: int = 0
     """As the engine returned it with its last reply, less what this process has sent."""
@@ -49,7 +49,7 @@ class Fleet:
 
     def __init__(self, routes: Callable[[], Awaitable[list[EngineRoute]]]) -> None:
         self._routes = routes
-        self._engines: dict[str, Engine] = {}
+        self._engines: dict[str, RoutedEngine] = {}
         self._refreshing: asyncio.Task[None] | None = None
         self.read_at = 0.0
 
@@ -58,10 +58,10 @@ class Fleet:
         """Whether there are any engines."""
         return bool(self._engines)
 
-    def __getitem__(self, incarnation: str) -> Engine:
+    def __getitem__(self, incarnation: str) -> RoutedEngine:
         return self._engines[incarnation]
 
-    def holding(self, request: TurnRequest) -> list[Engine]:
+    def holding(self, request: TurnRequest) -> list[RoutedEngine]:
         """Return who may answer a turn; those left alone only when there is nobody else."""
         held = [engine for engine in self._engines.values() if answering(engine.route, request) is not None]
         if len(held) < 2:
@@ -83,7 +83,7 @@ class Fleet:
             },
         )
 
-    def others(self, engine: Engine, request: TurnRequest) -> bool:
+    def others(self, engine: RoutedEngine, request: TurnRequest) -> bool:
         """Whether another engine than this one would answer now."""
         now = time.monotonic()
         return any(one is not engine and one.alone_until <= now for one in self.holding(request))
@@ -99,12 +99,12 @@ class Fleet:
         routes = await self._routes()
         known, self._engines, self.read_at = self._engines, {}, read_at
         for route in routes:
-            engine = known.get(route.incarnation) or Engine(route)
+            engine = known.get(route.incarnation) or RoutedEngine(route)
             engine.route = route
             self._engines[route.incarnation] = engine
 
 
-def leave_alone(engine: Engine, seconds: float) -> None:
+def leave_alone(engine: RoutedEngine, seconds: float) -> None:
     """Ask this engine nothing for a while, where another one may answer."""
     engine.alone_until = max(engine.alone_until, time.monotonic() + seconds)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 
-class Turn(Protocol):
+class HoldableTurn(Protocol):
     """One try of a turn that somebody is at."""
 
     recalled: bool
@@ -27,7 +27,7 @@ class Hold:
         self._before_s = 0.0
         self._free = asyncio.Event()
         self._free.set()
-        self._out: dict[int, tuple[Turn, Callable[[], None]]] = {}
+        self._out: dict[int, tuple[HoldableTurn, Callable[[], None]]] = {}
         self.set(held)
 
     @property
@@ -64,7 +64,7 @@ class Hold:
         return self.stood_s - before_s
 
     @contextlib.contextmanager
-    def out(self, turn: Turn, take_back: Callable[[], None]) -> Iterator[None]:
+    def out(self, turn: HoldableTurn, take_back: Callable[[], None]) -> Iterator[None]:
         """Have a turn out while inside; when the hold begins its turns are marked, and then `take_back` is called."""
         self._out[id(turn)] = turn, take_back
         try:

@@ -16,7 +16,7 @@ import psycopg
 import structlog
 
 from flexmarl.contracts.commands import PlayGroups
-from flexmarl.store.control.commands import Standing, Taken
+from flexmarl.store.control.commands import ClaimStatus, Taken
 from workers.rollout.holding import Hold
 
 log = structlog.get_logger(__name__)
@@ -27,7 +27,7 @@ EXTEND_EVERY_S = 1.0
 LOOK_EVERY_S = 0.5
 """Nobody having said so, it is seen this often whether commands are held that may be."""
 
-Extend = Callable[[Sequence[Taken]], Awaitable[Sequence[Standing]]]
+Extend = Callable[[Sequence[Taken]], Awaitable[Sequence[ClaimStatus]]]
 """Says of each command what becomes of it."""
 Look = Callable[[Sequence[Taken]], Awaitable[Sequence[bool]]]
 """Says of each command whether it is held."""
@@ -72,10 +72,10 @@ class Keeper:
                 log.warning("could not extend", commands=len(held), error=str(error))
                 continue
             for (_, work, hold), standing in zip(held, standings, strict=True):
-                if standing is Standing.GONE:
+                if standing is ClaimStatus.GONE:
                     work.cancel()
                 else:
-                    hold.set(standing is Standing.HELD)
+                    hold.set(standing is ClaimStatus.HELD)
 
     async def _look_for(self, seconds: float) -> None:
         """Look for so long at what may be held, now and then and whenever told to."""

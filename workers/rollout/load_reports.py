@@ -11,15 +11,15 @@ from collections.abc import Awaitable, Callable
 import psycopg
 import structlog
 
-from flexmarl.store.telemetry.load_reports import AskedReport, until_next
+from flexmarl.store.telemetry.load_reports import TurnReport, until_next
 from workers.rollout.counters import ClientCounters
 
 log = structlog.get_logger(__name__)
 
 
-def report_of(counters: ClientCounters) -> AskedReport:
+def report_of(counters: ClientCounters) -> TurnReport:
     """Return what a client asks for now."""
-    return AskedReport(
+    return TurnReport(
         asked=counters.demand.now(),
         open=len(counters.open),
         longest=counters.open.longest(),
@@ -30,7 +30,7 @@ def report_of(counters: ClientCounters) -> AskedReport:
 class LoadReporter:
     """Tells the load of one run, from its making until `stop`."""
 
-    def __init__(self, run_id: int, counters: ClientCounters, put: Callable[[AskedReport], Awaitable[None]]) -> None:
+    def __init__(self, run_id: int, counters: ClientCounters, put: Callable[[TurnReport], Awaitable[None]]) -> None:
         self._counters, self._put = counters, put
         self._silent = True
         """The last report said that nothing is asked."""

@@ -20,7 +20,7 @@ from flexmarl.contracts.wire import EpisodeStatus, Origin, PolicyPin
 from flexmarl.store.control.commands import Taken
 from flexmarl.store.data.groups import SettledGroup
 from workers.rollout.branching import Branching, play_branches
-from workers.rollout.episode import Attempt, EpisodeOrder, play_episode
+from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, play_episode
 from workers.rollout.holding import FREE, Hold
 from workers.rollout.recorder import settled_group
 from workers.rollout.run_context import RunContext
@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Playing:
+class CommandPlay:
     """A command that is played, with what its groups share."""
 
     taken: Taken
@@ -43,11 +43,11 @@ class Playing:
     together: Together | None = None
     """Where its episodes wait for each other before every turn; None: they do not."""
 
-    def settled(self, attempts: list[Attempt]) -> SettledGroup:
+    def settled(self, attempts: list[EpisodeAttempt]) -> SettledGroup:
         return settled_group(self.order, self.taken.no, attempts, self.seats)
 
 
-def begin(taken: Taken, order: PlayGroups, context: RunContext, hold: Hold = FREE) -> Playing:
+def begin(taken: Taken, order: PlayGroups, context: RunContext, hold: Hold = FREE) -> CommandPlay:
     """Seat every role with the exact weights that the command pins."""
     spec, seats = context.spec, {}
     for role, agent in spec.agents.items():
@@ -66,10 +66,10 @@ def begin(taken: Taken, order: PlayGroups, context: RunContext, hold: Hold = FRE
             hold=hold,
         )
     together = Together() if spec.mechanisms.parallel.turns == "together" else None
-    return Playing(taken, order, context, seats, together)
+    return CommandPlay(taken, order, context, seats, together)
 
 
-async def play_group(playing: Playing, group: GroupOrder) -> SettledGroup:
+async def play_group(playing: CommandPlay, group: GroupOrder) -> SettledGroup:
     """Play all members of a group, or as many as it needs: never more of them count, so that groups stay alike."""
     spec = playing.context.spec
     if spec.sampling.branches and playing.order.origin is Origin.TRAIN:
@@ -91,7 +91,7 @@ async def play_group(playing: Playing, group: GroupOrder) -> SettledGroup:
     )
 
 
-def beyond(attempts: Sequence[Attempt], enough: int) -> frozenset[int]:
+def beyond(attempts: Sequence[EpisodeAttempt], enough: int) -> frozenset[int]:
     """Return the members that finished in the same moment as the last that was needed, behind it."""
     finished = [no for no, attempt in enumerate(attempts) if attempt.status is EpisodeStatus.FINISHED]
     finished.sort(key=lambda no: (attempts[no].finished_at, no))
@@ -99,7 +99,7 @@ def beyond(attempts: Sequence[Attempt], enough: int) -> frozenset[int]:
 
 
 async def play_each(
-    playing: Playing, group: GroupOrder, members: Sequence[int], settled: "asyncio.Queue[SettledGroup]"
+    playing: CommandPlay, group: GroupOrder, members: Sequence[int], settled: "asyncio.Queue[SettledGroup]"
 ) -> None:
     """Play these members of a group, each of which settles as soon as it ends."""
     places = slots(playing.context.spec.mechanisms.parallel.members)
@@ -112,7 +112,7 @@ async def play_each(
             tasks.create_task(play(member))
 
 
-async def _play_again(playing: Playing, group: GroupOrder, member: int) -> Attempt:
+async def _play_again(playing: CommandPlay, group: GroupOrder, member: int) -> EpisodeAttempt:
     """Play a member in a second environment, whose attempts are numbered behind those of the first.
 
     It needs no place of the group: these are for its members, and one of them is playing already.
@@ -120,12 +120,12 @@ async def _play_again(playing: Playing, group: GroupOrder, member: int) -> Attem
     return await _play_member(playing, group, member, slots(None), playing.context.spec.batch.max_attempts)
 
 
-async def _branched(playing: Playing, group: GroupOrder) -> list[Attempt]:
+async def _branched(playing: CommandPlay, group: GroupOrder) -> list[EpisodeAttempt]:
     """Play the one episode of a group that branches, in one place of the run, until a try of it finishes."""
     context, breakdowns = playing.context, 0
     options = context.spec.sampling.branch_controller
     controller = BRANCH_CONTROLLERS.make(options)
-    attempts: list[Attempt] = []
+    attempts: list[EpisodeAttempt] = []
     async with context.episodes:
         for tried in range(1, context.spec.batch.max_attempts + 1):
             orders = [_episode(playing, group, member, tried, breakdowns) for member in range(group.members)]
@@ -140,7 +140,7 @@ async def _branched(playing: Playing, group: GroupOrder) -> list[Attempt]:
     return attempts
 
 
-async def _until_enough(members: "list[asyncio.Task[Attempt]]", enough: int) -> None:
+async def _until_enough(members: "list[asyncio.Task[EpisodeAttempt]]", enough: int) -> None:
     """Cancel the members that still play once enough of them have finished."""
     waiting = set(members)
     finished = 0
@@ -151,15 +151,15 @@ async def _until_enough(members: "list[asyncio.Task[Attempt]]", enough: int) -> 
         task.cancel()
 
 
-def _cancelled(playing: Playing, group: GroupOrder, member: int) -> Attempt:
+def _cancelled(playing: CommandPlay, group: GroupOrder, member: int) -> EpisodeAttempt:
     """Record a member that its group did not need."""
     now = time.time()
     reason = f"rollout: {group.enough} members of its group had finished"
     episode = _episode(playing, group, member, 1, 0)
-    return Attempt(episode, EpisodeStatus.CANCELLED, reason, started_at=now, finished_at=now)
+    return EpisodeAttempt(episode, EpisodeStatus.CANCELLED, reason, started_at=now, finished_at=now)
 
 
-def _episode(playing: Playing, group: GroupOrder, member: int, tried: int, breakdowns: int) -> EpisodeOrder:
+def _episode(playing: CommandPlay, group: GroupOrder, member: int, tried: int, breakdowns: int) -> EpisodeOrder:
     spec, order = playing.context.spec, playing.order
     environments = 2 if group.spares else 1
     return EpisodeOrder(
@@ -177,7 +177,9 @@ def _episode(playing: Playing, group: GroupOrder, member: int, tried: int, break
     )
 
 
-async def _play_member(playing: Playing, group: GroupOrder, member: int, places: Slots, before: int = 0) -> Attempt:
+async def _play_member(
+    playing: CommandPlay, group: GroupOrder, member: int, places: Slots, before: int = 0
+) -> EpisodeAttempt:
     """Play a member once it has its places, which it leaves before it waits for its reward."""
     async with places, playing.context.episodes:
         attempt = await _tried(playing, group, member, before)
@@ -187,7 +189,7 @@ async def _play_member(playing: Playing, group: GroupOrder, member: int, places:
     return await rewards.given(playing.taken, playing.order.pool, attempt, playing.seats)
 
 
-async def _tried(playing: Playing, group: GroupOrder, member: int, before: int) -> Attempt:
+async def _tried(playing: CommandPlay, group: GroupOrder, member: int, before: int) -> EpisodeAttempt:
     """Try an episode until an attempt finishes or the attempts are used up; they are numbered behind `before`."""
     context, together = playing.context, playing.together
     attempt, breakdowns = None, 0

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from itertools import islice
 
 from flexmarl.store.telemetry.load_reports import OpenTurn
-from workers.rollout.turns import Waiting
+from workers.rollout.turns import WaitingTurn
 
 LONGEST = 20
 """Turns that a report names."""
@@ -21,11 +21,11 @@ class Followed:
 
     __slots__ = ("latest",)
 
-    def __init__(self, first: Waiting) -> None:
+    def __init__(self, first: WaitingTurn) -> None:
         self.latest = first
 
 
-class OpenTurns:
+class OpenTurnTracker:
     def __init__(self) -> None:
         self._turns: dict[int, Followed] = {}
         self._next = 0
@@ -34,7 +34,7 @@ class OpenTurns:
         return len(self._turns)
 
     @contextmanager
-    def following(self, first: Waiting) -> Iterator[Followed]:
+    def following(self, first: WaitingTurn) -> Iterator[Followed]:
         """Keep a turn until it has its reply; `latest` of what is yielded is its present try."""
         number, self._next = self._next, self._next + 1
         one = self._turns[number] = Followed(first)
@@ -58,7 +58,7 @@ class OpenTurns:
         return [_told(one.latest, ahead) for one in islice(self._turns.values(), most)]
 
 
-def _told(one: Waiting, ahead: float) -> OpenTurn:
+def _told(one: WaitingTurn, ahead: float) -> OpenTurn:
     request, where = one.request, one.request.where
     return OpenTurn(
         role=request.role,

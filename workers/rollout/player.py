@@ -22,7 +22,7 @@ from flexmarl.contracts.events import DemandReported
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.reward import QueuedReward
 from flexmarl.store.control import commands, demand, engines, runs
-from flexmarl.store.control.commands import Standing, Taken
+from flexmarl.store.control.commands import ClaimStatus, Taken
 from flexmarl.store.data import groups, tokenizers
 from flexmarl.store.data.segments import SegmentFolder
 from flexmarl.store.errors import EpochStale, SamplesAway, StoreFull, TokenLost
@@ -34,7 +34,7 @@ from workers.rollout.external import ExternalClient
 from workers.rollout.holding import Hold
 from workers.rollout.keeping import TTL_S, Keeper
 from workers.rollout.load_reports import LoadReporter
-from workers.rollout.members import Playing, begin, play_each, play_group
+from workers.rollout.members import CommandPlay, begin, play_each, play_group
 from workers.rollout.rewarding import Push, Rewards
 from workers.rollout.run_context import RunContext
 from workers.rollout.slots import slots
@@ -175,7 +175,7 @@ class Player:
                 told = True
                 await asyncio.sleep(FULL_AGAIN_S)
 
-    async def _extend(self, held: Sequence[Taken]) -> list[Standing]:
+    async def _extend(self, held: Sequence[Taken]) -> list[ClaimStatus]:
         return await self._store(lambda conn: commands.extend(conn, held, TTL_S))
 
     async def _held(self, pausing: Sequence[Taken]) -> list[bool]:
@@ -216,7 +216,7 @@ class Player:
         )
 
     def _load_reporter(self, run_id: int, worker: str, client: EngineClient) -> LoadReporter:
-        async def put(report: load_reports.AskedReport) -> None:
+        async def put(report: load_reports.TurnReport) -> None:
             await self._store(lambda conn: load_reports.put_asked(conn, run_id, worker, report))
 
         return LoadReporter(run_id, client.counters, put)
@@ -250,7 +250,7 @@ def _causes(error: BaseException) -> list[BaseException]:
     return [error]
 
 
-async def _play_whole(playing: Playing, group: GroupOrder, settled: "asyncio.Queue[groups.SettledGroup]") -> None:
+async def _play_whole(playing: CommandPlay, group: GroupOrder, settled: "asyncio.Queue[groups.SettledGroup]") -> None:
     settled.put_nowait(await play_group(playing, group))
 
 

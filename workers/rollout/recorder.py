@@ -11,11 +11,13 @@ from flexmarl.contracts.commands import PlayGroups
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from flexmarl.store.data.groups import EpisodeRow, SampleRow, SettledGroup
-from workers.rollout.episode import Attempt, Turn
+from workers.rollout.episode import EpisodeAttempt, Turn
 from workers.rollout.speech import Seat
 
 
-def settled_group(order: PlayGroups, command_no: int, attempts: list[Attempt], seats: dict[str, Seat]) -> SettledGroup:
+def settled_group(
+    order: PlayGroups, command_no: int, attempts: list[EpisodeAttempt], seats: dict[str, Seat]
+) -> SettledGroup:
     """Record members of one draw; `attempts` holds each member's last attempt, in member order."""
     event = GroupSettled(
         draw=attempts[0].order.draw,
@@ -36,7 +38,7 @@ def settled_group(order: PlayGroups, command_no: int, attempts: list[Attempt], s
     )
 
 
-def _outcome(attempt: Attempt, seats: dict[str, Seat]) -> EpisodeOutcome:
+def _outcome(attempt: EpisodeAttempt, seats: dict[str, Seat]) -> EpisodeOutcome:
     unscored = EpisodeOutcome(
         member=attempt.order.member,
         attempt=attempt.order.attempt,
@@ -74,7 +76,7 @@ def _unlike_pin(segments: list[int], seat: Seat) -> tuple[int, ...]:
     return () if all(version == seat.pin.version for version in segments[::2]) else tuple(segments)
 
 
-def _episode_row(order: PlayGroups, attempt: Attempt, seats: dict[str, Seat]) -> EpisodeRow:
+def _episode_row(order: PlayGroups, attempt: EpisodeAttempt, seats: dict[str, Seat]) -> EpisodeRow:
     outcome = attempt.outcome
     calls: Counter[str] = Counter(turn.role for turn in attempt.turns)
     return EpisodeRow(
@@ -107,7 +109,7 @@ def _entry(turn: Turn) -> list[object]:
     return [turn.role, turn.turn, *(["; ".join(notes)] if notes else [])]
 
 
-def _sample_row(attempt: Attempt, turn: Turn, seat: Seat) -> SampleRow:
+def _sample_row(attempt: EpisodeAttempt, turn: Turn, seat: Seat) -> SampleRow:
     choice, outcome = turn.reply.choice, attempt.outcome
     rewards = outcome.turn_rewards if outcome else {}
     return SampleRow(

@@ -22,9 +22,9 @@ from flexmarl.contracts.specification.reward import QueuedReward
 from flexmarl.contracts.wire import EpisodeStatus
 from flexmarl.store.control.commands import Taken
 from flexmarl.store.data import rewards
-from flexmarl.store.data.rewards import Asked, Given
-from workers.rewards.base import ACTOR, QUEUE, Earned, Played, Said
-from workers.rollout.episode import Attempt
+from flexmarl.store.data.rewards import Given, RewardRequest
+from workers.rewards.base import ACTOR, QUEUE, Earned, Played, TurnWords
+from workers.rollout.episode import EpisodeAttempt
 from workers.rollout.speech import Seat
 
 log = structlog.get_logger(__name__)
@@ -42,7 +42,7 @@ Push = Callable[[str, str, int, int], None]
 class _Waiting:
     taken: Taken
     pool: str
-    asked: Asked
+    asked: RewardRequest
     future: "asyncio.Future[Given]"
     since: float = field(default_factory=time.monotonic)
 
@@ -63,11 +63,11 @@ class Rewards:
         self._waits: list[float] = []
         """Seconds from asking to the end, of those that are not told yet."""
 
-    async def given(self, taken: Taken, pool: str, attempt: Attempt, seats: dict[str, Seat]) -> Attempt:
+    async def given(self, taken: Taken, pool: str, attempt: EpisodeAttempt, seats: dict[str, Seat]) -> EpisodeAttempt:
         """Return a finished attempt with what it earned, or as failed, with the reason."""
         body = msgspec.json.encode(played_of(attempt, self._environment, seats)).decode()
         order = attempt.order
-        asked = Asked(order.draw, order.member, order.attempt, body)
+        asked = RewardRequest(order.draw, order.member, order.attempt, body)
         try:
             async with asyncio.timeout(self._spec.wait_s):
                 given = await self._wait(_Waiting(taken, pool, asked, asyncio.get_running_loop().create_future()))
@@ -169,19 +169,19 @@ class Rewards:
         await asyncio.to_thread(tell)
 
 
-def _failed(attempt: Attempt, reason: str) -> Attempt:
+def _failed(attempt: EpisodeAttempt, reason: str) -> EpisodeAttempt:
     log.warning("attempt failed", draw=attempt.order.draw, member=attempt.order.member, reason=f"reward: {reason}")
     return replace(attempt, status=EpisodeStatus.FAILED, reason=f"reward: {reason}", outcome=None)
 
 
-def played_of(attempt: Attempt, environment: str, seats: dict[str, Seat]) -> Played:
+def played_of(attempt: EpisodeAttempt, environment: str, seats: dict[str, Seat]) -> Played:
     """Write an attempt down in words."""
     outcome = attempt.outcome
     assert outcome is not None
     said = []
     for turn in attempt.turns:
         codec, reply = seats[turn.role].codec, turn.reply.choice.token_ids
-        said.append(Said(turn.role, turn.turn, codec.decode(turn.prompt), codec.decode(reply), len(reply)))
+        said.append(TurnWords(turn.role, turn.turn, codec.decode(turn.prompt), codec.decode(reply), len(reply)))
     return Played(
         attempt.order.draw, attempt.order.member, attempt.order.attempt, environment, attempt.task, said,
         outcome.scores, outcome.team_score, outcome.solved, outcome.facts,

@@ -11,13 +11,15 @@ from dataclasses import replace
 from typing import Any
 
 from flexmarl.contracts.wire import EpisodeStatus
-from workers.rollout.episode import Attempt
+from workers.rollout.episode import EpisodeAttempt
 
-Again = Callable[[int], Coroutine[Any, Any, Attempt]]
+Again = Callable[[int], Coroutine[Any, Any, EpisodeAttempt]]
 """Plays a member in a second environment."""
 
 
-async def play_with_spares(playing: "list[asyncio.Task[Attempt]]", spares: int, again: Again) -> list[Attempt]:
+async def play_with_spares(
+    playing: "list[asyncio.Task[EpisodeAttempt]]", spares: int, again: Again
+) -> list[EpisodeAttempt]:
     """Wait for all members, by number; once no more of them play than there are spares, each gets another one."""
     waiting = set(playing)
     while len(waiting) > spares:
@@ -28,7 +30,7 @@ async def play_with_spares(playing: "list[asyncio.Task[Attempt]]", spares: int, 
     return [replaced[member] if member in replaced else task.result() for member, task in enumerate(playing)]
 
 
-async def _sooner(first: "asyncio.Task[Attempt]", second: Coroutine[Any, Any, Attempt]) -> Attempt:
+async def _sooner(first: "asyncio.Task[EpisodeAttempt]", second: Coroutine[Any, Any, EpisodeAttempt]) -> EpisodeAttempt:
     twin = asyncio.create_task(second)
     try:
         done, _ = await asyncio.wait({first, twin}, return_when=asyncio.FIRST_COMPLETED)

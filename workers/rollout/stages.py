@@ -13,9 +13,9 @@ from flexmarl.contracts.specification.environment import EnvironmentSpec
 from flexmarl.contracts.specification.environment_base import IsolatedEnvironmentOptions
 from workers.rollout.environments.base import Ask, Environment, Family, Outcome, Reply, RewardsTurns
 from workers.rollout.environments.registry import family_of
-from workers.rollout.isolation import Troupe
+from workers.rollout.isolation import EnvironmentPool
 
-Stage = Family[Any] | Troupe
+Stage = Family[Any] | EnvironmentPool
 
 
 class LiveEpisode(Protocol):
@@ -38,19 +38,19 @@ class LiveEpisode(Protocol):
 
 def stage_of(spec: EnvironmentSpec) -> Stage:
     """Return where a run's episodes play. Raises LookupError for a type nobody provides."""
-    return Troupe(spec) if isinstance(spec, IsolatedEnvironmentOptions) else family_of(spec)
+    return EnvironmentPool(spec) if isinstance(spec, IsolatedEnvironmentOptions) else family_of(spec)
 
 
 async def begin(stage: Stage, task_seed: int, held_out: bool, seed: int) -> LiveEpisode:
     """Begin an episode. `seed` is of the generator that drives what happens inside it."""
-    if isinstance(stage, Troupe):
+    if isinstance(stage, EnvironmentPool):
         return await stage.begin(task_seed, held_out, seed)
     return begin_here(stage, task_seed, held_out, seed)
 
 
 def begin_here(stage: Stage, task_seed: int, held_out: bool, seed: int) -> "Here":
     """Begin an episode of which copies can be made. Raises ValueError where it would play elsewhere."""
-    if isinstance(stage, Troupe):
+    if isinstance(stage, EnvironmentPool):
         raise ValueError("games of packages play in processes whose state cannot be copied")
     environment = stage.make(task_seed, held_out, random.Random(seed))
     return Here(environment, stage, environment.describe())
@@ -58,7 +58,7 @@ def begin_here(stage: Stage, task_seed: int, held_out: bool, seed: int) -> "Here
 
 async def leave_stage(stage: Stage) -> None:
     """Let go of a stage that nobody uses any more."""
-    if isinstance(stage, Troupe):
+    if isinstance(stage, EnvironmentPool):
         await stage.close()
 
 

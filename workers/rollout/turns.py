@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.language.messages import Message
 from workers.rollout.engines import version_segments
-from workers.rollout.engines.wire import Choice, Done
+from workers.rollout.engines.wire import CompletionChoice, Done
 from workers.rollout.holding import FREE, Hold
 
 MAX_MOVES = 5
@@ -72,7 +72,7 @@ class TurnRequest:
 
 @dataclass(frozen=True, slots=True)
 class TurnReply:
-    choice: Choice
+    choice: CompletionChoice
     incarnation: str
     latency_ms: float
     moves: int = 0
@@ -118,7 +118,7 @@ class SoFar:
     logprobs: list[float] = field(default_factory=list)
     segments: list[int] = field(default_factory=list)
 
-    def take(self, choice: Choice) -> None:
+    def take(self, choice: CompletionChoice) -> None:
         """Put what an engine told where it belongs; it may have begun anew. Raises TryElsewhereError for a gap."""
         made = len(choice.token_ids)
         if choice.at > len(self.token_ids) or len(choice.logprobs) != made:
@@ -136,9 +136,9 @@ class SoFar:
         """Return it as the next engine is told of it."""
         return Done(self.token_ids, self.logprobs, self.segments)
 
-    def choice(self, finish_reason: str) -> Choice:
+    def choice(self, finish_reason: str) -> CompletionChoice:
         """Return it as a whole reply."""
-        return Choice(0, self.token_ids, self.logprobs, finish_reason, self.segments)
+        return CompletionChoice(0, self.token_ids, self.logprobs, finish_reason, self.segments)
 
     def ended(self, request: TurnRequest) -> str:
         """Return why the reply is at its end, although nobody said so; empty while it is not."""
@@ -148,7 +148,7 @@ class SoFar:
 
 
 @dataclass(slots=True)
-class Waiting:
+class WaitingTurn:
     """One try of a turn."""
 
     request: TurnRequest
@@ -173,7 +173,7 @@ class Waiting:
     recalled: bool = False
     """It is to stand still, by a decision as well: whoever has it gives it back."""
 
-    def settle(self, choice: Choice, incarnation: str, now: float) -> None:
+    def settle(self, choice: CompletionChoice, incarnation: str, now: float) -> None:
         """Take in what an engine said; a finished reply ends the try, an aborted one gives it back."""
         if self.future.done():
             return
@@ -197,7 +197,7 @@ class Waiting:
             reply = TurnReply(choice, incarnation, (now - self.asked_at) * 1e3, self.moves)
             self.future.set_result(reply)
 
-    def _spoilt(self, choice: Choice) -> str:
+    def _spoilt(self, choice: CompletionChoice) -> str:
         version = choice.segments[-2] if choice.segments else self.request.pin.version
         text = f"the log-probability of token {len(choice.token_ids)} of a reply of {self.request.policy} v{version}"
         return f"{text} is not a number; weights or activations overflow: lower the learning rate"
@@ -212,12 +212,12 @@ class Waiting:
         if not self.future.done():
             self.future.set_exception(TryElsewhereError(code))
 
-    def again(self, resumes: bool) -> "Waiting":
+    def again(self, resumes: bool) -> "WaitingTurn":
         """Return the next try: with what this one made, where a reply may be carried on."""
         carried = self.so_far.copy() if resumes and self.request.follow != "restart_turn" else SoFar()
         future: asyncio.Future[TurnReply] = asyncio.get_running_loop().create_future()
         moves = self.moves + (self.taken and not (self.sent_on or self.recalled))
         before = "" if self.recalled else self.engine
-        return Waiting(
+        return WaitingTurn(
             self.request, future, self.asked_at, carried, moves, len(carried.token_ids), before=before, to=self.to
         )

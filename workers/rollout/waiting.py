@@ -9,7 +9,7 @@ import random
 from flexmarl.contracts.specification.environment_base import Latency
 
 
-class Waits:
+class AttemptWaits:
     """The waits of one attempt, in the order of its answers."""
 
     def __init__(self, latency: Latency, rng: random.Random) -> None:

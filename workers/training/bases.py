@@ -13,7 +13,7 @@ from workers.models.families import Shape, shape_of
 from workers.training.back_ends import order_of
 from workers.training.learner import Adapter
 from workers.training.parameters import FlatParameters
-from workers.training.shelf import Shelf
+from workers.training.version_store import VersionStore
 
 if TYPE_CHECKING:
     import torch
@@ -25,19 +25,19 @@ class Bases:
         self._held: WeakValueDictionary[tuple[str, Shape, str], FlatParameters] = WeakValueDictionary()
 
     def beneath(
-        self, settings: PolicySpec, weights: "Mapping[str, torch.Tensor]", shelf: Shelf
+        self, settings: PolicySpec, weights: "Mapping[str, torch.Tensor]", store: VersionStore
     ) -> "tuple[Mapping[str, torch.Tensor] | FlatParameters, Adapter | None]":
         """Return what a learner of published weights computes with, and the adapter over it if these are one's."""
         if not isinstance(settings.tuning, Lora):
             return weights, None
-        return self.under(shelf, shape_of(settings), settings.precision), Adapter(settings.tuning, weights)
+        return self.under(store, shape_of(settings), settings.precision), Adapter(settings.tuning, weights)
 
-    def under(self, shelf: Shelf, shape: Shape, precision: str) -> FlatParameters:
+    def under(self, store: VersionStore, shape: Shape, precision: str) -> FlatParameters:
         """Return what a policy's adapters are laid over, to compute with in a precision. Raises StateError."""
-        key = shelf.base_digest, shape, precision
+        key = store.base_digest, shape, precision
         base = self._held.get(key)
         if base is None:
-            weights = shelf.base()
+            weights = store.base()
             order = order_of(shape, {name: tuple(tensor.shape) for name, tensor in weights.items()})
             base = FlatParameters(weights, order, precision, self._device, frozen=True)
             self._held[key] = base

@@ -18,12 +18,13 @@ from workers.models.adapter import WrongAdapterError, check_adapter, initial_ada
 from workers.models.architecture import Architecture
 from workers.models.checks import check_weights
 from workers.models.families import shape_of
-from workers.models.folders import check_folder, read_adapter
-from workers.models.packaged import folder_of
+from workers.models.folders import read_adapter
+from workers.models.inspecting import check_kind, inspect
+from workers.models.places import folder_of
 from workers.models.tokenizer import Spoken, folder_spoken
 from workers.models.weights import initial_weights
 from workers.training.errors import RefusalCode, TrainerRefusal
-from workers.training.shelf import Shelf
+from workers.training.version_store import VersionStore
 from workers.training.wire import BindRequest
 
 if TYPE_CHECKING:
@@ -41,10 +42,12 @@ class Beginning:
     """It is another run's version."""
 
 
-def beginning_of(spec: ExperimentSpec, asked: BindRequest, words: int, tokenizer: bytes, shelf: Shelf) -> Beginning:
+def beginning_of(
+    spec: ExperimentSpec, asked: BindRequest, words: int, tokenizer: bytes, store: VersionStore
+) -> Beginning:
     """Return what version 0 of a policy begins with. Raises TrainerRefusal, UnsupportedModel or WrongAdapterError."""
     if not asked.digest:
-        return Beginning(_first_weights(spec, asked.policy, words, shelf))
+        return Beginning(_first_weights(spec, asked.policy, words, store))
     own = sha256(tokenizer).hexdigest()
     if asked.tokenizer not in ("", own):
         detail = (
@@ -52,8 +55,8 @@ def beginning_of(spec: ExperimentSpec, asked: BindRequest, words: int, tokenizer
             f"{asked.tokenizer[:12]}; keep the environment and the model as they are in the run they come from"
         )
         raise TrainerRefusal(RefusalCode.TOKENIZER_DIFFERS, detail)
-    weights = _taken_over(spec, asked, shelf)
-    state = shelf.state(asked.state, asked.digest) if asked.state else None
+    weights = _taken_over(spec, asked, store)
+    state = store.state(asked.state, asked.digest) if asked.state else None
     if asked.state and state is None:
         detail = f"training state {asked.state} does not belong to weights {asked.digest}"
         raise TrainerRefusal(RefusalCode.STATE, detail)
@@ -67,8 +70,9 @@ def spoken_by(spec: ExperimentSpec, policy: str, vocabulary: tuple[str, ...]) ->
         field = "model.path" if isinstance(source, FolderModel) else "model"
         with _named(f"policies.{policy}.{field}"):
             folder = folder_of(source)
-            check_folder(folder)
+            check_kind(folder)
             _check_shape(spec, spec.policies[policy])
+            inspect(folder)
             return folder_spoken(folder)
     return Spoken(tokenizer_of(source, vocabulary))
 
@@ -88,7 +92,7 @@ def _check_shape(spec: ExperimentSpec, settings: PolicySpec) -> None:
         raise UnsupportedModel("only native models are shared by several devices; set devices: 1")
 
 
-def _first_weights(spec: ExperimentSpec, policy: str, words: int, shelf: Shelf) -> "dict[str, torch.Tensor]":
+def _first_weights(spec: ExperimentSpec, policy: str, words: int, store: VersionStore) -> "dict[str, torch.Tensor]":
     """Return what version 0 publishes. Adapters over equal models have one base, whoever trains them."""
     settings, seed = spec.policies[policy], spec.seed
     if not isinstance(settings.tuning, Lora):
@@ -98,24 +102,24 @@ def _first_weights(spec: ExperimentSpec, policy: str, words: int, shelf: Shelf) 
         base = initial_weights(settings.source, words, derive(seed, "base", settings.source.model_dump_json()))
     if settings.precision == "bf16":  # engines compute with the very weights that the trainer does
         base = {name: tensor.bfloat16() for name, tensor in base.items()}
-    shelf.put_base(base, settings.tuning)
+    store.put_base(base, settings.tuning)
     if not settings.tuning.adapter:
         return initial_adapter(base, settings.tuning, derive(seed, "weights", policy))
     with _named(f"policies.{policy}.tuning"):
         return read_adapter(settings.tuning.adapter, base, settings.tuning)
 
 
-def _taken_over(spec: ExperimentSpec, asked: BindRequest, shelf: Shelf) -> "dict[str, torch.Tensor]":
+def _taken_over(spec: ExperimentSpec, asked: BindRequest, store: VersionStore) -> "dict[str, torch.Tensor]":
     settings = spec.policies[asked.policy]
-    weights = shelf.weights(asked.digest)
+    weights = store.weights(asked.digest)
     if not isinstance(settings.tuning, Lora):
         with _named(f"policies.{asked.policy}"):
-            no_adapter(shelf.described(asked.digest), asked.policy)
+            no_adapter(store.described(asked.digest), asked.policy)
             check_weights(settings.source, weights)
         return weights
     with _named(f"policies.{asked.policy}.tuning"):
-        shelf.find_base(asked.digest, asked.policy, settings.tuning)
-        base = shelf.keep_base()
+        store.find_base(asked.digest, asked.policy, settings.tuning)
+        base = store.keep_base()
         check_weights(settings.source, base)
         check_adapter(weights, {name: tuple(tensor.shape) for name, tensor in base.items()}, settings.tuning)
     return weights
@@ -131,7 +135,9 @@ class _named:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, UnsupportedModel | WrongAdapterError):
-            raise type(error)(f"{self._field}: {error}") from error
+        if isinstance(error, WrongAdapterError):
+            raise WrongAdapterError(f"{self._field}: {error}") from error
+        if isinstance(error, UnsupportedModel):
+            raise UnsupportedModel(f"{self._field}: {error}") from error
         if isinstance(error, FileNotFoundError):
             raise UnsupportedModel(f"{self._field}: {error}") from error

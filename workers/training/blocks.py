@@ -26,7 +26,7 @@ NO_VERSION = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class TokenBlock:
     """n rows of P prompt and R response tokens, drawn from u distinct inputs of P + R - 1 tokens.
 
     The last response token is predicted, never read. Rows of one input are neighbours.
@@ -65,10 +65,10 @@ class Block:
         """Count the positions whose logits are asked for."""
         return len(self.inputs) * self.width
 
-    def part(self, start: int, stop: int) -> "Block":
+    def part(self, start: int, stop: int) -> "TokenBlock":
         """Return the inputs `start..stop` with their rows."""
         rows = slice(*np.searchsorted(self.source, (start, stop)))
-        return Block(
+        return TokenBlock(
             self.prompt_length,
             self.inputs[start:stop],
             self.temperature[start:stop],
@@ -91,7 +91,7 @@ class _Problem:
 
 def blocks_of(
     rows: Sequence[TrainRow], aggregate: Aggregation, vocabulary: int, version: int = NO_VERSION
-) -> list[Block]:
+) -> list[TokenBlock]:
     """Decode and check rows; return one block per shape, shortest inputs first. Rows without response are left out.
 
     `version` is the one that is trained, from which the ages of tokens are counted.
@@ -99,7 +99,7 @@ def blocks_of(
     Raises TrainerRefusal naming the first bad row and how many there are.
     """
     problems: list[_Problem] = []
-    blocks: list[Block] = []
+    blocks: list[TokenBlock] = []
     for numbers in _by_shape(rows, problems):
         members = [rows[number] for number in numbers]
         found = _bad(numbers, members, vocabulary)
@@ -158,7 +158,7 @@ def _legal(rows: Sequence[TrainRow], responses: Ints, vocabulary: int) -> npt.ND
     return legal
 
 
-def _block(rows: Sequence[TrainRow], aggregate: Aggregation, version: int) -> Block:
+def _block(rows: Sequence[TrainRow], aggregate: Aggregation, version: int) -> TokenBlock:
     distinct: dict[tuple[bytes, bytes, float], int] = {}
     source = np.empty(len(rows), np.int64)
     for number, row in enumerate(rows):
@@ -168,7 +168,7 @@ def _block(rows: Sequence[TrainRow], aggregate: Aggregation, version: int) -> Bl
     prompts, responses, logprobs = _joined(rows)
     inputs = np.frombuffer(b"".join(tokens for tokens, _, _ in distinct), "<i4").reshape(len(distinct), -1)
     coefficient, _ = aggregate(responses.shape[1])
-    return Block(
+    return TokenBlock(
         prompt_length=prompts.shape[1],
         inputs=inputs.astype(np.int64),
         temperature=np.array([temperature for _, _, temperature in distinct]),

@@ -21,7 +21,7 @@ from workers.models import write_tokenizer
 from workers.models.adapter import peft_config
 from workers.models.checks import EMBEDDING
 from workers.models.folders import copy_files
-from workers.models.packaged import folder_of
+from workers.models.places import folder_of
 from workers.models.weights import TOKENIZER_FILES, model_config
 from workers.training.folders import remove, size_of, whole, write_manifest
 from workers.training.learner import Adapter

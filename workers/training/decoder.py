@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from workers.models.architecture import Architecture, UnsupportedModel
 from workers.training.adapted import LowRank
 from workers.training.elementwise import gated, rotate
-from workers.training.layout import Layout, Spread
+from workers.training.layout import Layout, RowLayout
 from workers.training.linear import Linear
-from workers.training.packing import Batch
+from workers.training.packing import PackedTokens
 from workers.training.parameters import FlatParameters
 from workers.training.scores import scores
 
@@ -103,19 +103,19 @@ class Decoder:
     def width(self) -> int:
         return int(self._head.shape[1])
 
-    def openings(self, batch: Batch) -> "torch.Tensor":
+    def openings(self, batch: PackedTokens) -> "torch.Tensor":
         """Return [rows, width]: what the head reads at the last token of each row's prompt."""
         import torch
 
         hidden = self._hidden(Layout.of(batch, self._head))
         return hidden[torch.from_numpy(batch.drawn_at[batch.table[:, 0]]).to(hidden.device)]
 
-    def scores(self, batch: Batch) -> "tuple[torch.Tensor, torch.Tensor]":
+    def scores(self, batch: PackedTokens) -> "tuple[torch.Tensor, torch.Tensor]":
         """Return the log-probabilities [m] of a pack's drawn tokens, and the entropies [n] of what drew them."""
         layout = Layout.of(batch, self._head)
         return scores(self._hidden(layout), self._head, layout.asked)
 
-    def logits(self, batch: Batch) -> "torch.Tensor":
+    def logits(self, batch: PackedTokens) -> "torch.Tensor":
         """Return [n, vocabulary]: logits at the tokens of a pack that predict."""
         from torch.nn import functional as F
 
@@ -242,7 +242,7 @@ def _attention(
     return seen.transpose(1, 2).flatten(2)
 
 
-def _split(x: "torch.Tensor", spreads: "Sequence[Spread]") -> "Sequence[torch.Tensor]":
+def _split(x: "torch.Tensor", spreads: "Sequence[RowLayout]") -> "Sequence[torch.Tensor]":
     """Return the part of each stretch. One split has one backward pass, where slices would have one each."""
     import torch
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from flexmarl.contracts.specification.resources import Pace
 from workers.models.tokenizer import Spoken
 from workers.training.learner import Learner
-from workers.training.shelf import Stored
+from workers.training.version_store import StoredVersion
 from workers.training.wire import BindReply, StepReply
 
 
 @dataclass
-class Held:
+class HeldPolicy:
     """A policy this trainer holds."""
 
     version: int
-    stored: Stored
+    stored: StoredVersion
     tokenizer: Spoken
     learner: Learner | None
     """None for a policy that nobody trains."""
@@ -28,7 +28,7 @@ class Held:
     """Ticket that it was taken up by, and the answer."""
 
 
-def reply_of(policy: str, held: Held, created: bool = False, facts: dict[str, float] | None = None) -> BindReply:
+def reply_of(policy: str, held: HeldPolicy, created: bool = False, facts: dict[str, float] | None = None) -> BindReply:
     """Return what is said of a policy that is held now."""
     return BindReply(
         policy=policy,
@@ -42,7 +42,7 @@ def reply_of(policy: str, held: Held, created: bool = False, facts: dict[str, fl
     )
 
 
-def rest_of(held: Held, behind: Mapping[int, str]) -> dict[str, object]:
+def rest_of(held: HeldPolicy, behind: Mapping[int, str]) -> dict[str, object]:
     """Return what comes back with a policy that is suspended, beside its learner. `behind`: what is written yet."""
     return {
         "version": held.version,

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Protocol
 
-from workers.training.packing import Batch
+from workers.training.packing import PackedTokens
 
 if TYPE_CHECKING:
     import torch
@@ -19,14 +19,14 @@ class LanguageModel(Protocol):
         """Return how many figures the head reads of a token."""
         ...
 
-    def openings(self, batch: Batch) -> "torch.Tensor":
+    def openings(self, batch: PackedTokens) -> "torch.Tensor":
         """Return [rows, width]: what the head reads at the last token of each row's prompt."""
         ...
 
-    def scores(self, batch: Batch) -> "tuple[torch.Tensor, torch.Tensor]":
+    def scores(self, batch: PackedTokens) -> "tuple[torch.Tensor, torch.Tensor]":
         """Return the log-probabilities [m] of a pack's drawn tokens, and the entropies [n] of what drew them."""
         ...
 
-    def logits(self, batch: Batch) -> "torch.Tensor":
+    def logits(self, batch: PackedTokens) -> "torch.Tensor":
         """Return [n, vocabulary]: logits at the tokens of a pack that predict."""
         ...

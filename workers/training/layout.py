@@ -5,8 +5,8 @@ of about one length, a stretch each, for attention.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from workers.training.packing import Batch, Stretch
-from workers.training.scores import Asked
+from workers.training.packing import PackedTokens, Stretch
+from workers.training.scores import ScoreRequest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class RowLayout:
     """How items of a stretch are laid out as rows, and gathered from them again."""
 
     rows: int
@@ -42,22 +42,22 @@ class Layout:
     longest: int
     at: "torch.Tensor"
     """[n]"""
-    tokens: tuple[Spread, ...]
+    tokens: tuple[RowLayout, ...]
     """Of each stretch."""
-    predictions: tuple[Spread, ...]
+    predictions: tuple[RowLayout, ...]
     visible: "tuple[torch.Tensor, ...]"
     """Of each stretch: [b, 1, R, T], which token each prediction sees."""
-    asked: Asked
+    asked: ScoreRequest
 
     @classmethod
-    def of(cls, batch: Batch, like: "torch.Tensor") -> "Layout":
+    def of(cls, batch: PackedTokens, like: "torch.Tensor") -> "Layout":
         """Bring a pack to the device of a tensor, and its figures to the precision of its scores."""
         import torch
 
         exact = torch.float64 if like.dtype == torch.float64 else torch.float32
         place = _Placer(like.device)
         heated, masked = bool((batch.temperature != 1.0).any()), bool(batch.masks.any())
-        asked = Asked(
+        asked = ScoreRequest(
             place(batch.drawn_at),
             place(batch.drawn),
             place(batch.temperature).to(exact).unsqueeze(1) if heated else None,
@@ -87,8 +87,8 @@ class _Placer:
 
         return torch.from_numpy(table).to(self._device)
 
-    def spread(self, rows: int, items: int, laid: "np.ndarray | None", taken: "np.ndarray | None") -> Spread:
-        return Spread(rows, items, None if laid is None else self(laid), None if taken is None else self(taken))
+    def spread(self, rows: int, items: int, laid: "np.ndarray | None", taken: "np.ndarray | None") -> RowLayout:
+        return RowLayout(rows, items, None if laid is None else self(laid), None if taken is None else self(taken))
 
     def visible(self, stretch: Stretch) -> "torch.Tensor":
         import torch

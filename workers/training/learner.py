@@ -21,7 +21,7 @@ from workers.training.blocks import NO_VERSION, blocks_of
 from workers.training.critic import Critic, Judged
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.language_model import LanguageModel
-from workers.training.objective import Objective, Sums, evaluate
+from workers.training.objective import BatchSums, Objective, evaluate
 from workers.training.optimizer import FlatAdamW
 from workers.training.packing import pack
 from workers.training.pairs import preferred
@@ -150,7 +150,7 @@ class Learner:
         blocks = blocks_of(rows, objective.aggregate, self.decoder.vocabulary, version)
         gradient = self.parameters.fresh
         gradient.zero_()
-        sums = Sums()
+        sums = BatchSums()
         for batch in pack(blocks, self.decoder.vocabulary, self._budget):
             value, figures = evaluate(self.decoder, batch, objective, entropy_coef, reference)
             value.backward()  # type: ignore[no-untyped-call]
@@ -245,7 +245,7 @@ class Learner:
         return float(vector.norm())
 
 
-def figures_of(rows: Sequence[TrainRow], objective: Objective, sums: Sums, seconds: float) -> TrainStats:
+def figures_of(rows: Sequence[TrainRow], objective: Objective, sums: BatchSums, seconds: float) -> TrainStats:
     """Return what is told of a micro-batch: its rows, and the sums over its passes."""
     lengths = [len(row.response) // 4 for row in rows]
     return TrainStats(

@@ -1,7 +1,7 @@
-"""What a run's policies are made of: tokenizers, learners, and the shelf that its versions lie on.
+"""What a run's policies are made of: tokenizers, learners, and the store of its versions.
 
-A shelf is this process's view of what a policy keeps on disk. It is closed when the policy goes to another trainer,
-which has a view of its own from then on, and read anew when it comes back.
+A `VersionStore` is this process's view of what a policy keeps on disk. It is closed when the policy moves to another
+trainer, which has a view of its own from then on, and read again when it comes back.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from workers.training.beginning import spoken_by
 from workers.training.checkpoints import Export
 from workers.training.learner import Adapter, Learner
 from workers.training.objective import Objective
-from workers.training.shelf import Shelf, Stored
+from workers.training.version_store import StoredVersion, VersionStore
 
 if TYPE_CHECKING:
     import torch
@@ -34,29 +34,29 @@ class Making:
         self.device = device
         self._beat = beat
         self.bases = Bases(device)
-        self._shelves: dict[str, Shelf] = {}
+        self._stores: dict[str, VersionStore] = {}
 
-    def shelf(self, policy: str) -> Shelf:
-        if policy not in self._shelves:
-            self._shelves[policy] = Shelf(self._home, self._run_id, policy)
-        return self._shelves[policy]
+    def store(self, policy: str) -> VersionStore:
+        if policy not in self._stores:
+            self._stores[policy] = VersionStore(self._home, self._run_id, policy)
+        return self._stores[policy]
 
     def find_base(self, policy: str, digest: str) -> None:
         """Go on with what a version is laid over, if the policy trains an adapter. Raises WrongAdapterError."""
         tuning = self._spec.policies[policy].tuning
         if isinstance(tuning, Lora):
-            self.shelf(policy).find_base(digest, policy, tuning)
+            self.store(policy).find_base(digest, policy, tuning)
 
     def close_shelf(self, policy: str) -> None:
-        """Wait for what is written beside, and read the shelf anew when the policy comes back."""
-        shelf = self._shelves.pop(policy, None)
-        if shelf is not None:
-            shelf.settle()
+        """Wait for what is written beside, and read the store anew when the policy comes back."""
+        store = self._stores.pop(policy, None)
+        if store is not None:
+            store.settle()
 
     def settle(self) -> None:
         """Wait until nothing is being removed from the state plane any more."""
-        for shelf in self._shelves.values():
-            shelf.settle()
+        for store in self._stores.values():
+            store.settle()
 
     @property
     def words(self) -> int:
@@ -68,9 +68,9 @@ class Making:
         return spoken_by(self._spec, policy, self.family.vocabulary())
 
     def learner(self, policy: str, epoch: str, weights: "Mapping[str, torch.Tensor]") -> Learner:
-        """Return a learner of published weights: a whole model's, or an adapter's over the base on the shelf."""
+        """Return a learner of published weights: a whole model's, or an adapter's over the stored base."""
         settings, algorithm = self._spec.policies[policy], self._spec.algorithm
-        under, adapter = self.bases.beneath(settings, weights, self.shelf(policy))
+        under, adapter = self.bases.beneath(settings, weights, self.store(policy))
         return Learner(
             under,
             shape_of(settings),
@@ -85,31 +85,35 @@ class Making:
             settings.activations == "recompute",
         )
 
-    def put_first(self, policy: str, learner: Learner) -> Stored:
+    def put_first(self, policy: str, learner: Learner) -> StoredVersion:
         """Store version 0."""
-        weights, shelf = learner.parameters.named(), self.shelf(policy)
+        weights, store = learner.parameters.named(), self.store(policy)
         if policy in self._spec.trainable_policies():
-            return shelf.put(weights, learner.training_state())
-        return Stored(shelf.put_weights(weights), "")
+            return store.put(weights, learner.training_state())
+        return StoredVersion(store.put_weights(weights), "")
 
-    def keep(self, policy: str, version: int, learner: Learner) -> Stored:
+    def keep(self, policy: str, version: int, learner: Learner) -> StoredVersion:
         """Store what a step made, as durably as the specification says."""
-        durability, shelf = self._spec.mechanisms.durability, self.shelf(policy)
+        durability, store = self._spec.mechanisms.durability, self.store(policy)
         weights = learner.parameters.named()
         if durability.type == "async":
-            return shelf.put_behind(weights, learner.training_state())
+            return store.put_behind(weights, learner.training_state())
         if version % durability.every:
-            return Stored(shelf.put_weights(weights), "")
-        return shelf.put(weights, learner.training_state())
+            return StoredVersion(store.put_weights(weights), "")
+        return store.put(weights, learner.training_state())
 
     def export(self, policy: str, digest: str) -> Export:
         """Return a version as a checkpoint writes it, whoever trains the policy."""
-        settings, shelf, tokenizer = self._spec.policies[policy], self.shelf(policy), self.spoken(policy).tokenizer
-        weights = shelf.weights(digest)
+        settings, store, tokenizer = (
+            self._spec.policies[policy],
+            self.store(policy),
+            self.spoken(policy).tokenizer,
+        )
+        weights = store.weights(digest)
         if not isinstance(settings.tuning, Lora):
             return Export(policy, settings.source, tokenizer, weights)
-        shelf.find_base(digest, policy, settings.tuning)
-        return Export(policy, settings.source, tokenizer, shelf.base(), Adapter(settings.tuning, weights))
+        store.find_base(digest, policy, settings.tuning)
+        return Export(policy, settings.source, tokenizer, store.base(), Adapter(settings.tuning, weights))
 
 
 def kind_of(policy: PolicySpec) -> str:

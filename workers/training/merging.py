@@ -18,7 +18,8 @@ from flexmarl.store.data.model_roots import ModelRoots
 from workers.models.adapter import check_adapter
 from workers.models.folders import CONFIG, WEIGHTS, copy_files, merged
 from workers.models.opening import ModelFolder, allow
-from workers.models.weights import TOKENIZER_FILES, read_tensors, tensor_files
+from workers.models.tensors import read_tensors, tensor_files
+from workers.models.weights import TOKENIZER_FILES
 from workers.training.folders import MADE
 
 if TYPE_CHECKING:

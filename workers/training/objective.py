@@ -18,7 +18,7 @@ from flexmarl.contracts.specification.corrections import NoCorrectionOptions
 from flexmarl.contracts.specification.losses import LossOptions
 from workers.training.language_model import LanguageModel
 from workers.training.losses import CORRECTIONS, KL_ESTIMATORS, LOSSES
-from workers.training.packing import Batch
+from workers.training.packing import PackedTokens
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,7 +64,7 @@ class Objective:
         return TokenTerms(correction.weights * terms.per_token, clipped)
 
 
-class Sums(NamedTuple):
+class BatchSums(NamedTuple):
     """What a batch adds to its micro-batch's figures."""
 
     loss: float = 0.0
@@ -77,18 +77,18 @@ class Sums(NamedTuple):
     logprob_gap_max: float = 0.0
     kl_reference: float = 0.0
 
-    def plus(self, other: "Sums") -> "Sums":
+    def plus(self, other: "BatchSums") -> "BatchSums":
         widest = max(self.logprob_gap_max, other.logprob_gap_max)
-        return Sums(*map(float.__add__, self, other))._replace(logprob_gap_max=widest)
+        return BatchSums(*map(float.__add__, self, other))._replace(logprob_gap_max=widest)
 
 
 def evaluate(
     decoder: LanguageModel,
-    batch: Batch,
+    batch: PackedTokens,
     objective: Objective,
     entropy_coef: float,
     reference: LanguageModel | None = None,
-) -> "tuple[torch.Tensor, Sums]":
+) -> "tuple[torch.Tensor, BatchSums]":
     """Return the batch's un-normalised objective, ready for `backward`, and its figures."""
     import torch
 
@@ -107,7 +107,7 @@ def evaluate(
 
 def total(
     rows: Rows, entropy: "torch.Tensor", coefficients: "torch.Tensor", objective: Objective, entropy_coef: float
-) -> "tuple[torch.Tensor, Sums]":
+) -> "tuple[torch.Tensor, BatchSums]":
     """Weigh and add up the terms of rows; `entropy` is [rows, tokens], `coefficients` are c_i [rows, 1]."""
     import torch
 
@@ -134,10 +134,10 @@ def total(
             loss_sum.detach(), (entropy * present).sum(), (k3 * fresh).sum(), (gap.abs() * fresh).sum(), clipped,
             older.sum(), (k3 * older).sum(), widest, (distance.detach() * present).sum(),
         )  # fmt: skip
-        return value, Sums(*torch.stack(figures).double().tolist())
+        return value, BatchSums(*torch.stack(figures).double().tolist())
 
 
-def token_scores(decoder: LanguageModel, batch: Batch) -> "tuple[torch.Tensor, torch.Tensor]":
+def token_scores(decoder: LanguageModel, batch: PackedTokens) -> "tuple[torch.Tensor, torch.Tensor]":
     """Return log-probability and entropy [B, R] of every response token of the batch's rows; padding repeats some."""
     import torch
 

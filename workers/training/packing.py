@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from workers.training.blocks import Block, Floats, Ints
+from workers.training.blocks import Floats, Ints, TokenBlock
 
 FORBIDDEN = -1e9
 """Added to the logit of a token that was not allowed: its probability is exactly 0, and so is its gradient."""
@@ -48,7 +48,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class PackedTokens:
     """N tokens of distinct inputs, which predict n tokens; and B rows that drew m tokens from these predictions."""
 
     ids: Ints
@@ -82,16 +82,16 @@ class Batch:
     """[B, 1]"""
 
 
-def pack(blocks: Sequence[Block], vocabulary: int, token_budget: int) -> list[Batch]:
+def pack(blocks: Sequence[TokenBlock], vocabulary: int, token_budget: int) -> list[PackedTokens]:
     """Arrange blocks, shortest inputs first, into packs of at most `token_budget` tokens."""
     return [_batch(parts, vocabulary) for parts in _shared_out(blocks, token_budget)]
 
 
-def _shared_out(blocks: Sequence[Block], budget: int) -> Iterator[list[Block]]:
+def _shared_out(blocks: Sequence[TokenBlock], budget: int) -> Iterator[list[TokenBlock]]:
     """Cut and join blocks to packs of nearly one size; an input longer than the budget gets a pack of its own."""
     left = sum(block.inputs.size for block in blocks)
     share = _share(left, budget)
-    parts: list[Block] = []
+    parts: list[TokenBlock] = []
     tokens = 0
     for block in blocks:
         start, count = 0, len(block.inputs)
@@ -116,14 +116,14 @@ def _share(tokens: int, budget: int) -> int:
     return -(-tokens // packs)
 
 
-def _batch(parts: Sequence[Block], vocabulary: int) -> Batch:
+def _batch(parts: Sequence[TokenBlock], vocabulary: int) -> PackedTokens:
     sets: dict[bytes, int] = {}
     width = max(part.width for part in parts)
     first_token = np.cumsum([0] + [part.inputs.size for part in parts])
     first_asked = np.cumsum([0] + [part.predictions for part in parts])
     mask_of = [np.array([sets.setdefault(allowed, len(sets)) for allowed in part.allowed]) for part in parts]
     drawn_at, drawn, table = _drawn(parts, first_asked, width)
-    return Batch(
+    return PackedTokens(
         ids=np.concatenate([part.inputs.ravel() for part in parts]),
         positions=np.concatenate([np.tile(np.arange(part.length), len(part.inputs)) for part in parts]),
         stretches=tuple(_stretch(joined) for joined in _stretches(parts)),
@@ -142,13 +142,13 @@ def _batch(parts: Sequence[Block], vocabulary: int) -> Batch:
     )
 
 
-def _predicting(part: Block) -> Ints:
+def _predicting(part: TokenBlock) -> Ints:
     """Return the tokens [u, R] of a part that predict, counted from its first one: the last R of each input."""
     inputs, steps = np.arange(len(part.inputs)), np.arange(part.width)
     return inputs[:, None] * part.length + part.prompt_length - 1 + steps
 
 
-def _drawn(parts: Sequence[Block], first_asked: Ints, width: int) -> tuple[Ints, Ints, Ints]:
+def _drawn(parts: Sequence[TokenBlock], first_asked: Ints, width: int) -> tuple[Ints, Ints, Ints]:
     """Return the drawn tokens in the order of what predicted them, and where in that order each row's tokens are."""
     at = np.concatenate(
         [
@@ -165,9 +165,9 @@ def _drawn(parts: Sequence[Block], first_asked: Ints, width: int) -> tuple[Ints,
     return at[order], drawn[order], _stacked(ranks, width)
 
 
-def _stretches(parts: Sequence[Block]) -> Iterator[list[Block]]:
+def _stretches(parts: Sequence[TokenBlock]) -> Iterator[list[TokenBlock]]:
     """Join neighbours of about one length, shortest first."""
-    joined: list[Block] = []
+    joined: list[TokenBlock] = []
     inputs = padding = 0
     for part in parts:
         waste = padding + inputs * (part.length - joined[-1].length) if joined else 0
@@ -179,7 +179,7 @@ def _stretches(parts: Sequence[Block]) -> Iterator[list[Block]]:
     yield joined
 
 
-def _stretch(parts: Sequence[Block]) -> Stretch:
+def _stretch(parts: Sequence[TokenBlock]) -> Stretch:
     counts = [len(part.inputs) for part in parts]
     lengths = np.repeat([part.length for part in parts], counts)
     widths = np.repeat([part.width for part in parts], counts)

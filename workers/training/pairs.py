@@ -18,7 +18,7 @@ from msgspec import structs
 from flexmarl.contracts.specification.losses import OnlineDpoOptions
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.objective import Objective, token_scores
-from workers.training.packing import Batch
+from workers.training.packing import PackedTokens
 from workers.training.row_figures import each_row
 from workers.training.wire import TrainRow
 
@@ -74,7 +74,7 @@ def preferred(
         raise TrainerRefusal(RefusalCode.STATE, "pairs are compared with the first version, and the trainer has none")
     near = reference
 
-    def log_ratios(batch: Batch) -> "torch.Tensor":
+    def log_ratios(batch: PackedTokens) -> "torch.Tensor":
         import torch
 
         gap = token_scores(decoder, batch)[0] - token_scores(near, batch)[0]

@@ -18,7 +18,7 @@ from workers.training.back_ends import language_model, order_of
 from workers.training.bases import Bases
 from workers.training.language_model import LanguageModel
 from workers.training.parameters import FlatParameters
-from workers.training.shelf import Shelf
+from workers.training.version_store import VersionStore
 from workers.transfer import StateMissing
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class References:
         """Let go of what policies are compared with; it is loaded again when one comes back."""
         self._decoders.clear()
 
-    def take(self, policy: str, digest: str, version: int, shelf: Shelf) -> LanguageModel | None:
+    def take(self, policy: str, digest: str, version: int, store: VersionStore) -> LanguageModel | None:
         """Load what a version is compared with, unless it is there. Raises StateError when it cannot be had."""
         if not self._compared(policy):
             return None
@@ -62,11 +62,13 @@ class References:
         if held is not None and held[0] == digest and held[1] is not None:
             return held[1]
         self._decoders.pop(policy, None)  # two of them need not fit
-        decoder = self._decoder(policy, self._weights(policy, digest, version, shelf), shelf)
+        decoder = self._decoder(policy, self._weights(policy, digest, version, store), store)
         self._decoders[policy] = digest, decoder
         return decoder
 
-    def shared(self, policy: str, digest: str, version: int, shelf: Shelf) -> "Mapping[str, torch.Tensor] | None":
+    def shared(
+        self, policy: str, digest: str, version: int, store: VersionStore
+    ) -> "Mapping[str, torch.Tensor] | None":
         """Return what a version is compared with for the ranks that share it, None where it is not needed.
 
         What this trainer alone compared the policy with goes. Raises StateError when it cannot be had.
@@ -74,7 +76,7 @@ class References:
         self._decoders.pop(policy, None)
         if not self._compared(policy):
             return None
-        weights = self._weights(policy, digest, version, shelf)
+        weights = self._weights(policy, digest, version, store)
         self._decoders[policy] = digest, None
         return weights
 
@@ -85,22 +87,22 @@ class References:
     def _compared(self, policy: str) -> bool:
         return self._spec.algorithm.needs_reference and policy in self._spec.trainable_policies()
 
-    def _weights(self, policy: str, digest: str, version: int, shelf: Shelf) -> "Mapping[str, torch.Tensor]":
+    def _weights(self, policy: str, digest: str, version: int, store: VersionStore) -> "Mapping[str, torch.Tensor]":
         """Read and keep the reference of a version."""
         number = self._spec.algorithm.reference_of(version)
         if not digest:
             raise StateMissing(f"version {number} of {policy}", "nobody said by what digest it is known")
-        weights = shelf.weights(digest)
-        shelf.hold_all({digest}, _label(self._spec.algorithm.kl.reference, number))
+        weights = store.weights(digest)
+        store.hold_all({digest}, _label(self._spec.algorithm.kl.reference, number))
         return weights
 
-    def _decoder(self, policy: str, weights: "Mapping[str, torch.Tensor]", shelf: Shelf) -> LanguageModel:
+    def _decoder(self, policy: str, weights: "Mapping[str, torch.Tensor]", store: VersionStore) -> LanguageModel:
         settings = self._spec.policies[policy]
         shape, precision = shape_of(settings), settings.precision
         if not isinstance(settings.tuning, Lora):
             order = order_of(shape, {name: tuple(tensor.shape) for name, tensor in weights.items()})
             return language_model(shape, FlatParameters(weights, order, precision, self._device, frozen=True))
-        base = self.bases.under(shelf, shape, precision)
+        base = self.bases.under(store, shape, precision)
         adapter = LowRank(base, weights, settings.tuning, precision, self._device, frozen=True)
         return language_model(shape, base, adapter)
 

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from flexmarl.algorithms.aggregation import Aggregation
 from workers.training.blocks import blocks_of
-from workers.training.packing import Batch, pack
+from workers.training.packing import PackedTokens, pack
 from workers.training.wire import TrainRow
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def each_row(
     aggregate: Aggregation,
     vocabulary: int,
     budget: int,
-    compute: "Callable[[Batch], torch.Tensor]",
+    compute: "Callable[[PackedTokens], torch.Tensor]",
     width: int,
 ) -> "torch.Tensor":
     """Return [rows, width] of `compute`, which gives them for the rows of a batch; in fp64, on the CPU.

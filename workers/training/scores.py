@@ -23,8 +23,8 @@ CHUNK = 2**22
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What is asked of n positions: m tokens, and how they were drawn."""
+class ScoreRequest:
+    """m tokens whose log-probabilities are requested at n positions, and the sampling settings of each."""
 
     at: "torch.Tensor"
     """[m], ascending: the position of each token."""
@@ -71,7 +71,7 @@ class _Chunk:
 
 
 def scores(
-    hidden: "torch.Tensor", head: "torch.Tensor", asked: Asked, bend: Bend = STRAIGHT
+    hidden: "torch.Tensor", head: "torch.Tensor", asked: ScoreRequest, bend: Bend = STRAIGHT
 ) -> "tuple[torch.Tensor, torch.Tensor]":
     """Return the log-probabilities [m] of the tokens asked for and the entropies [n] at `hidden` [n, width]."""
     apply = _function().apply
@@ -85,7 +85,7 @@ def _function() -> "type[torch.autograd.Function]":
 
     class Scores(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, hidden: torch.Tensor, head: torch.Tensor, asked: Asked, bend: Bend) -> Any:
+        def forward(ctx: Any, hidden: torch.Tensor, head: torch.Tensor, asked: ScoreRequest, bend: Bend) -> Any:
             logprobs, entropies, kept = [], [], None
             for chunk in _chunks(asked, len(hidden), len(head)):
                 kept = _log_softmax(_logits(hidden, head, bend, chunk), asked, chunk)
@@ -120,7 +120,7 @@ def _function() -> "type[torch.autograd.Function]":
     return Scores
 
 
-def _chunks(asked: Asked, positions: int, vocabulary: int) -> Iterator[_Chunk]:
+def _chunks(asked: ScoreRequest, positions: int, vocabulary: int) -> Iterator[_Chunk]:
     """Cut positions into chunks of one size; their tokens are neighbours, since these ascend."""
     import torch
 
@@ -139,7 +139,7 @@ def _logits(hidden: "torch.Tensor", head: "torch.Tensor", bend: Bend, chunk: _Ch
     return bend.logits(products.float() if products.dtype in (torch.bfloat16, torch.float16) else products)
 
 
-def _log_softmax(logits: "torch.Tensor", asked: Asked, chunk: _Chunk) -> "torch.Tensor":
+def _log_softmax(logits: "torch.Tensor", asked: ScoreRequest, chunk: _Chunk) -> "torch.Tensor":
     """Return the log-probabilities of a chunk's logits, whose memory is used up."""
     if asked.temperature is not None:
         logits.div_(asked.temperature[chunk.positions])
@@ -154,7 +154,7 @@ def _entropy(logs: "torch.Tensor") -> "torch.Tensor":
 
 def _slope(
     logs: "torch.Tensor",
-    asked: Asked,
+    asked: ScoreRequest,
     chunk: _Chunk,
     entropy: "torch.Tensor",
     above_logprobs: "torch.Tensor | None",

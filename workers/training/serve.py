@@ -17,7 +17,7 @@ from aiohttp.typedefs import Handler
 
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from workers import child_server
-from workers.child import ChildConfig, IntervalLog, Progress
+from workers.child import ChildConfig, IntervalLog, WorkProgress
 from workers.memory import lacks_memory
 from workers.training.errors import RefusalCode, TrainerRefusal, status_of
 from workers.training.trainer import Trainer
@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 class TrainerServer:
     """The HTTP face of a trainer."""
 
-    def __init__(self, trainer: Trainer, thread: ThreadPoolExecutor, progress: Progress) -> None:
+    def __init__(self, trainer: Trainer, thread: ThreadPoolExecutor, progress: WorkProgress) -> None:
         self._trainer = trainer
         self._thread = thread
         self._progress = progress

@@ -7,14 +7,14 @@ import msgspec
 
 from workers.training.language_model import LanguageModel
 from workers.training.learner import Learner
-from workers.training.shelf import Shelf
+from workers.training.version_store import VersionStore
 from workers.training.wire import RedoStep, TrainRow
 
 
-def redo(learner: Learner, step: RedoStep, shelf: Shelf, reference: LanguageModel | None = None) -> None:
+def redo(learner: Learner, step: RedoStep, store: VersionStore, reference: LanguageModel | None = None) -> None:
     """Take a committed step again: the optimizer's state is made anew, the weights are the committed ones.
 
-    Raises StateError when those weights are not on the shelf.
+    Raises StateError when those weights are not on the store.
     """
     accumulator = learner.accumulator
     accumulator.open(f"redo:{step.version}")
@@ -25,7 +25,7 @@ def redo(learner: Learner, step: RedoStep, shelf: Shelf, reference: LanguageMode
             batch.proximal,
         )  # fmt: skip
     learner.step(step.learning_rate)
-    learner.parameters.take(shelf.weights(step.digest))
+    learner.parameters.take(store.weights(step.digest))
 
 
 def content_of(rows: Sequence[TrainRow]) -> bytes:

@@ -29,13 +29,13 @@ from workers.training.checks import check_tokenizer
 from workers.training.errors import RefusalCode, TrainerRefusal, refusal_of
 from workers.training.folders import root_of
 from workers.training.gangs.membership import Gangs
-from workers.training.held import Held, cpu_of, keep_pace, reply_of, rest_of
+from workers.training.held import HeldPolicy, cpu_of, keep_pace, reply_of, rest_of
 from workers.training.learner import Learner
 from workers.training.making import Making, kind_of
 from workers.training.reference import References
-from workers.training.shelf import Shelf, Stored
 from workers.training.suspending import Suspended, Suspension, plane_of
 from workers.training.taken import content_of, redo
+from workers.training.version_store import StoredVersion, VersionStore
 from workers.training.warmup import warm_up
 from workers.training.wire import (
     AccumulateReply,
@@ -75,7 +75,7 @@ class Trainer:
         self._home = home
         self._intervals = intervals
         self._making = Making(spec, run_id, home, device, intervals.progress.beat)
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldPolicy] = {}
         self._suspension = Suspension(partial(plane_of, home, run_id, incarnation))
         self._references = References(spec, device, self._making.bases)
         self.gangs = Gangs(spec, device, intervals)
@@ -149,14 +149,14 @@ class Trainer:
         durable = {}
         if self._spec.mechanisms.durability.type == "async":
             durable, self._behind[asked.policy] = self._behind.get(asked.policy, {}), {asked.next_version: stored.state}
-            stored = Stored(stored.weights, "")
+            stored = StoredVersion(stored.weights, "")
         ended = time.time()
         reply = StepReply(
             version=asked.next_version, digest=stored.weights, state=stored.state, null_step=learned.null_step,
             grad_norm=learned.grad_norm, seconds=ended - began, durable=durable,
         )  # fmt: skip
         learner.accumulator.open(self._epoch(asked.next_version))
-        self._held[asked.policy] = Held(asked.next_version, stored, held.tokenizer, learner, stepped={key: reply})
+        self._held[asked.policy] = HeldPolicy(asked.next_version, stored, held.tokenizer, learner, stepped={key: reply})
         self._intervals.add("step", asked.policy, began, ended)
         return reply
 
@@ -169,7 +169,7 @@ class Trainer:
         learner.accumulator.check_epoch(asked.accumulator)
         rest = rest_of(held, self._behind.get(asked.policy, {}))
         try:
-            self._making.shelf(asked.policy).settle()
+            self._making.store(asked.policy).settle()
             done = self._suspension.suspend(asked.policy, learner, self._kind(asked.policy), rest, asked.reach)
         except StateError as error:
             raise refusal_of(error) from error
@@ -195,14 +195,14 @@ class Trainer:
         held, began = self._held.get(asked.policy), time.time()
         if held is not None and held.resumed is not None and held.resumed[0] == asked.resume:
             return held.resumed[1]
-        shelf = self._making.shelf(asked.policy)
+        store = self._making.store(asked.policy)
         self._making.find_base(asked.policy, asked.digest)
         make = partial(self._making.learner, asked.policy, self._epoch(asked.version))
         if asked.gang:
             make = partial(self._led, asked, asked.reference, asked.version)
         back: Suspended = self._suspension.resume(asked.resume, self._kind(asked.policy, bool(asked.gang)), make)
-        stored = Stored(back.rest["weights"], back.rest["state"])
-        if (back.rest["version"], stored.weights) != (asked.version, asked.digest) or not shelf.adopt(stored):
+        stored = StoredVersion(back.rest["weights"], back.rest["state"])
+        if (back.rest["version"], stored.weights) != (asked.version, asked.digest) or not store.adopt(stored):
             raise TrainerRefusal(RefusalCode.STATE, f"what was suspended is version {back.rest['version']}")
         back.learner.accumulator.go_on_as(asked.accumulator, self._epoch(asked.version))
         self._refer(asked.policy, asked.reference, asked.version, back.learner)
@@ -224,7 +224,7 @@ class Trainer:
         exports = (self._making.export(*pair) for pair in asked.digests.items())
         try:
             written = write_checkpoint(root_of(self._home, self._run_id), label, about, exports)
-            states = {one: self._making.shelf(one).hold(digest, label) for one, digest in asked.digests.items()}
+            states = {one: self._making.store(one).hold(digest, label) for one, digest in asked.digests.items()}
         except StateError as error:
             raise refusal_of(error) from error
         for policy in asked.digests.keys() - self._held.keys():
@@ -252,7 +252,7 @@ class Trainer:
             raise TrainerRefusal(RefusalCode.OTHER_VERSION, detail)
         settings = self._spec.policies[policy]
         spoken = self._making.spoken(policy)
-        first = beginning_of(self._spec, asked, self._making.words, spoken.tokenizer, self._making.shelf(policy))
+        first = beginning_of(self._spec, asked, self._making.words, spoken.tokenizer, self._making.store(policy))
         check_tokenizer(policy, spoken.tokenizer, first.weights)
         learner = self._new_learner(policy, 0, first.weights)
         if first.state is not None:
@@ -269,7 +269,7 @@ class Trainer:
             if first.state is not None:
                 learner.restore(first.state)
         else:
-            self._references.take(policy, stored.weights, 0, self._making.shelf(policy))
+            self._references.take(policy, stored.weights, 0, self._making.store(policy))
         held = self._hold(policy, 0, spoken, learner, stored)
         held.created = reply_of(policy, held, created=True, facts=facts)
         return held.created
@@ -279,13 +279,13 @@ class Trainer:
         if held is not None and (held.version, held.stored.weights) == (asked.version, asked.digest):
             self._empty(held)
             return reply_of(asked.policy, held)
-        shelf = self._making.shelf(asked.policy)
-        shelf.settle()
+        store = self._making.store(asked.policy)
+        store.settle()
         self._behind.pop(asked.policy, None)
         base = asked.base or asked.digest
         self._making.find_base(asked.policy, base)
-        weights = shelf.weights(base)
-        state = shelf.state(asked.state, base) if asked.state else None
+        weights = store.weights(base)
+        state = store.state(asked.state, base) if asked.state else None
         if asked.state and state is None:
             detail = f"training state {asked.state} does not belong to weights {base}"
             raise TrainerRefusal(RefusalCode.STATE, detail)
@@ -298,29 +298,29 @@ class Trainer:
             learner.restore(state)
         for step, near in zip(asked.redo, compared, strict=False):
             self._refer(asked.policy, *near, learner)
-            redo(learner, step, shelf, self._references.get(asked.policy))
+            redo(learner, step, store, self._references.get(asked.policy))
         self._refer(asked.policy, *compared[-1], learner)
         learner.accumulator.open(self._epoch(asked.version))
-        stored = self._stored_already(asked, learner, shelf)
+        stored = self._stored_already(asked, learner, store)
         held = self._hold(asked.policy, asked.version, self._making.spoken(asked.policy), learner, stored)
         return reply_of(asked.policy, held)
 
-    def _stored_already(self, asked: BindRequest, learner: Learner, shelf: Shelf) -> Stored:
+    def _stored_already(self, asked: BindRequest, learner: Learner, store: VersionStore) -> StoredVersion:
         """Keep what was restored under the names that the platform knows; store what is new of it."""
-        known = Stored(asked.digest, "" if asked.redo else asked.state)
-        if not shelf.adopt(known):
+        known = StoredVersion(asked.digest, "" if asked.redo else asked.state)
+        if not store.adopt(known):
             raise StateMissing(asked.digest, "released while it was being restored")
         if known.state or asked.policy not in self._spec.trainable_policies():
             return known
-        return shelf.put_state(asked.digest, learner.training_state())
+        return store.put_state(asked.digest, learner.training_state())
 
-    def _hold(self, policy: str, version: int, spoken: Spoken, learner: Learner, stored: Stored) -> Held:
+    def _hold(self, policy: str, version: int, spoken: Spoken, learner: Learner, stored: StoredVersion) -> HeldPolicy:
         """Remember a stored version; a frozen policy keeps no learner."""
         trained = policy in self._spec.trainable_policies()
-        self._held[policy] = Held(version, stored, spoken, learner if trained else None)
+        self._held[policy] = HeldPolicy(version, stored, spoken, learner if trained else None)
         return self._held[policy]
 
-    def _empty(self, held: Held) -> None:
+    def _empty(self, held: HeldPolicy) -> None:
         if held.learner is not None:
             held.learner.accumulator.open(self._epoch(held.version))
 
@@ -330,16 +330,16 @@ class Trainer:
 
     def _refer(self, policy: str, digest: str, version: int, learner: Learner) -> None:
         """Compare a version with what lies under a digest from now on. Raises StateError when it cannot be had."""
-        shelf = self._making.shelf(policy)
+        store = self._making.store(policy)
         if not self.gangs.leads(policy):
-            self._references.take(policy, digest, version, shelf)
+            self._references.take(policy, digest, version, store)
         elif not self._references.shared_already(policy, digest):
-            self.gangs.refer(learner, self._references.shared(policy, digest, version, shelf))
+            self.gangs.refer(learner, self._references.shared(policy, digest, version, store))
 
     def _led(self, asked: BindRequest, near: str, version: int, weights: "Mapping[str, torch.Tensor]") -> Learner:
         """Return the learner of a gang that this trainer leads; `near` is what the version is compared with."""
         self._suspension.give_back()
-        reference = self._references.shared(asked.policy, near, version, self._making.shelf(asked.policy))
+        reference = self._references.shared(asked.policy, near, version, self._making.store(asked.policy))
         return self.gangs.lead(asked, self._epoch(max(asked.version, 0)), weights, reference)
 
     def _kind(self, policy: str, led: bool = False) -> str:
@@ -352,7 +352,7 @@ class Trainer:
             raise TrainerRefusal(RefusalCode.NOT_TRAINABLE, f"every agent of policy {policy!r} is frozen")
         return learner
 
-    def _holding(self, policy: str) -> Held:
+    def _holding(self, policy: str) -> HeldPolicy:
         held = self._held.get(policy)
         if held is None:
             raise TrainerRefusal(RefusalCode.NOT_BOUND, f"policy {policy!r} is not held; bind it")

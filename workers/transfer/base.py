@@ -49,7 +49,7 @@ class StateFull(StateError):
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class ContentManifest:
     """Proof that a content lies whole in a tier; written after everything it speaks of."""
 
     digest: str
@@ -60,7 +60,7 @@ class Manifest:
 
 
 class StatePlane(Protocol):
-    def put(self, tensors: Tensors, meta: Meta | None = None) -> Manifest:
+    def put(self, tensors: Tensors, meta: Meta | None = None) -> ContentManifest:
         """Store tensors with a small JSON description and return when that is done. Equal input, equal digest.
 
         Raises StateFull when there is no room; then nothing of it stays.
@@ -72,7 +72,7 @@ class StatePlane(Protocol):
     def meta(self, digest: str) -> dict[str, object]:
         """Return the description of a digest, checked. Raises like `get`."""
 
-    def locate(self, digest: str) -> Manifest | None:
+    def locate(self, digest: str) -> ContentManifest | None:
         """Return where a digest lies, or None."""
 
     def evict(self, digest: str) -> bool:

@@ -35,7 +35,7 @@ with contextlib.suppress(ImportError):  # an engine under another interpreter ma
     from xxhash import xxh3_128
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class TensorEntry(msgspec.Struct, frozen=True, array_like=True):
     """Where a tensor lies in the payload."""
 
     name: str
@@ -55,7 +55,7 @@ class Description(msgspec.Struct, frozen=True):
     bytes: int
     chunk_bytes: int
     meta: str
-    tensors: tuple[Entry, ...]
+    tensors: tuple[TensorEntry, ...]
     chunks: tuple[str, ...]
     """Checksum of each chunk, in order: BLAKE3 wherever it is also the chunk's name."""
     sums: tuple[str, ...] = ()
@@ -132,13 +132,13 @@ def sum_of(pieces: Sequence[memoryview]) -> str:
     return hasher.hexdigest()
 
 
-def arrange(tensors: Tensors) -> tuple[list[Entry], list[memoryview], int]:
+def arrange(tensors: Tensors) -> tuple[list[TensorEntry], list[memoryview], int]:
     """Return where each tensor lies in the payload, its memory, and the payload's length."""
     entries, views, end = [], [], 0
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
         start = -(-end // ALIGNMENT) * ALIGNMENT if tensor.numel() else 0
-        entries.append(Entry(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), start))
+        entries.append(TensorEntry(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), start))
         views.append(memory_of(tensor))
         end = max(end, start + len(views[-1]))
     return entries, views, end
@@ -189,7 +189,7 @@ def room_in(description: Description, into: "Mapping[str, torch.Tensor]", digest
     return cut(entries, views, size, description.chunk_bytes)
 
 
-def cut(entries: Sequence[Entry], views: Sequence[memoryview], size: int, chunk_bytes: int) -> list[Pieces]:
+def cut(entries: Sequence[TensorEntry], views: Sequence[memoryview], size: int, chunk_bytes: int) -> list[Pieces]:
     """Return the memory of each chunk. Between two tensors lie zeros up to the next aligned place."""
     chunks: list[Pieces] = [[] for _ in range(-(-size // chunk_bytes))]
     end = 0

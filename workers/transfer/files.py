@@ -17,7 +17,7 @@ from flexmarl.host.files import NO_SPACE, WRITING, behind, drain
 from workers.transfer.base import CorruptState, StateFull, StateMissing
 from workers.transfer.contents import Pieces, name_of, sum_of
 from workers.transfer.kernel import begin_to_write_out
-from workers.transfer.mapping import Stretch
+from workers.transfer.mapping import MappedMemory
 
 _AT_ONCE = 512
 """Stretches of memory per system call; the kernel takes 1024."""
@@ -84,7 +84,7 @@ class ChunkFiles:
                 raise CorruptState(digest, f"chunk {name[:12]} has {before[1]} bytes, not {sum(map(len, room))}")
         self._check(digest, name, before, room, quick)
 
-    def lay(self, digest: str, name: str, stretch: Stretch, start: int, size: int, quick: str = "") -> bool:
+    def lay(self, digest: str, name: str, stretch: MappedMemory, start: int, size: int, quick: str = "") -> bool:
         """Make a chunk lie in a stretch of shared memory, checked there; False where the system does not let that be.
 
         Raises like `read`.

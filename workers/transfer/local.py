@@ -21,10 +21,19 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from flexmarl.host.files import WRITING, sync_folder, write_durably
-from workers.transfer.base import CorruptState, Manifest, Meta, Source, StateError, StateFull, StateMissing, Tensors
+from workers.transfer.base import (
+    ContentManifest,
+    CorruptState,
+    Meta,
+    Source,
+    StateError,
+    StateFull,
+    StateMissing,
+    Tensors,
+)
 from workers.transfer.contents import Description, Encoded, Pieces, decode, encode, make_room, room_in, tensors_over
 from workers.transfer.files import ChunkFiles, full_told, gone_is_fine
-from workers.transfer.mapping import Stretch
+from workers.transfer.mapping import MappedMemory
 from workers.transfer.parallel import Rooms, in_threads
 from workers.transfer.whole_files import WholeFiles
 
@@ -54,10 +63,10 @@ class LocalTier:
         self._read: dict[str, Description] = {}
         """Manifests are immutable, so each is read once."""
 
-    def put(self, tensors: Tensors, meta: Meta | None = None) -> Manifest:
+    def put(self, tensors: Tensors, meta: Meta | None = None) -> ContentManifest:
         return self.store(encode(tensors, meta))
 
-    def store(self, encoded: Encoded) -> Manifest:
+    def store(self, encoded: Encoded) -> ContentManifest:
         """Put what `encode` made: naming a content and writing it may happen apart."""
 
         def write(number: int) -> None:
@@ -65,7 +74,9 @@ class LocalTier:
 
         return self.take_in(encoded.digest, encoded.manifest, encoded.description, write)
 
-    def take_in(self, digest: str, manifest: bytes, description: Description, write: Callable[[int], None]) -> Manifest:
+    def take_in(
+        self, digest: str, manifest: bytes, description: Description, write: Callable[[int], None]
+    ) -> ContentManifest:
         """Make a content lie here by having each of its chunks written; claim it.
 
         Raises StateFull, after which nothing of it stays, or what `write` raises; then chunks that came stay for a
@@ -81,7 +92,7 @@ class LocalTier:
         self._read[digest] = description
         return self._located(digest, description)
 
-    def bring(self, digest: str, source: Source, shortcut: Shortcut | None = None) -> Manifest:
+    def bring(self, digest: str, source: Source, shortcut: Shortcut | None = None) -> ContentManifest:
         """Make a content lie here that lies there; chunks that are here already, whole, are not fetched again, nor are
         those that a shortcut makes of what is here.
 
@@ -160,7 +171,7 @@ class LocalTier:
         description = self._described(digest)
         if description is None:
             return self.get(digest)
-        stretch = Stretch(description.bytes)
+        stretch = MappedMemory(description.bytes)
 
         def lay(number: int) -> bool:
             start, name = number * description.chunk_bytes, description.chunks[number]
@@ -173,7 +184,7 @@ class LocalTier:
         description = self._described(digest)
         return self._whole.meta(_checked(digest)) if description is None else description.described
 
-    def locate(self, digest: str) -> Manifest | None:
+    def locate(self, digest: str) -> ContentManifest | None:
         description = self._described(digest)
         return self._whole.locate(_checked(digest)) if description is None else self._located(digest, description)
 
@@ -317,8 +328,8 @@ class LocalTier:
     def _named(self, suffix: str) -> list[Path]:
         return [self._root / name for name in os.listdir(self._root) if name.endswith(suffix)]
 
-    def _located(self, digest: str, description: Description) -> Manifest:
-        return Manifest(digest, description.bytes, str(self._manifest(digest)))
+    def _located(self, digest: str, description: Description) -> ContentManifest:
+        return ContentManifest(digest, description.bytes, str(self._manifest(digest)))
 
     def _manifest(self, digest: str) -> Path:
         return self._root / f"{_checked(digest)}.manifest"

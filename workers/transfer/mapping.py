@@ -18,7 +18,7 @@ _LARGE = 2 * 2**20
 """A large page: what begins and ends with one is mapped in no time."""
 
 
-class Stretch:
+class MappedMemory:
     """Memory for so many bytes of files, empty at first; gone when the last view of it is."""
 
     def __init__(self, size: int) -> None:

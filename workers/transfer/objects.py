@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from workers.transfer.base import CorruptState, Manifest, StateError, StateMissing
+from workers.transfer.base import ContentManifest, CorruptState, StateError, StateMissing
 from workers.transfer.contents import Encoded, Pieces, decode
 from workers.transfer.files import full_told
 from workers.transfer.parallel import in_threads
@@ -45,11 +45,11 @@ class ObjectStore:
         self._system, root = fsspec.core.url_to_fs(url, **options)
         self._root = root.rstrip("/")
 
-    def store(self, encoded: Encoded) -> Manifest:
+    def store(self, encoded: Encoded) -> ContentManifest:
         """Put a content. Raises StateFull or StateError; then no manifest of it is there."""
         return self.take(encoded.digest, encoded.manifest, lambda number: encoded.pieces[number])
 
-    def take(self, digest: str, manifest: bytes, read: Callable[[int], Pieces]) -> Manifest:
+    def take(self, digest: str, manifest: bytes, read: Callable[[int], Pieces]) -> ContentManifest:
         """Put a content whose chunks are read as they are needed. Raises like `store`, and like `read`."""
         description = decode(digest, manifest)
 
@@ -58,11 +58,11 @@ class ObjectStore:
             if self._length(self._chunk(name)) != description.size(number):
                 self._write(self._chunk(name), read(number))
 
-        def put() -> Manifest:
+        def put() -> ContentManifest:
             self._system.makedirs(f"{self._root}/chunks", exist_ok=True)
             in_threads(write, range(len(description.chunks)))
             self._system.pipe_file(self._manifest(digest), manifest)
-            return Manifest(digest, description.bytes, self._manifest(digest))
+            return ContentManifest(digest, description.bytes, self._manifest(digest))
 
         return self._reached(digest, put)
 

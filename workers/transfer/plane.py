@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from workers.transfer.base import CorruptState, Manifest, Meta, Source, StateError, StateFull, StateMissing, Tensors
+from workers.transfer.base import (
+    ContentManifest,
+    CorruptState,
+    Meta,
+    Source,
+    StateError,
+    StateFull,
+    StateMissing,
+    Tensors,
+)
 from workers.transfer.contents import Encoded, decode, encode
 from workers.transfer.deltas import shortcut_by
 from workers.transfer.local import LocalTier
@@ -53,7 +62,7 @@ REACHES = ("process", "host", "cluster")
 class Store(Protocol):
     """A place that keeps copies of contents."""
 
-    def store(self, encoded: Encoded) -> Manifest:
+    def store(self, encoded: Encoded) -> ContentManifest:
         """Put a content. Raises StateError."""
 
 
@@ -81,7 +90,7 @@ class Plane:
         self._sources = sources
         self._copies = copies
 
-    def put(self, tensors: Tensors, meta: Meta | None = None) -> Manifest:
+    def put(self, tensors: Tensors, meta: Meta | None = None) -> ContentManifest:
         encoded = encode(tensors, meta)
         manifest = self._local.store(encoded)
         for store in self._copies:
@@ -102,7 +111,7 @@ class Plane:
             self.bring(digest)
         return self._local.meta(digest)
 
-    def bring(self, digest: str, most: float = 0.0) -> Manifest:
+    def bring(self, digest: str, most: float = 0.0) -> ContentManifest:
         """Make a content lie on the local disk, whole or by a delta of at most that share of its bytes.
 
         Raises what the last source said when none gives it whole.
@@ -118,7 +127,7 @@ class Plane:
                 failed = error
         raise failed
 
-    def locate(self, digest: str) -> Manifest | None:
+    def locate(self, digest: str) -> ContentManifest | None:
         """Return where a content lies on the local disk, or that a source has it."""
         try:
             found = self._local.locate(digest)
@@ -253,8 +262,8 @@ def _plain(tensor: "torch.Tensor") -> bool:
     return tensor.is_contiguous() and tensor.device.type == "cpu"
 
 
-def _there(source: Source, digest: str) -> Manifest | None:
+def _there(source: Source, digest: str) -> ContentManifest | None:
     try:
-        return Manifest(digest, decode(digest, source.manifest(digest)).bytes, source.name)
+        return ContentManifest(digest, decode(digest, source.manifest(digest)).bytes, source.name)
     except StateError:
         return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from workers.transfer.base import CorruptState, Manifest, StateMissing
+from workers.transfer.base import ContentManifest, CorruptState, StateMissing
 from workers.transfer.files import Signature, signature
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class WholeFiles:
         self._folder = folder
         self._verified: dict[str, Signature] = {}
 
-    def locate(self, digest: str) -> Manifest | None:
+    def locate(self, digest: str) -> ContentManifest | None:
         """Return the manifest when it and a payload lie here."""
         payload = self._payload(digest)
         try:
@@ -42,7 +42,7 @@ class WholeFiles:
             return None
         except msgspec.DecodeError as error:
             raise CorruptState(digest, f"unreadable manifest: {error}") from None
-        return Manifest(body.digest, body.bytes, str(payload))
+        return ContentManifest(body.digest, body.bytes, str(payload))
 
     def get(self, digest: str) -> "dict[str, torch.Tensor]":
         from safetensors.torch import load

@@ -42,7 +42,7 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class DeviceSplit:
     """Two halves: in turns on the same devices, or apart on their own."""
 
     shared: bool
@@ -50,7 +50,7 @@ class Cut:
     then: "Placed"
 
 
-Placed = Leaf | Cut
+Placed = Leaf | DeviceSplit
 
 
 class Cost(NamedTuple):
@@ -66,7 +66,7 @@ class Cost(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlacementPlan:
     placed: Placed
     seconds: float
     """Of a batch."""
@@ -97,7 +97,7 @@ def plan_placement(
     devices: int,
     parts: int,
     mode: Literal["temporal", "spatial"] | None = None,
-) -> Plan | None:
+) -> PlacementPlan | None:
     """Place a stage graph on devices so that a batch of so many parts takes least; None: there are too few devices.
 
     `mode` allows cuts of one kind alone. Raises ValueError for a graph without stages, with cycles or unknown stages.
@@ -125,10 +125,10 @@ def plan_placement(
             if one is not None and two is not None:
                 switch = sum(stages[name].switch_s for name in names) if shared else 0.0
                 cost = _in_turns(one[0], two[0], switch) if shared else _apart(one[0], two[0], parts)
-                yield cost, Cut(shared, one[1], two[1])
+                yield cost, DeviceSplit(shared, one[1], two[1])
 
     found = best(frozenset(stages), devices, False) if devices > 0 else None
-    return None if found is None else Plan(found[1], found[0].whole, parts)
+    return None if found is None else PlacementPlan(found[1], found[0].whole, parts)
 
 
 def one_more(rollout: Stage, training: Stage, engines: int, trainers: int) -> bool:
@@ -173,8 +173,8 @@ def _refuse_cycles(names: frozenset[str], edges: frozenset[tuple[str, str]]) -> 
         left -= free
 
 
-def _cuts(placed: Placed) -> Iterator[Cut]:
-    if isinstance(placed, Cut):
+def _cuts(placed: Placed) -> Iterator[DeviceSplit]:
+    if isinstance(placed, DeviceSplit):
         yield placed
         yield from _cuts(placed.first)
         yield from _cuts(placed.then)

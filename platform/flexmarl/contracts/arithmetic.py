@@ -33,7 +33,7 @@ class PolicyArithmetic(Record):
     """Trained parameters of its adapter; null: it has none, or its model is known only where the trainer reads it."""
 
 
-class Arithmetic(Record):
+class StepArithmetic(Record):
     tasks_per_step: int
     episodes_per_task: int
     episodes_per_step: int
@@ -47,7 +47,7 @@ class Arithmetic(Record):
     total_samples: tuple[int, int]
 
 
-def arithmetic(spec: ExperimentSpec) -> Arithmetic:
+def arithmetic(spec: ExperimentSpec) -> StepArithmetic:
     """Derive the sizes of a run. Costs microseconds; never stored."""
     batch, steps = spec.batch, spec.budget.train_steps
     episodes = batch.tasks_per_step * batch.episodes_per_task
@@ -64,7 +64,7 @@ def arithmetic(spec: ExperimentSpec) -> Arithmetic:
     )
     policies = tuple(_policy(spec, name, agents) for name in spec.policies)
     per_step = (sum(a.samples[0] for a in agents), sum(a.samples[1] for a in agents))
-    return Arithmetic(
+    return StepArithmetic(
         tasks_per_step=batch.tasks_per_step,
         episodes_per_task=batch.episodes_per_task,
         episodes_per_step=episodes,

@@ -102,7 +102,7 @@ SLOTS: dict[str, Slot] = {
     "/resources/engine": Slot(("torch", "vllm"), ()),
     "/environment/type": Slot(_names(ENVIRONMENT), ("mcp",)),
     "/reward/type": Slot(_names(REWARD), ()),
-    "/policies/*/model/type": Slot(("factory", "folder", "package", "checkpoint"), ("hub",)),
+    "/policies/*/model/type": Slot(("factory", "folder", "package", "registered", "checkpoint"), ("hub",)),
     "/policies/*/optimizer/type": Slot(("adamw",), ("muon", "sgd")),
     "/policies/*/tuning/type": Slot(("full", "lora"), ()),
     "/policies/*/precision": Slot(("fp32", "fp64", "bf16"), ()),

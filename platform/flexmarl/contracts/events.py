@@ -190,7 +190,7 @@ class GroupSettled(Record):
     episodes: tuple[EpisodeOutcome, ...]
     started_at: float
     finished_at: float
-    versions: dict[Name, int] = {}
+    versions: dict[Name, int]
     """Policy -> version that the group's command pinned; a policy without one has its cohort's."""
     part: bool = False
     """It tells of some members; the others settle with events of their own."""
@@ -251,13 +251,13 @@ class PolicyUnloaded(Record):
     """How long it took to end what ran."""
 
 
-class TurnsAsked(Record):
-    """Turns of one policy that a rollout worker has asked for and has no reply to."""
+class RequestedTurns(Record):
+    """Turns of one policy that a rollout worker requested and that have no reply."""
 
     waiting: int = Field(ge=0)
-    """No engine was asked yet."""
+    """Not sent to an engine yet."""
     in_flight: int = Field(ge=0)
-    """An engine was asked."""
+    """Sent to an engine."""
 
 
 class EngineSlept(Record):
@@ -297,7 +297,7 @@ class DemandReported(Record):
 
     kind: Literal["demand_reported"] = "demand_reported"
     worker: str
-    policies: dict[Name, TurnsAsked]
+    policies: dict[Name, RequestedTurns]
     """Policies of which it asks for nothing are left out."""
     engines: dict[int, int] = {}
     """Lease -> turns that the engine had, by its last reply and what was sent since."""

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 
 from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.specification.experiment import ExperimentSpec
-from flexmarl.contracts.specification.team import FactoryModel, Lora, PackageModel, PolicySpec
+from flexmarl.contracts.specification.team import FactoryModel, Lora, PackageModel, PolicySpec, RegisteredModel
 
 INCOMPATIBLE = "incompatible"
 
@@ -34,6 +34,8 @@ def _model(policy: str, was: PolicySpec, now: PolicySpec) -> Iterator[Problem]:
         yield _differs(f"{where}/size", new.size, old.size, why)
     elif isinstance(old, PackageModel) and isinstance(new, PackageModel) and old.name != new.name:
         yield _differs(f"{where}/name", new.name, old.name, why)
+    elif isinstance(old, RegisteredModel) and isinstance(new, RegisteredModel) and old.digest != new.digest:
+        yield _differs(f"{where}/name", new.label, old.label, why)
 
 
 def _tuning(policy: str, was: PolicySpec, now: PolicySpec) -> Iterator[Problem]:

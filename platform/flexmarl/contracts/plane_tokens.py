@@ -17,7 +17,7 @@ LEEWAY_S = 60.0
 _FORM = "v1"
 
 
-class Plane(StrEnum):
+class TokenPlane(StrEnum):
     HOST = "host"
     """Holds the secret: starts, stops and commands the child."""
     ROLLOUT = "rollout"
@@ -45,12 +45,12 @@ class PlaneRefused(Exception):
 @dataclass(frozen=True, slots=True)
 class PlaneToken:
     run_id: int
-    plane: Plane
+    plane: TokenPlane
     expires_at: int
     """Seconds since the epoch."""
 
 
-def sign(secret: str, run_id: int, plane: Plane, now: float, ttl_s: float = TTL_S) -> str:
+def sign(secret: str, run_id: int, plane: TokenPlane, now: float, ttl_s: float = TTL_S) -> str:
     """Make a token of a child's secret."""
     body = f"{_FORM}.{run_id}.{plane}.{int(now + ttl_s)}"
     return f"{body}.{_mac(secret, body)}"
@@ -66,11 +66,11 @@ def check(secret: str, text: str, run_id: int, now: float) -> PlaneToken:
         raise PlaneRefused(
             PlaneRefusalCode.TOKEN_FOREIGN, f"the token is for run {parts[1]}, this child serves {run_id}"
         )
-    if not hmac.compare_digest(mac.encode(), _mac(secret, body).encode()) or parts[2] not in set(Plane):
+    if not hmac.compare_digest(mac.encode(), _mac(secret, body).encode()) or parts[2] not in set(TokenPlane):
         raise PlaneRefused(PlaneRefusalCode.UNAUTHORIZED, "the token is not signed by this child's secret")
     if now > int(parts[3]) + LEEWAY_S:
         raise PlaneRefused(PlaneRefusalCode.TOKEN_EXPIRED, "the token has expired: read the engine registry again")
-    return PlaneToken(run_id, Plane(parts[2]), int(parts[3]))
+    return PlaneToken(run_id, TokenPlane(parts[2]), int(parts[3]))
 
 
 def _mac(secret: str, body: str) -> str:

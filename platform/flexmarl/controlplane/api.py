@@ -7,6 +7,7 @@ from flexmarl.controlplane.agents.api.urls import urlpatterns as agents
 from flexmarl.controlplane.common.api.urls import urlpatterns as common
 from flexmarl.controlplane.experiments.api.urls import urlpatterns as experiments
 from flexmarl.controlplane.inventory.api.urls import urlpatterns as inventory
+from flexmarl.controlplane.registry.api.urls import urlpatterns as registry
 from flexmarl.controlplane.runs.api.urls import urlpatterns as runs
 from flexmarl.controlplane.simulations.api.urls import urlpatterns as simulations
 from flexmarl.controlplane.telemetry.api.stream import urlpatterns as stream
@@ -17,6 +18,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     *accounts,
     *inventory,
     *agents,
+    *registry,
     *experiments,
     *runs,
     *telemetry,

@@ -24,20 +24,20 @@ _OF = {
 }
 
 
-class Level(StrEnum):
+class DiskLevel(StrEnum):
     OK = "ok"
     LOW = "low"
     FULL = "full"
 
 
 _WORDS = {
-    Level.FULL: ("is full", "runs wait and continue automatically once there is space"),
-    Level.LOW: ("is nearly full", "without space, runs wait"),
+    DiskLevel.FULL: ("is full", "runs wait and continue automatically once there is space"),
+    DiskLevel.LOW: ("is nearly full", "without space, runs wait"),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class DiskSpace:
     """Room on the disk of a folder, for processes without privileges."""
 
     free: int
@@ -46,12 +46,12 @@ class Space:
     """Files that can still be made."""
 
     @property
-    def level(self) -> Level:
+    def level(self) -> DiskLevel:
         """Say how bad it is."""
         if self.free < FULL_BYTES or self.nodes == 0:
-            return Level.FULL
+            return DiskLevel.FULL
         little = self.free < min(LOW_BYTES, max(2 * FULL_BYTES, int(LOW_SHARE * self.total)))
-        return Level.LOW if little or self.nodes < FEW_NODES else Level.OK
+        return DiskLevel.LOW if little or self.nodes < FEW_NODES else DiskLevel.OK
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,12 @@ class Share:
     bytes: int
 
 
-def space(folder: Path) -> Space:
+def space(folder: Path) -> DiskSpace:
     """Measure the disk of a folder, or of the nearest one above it that exists."""
     place = next(each for each in (folder, *folder.parents) if each.exists())
     found = os.statvfs(place)
     nodes = found.f_favail if found.f_files else FEW_NODES  # some file systems count no nodes
-    return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, nodes)
+    return DiskSpace(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, nodes)
 
 
 def shares(home: Path) -> list[Share]:
@@ -119,7 +119,7 @@ def in_words(size: float) -> str:
 def describe(home: Path) -> str:
     """Say in one line what is full, who takes the space, and what to do; empty while there is enough."""
     found = space(home)
-    if found.level is Level.OK:
+    if found.level is DiskLevel.OK:
         return ""
     word, then = _WORDS[found.level]
     room = f"{in_words(found.free)} of {in_words(found.total)} free" if found.nodes else "no more files can be created"

@@ -1,7 +1,8 @@
 """One supervised process: started, restarted with back-off, listened to for its heartbeat, stopped.
 
-Invariant: a child is in exactly one state (`State`), changed by `Child` alone. Back-off doubles from FIRST_WAIT_S and
-is forgotten after a life of STABLE_S, so that a crash loop costs little and a single crash is repaired at once.
+Invariant: a child is in exactly one state (`ChildState`), changed by `ProcessLife` alone. Back-off doubles from
+FIRST_WAIT_S and is reset after a life of STABLE_S, so that a crash loop costs little and a single crash is repaired
+at once.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ from flexmarl.launcher import heartbeats
 from flexmarl.launcher.heartbeats import Ear
 from flexmarl.launcher.home import Home
 from flexmarl.launcher.processes import signal_group, spawn
-from flexmarl.launcher.state import Record, record_of
+from flexmarl.launcher.state import ProcessRecord, record_of
 
 FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 30.0
@@ -42,7 +43,7 @@ class ProcessSpec:
     """Whether it sends heartbeats: one that hangs is then killed and started anew."""
 
 
-class State(StrEnum):
+class ChildState(StrEnum):
     NEW = "new"
     RUNNING = "running"
     WAITING = "waiting"
@@ -52,15 +53,15 @@ class State(StrEnum):
     STOPPED = "stopped"
 
 
-class Child:
+class ProcessLife:
     """The life of one process spec."""
 
     def __init__(self, spec: ProcessSpec, home: Home) -> None:
         self.spec = spec
         self.home = home
-        self.state = State.NEW
+        self.state = ChildState.NEW
         self.process: subprocess.Popen[bytes] | None = None
-        self.record = Record(spec.name, 0, 0.0)
+        self.record = ProcessRecord(spec.name, 0, 0.0)
         self.due = 0.0
         self.wait_s = 0.0
         self.started = 0.0
@@ -89,31 +90,31 @@ class Child:
         if ear:
             ear.started()
         self.record = record_of(self.spec.name, self.process.pid)
-        self.state, self.started = State.RUNNING, now
+        self.state, self.started = ChildState.RUNNING, now
 
     def observe(self, now: float) -> int | None:
         """Notice the end of the process; return its exit code once and plan the next start."""
-        if self.state is not State.RUNNING or self.process is None:
+        if self.state is not ChildState.RUNNING or self.process is None:
             return None
         code = self.process.poll()
         if code is None:
             return None
         signal_group(self.process.pid, signal.SIGKILL)  # what it started dies with it
         if code == CONFIGURATION:
-            self.state, self.refusal = State.REFUSED, self.log_tail(1)
+            self.state, self.refusal = ChildState.REFUSED, self.log_tail(1)
             return code
         stable = now - self.started >= STABLE_S
         self.wait_s = FIRST_WAIT_S if stable or not self.wait_s else min(self.wait_s * 2, LONGEST_WAIT_S)
-        self.state, self.due = State.WAITING, now + self.wait_s
+        self.state, self.due = ChildState.WAITING, now + self.wait_s
         return code
 
     def should_start(self, now: float) -> bool:
         """Tell whether the back-off is over."""
-        return self.state is State.NEW or (self.state is State.WAITING and now >= self.due)
+        return self.state is ChildState.NEW or (self.state is ChildState.WAITING and now >= self.due)
 
     def hangs(self, now: float) -> str:
         """Say why the process has to be replaced; empty while it works, however slowly."""
-        if self.state is not State.RUNNING or self.ear is None:
+        if self.state is not ChildState.RUNNING or self.ear is None:
             return ""
         return self.ear.judge(self.record.pid, now)
 
@@ -133,7 +134,7 @@ class Child:
         """Send SIGTERM to the process; it ends what it started."""
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
-        self.state = State.STOPPED
+        self.state = ChildState.STOPPED
 
     def reap(self) -> None:
         """Kill what is left of the group and collect the exit code."""

@@ -39,7 +39,7 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class HeartbeatObservation:
     """What was seen of a child at one moment."""
 
     at: float
@@ -49,7 +49,7 @@ class Look:
     """It used the processor since the last look, or waits for processor or disk."""
 
 
-class Watch:
+class HeartbeatWatchdog:
     """Judges the looks at one life. Pure."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Watch:
         self._heard = False
         self._idle_s = self._mute_s = 0.0
 
-    def judge(self, look: Look) -> str:
+    def judge(self, look: HeartbeatObservation) -> str:
         """Say why the child hangs; empty while it does not."""
         passed = 0.0 if self._last is None else min(look.at - self._last, WATCHED_S)
         self._last = look.at
@@ -95,7 +95,7 @@ class Ear:
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
-        self._watch, self._usage = Watch(), Usage()
+        self._watch, self._usage = HeartbeatWatchdog(), Usage()
 
     @property
     def descriptor(self) -> int:
@@ -109,7 +109,7 @@ class Ear:
 
     def judge(self, pid: int, now: float) -> str:
         """Look at the child; say why it hangs, empty while it does not."""
-        return self._watch.judge(Look(now, self._read(), self._usage.busy(pid)))
+        return self._watch.judge(HeartbeatObservation(now, self._read(), self._usage.busy(pid)))
 
     def close(self) -> None:
         """Give the pipe back."""

@@ -12,7 +12,7 @@ import structlog
 
 from flexmarl.host.output import Unfailing
 from flexmarl.launcher.home import Home
-from flexmarl.launcher.state import Record, publish_environment, write_state
+from flexmarl.launcher.state import ProcessRecord, publish_environment, write_state
 
 
 def supervisor_log(home: Home) -> structlog.typing.FilteringBoundLogger:
@@ -60,7 +60,7 @@ class Publisher:
         """Whether the address was announced."""
         self._state, self._addresses = _Kept("up.json", log), _Kept("environment.json", log)
 
-    def publish(self, url: str, records: list[Record], refused: Mapping[str, str]) -> None:
+    def publish(self, url: str, records: list[ProcessRecord], refused: Mapping[str, str]) -> None:
         """Say which processes run, and where."""
         ready = self.ready
         self._state.put(

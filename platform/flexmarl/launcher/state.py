@@ -33,7 +33,7 @@ GRACE_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ProcessRecord:
     """One life of a process."""
 
     name: str
@@ -50,12 +50,12 @@ class Record:
             return None
 
 
-def record_of(name: str, pid: int) -> Record:
+def record_of(name: str, pid: int) -> ProcessRecord:
     """Describe a process that runs now."""
     try:
-        return Record(name, pid, psutil.Process(pid).create_time())
+        return ProcessRecord(name, pid, psutil.Process(pid).create_time())
     except psutil.NoSuchProcess:
-        return Record(name, pid, 0.0)
+        return ProcessRecord(name, pid, 0.0)
 
 
 class HomeLock:
@@ -80,13 +80,13 @@ class HomeLock:
             os.pwrite(self._file, f"{me.pid} {me.started!r}".ljust(HOLDER_BYTES).encode(), 0)
         return self
 
-    def _holder(self) -> Record | None:
+    def _holder(self) -> ProcessRecord | None:
         """Return the supervisor that holds the lock; None when its file names no live process of this machine."""
         deadline = time.monotonic() + HOLDER_S
         while True:
             with contextlib.suppress(ValueError, OSError):
                 pid, started = os.pread(self._file, HOLDER_BYTES, 0).decode().split()
-                holder = Record("supervisor", int(pid), float(started))
+                holder = ProcessRecord("supervisor", int(pid), float(started))
                 if holder.live() is not None:
                     return holder
             if time.monotonic() > deadline:
@@ -105,7 +105,13 @@ def read_state(home: Home) -> dict[str, Any]:
 
 
 def write_state(
-    home: Home, *, launch: str, url: str, ready: bool, records: list[Record], refused: Mapping[str, str] | None = None
+    home: Home,
+    *,
+    launch: str,
+    url: str,
+    ready: bool,
+    records: list[ProcessRecord],
+    refused: Mapping[str, str] | None = None,
 ) -> None:
     """Publish the supervisor's state. `refused`: processes that ended for a setting, each with its reason."""
     me = record_of("supervisor", os.getpid())
@@ -131,7 +137,7 @@ def adopt(home: Home, environment: MutableMapping[str, str]) -> bool:
     if environment.get("DATABASE_URL"):
         return False
     state = read_state(home)
-    supervisor = Record("supervisor", int(state.get("pid", 0)), float(state.get("started", 0.0)))
+    supervisor = ProcessRecord("supervisor", int(state.get("pid", 0)), float(state.get("started", 0.0)))
     if not state or supervisor.live() is None:
         return False
     try:
@@ -158,7 +164,7 @@ def end_left_overs(home: Home) -> list[str]:
     state = read_state(home)
     ended: list[str] = []
     for entry in state.get("processes", []):
-        process = Record(entry["name"], entry["pid"], entry["started"]).live()
+        process = ProcessRecord(entry["name"], entry["pid"], entry["started"]).live()
         if process is not None:
             ended.append(entry["name"])
             signal_group(process.pid, signal.SIGTERM)

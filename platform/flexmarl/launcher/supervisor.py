@@ -14,10 +14,10 @@ from types import FrameType
 
 import structlog
 
-from flexmarl.launcher.children import Child, ProcessSpec, State
+from flexmarl.launcher.children import ChildState, ProcessLife, ProcessSpec
 from flexmarl.launcher.home import Home
 from flexmarl.launcher.processes import POLL_S
-from flexmarl.launcher.state import Record, marked
+from flexmarl.launcher.state import ProcessRecord, marked
 
 ROUND_S = 1.0
 """Longest sleep between rounds: back-off and heartbeats need no better clock."""
@@ -26,7 +26,7 @@ Log = structlog.typing.FilteringBoundLogger
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-class StopAsked(BaseException):
+class StopRequested(BaseException):
     """A stop signal came while something else was being waited for.
 
     Python swallows what is raised in a hook of `fork` or in `__del__`: whoever raises is told when it is gone.
@@ -41,7 +41,7 @@ class StopAsked(BaseException):
 
 
 class Signals:
-    """Turns stop signals into a flag and a wake-up, or into `StopAsked` while the start is in progress."""
+    """Turns stop signals into a flag and a wake-up, or into `StopRequested` while the start is in progress."""
 
     def __init__(self) -> None:
         self.stop = False
@@ -72,11 +72,11 @@ class Signals:
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
         first, self.stop = not self.stop, True
         if first and self.interrupting:
-            raise StopAsked(self._gone)
+            raise StopRequested(self._gone)
 
     def _on_stop_again(self, number: int, frame: FrameType | None) -> None:
         if self.stop and self.interrupting:
-            raise StopAsked(self._gone)
+            raise StopRequested(self._gone)
 
     def _gone(self) -> None:
         if self.interrupting:  # nobody caught it: the start goes on as if nothing had been asked
@@ -97,22 +97,22 @@ class Supervisor:
     ) -> None:
         self.home = home
         self.launch = launch
-        self.children = [Child(spec, home) for spec in specs]
+        self.children = [ProcessLife(spec, home) for spec in specs]
         self.environment: dict[str, str] = {}
         self.log = log
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[ProcessRecord]:
         """Return the lives running now."""
-        return [child.record for child in self.children if child.state is State.RUNNING]
+        return [child.record for child in self.children if child.state is ChildState.RUNNING]
 
     def refused(self) -> dict[str, str]:
         """Return the processes that ended for a wrong setting, each with what it said."""
-        return {child.spec.name: child.refusal for child in self.children if child.state is State.REFUSED}
+        return {child.spec.name: child.refusal for child in self.children if child.state is ChildState.REFUSED}
 
     def rest_s(self) -> float:
         """Return how long to sleep at most: until the next process is due, or a round."""
         now = time.monotonic()
-        waits = [child.due - now for child in self.children if child.state is State.WAITING]
+        waits = [child.due - now for child in self.children if child.state is ChildState.WAITING]
         return max(0.0, min([ROUND_S, *waits]))
 
     def round(self) -> bool:
@@ -132,7 +132,7 @@ class Supervisor:
         for child in self.children:
             child.kill()
 
-    def _observe(self, child: Child, now: float) -> None:
+    def _observe(self, child: ProcessLife, now: float) -> None:
         code = child.observe(now)
         if code is not None:
             self.log.warning("ended", process=child.spec.name, code=code, again_in_s=child.wait_s)
@@ -149,7 +149,7 @@ class Supervisor:
             self.log.warning("left over", pid=process.pid)
             process.kill()
 
-    def _stop_stage(self, members: list[Child]) -> None:
+    def _stop_stage(self, members: list[ProcessLife]) -> None:
         for child in members:
             child.ask_to_stop()
         deadline = time.monotonic() + max(child.spec.stop_s for child in members)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 import structlog
 
 from flexmarl.launcher import environment as settings
-from flexmarl.launcher.children import State, answers
+from flexmarl.launcher.children import ChildState, answers
 from flexmarl.launcher.errors import LaunchError
 from flexmarl.launcher.home import SECRET_NAMES, Home
 from flexmarl.launcher.plan import PUBLISHED, Options, environment_of, process_specs, url_of
@@ -31,7 +31,7 @@ from flexmarl.launcher.state import (
     clear_state,
     end_left_overs,
 )
-from flexmarl.launcher.supervisor import ROUND_S, Signals, StopAsked, Supervisor, wait_for
+from flexmarl.launcher.supervisor import ROUND_S, Signals, StopRequested, Supervisor, wait_for
 from flexmarl.launcher.upkeep import Upkeep
 from flexmarl.launcher.valkey import EmbeddedValkey
 
@@ -77,7 +77,7 @@ class Up:
                     self._unfailing_round()
                     signals.interrupting = False
                     signals.sleep(self.supervisor.rest_s() if self.supervisor else ROUND_S)
-            except StopAsked:
+            except StopRequested:
                 pass
             finally:
                 signals.interrupting = False
@@ -214,11 +214,11 @@ class Up:
     def _announce(self, seconds: float) -> None:
         url = url_of(self.options.host, self.port)
         for child in self.supervisor.children if self.supervisor else []:
-            if child.state is State.WAITING:
+            if child.state is ChildState.WAITING:
                 self.say(
                     f"{child.spec.name} exited immediately and is being restarted; see {self._log_of(child.spec.name)}"
                 )
-            elif child.state is State.REFUSED:
+            elif child.state is ChildState.REFUSED:
                 self.say(f"{child.spec.name} is not running: {child.refusal}")
         self.say(f"Data and logs: {self.home.root}")
         self.publisher.ready = True

@@ -19,7 +19,7 @@ import psutil
 from flexmarl.host.files import write_durably
 from flexmarl.launcher.binaries import valkey_binary
 from flexmarl.launcher.errors import LaunchError
-from flexmarl.launcher.heartbeats import Beat, Look, Usage, Watch
+from flexmarl.launcher.heartbeats import Beat, HeartbeatObservation, HeartbeatWatchdog, Usage
 from flexmarl.launcher.home import Home
 from flexmarl.launcher.processes import end, free_port, spawn, wait_until
 from flexmarl.launcher.services import Service
@@ -38,7 +38,7 @@ class EmbeddedValkey(Service):
 
     def __init__(self, home: Home, port: int = 0) -> None:
         super().__init__(home, port)
-        self._watch, self._usage = Watch(), Usage()
+        self._watch, self._usage = HeartbeatWatchdog(), Usage()
         self._asked_at = 0.0
 
     @property
@@ -76,7 +76,7 @@ class EmbeddedValkey(Service):
             return ""
         self._asked_at = now
         beat = Beat(0.0, 1.0, "server") if self._answers(PING_S) else None
-        return self._watch.judge(Look(now, beat, self._usage.busy(self.process.pid)))
+        return self._watch.judge(HeartbeatObservation(now, beat, self._usage.busy(self.process.pid)))
 
     def kill(self) -> None:
         """End a server that hangs; nothing that it holds is missed."""
@@ -112,7 +112,7 @@ class EmbeddedValkey(Service):
             )
         finally:
             os.close(log)
-        self._watch, self._usage = Watch(), Usage()
+        self._watch, self._usage = HeartbeatWatchdog(), Usage()
         assert self.process.stdin is not None
         self.process.stdin.write(self._configuration().encode())
         self.process.stdin.close()

@@ -15,10 +15,10 @@ from flexmarl.orchestrator.state.in_flight import Outstanding
 from flexmarl.orchestrator.state.tree import Failure, RunState
 from flexmarl.orchestrator.types import (
     Metric,
-    Note,
     NoteLevel,
     NumberedCommand,
     Ruling,
+    RunNote,
 )
 
 BACKOFF_S = (0.5, 1.0, 2.0, 5.0, 10.0)
@@ -32,7 +32,7 @@ class Context(msgspec.Struct, gc=False):
     commands: list[NumberedCommand] = []
     void: list[int] = []
     metrics: list[Metric] = []
-    notes: list[Note] = []
+    notes: list[RunNote] = []
     attempts: list[AttemptBegan | AttemptEnded] = []
     outcomes: list[VerbEnded] = []
     rulings: list[Ruling] = []
@@ -102,7 +102,7 @@ class Context(msgspec.Struct, gc=False):
         self, text: str, level: NoteLevel = NoteLevel.INFO, *, actor: str = "", target: str = "", cause: str = ""
     ) -> None:
         """Say a line to people."""
-        self.notes.append(Note(level, text, actor, target, cause))
+        self.notes.append(RunNote(level, text, actor, target, cause))
 
     def rule(
         self,

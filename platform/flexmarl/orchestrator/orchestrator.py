@@ -64,7 +64,7 @@ from flexmarl.orchestrator.run.recovery import (
     on_devices_granted,
     on_lease_ended,
 )
-from flexmarl.orchestrator.run.relevance import Attention
+from flexmarl.orchestrator.run.relevance import Relevance
 from flexmarl.orchestrator.serving.placement import drive_placing, on_demand_reported, on_policy_unloaded
 from flexmarl.orchestrator.serving.weight_sync import on_weights_served
 from flexmarl.orchestrator.state.snapshots import decode, encode
@@ -145,7 +145,7 @@ class Orchestrator:
     ) -> None:
         self.plan = make_plan(spec, opening)
         self.state = state or RunState(policies={name: PolicyState() for name in self.plan.policies})
-        self._attention = Attention()
+        self._relevance = Relevance()
 
     @classmethod
     def restore(cls, spec: ExperimentSpec, snapshot: bytes) -> "Orchestrator":
@@ -166,9 +166,9 @@ class Orchestrator:
         ctx = Context(self.plan, state, state.now)
         before = _outline(state)
         HANDLERS[type(event)](ctx, event)
-        if state.status not in _IDLE and not self._attention.seen_to(ctx, event):
+        if state.status not in _IDLE and not self._relevance.seen_to(ctx, event):
             self._drive(ctx, event)
-            self._attention.looked(ctx)
+            self._relevance.looked(ctx)
         check_touched(self.plan, state, event, ctx.commands)
         if _outline(state) != before:
             check_turn(self.plan, state)
@@ -190,7 +190,7 @@ class Orchestrator:
         if state.failures:
             drive_hosts(ctx)
             for parts in (*state.cohorts, state.evaluation):
-                if parts is not None and not state.rest.frozen:
+                if parts is not None and not state.pause.frozen:
                     drive_rollout(ctx, parts)
         before = _footing(ctx)
         drive_trainer(ctx)
@@ -201,7 +201,7 @@ class Orchestrator:
         while state.status not in _IDLE and not still(state):
             if self.plan.colocated:
                 drive_trainer(ctx)  # what has ended or begun turns the devices over
-            self._attention.drive_engines(ctx, event)
+            self._relevance.drive_engines(ctx, event)
             if again and (state.checkpoints or state.cohorts):
                 drive_trainer(ctx)
             _explain(ctx)
@@ -240,7 +240,7 @@ def _footing(ctx: Context) -> tuple[object, ...]:
     """Return what differs after anything was decided, or had come to an end, that trainers could go by."""
     state, head = ctx.state, ctx.state.cohort
     said = len(ctx.commands) + len(ctx.void) + len(ctx.rulings) + len(ctx.notes) + len(ctx.metrics)
-    run = said, state.status, state.rest.frozen, state.next_cohort, len(state.cohorts), len(state.checkpoints)
+    run = said, state.status, state.pause.frozen, state.next_cohort, len(state.cohorts), len(state.checkpoints)
     if head is None:
         return run
     return *run, head.no, head.settled_at, head.stepped_at, sum([own.stepped for own in head.policies.values()])
@@ -292,7 +292,7 @@ def _deadline(ctx: Context) -> float | None:
     if state.failures:
         found = min((failure.until for failure in state.failures.values() if failure.until > ctx.now), default=None)
     if state.status is RunStatus.PAUSED:
-        return _earlier(found, state.rest.release_at)
+        return _earlier(found, state.pause.release_at)
     if state.look_at is not None and state.look_at > ctx.now:
         found = _earlier(found, state.look_at)
     if state.status is not RunStatus.RUNNING:

@@ -64,7 +64,7 @@ def _release(state: RunState, command: ReleaseLease) -> str:
         return f"{lease.device_id} is recalled: {lease.recalled}"
     if lease is not None and lease.replaces:
         return f"{lease.device_id} was the replacement of a lease that stays or has ended"
-    if state.rest.frozen and state.status not in TERMINAL | {RunStatus.PAUSED, RunStatus.PAUSING}:
+    if state.pause.frozen and state.status not in TERMINAL | {RunStatus.PAUSED, RunStatus.PAUSING}:
         return f"a part of the run's devices is permanently lost, and other runs can use {_where(lease)}"
     return f"the run is {state.status} and no longer needs the device"
 

@@ -42,7 +42,7 @@ class Metric(msgspec.Struct, frozen=True, gc=False):
     samples: int = 0
 
 
-class Note(msgspec.Struct, frozen=True, gc=False):
+class RunNote(msgspec.Struct, frozen=True, gc=False):
     """One line for people."""
 
     level: NoteLevel
@@ -72,7 +72,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     void: Sequence[int]
     """Numbers of commands that nobody must carry out any more."""
     metrics: Sequence[Metric]
-    notes: Sequence[Note]
+    notes: Sequence[RunNote]
     status: RunStatus
     reason: RunReason
     reason_text: str

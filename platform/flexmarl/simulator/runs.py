@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 from flexmarl.simulator.cluster.cluster import Cluster
-from flexmarl.simulator.cluster.misfortune import Misfortune, devices_of
-from flexmarl.simulator.cluster.pool import Pool, Tenancy
+from flexmarl.simulator.cluster.fault_injection import FaultInjector, devices_of
+from flexmarl.simulator.cluster.pool import SimulatedPool, Tenancy
 from flexmarl.simulator.devices.clock import Clock
-from flexmarl.simulator.reporting.checks import Checks, Finding
-from flexmarl.simulator.reporting.report import Report, report
+from flexmarl.simulator.reporting.checks import Checks, SchedulingFault
+from flexmarl.simulator.reporting.report import SimulationReport, report
 from flexmarl.simulator.scenarios.recorded import RecordedWorkload
 from flexmarl.simulator.scenarios.scenario import Scenario
 
@@ -19,19 +19,19 @@ class SimulationError(RuntimeError):
     """The simulated run came to no end: it failed, or nothing was left that could happen."""
 
 
-def simulate(scenario: Scenario) -> Report:
+def simulate(scenario: Scenario) -> SimulationReport:
     """Play a scenario. Raises SimulationError when the run does not make its steps, with the run's own reason."""
     return _play(scenario, lambda cluster: None)
 
 
-def examine(scenario: Scenario) -> tuple[Report, list[Finding]]:
+def examine(scenario: Scenario) -> tuple[SimulationReport, list[SchedulingFault]]:
     """Play a scenario and look for faults of scheduling meanwhile. Raises SimulationError as `simulate` does."""
     found: list[Checks] = []
     report = _play(scenario, lambda cluster: found.append(Checks.over(cluster, scenario.machine)))
     return report, found[0].findings()
 
 
-def _play(scenario: Scenario, watch: Callable[[Cluster], None]) -> Report:
+def _play(scenario: Scenario, watch: Callable[[Cluster], None]) -> SimulationReport:
     if scenario.spec.sampling.branches:
         raise SimulationError("Branching members are not simulated; set sampling.branch_controller: none.")
     if scenario.granularity == "episode" and isinstance(scenario.workload, RecordedWorkload):
@@ -57,8 +57,8 @@ def _play(scenario: Scenario, watch: Callable[[Cluster], None]) -> Report:
 def alone(scenario: Scenario) -> Cluster:
     """Start a run that has its devices for itself."""
     clock = Clock()
-    cluster = Cluster(scenario, clock, Pool(clock, devices_of(scenario)), Tenancy())
-    Misfortune(scenario, cluster).begin()
+    cluster = Cluster(scenario, clock, SimulatedPool(clock, devices_of(scenario)), Tenancy())
+    FaultInjector(scenario, cluster).begin()
     cluster.start()
     return cluster
 

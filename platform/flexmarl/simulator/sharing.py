@@ -16,11 +16,11 @@ from flexmarl.contracts.problems import Problem, SpecProblems, broken_at, proble
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.orchestrator.pool.arbiter import DEFAULT_PRIORITY, PATIENCE_S
 from flexmarl.simulator.cluster.cluster import Cluster
-from flexmarl.simulator.cluster.misfortune import virtual_device
-from flexmarl.simulator.cluster.pool import Pool, Tenancy
+from flexmarl.simulator.cluster.fault_injection import virtual_device
+from flexmarl.simulator.cluster.pool import SimulatedPool, Tenancy
 from flexmarl.simulator.devices.clock import Clock
-from flexmarl.simulator.devices.trace import BUSY, Held, Interval
-from flexmarl.simulator.reporting.checks import Finding
+from flexmarl.simulator.devices.trace import BUSY, DeviceTenure, TraceInterval
+from flexmarl.simulator.reporting.checks import SchedulingFault
 from flexmarl.simulator.runs import STILL_S, SimulationError, shortened
 from flexmarl.simulator.scenarios.faults import Faults
 from flexmarl.simulator.scenarios.library import compose
@@ -112,8 +112,8 @@ class PoolReport:
     busy: float
     """Share of the devices' time in which they worked."""
     events: int
-    intervals: tuple[Interval, ...]
-    held: dict[int, tuple[str, Held]]
+    intervals: tuple[TraceInterval, ...]
+    held: dict[int, tuple[str, DeviceTenure]]
     """Lease -> run and device."""
 
 
@@ -150,7 +150,7 @@ def simulate_pool(shared: SharedPools) -> PoolReport:
     places = [pool for pool, count in shared.devices.items() for _ in range(count)]
     devices = [virtual_device(number, pool, shared.node_devices) for number, pool in enumerate(places)]
     quotas = {(quota.project, quota.pool): quota.devices for quota in shared.quotas}
-    pool = Pool(clock, devices, shared.weights, quotas)
+    pool = SimulatedPool(clock, devices, shared.weights, quotas)
     clusters = []
     for number, run in enumerate(shared.runs, start=1):
         name = Tenancy(number, run.project, run.priority)
@@ -167,7 +167,7 @@ def simulate_pool(shared: SharedPools) -> PoolReport:
     return _report(shared, clusters, pool, clock)
 
 
-def starved(report: PoolReport) -> list[Finding]:
+def starved(report: PoolReport) -> list[SchedulingFault]:
     """Find runs that waited on beyond the arbiter's patience while some that came later got devices."""
     found = []
     for run in report.runs:
@@ -180,7 +180,7 @@ def starved(report: PoolReport) -> list[Finding]:
         if later:
             names = ", ".join(other.name for other in later)
             found.append(
-                Finding(
+                SchedulingFault(
                     "starvation", run.arrived, until,
                     f"{run.name} waits for devices since {run.arrived:.0f} s; after {PATIENCE_S:.0f} s of that {names} "
                     "came later and got devices",
@@ -190,12 +190,12 @@ def starved(report: PoolReport) -> list[Finding]:
     return found
 
 
-def _says(cluster: Cluster, pool: Pool) -> str:
+def _says(cluster: Cluster, pool: SimulatedPool) -> str:
     state = cluster.driver.core.state
     return state.reason_text if cluster.driver.ended else pool.waiting.get(cluster.name.run_id, state.reason_text)
 
 
-def _report(shared: SharedPools, clusters: Sequence[Cluster], pool: Pool, clock: Clock) -> PoolReport:
+def _report(shared: SharedPools, clusters: Sequence[Cluster], pool: SimulatedPool, clock: Clock) -> PoolReport:
     runs = tuple(_sharer(run, cluster, pool) for run, cluster in zip(shared.runs, clusters, strict=True))
     began = min(run.at for run in shared.runs)
     ended = max([began, *(held.until for cluster in clusters for held in cluster.trace.held.values())])
@@ -212,7 +212,7 @@ def _report(shared: SharedPools, clusters: Sequence[Cluster], pool: Pool, clock:
     return PoolReport(runs, began, ended - began, leased / capacity, busy / capacity, clock.events, intervals, held)
 
 
-def _sharer(run: Arrival, cluster: Cluster, pool: Pool) -> Sharer:
+def _sharer(run: Arrival, cluster: Cluster, pool: SimulatedPool) -> Sharer:
     log, over = cluster.log, cluster.log.status in TERMINAL
     return Sharer(
         run.name, run.at, log.granted[0] if log.granted else None, log.since if over else None, log.status,

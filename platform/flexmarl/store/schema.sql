@@ -612,6 +612,29 @@ CREATE TABLE store.storage_pass (
   done    jsonb NOT NULL                      -- what was removed: [{run, kind, amount, kept}]
 );
 
+-- Models that runs may name: imported once, by a node, into the state plane; then only `archived_at` changes.
+CREATE TABLE store.model (
+  id          uuid PRIMARY KEY,
+  project     text NOT NULL, name text NOT NULL, revision int NOT NULL,
+  source      jsonb NOT NULL,                    -- where it came from: {type, ...} as specifications write it
+  owner       text NOT NULL DEFAULT '',          -- name of who asked for it
+  owner_id    text NOT NULL DEFAULT '',          -- their account
+  state       text NOT NULL DEFAULT 'queued' CHECK (state IN ('queued', 'running', 'done', 'failed', 'cancelled')),
+  reason      text NOT NULL DEFAULT '', reason_text text NOT NULL DEFAULT '',
+  now_at      text NOT NULL DEFAULT '',          -- what is being done
+  takes       int NOT NULL DEFAULT 0,            -- how often a node took it; the fence of its writes
+  node        text NOT NULL DEFAULT '',          -- who took it last; keeps the content
+  lease_until timestamptz,
+  digest      text NOT NULL DEFAULT '',          -- of the content, once it is done
+  facts       jsonb NOT NULL DEFAULT '{}',       -- what was found: architecture, parameters, context, tokenizer, template
+  archived_at timestamptz,
+  created_at  timestamptz NOT NULL DEFAULT clock_timestamp(), updated_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  started_at  timestamptz, finished_at timestamptz,
+  version     int NOT NULL DEFAULT 1,            -- raised by every change that people see
+  UNIQUE (project, name, revision)
+);
+CREATE INDEX model_open ON store.model (id) WHERE state IN ('queued', 'running');
+
 -- Registry -----------------------------------------------------------------------------------------------------------
 CREATE TABLE store.node (
   name         text PRIMARY KEY,

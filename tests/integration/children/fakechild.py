@@ -21,7 +21,7 @@ from aiohttp import web
 
 from workers import child_server
 from workers.child import ChildFailed, IntervalLog
-from workers.rollout.engines.wire import Held, LoadRequest, Stats
+from workers.rollout.engines.wire import HeldVersion, LoadRequest, Stats
 from workers.training import wire
 
 TOKENIZER = b'{"version": "1.0"}'
@@ -76,7 +76,7 @@ class FakeChild:
 
     async def load(self, request):
         asked = msgspec.json.decode(await request.read(), type=LoadRequest)
-        held = await self.timed("load", asked, lambda: Held(asked.version, asked.digest))
+        held = await self.timed("load", asked, lambda: HeldVersion(asked.version, asked.digest))
         return child_server.json_response(held)
 
     def bind(self, asked):

@@ -17,8 +17,8 @@ from flexmarl.contracts import events
 from flexmarl.contracts.commands import COMMAND_KINDS, Route, TrimTrainer, command_adapter
 from flexmarl.contracts.resolve import resolve
 from flexmarl.orchestrator.orchestrator import HANDLERS
-from flexmarl.simulator.cluster.driver import Driver
-from flexmarl.simulator.reporting.laws import answered_by, asked_by
+from flexmarl.simulator.cluster.driver import SimulatedDriver
+from flexmarl.simulator.reporting.invariants import answered_by, asked_by
 from flexmarl.simulator.runs import examine
 from flexmarl.simulator.scenarios.scenario import scenario
 
@@ -46,10 +46,10 @@ def named() -> None:
 
 def decided() -> None:
     """A simulated run asks for it after each checkpoint; the fact comes back, and no check finds a fault."""
-    told, tell = [], Driver.tell
+    told, tell = [], SimulatedDriver.tell
     spec = {"batch": BATCH, "resources": {"rollout_devices": 2}, "checkpoints": {"every_steps": 1}}
     played = resolve(spec, template="reference_game").document
-    with patch.object(Driver, "tell", lambda self, fact: (told.append(fact), tell(self, fact))[1]):
+    with patch.object(SimulatedDriver, "tell", lambda self, fact: (told.append(fact), tell(self, fact))[1]):
         _, findings = examine(
             scenario({"spec": played, "workload": {"stages": [["speaker"], ["listener"]]}, "steps": 4})
         )

@@ -14,9 +14,9 @@ from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.orchestrator import Decision, Orchestrator
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.pool.arbiter import Demand, FreeDevice, Rules, arbitrate
+from flexmarl.orchestrator.pool.arbiter import DeviceDemand, FreeDevice, Rules, arbitrate
 from flexmarl.orchestrator.run.invariants import check_invariants
-from flexmarl.orchestrator.run.relevance import Attention
+from flexmarl.orchestrator.run.relevance import Relevance
 from tests.support.virtual.children import Child, Engine, Process, RolloutWorker, Trainer
 from tests.support.virtual.clock import Clock, Dice, Durations
 from tests.support.virtual.store import CommandRow, LeaseRow, PromiseBroken, TokenLost, VirtualStore
@@ -37,7 +37,7 @@ class Node(Process):
         self.cordoned = False
 
 
-class _LooksAtEverything(Attention):
+class _LooksAtEverything(Relevance):
     """A core with it takes no short way."""
 
     def seen_to(self, ctx: Context, event: object) -> bool:
@@ -174,7 +174,7 @@ class World:
         self.log.snapshot, self.log.snapshot_at = None, 0
         self.lose_driver()
         careful = Orchestrator(self.spec)
-        careful._attention = _LooksAtEverything()
+        careful._relevance = _LooksAtEverything()
         for (event, at), decision in zip(self.log.entries, self.log.decisions, strict=True):
             if careful.handle(event, at) != decision:
                 raise PromiseBroken(f"a short way decided otherwise than a look at everything on {event.kind}")
@@ -236,7 +236,9 @@ class World:
             if device not in leased
         ]
         demands = [
-            Demand(1, x.no, x.command.pool, x.command.engines, x.command.trainer_pool, x.command.trainers, since=x.no)
+            DeviceDemand(
+                1, x.no, x.command.pool, x.command.engines, x.command.trainer_pool, x.command.trainers, since=x.no
+            )
             for x in self._of_kind("request_devices")
         ]
         for grant in arbitrate(demands, free, Rules({"default": 2 * len(self.nodes)})).grants:

@@ -4,7 +4,7 @@ from typing import Literal
 
 import pytest
 
-from flexmarl.algorithms.placement import Cut, Leaf, Stage, one_more, plan_placement
+from flexmarl.algorithms.placement import DeviceSplit, Leaf, Stage, one_more, plan_placement
 
 EDGES = frozenset({("rollout", "training")})
 
@@ -72,6 +72,6 @@ def test_stages_come_in_the_order_of_their_edges(mode: Literal["temporal", "spat
     stages = {"after": Stage(work_s=8), "before": Stage(work_s=8)}
     plan = plan_placement(stages, frozenset({("before", "after")}), devices=4, parts=2, mode=mode)
     assert plan is not None
-    assert isinstance(plan.placed, Cut)
+    assert isinstance(plan.placed, DeviceSplit)
     count = 4 if mode == "temporal" else 2
     assert (plan.placed.first, plan.placed.then) == (Leaf("before", count), Leaf("after", count))

@@ -105,7 +105,6 @@ REQUIRED = {
     "/policies/speaker/model/step": {"policies": {"speaker": {"model": {"type": "checkpoint", "run": "a"}}}},
     "/policies/speaker/warmup/steps": {"policies": {"speaker": {"warmup": {}}}},
     "/reward/url": {"reward": {"type": "service"}},
-    "/reward/name": {"reward": {"type": "function"}},
     "/environment/latency/scale_s": {"environment": {"type": "reference_game", "latency": {}}},
     "/environment/type": {"environment": {}},
     "/environment": {"environment": None},

@@ -10,7 +10,7 @@ from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.rules import broken_rules
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.orchestrator.allocation.allocator import spread_once
-from flexmarl.orchestrator.allocation.types import Snapshot, Standing
+from flexmarl.orchestrator.allocation.types import AllocationSnapshot, PolicyNeeds
 
 
 def spec(sizes: dict[str, int], homes: dict[str, Any], devices: int, places: int | None = None) -> ExperimentSpec:
@@ -96,13 +96,13 @@ def everybody_bound(own: ExperimentSpec) -> bool:
     """Bind as the core does, and tell whether all are bound, and those that chose devices on these."""
     homes = own.mechanisms.allocation.homes
     standings = {
-        name: Standing(
+        name: PolicyNeeds(
             has_work=True, seconds=0.0, gang=(), still=False, least=own.policies[name].devices.least,
             waiting_since=0.0, homes=homes.get(name, ()),
         )
         for name in own.trainable_policies()
     }  # fmt: skip
     devices = tuple(range(own.resources.training_devices))
-    bound = spread_once(Snapshot(0.0, standings, devices, own.resources.trainer_policies))
+    bound = spread_once(AllocationSnapshot(0.0, standings, devices, own.resources.trainer_policies))
     gangs = {change.policy: change.gang for change in bound}
     return set(gangs) == set(standings) and all(set(gangs[name]) == set(chosen) for name, chosen in homes.items())

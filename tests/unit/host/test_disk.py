@@ -3,18 +3,18 @@
 from pathlib import Path
 
 from flexmarl.host import disk
-from flexmarl.host.disk import Level, Space
+from flexmarl.host.disk import DiskLevel, DiskSpace
 from tests.support.small_disk import fill, small_disk
 
 MIB = 2**20
 
 
 def test_levels_go_by_what_a_database_needs_and_by_the_size_of_the_disk() -> None:
-    assert Space(10 * MIB, 2**40, 1000).level is Level.FULL
-    assert Space(400 * MIB, 2**40, 1000).level is Level.LOW
-    assert Space(600 * MIB, 2**40, 1000).level is Level.OK
-    assert Space(200 * MIB, 900 * MIB, 1000).level is Level.OK, "a small disk that is meant to be small"
-    assert Space(2**40, 2**40, 0).level is Level.FULL, "no file can be made"
+    assert DiskSpace(10 * MIB, 2**40, 1000).level is DiskLevel.FULL
+    assert DiskSpace(400 * MIB, 2**40, 1000).level is DiskLevel.LOW
+    assert DiskSpace(600 * MIB, 2**40, 1000).level is DiskLevel.OK
+    assert DiskSpace(200 * MIB, 900 * MIB, 1000).level is DiskLevel.OK, "a small disk that is meant to be small"
+    assert DiskSpace(2**40, 2**40, 0).level is DiskLevel.FULL, "no file can be made"
 
 
 def test_a_full_disk_is_described_with_who_takes_it_and_what_to_do(short_tmp: Path) -> None:

@@ -5,14 +5,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from flexmarl.orchestrator.allocation.allocator import next_look, on_demand, spread_once
-from flexmarl.orchestrator.allocation.types import Bind, Snapshot, Standing, Suspend
+from flexmarl.orchestrator.allocation.types import AllocationSnapshot, BindChange, PolicyNeeds, Suspend
 
-IDLE = Standing(has_work=False, seconds=0.0, gang=(), still=True)
-BUSY = Standing(has_work=True, seconds=1.0, gang=(), still=True, waiting_since=0.0)
+IDLE = PolicyNeeds(has_work=False, seconds=0.0, gang=(), still=True)
+BUSY = PolicyNeeds(has_work=True, seconds=1.0, gang=(), still=True, waiting_since=0.0)
 
 
 def seen(policies, devices=2, places=1, **more):
-    return Snapshot(now=100.0, policies=policies, devices=tuple(range(1, devices + 1)), places=places, **more)
+    return AllocationSnapshot(now=100.0, policies=policies, devices=tuple(range(1, devices + 1)), places=places, **more)
 
 
 def carried_out(state, changes):
@@ -20,7 +20,7 @@ def carried_out(state, changes):
     policies = dict(state.policies)
     for change in changes:
         own = policies[change.policy]
-        if isinstance(change, Bind):
+        if isinstance(change, BindChange):
             assert not own.gang, f"{change.policy} is bound while it is on {own.gang}"
             own = replace(own, gang=change.gang, waiting_since=None, bound_at=state.now, meant=())
             own = replace(own, idle_since=None if own.has_work else state.now)
@@ -193,7 +193,7 @@ def test_static_devices_are_those_chosen_and_never_change():
 
 
 standings = st.builds(
-    Standing,
+    PolicyNeeds,
     has_work=st.booleans(),
     seconds=st.floats(0, 50),
     gang=st.just(()),
@@ -235,7 +235,7 @@ def test_whatever_order_they_leave_in_all_work_is_done_and_no_gang_is_shared(sta
     for _ in range(400):
         for change in on_demand(state):
             own = state.policies[change.policy]
-            if isinstance(change, Bind):
+            if isinstance(change, BindChange):
                 state = carried_out(state, [change])
             else:
                 own = replace(own, leaving=True, still=False, meant=change.meant)

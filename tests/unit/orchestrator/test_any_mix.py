@@ -9,7 +9,7 @@ from flexmarl.contracts.rules import broken_rules
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
 from tests.unit.orchestrator.asking import deliver_all, quiet
 from tests.unit.orchestrator.fake_cluster import Faults, make_spec, started
-from tests.unit.orchestrator.test_attention import same_with_short_ways
+from tests.unit.orchestrator.test_relevance import same_with_short_ways
 
 PROTOCOLS = (
     {},

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from flexmarl.algorithms.movers import MOVERS, Asked, Move, Snapshot, checked, for_waiting
+from flexmarl.algorithms.movers import MOVERS, Move, PolicyDemand, Snapshot, checked, for_waiting
 from flexmarl.algorithms.movers.demand import SETTLE_S
 from flexmarl.contracts.specification.movers import MOVER
 from flexmarl.orchestrator.serving.assignment import engines_of, fill
@@ -49,7 +49,7 @@ def test_free_places_follow_what_is_expected_and_who_waits_comes_first():
 
 
 def asked(turns=0, queue=None, **changes):
-    plain = Asked(
+    plain = PolicyDemand(
         turns=turns, queue=float(turns if queue is None else queue), growth=0.0, load_s=0.1, waiting_since=None,
         idle_since=None if turns else NOW - 50.0, stuck_since=None, gained_at=None, gave_at=None, hold_s=10.0,
         apart_since=NOW - 10.0 if turns > 10 else None,

@@ -8,7 +8,7 @@ from flexmarl.contracts import events as e
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunStatus
 from flexmarl.orchestrator.allocation.binding import on_gang_s, took_work
-from flexmarl.orchestrator.state.tree import Home, PolicyState
+from flexmarl.orchestrator.state.tree import PolicyPlacement, PolicyState
 from flexmarl.orchestrator.training import trainers
 from tests.unit.orchestrator.fake_cluster import Faults, make_spec, running, started
 
@@ -94,25 +94,25 @@ def test_a_device_has_enough_before_it_to_last_until_an_answer_arrives(seconds, 
 
 
 def test_what_work_takes_is_learned_from_the_rank_that_has_most_of_it():
-    policy = PolicyState(home=Home(gang=[1, 2, 3]))
+    policy = PolicyState(placement=PolicyPlacement(gang=[1, 2, 3]))
     took_work(policy, seconds=2.0, tokens=40, rows=4)  # two rows of one rank took as long
-    assert policy.home.token_s == pytest.approx(4.0 / 40)
+    assert policy.placement.token_s == pytest.approx(4.0 / 40)
     assert on_gang_s(policy, rows=4, tokens=40) == pytest.approx(2.0)
-    policy.home.gang = [1, 2]
+    policy.placement.gang = [1, 2]
     assert on_gang_s(policy, rows=4, tokens=40) == pytest.approx(2.0), "a rank more than rows divide by is of no use"
-    policy.home.gang = [1, 2, 3, 4]
+    policy.placement.gang = [1, 2, 3, 4]
     assert on_gang_s(policy, rows=4, tokens=40) == pytest.approx(1.0)
 
 
 def test_what_a_lost_trainer_had_suspended_is_bound_anew():
     cluster = running(team(1, 1), seed=1)
-    cluster.run(until=lambda x: any(p.home.ticket for p in x.core.state.policies.values()))
-    name = next(name for name, p in cluster.core.state.policies.items() if p.home.ticket)
+    cluster.run(until=lambda x: any(p.placement.ticket for p in x.core.state.policies.values()))
+    name = next(name for name, p in cluster.core.state.policies.items() if p.placement.ticket)
     trainer = cluster.core.state.trainers()[0]
     del cluster.children[trainer.lease_id]
     cluster.tell(e.ChildLost(lease_id=trainer.lease_id, incarnation=trainer.incarnation, reason="killed"))
     policy = cluster.core.state.policies[name]
-    assert (policy.home.ticket, policy.home.gang, policy.accumulator) == ("", [], "")
+    assert (policy.placement.ticket, policy.placement.gang, policy.accumulator) == ("", [], "")
     cluster.start_child(trainer.lease_id)
     ended_well(cluster)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from flexmarl.contracts import events as e
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunStatus
-from flexmarl.orchestrator.allocation.colocation import Shared, lent, may_load, turn, whose
+from flexmarl.orchestrator.allocation.colocation import SharedDevice, lent, may_load, turn, whose
 from tests.unit.orchestrator.fake_cluster import Faults, make_spec, running, started
 
 
@@ -24,7 +24,7 @@ class Device:
         """Bytes that each has on it."""
 
     def seen(self):
-        return Shared(
+        return SharedDevice(
             engine=1, trainer=2, answers=self.answers, asleep=self.asleep, turning=bool({"sleep", "wake"} & self.asked),
             loading="load" in self.asked, residents=("solver",) if self.trainer or "bind" in self.asked else (),
             manned=self.manned, vacant=self.vacant, leaving="vacate" in self.asked,
@@ -256,7 +256,7 @@ def trained_where(cluster):
     while cluster.status not in (RunStatus.COMPLETED, RunStatus.FAILED):
         cluster.happen()
         for name, policy in state.policies.items():
-            shared = {state.leases[lease_id].beside > 0 for lease_id in policy.home.gang}
+            shared = {state.leases[lease_id].beside > 0 for lease_id in policy.placement.gang}
             places.setdefault(name, set()).update(shared)
             if state.outstanding.count_about("accumulate", name) and any(cohort.open for cohort in state.cohorts):
                 beside.add(name)

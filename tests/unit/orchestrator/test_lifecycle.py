@@ -327,8 +327,8 @@ def test_an_error_of_the_core_ends_the_run_only():
 def test_a_snapshot_of_another_schema_is_refused():
     core = Orchestrator(make_spec())
     raw = core.snapshot()
-    for other in (b"2", b"4"):
+    for other in (b"0", b"2"):
         with pytest.raises(ValueError, match="schema"):
-            Orchestrator.restore(make_spec(), raw.replace(b'"schema":3', b'"schema":' + other))
+            Orchestrator.restore(make_spec(), raw.replace(b'"schema":1', b'"schema":' + other))
     with pytest.raises(ValueError, match="does not fit"):
         Orchestrator.restore(make_spec(), raw.replace(b'"draft"', b'"drift"'))

@@ -39,7 +39,7 @@ def report(cluster):
         "cache": {lease: rng.randint(0, 900) for lease in engines},
     }
     cluster.now += rng.random() * 3.0
-    cluster.tell(e.DemandReported(worker="w", policies={"speaker": e.TurnsAsked(waiting=0, in_flight=9)}, **told))
+    cluster.tell(e.DemandReported(worker="w", policies={"speaker": e.RequestedTurns(waiting=0, in_flight=9)}, **told))
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -23,7 +23,7 @@ def paused(extra=3, steps=6, **lag):
 def unfilled(cluster):
     """Rollout commands that are on their way for a cohort without groups of its own."""
     state = cluster.core.state
-    if state.status is not RunStatus.RUNNING or state.rest.frozen:
+    if state.status is not RunStatus.RUNNING or state.pause.frozen:
         return set()
     keys = [key for cohort in state.cohorts if not cohort.filled for key in cohort.open.values()]
     return {state.outstanding[key].no for key in keys if key in state.outstanding}.intersection(cluster.open)

@@ -14,7 +14,7 @@ from flexmarl.orchestrator.serving.weight_sync import served
 from tests.support.placed_core import PlacedCore, placed_spec
 from tests.support.virtual.queues import Queues, Turn, drawn
 from tests.unit.orchestrator.fake_cluster import make_spec, started
-from tests.unit.orchestrator.test_attention import same_with_short_ways
+from tests.unit.orchestrator.test_relevance import same_with_short_ways
 
 HOT, MILD, RARE = "planner", "solver", "verifier"
 

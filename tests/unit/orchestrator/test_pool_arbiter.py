@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.orchestrator.pool.arbiter import (
     NEVER,
-    Demand,
+    DeviceDemand,
     FreeDevice,
     Requirement,
     Rules,
@@ -25,7 +25,7 @@ FREE = [FreeDevice(f"{node}.cpu{i}", node, "default") for node, i in (("b", 0), 
 
 
 def demand(run_id, engines=1, trainers=1, pool="default", trainer_pool="", **more):
-    return Demand(run_id, 1, pool, engines, trainer_pool, trainers, since=more.pop("since", run_id), **more)
+    return DeviceDemand(run_id, 1, pool, engines, trainer_pool, trainers, since=more.pop("since", run_id), **more)
 
 
 def rules(capacity=None, **more):
@@ -133,7 +133,7 @@ def test_a_replacement_counts_against_no_quota_and_a_closed_pool_keeps_running_w
 POOLS = ("a", "b")
 PROJECTS = ("math", "game")
 asked = st.builds(
-    Demand,
+    DeviceDemand,
     run_id=st.integers(1, 40),
     command_no=st.just(1),
     pool=st.sampled_from(POOLS),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from flexmarl.contracts.events import DeviceUse, GangRecalled, LeaseEnded, TimerFired, Verb
 from flexmarl.contracts.status import RunReason, RunStatus
-from flexmarl.orchestrator.pool.arbiter import Demand, FreeDevice, Rules, Unmet, arbitrate
+from flexmarl.orchestrator.pool.arbiter import DeviceDemand, FreeDevice, Rules, Unmet, arbitrate
 from flexmarl.orchestrator.pool.recalls import RECALL_AFTER_S, in_words, recalls
 from tests.unit.orchestrator.asking import account, ask
 from tests.unit.orchestrator.fake_cluster import make_spec, running
@@ -20,7 +20,7 @@ LATE = RECALL_AFTER_S + 100.0
 def part(run_id, lacks=1, holds=1, pool="p", **more):
     """A run that lost devices: it holds some of `pool` and lacks others there."""
     more = {"since": float(run_id), "running": True, "stalled": True, **more}
-    return Demand(run_id, 1, pool, lacks, "", 0, holds={pool: holds}, **more)
+    return DeviceDemand(run_id, 1, pool, lacks, "", 0, holds={pool: holds}, **more)
 
 
 def wanted_back(demands, free=(), capacity=2, now=LATE, **rules):
@@ -70,17 +70,17 @@ def test_a_run_whose_gang_the_pool_cannot_hold_any_more_makes_way_whatever_its_p
     [one] = wanted_back([big, part(2, lacks=1, holds=1)], capacity=3)
     assert (one.run_id, one.for_run, one.never) == (1, 2, True)
     assert in_words(one).startswith("a part of its devices is permanently lost; the pool is too small")
-    new = Demand(3, 1, "p", 2, "", 0, since=3.0)
+    new = DeviceDemand(3, 1, "p", 2, "", 0, since=3.0)
     assert recalled([big, new], capacity=3) == [1], "also for a run that has not begun"
 
 
 def test_a_run_that_can_never_be_completed_does_not_fill_its_projects_quota_for_ever():
     quota = {"quotas": {("default", "p"): 3}, "held": {("default", "p"): 3}}
-    big, new = part(1, lacks=1, holds=2), Demand(2, 1, "p", 1, "", 0, since=2.0)
+    big, new = part(1, lacks=1, holds=2), DeviceDemand(2, 1, "p", 1, "", 0, since=2.0)
     assert recalled([big, new], capacity=2, **quota) == [1]
     assert recalled([big, new], capacity=3, **quota) == [], "a node that comes back completes it"
     other = {"quotas": {("game", "p"): 0}, "held": {}}
-    game = Demand(2, 1, "p", 1, "", 0, "game", since=2.0)
+    game = DeviceDemand(2, 1, "p", 1, "", 0, "game", since=2.0)
     assert recalled([big, game], capacity=2, **other) == [], "its devices do not help against another's quota"
 
 
@@ -93,7 +93,7 @@ def test_a_quota_never_keeps_a_run_from_the_rest_of_its_gang():
 
 def test_what_a_run_lacks_of_its_gang_is_its_seat_and_no_other_run_of_the_project_gets_it():
     seats = {"quotas": {("default", "p"): 2}, "held": {("default", "p"): 2}}
-    new = Demand(2, 1, "p", 1, "", 0, since=0.0)
+    new = DeviceDemand(2, 1, "p", 1, "", 0, since=0.0)
     result = arbitrate([part(1), new], [FreeDevice("a.p0", "a", "p")], Rules({"p": 2}, now=LATE, **seats))
     assert [grant.run_id for grant in result.grants] == [1]
     assert result.waiting[0].requirement.code is Unmet.QUOTA_REACHED
@@ -111,7 +111,7 @@ def test_whatever_was_lost_everybody_the_pool_can_hold_is_served_in_the_end(gang
         holds[run] = kept
         waiting[run] = part(run, lacks=lost, holds=kept, priority=10 * rank)
     for run, count in enumerate(late, len(gangs) + 1):
-        waiting[run] = Demand(run, 1, "p", count, "", 0, since=float(run))
+        waiting[run] = DeviceDemand(run, 1, "p", count, "", 0, since=float(run))
     whole = {run: holds.get(run, 0) + demand.engines for run, demand in waiting.items()}
     capacity = sum(holds.values()) + spare
     possible = {run for run, count in whole.items() if count <= capacity}
@@ -135,7 +135,7 @@ def test_whatever_was_lost_everybody_the_pool_can_hold_is_served_in_the_end(gang
         assert {one.run_id for one in back} <= holds.keys(), "who holds nothing gives nothing"
         for one in back:
             holds.pop(one.run_id)
-            waiting[one.run_id] = Demand(one.run_id, 2, "p", whole[one.run_id], "", 0, since=LATE, running=True)
+            waiting[one.run_id] = DeviceDemand(one.run_id, 2, "p", whole[one.run_id], "", 0, since=LATE, running=True)
     assert possible <= done
 
 

@@ -16,9 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from flexmarl.orchestrator.pool.arbiter import (
     NEVER,
     PATIENCE_S,
-    Ahead,
-    Demand,
+    DeviceDemand,
     FreeDevice,
+    PrecedenceReason,
     Rules,
     Unmet,
     arbitrate,
@@ -45,12 +45,12 @@ class Pool(RuleBasedStateMachine):
     def begin(self, quotas, weights):
         self.quotas, self.weights = quotas, weights
         self.now, self.runs = 0.0, 0
-        self.waiting: dict[int, Demand] = {}
+        self.waiting: dict[int, DeviceDemand] = {}
         self.holds: dict[int, list[str]] = {}
         self.project: dict[int, str] = {}
         self.moving: dict[int, str] = {}
         """Run -> device that it gives back when its replacement is there."""
-        self.gang: dict[int, Demand] = {}
+        self.gang: dict[int, DeviceDemand] = {}
         self.broken: set[str] = set()
 
     def known(self):
@@ -84,7 +84,7 @@ class Pool(RuleBasedStateMachine):
         self.runs += 1
         run = self.runs
         self.project[run] = project
-        self.waiting[run] = Demand(
+        self.waiting[run] = DeviceDemand(
             run, 1, pools[0], engines, pools[1], trainers, project, priority, self.now, running=False
         )
         self.gang[run] = self.waiting[run]
@@ -152,7 +152,7 @@ class Pool(RuleBasedStateMachine):
             self.holds[run].remove(device)
             self.broken.update({device} if breaks else ())
         left = Counter(map(pool_of, self.holds[run]))
-        self.waiting[run] = Demand(
+        self.waiting[run] = DeviceDemand(
             run, 2, pool_of(device), 1, pool_of(device), 0, self.project[run], self.gang[run].priority, self.now, True,
             keeps, dict(left) if left else None, not keeps,
         )  # fmt: skip
@@ -209,7 +209,7 @@ TestPool.settings = settings(
 
 
 def demand(run_id, project="math", priority=50, count=2, **more):
-    return Demand(run_id, 1, "p", count, "", 0, project, priority, since=more.pop("since", float(run_id)), **more)
+    return DeviceDemand(run_id, 1, "p", count, "", 0, project, priority, since=more.pop("since", float(run_id)), **more)
 
 
 FOUR = [FreeDevice(f"a.p{i}", "a", "p") for i in range(4)]
@@ -248,7 +248,7 @@ def test_who_has_waited_too_long_comes_first():
     assert served([demand(1, priority=10), young], FOUR[:2], now=PATIENCE_S)[0] == [2]
     assert served([demand(1, priority=10), young], FOUR[:2], now=PATIENCE_S + 1.0)[0] == [1]
     assert served([demand(1, priority=10, count=3), young], FOUR[:2], now=PATIENCE_S + 1.0)[1][2].behind_why is (
-        Ahead.OVERDUE
+        PrecedenceReason.OVERDUE
     )
 
 

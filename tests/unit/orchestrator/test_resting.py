@@ -57,9 +57,9 @@ def test_every_verb_in_every_status_does_what_the_table_says(status, verb):
         assert cluster.run(until=lambda x: x.status in GOALS[verb]).status in GOALS[verb]
         assert outcomes(cluster)[-1].succeeded
     else:
-        before = cluster.core.state.status, cluster.core.state.epoch, cluster.core.state.wish
+        before = cluster.core.state.status, cluster.core.state.epoch, cluster.core.state.requested_verb
         decision = ask(cluster, verb)
-        assert (cluster.core.state.status, cluster.core.state.epoch, cluster.core.state.wish) == before
+        assert (cluster.core.state.status, cluster.core.state.epoch, cluster.core.state.requested_verb) == before
         assert not decision.commands
         assert "had no effect" in decision.notes[0].text
         assert [o.succeeded for o in decision.outcomes] == [False]

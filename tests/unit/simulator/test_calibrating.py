@@ -4,9 +4,9 @@ from statistics import fmean
 
 import pytest
 
-from flexmarl.contracts.paces import Played, RunRows
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.specification import ExperimentSpec
+from flexmarl.contracts.timings import CohortRollout, RunRows
 from flexmarl.simulator import SimulationError
 from flexmarl.simulator.prediction import calibrating
 from flexmarl.simulator.prediction.calibrating import STEPS, TURN, calibrated, fit
@@ -34,8 +34,8 @@ def pace(cores: int = 0, **platform: float) -> RunPace:
 
 
 def rows(seconds: float, turns: int) -> RunRows:
-    played = [Played(began=1.0, ended=1.0 + seconds, turns=turns, asked=1.0, decided=1.0 + seconds)] * 3
-    unread = [Played(began=1.0, ended=500.0, turns=turns)]
+    played = [CohortRollout(began=1.0, ended=1.0 + seconds, turns=turns, asked=1.0, decided=1.0 + seconds)] * 3
+    unread = [CohortRollout(began=1.0, ended=500.0, turns=turns)]
     return RunRows([], [], [], {}, {}, [], (0.0, 0.0, 0.0), played + unread, [], [], [], [], [], [], 0)
 
 

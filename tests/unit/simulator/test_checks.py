@@ -9,14 +9,14 @@ from flexmarl.algorithms.movers import Move, Snapshot
 from flexmarl.algorithms.movers.board import Board
 from flexmarl.algorithms.movers.demand import DemandMover
 from flexmarl.orchestrator.allocation import allocator
-from flexmarl.orchestrator.allocation.types import Snapshot as Standings
+from flexmarl.orchestrator.allocation.types import AllocationSnapshot as Standings
 from flexmarl.orchestrator.cohorts import cutting, overlapping
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.state.lag import Verdict
 from flexmarl.orchestrator.state.tree import Cohort, PendingGroup
-from flexmarl.simulator.devices.engines import Engine
-from flexmarl.simulator.reporting.checks import Finding
-from flexmarl.simulator.rollout.groups import Places
+from flexmarl.simulator.devices.engines import SimulatedEngine
+from flexmarl.simulator.reporting.checks import SchedulingFault
+from flexmarl.simulator.rollout.groups import EpisodeSlots
 from flexmarl.simulator.runs import examine
 from flexmarl.simulator.scenarios.library import compose
 from flexmarl.simulator.scenarios.scenario import Scenario
@@ -126,14 +126,14 @@ def apart() -> Scenario:
 
 def serves_last_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn that finds no slot is put before those that wait."""
-    monkeypatch.setattr(Engine, "_place", lambda self, turn: 0)
+    monkeypatch.setattr(SimulatedEngine, "_place", lambda self, turn: 0)
 
 
 def gives_places_back_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody begins before all that began together are done."""
-    leave = Places.leave
+    leave = EpisodeSlots.leave
 
-    def both(self: Places) -> None:
+    def both(self: EpisodeSlots) -> None:
         self._free -= 2  # more than there are, until the other one is done as well
         leave(self)
         self._free += 2
@@ -141,7 +141,7 @@ def gives_places_back_together(monkeypatch: pytest.MonkeyPatch) -> None:
             self._free -= 1
             leave(self)
 
-    monkeypatch.setattr(Places, "leave", both)
+    monkeypatch.setattr(EpisodeSlots, "leave", both)
 
 
 PLANTED: list[tuple[str, Callable[[], Scenario], Callable[[pytest.MonkeyPatch], None]]] = [
@@ -154,7 +154,7 @@ PLANTED: list[tuple[str, Callable[[], Scenario], Callable[[pytest.MonkeyPatch], 
 ]
 
 
-def found(scenario: Scenario) -> list[Finding]:
+def found(scenario: Scenario) -> list[SchedulingFault]:
     return examine(scenario)[1]
 
 

@@ -6,9 +6,9 @@ from flexmarl.contracts.resolve import resolve
 from flexmarl.simulator import Machine
 from flexmarl.simulator.devices.clock import Clock
 from flexmarl.simulator.devices.cores import Cores
-from flexmarl.simulator.devices.engines import Engine
-from flexmarl.simulator.devices.trace import Held, Trace
-from flexmarl.simulator.devices.turns import Turn
+from flexmarl.simulator.devices.engines import SimulatedEngine
+from flexmarl.simulator.devices.trace import DeviceTenure, Trace
+from flexmarl.simulator.devices.turns import SimulatedTurn
 from flexmarl.simulator.runs import alone
 from flexmarl.simulator.scenarios.scenario import Delays, EngineModel, Host, TrainerModel, scenario
 
@@ -96,10 +96,10 @@ def test_work_is_told_by_its_own_clock_and_time_by_the_real_one() -> None:
 def test_what_an_engine_did_is_told_in_real_time() -> None:
     """Ten tokens of 0.1 s, at half the pace from the middle on."""
     host, trace = Hosted(1, training=1.0), Trace()
-    trace.held[1] = Held(1, "engine", 0.0)
-    engine = Engine(host.cores, trace, EngineModel(token=0.1, prefill=1e9), 1)
+    trace.held[1] = DeviceTenure(1, "engine", 0.0)
+    engine = SimulatedEngine(host.cores, trace, EngineModel(token=0.1, prefill=1e9), 1)
     engine.serve("a", 1, ())
-    host.clock.at(4.0, engine.ask, Turn("a", 1, "", 0.0, 10, lambda _: host.note("answered")))
+    host.clock.at(4.0, engine.ask, SimulatedTurn("a", 1, "", 0.0, 10, lambda _: host.note("answered")))
     assert host.run() == {"answered": 6.0}
     assert [(one.began, one.ended) for one in trace.until(10.0)] == [pytest.approx((4.0, 6.0))]
 

@@ -6,10 +6,10 @@ import pytest
 
 from flexmarl.simulator.devices.batch import seconds_of, steps_of
 from flexmarl.simulator.devices.clock import Clock
-from flexmarl.simulator.devices.engines import Engine
+from flexmarl.simulator.devices.engines import SimulatedEngine
 from flexmarl.simulator.devices.trace import Trace
-from flexmarl.simulator.devices.turns import Turn
-from flexmarl.simulator.rollout.playing import Playing
+from flexmarl.simulator.devices.turns import SimulatedTurn
+from flexmarl.simulator.rollout.playing import RolloutModel
 from flexmarl.simulator.scenarios.scenario import EngineModel
 
 MODEL = EngineModel(token=0.01, batch=10.0, prefill=1000.0, slots=4)
@@ -18,20 +18,20 @@ MODEL = EngineModel(token=0.01, batch=10.0, prefill=1000.0, slots=4)
 class Bench:
     def __init__(self, model: EngineModel = MODEL) -> None:
         self.clock, self.trace = Clock(), Trace()
-        self.engine = Engine(self.clock, self.trace, model, 1)
+        self.engine = SimulatedEngine(self.clock, self.trace, model, 1)
         self.ended: dict[str, float] = {}
         self.serve(0)
 
     def serve(self, version: int, keeps: tuple[int, ...] = ()) -> None:
         self.engine.serve("a", version, keeps)
 
-    def turn(self, name: str, reply: int, prompt: float = 0.0, version: int = 0, follow: str = "") -> Turn:
-        def done(turn: Turn) -> None:
+    def turn(self, name: str, reply: int, prompt: float = 0.0, version: int = 0, follow: str = "") -> SimulatedTurn:
+        def done(turn: SimulatedTurn) -> None:
             self.ended[name] = self.clock.now
 
-        return Turn("a", version, follow, prompt, reply, done)
+        return SimulatedTurn("a", version, follow, prompt, reply, done)
 
-    def ask(self, name: str, reply: int, prompt: float = 0.0, version: int = 0, follow: str = "") -> Turn:
+    def ask(self, name: str, reply: int, prompt: float = 0.0, version: int = 0, follow: str = "") -> SimulatedTurn:
         turn = self.turn(name, reply, prompt, version, follow)
         self.engine.ask(turn)
         return turn
@@ -85,7 +85,7 @@ def test_a_dropped_turn_leaves_nothing_behind():
 
 def test_a_turn_that_moved_goes_on_with_the_tokens_it_has():
     bench = Bench()
-    other = Engine(bench.clock, bench.trace, MODEL, 2)
+    other = SimulatedEngine(bench.clock, bench.trace, MODEL, 2)
     other.serve("a", 0, ())
     turn = bench.ask("moved", reply=100, prompt=100)
 
@@ -115,7 +115,7 @@ def test_new_weights_take_a_running_reply_over(follow: str, segments: tuple[int,
 
 def test_a_reply_that_moved_and_was_taken_over_twice_says_who_made_what():
     bench = Bench()
-    other = Engine(bench.clock, bench.trace, MODEL, 2)
+    other = SimulatedEngine(bench.clock, bench.trace, MODEL, 2)
     other.serve("a", 2, ())
     turn = bench.ask("one", reply=100, follow="continue")
     bench.clock.at(0.2, bench.serve, 1)  # 20 tokens are made
@@ -141,7 +141,7 @@ def test_a_token_that_is_half_made_is_made_again_by_new_weights():
 def test_a_reply_that_is_handed_back_begins_anew_only_where_turns_are_restarted(follow: str, left: tuple[object, ...]):
     turn, routed = Bench().turn("one", reply=100, follow=follow), []
     turn.made, turn.segments = 40.0, (0, 40)
-    Playing.hand_back(SimpleNamespace(_route=routed.append), turn)
+    RolloutModel.hand_back(SimpleNamespace(_route=routed.append), turn)
     assert (routed, (turn.made, turn.segments)) == ([turn], left)
 
 

@@ -7,13 +7,13 @@ import pytest
 
 from flexmarl.algorithms.routing import least_loaded
 from flexmarl.contracts.resolve import resolve
-from flexmarl.simulator import Report, SimulationError, simulate
+from flexmarl.simulator import SimulationError, SimulationReport, simulate
 from flexmarl.simulator.devices.clock import Clock
 from flexmarl.simulator.devices.engine_pools import Pools
-from flexmarl.simulator.devices.engines import Engine
-from flexmarl.simulator.devices.fleet import Fleet
+from flexmarl.simulator.devices.engines import SimulatedEngine
+from flexmarl.simulator.devices.fleet import SimulatedFleet
 from flexmarl.simulator.devices.trace import Trace
-from flexmarl.simulator.rollout.flow import Flow
+from flexmarl.simulator.rollout.flow import TurnFlow
 from flexmarl.simulator.runs import alone
 from flexmarl.simulator.scenarios.draws import Scripts, Sheet, Sheets
 from flexmarl.simulator.scenarios.scenario import EngineModel, Machine, Scenario, Workload, scenario
@@ -25,13 +25,13 @@ class Bench:
     """Engines that hold version 0 of policy `a`; episodes of one stage with a wait behind it."""
 
     def __init__(self, engines: int = 1, model: EngineModel = MODEL) -> None:
-        self.fleet = Fleet(least_loaded)
-        self.engines = [Engine(Clock(), Trace(), model, lease) for lease in range(engines)]
+        self.fleet = SimulatedFleet(least_loaded)
+        self.engines = [SimulatedEngine(Clock(), Trace(), model, lease) for lease in range(engines)]
         for engine in self.engines:
             engine.held.take("a", 0, ())
             self.fleet.add(engine)
         self.pools = Pools(self.fleet, model)
-        self.flow = Flow(np.array([[0]]), 1, self.pools, model.prefill)
+        self.flow = TurnFlow(np.array([[0]]), 1, self.pools, model.prefill)
         self.now = 0.0
 
     def ask(self, *tokens: float, prompt: float = 0.0, version: int = 0, wait: float = 0.0) -> int:
@@ -191,7 +191,7 @@ def test_rows_are_given_back():
     assert cluster.log.trained[-1] > 0
 
 
-def compared(preset: str, **changes: Any) -> tuple[Report, Report]:
+def compared(preset: str, **changes: Any) -> tuple[SimulationReport, SimulationReport]:
     given = told(preset, **changes)
     return simulate(given), simulate(whole(given))
 

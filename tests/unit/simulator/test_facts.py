@@ -9,10 +9,10 @@ from flexmarl.contracts import events as e
 from flexmarl.contracts.specification.routers import LeastLoadedOptions
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, Origin, PolicyPin, SampleRef
 from flexmarl.simulator.devices.clock import Clock
-from flexmarl.simulator.devices.engines import Engine
-from flexmarl.simulator.devices.fleet import Fleet
+from flexmarl.simulator.devices.engines import SimulatedEngine
+from flexmarl.simulator.devices.fleet import SimulatedFleet
 from flexmarl.simulator.devices.trace import Trace
-from flexmarl.simulator.devices.turns import Turn
+from flexmarl.simulator.devices.turns import SimulatedTurn
 from flexmarl.simulator.rollout import facts
 from flexmarl.simulator.runs import alone
 from flexmarl.simulator.scenarios.library import compose
@@ -50,7 +50,7 @@ def test_a_group_and_a_report():
         versions={"a": 3}, part=False,
     )  # fmt: skip
     alike(made, checked)
-    asked = {"a": e.TurnsAsked(waiting=1, in_flight=2)}
+    asked = {"a": e.RequestedTurns(waiting=1, in_flight=2)}
     made = facts.demand(asked, {1: 2}, {1: 1}, {1: 300})
     alike(made, e.DemandReported(worker="virtual", policies=asked, engines={1: 2}, queued={1: 1}, cache={1: 300}))
 
@@ -96,13 +96,13 @@ class Asked(Router[LeastLoadedOptions]):
 def test_the_short_way_to_the_least_loaded_engine_is_the_routers():
     chosen = []
     for router in (LeastLoaded(LeastLoadedOptions()), Asked(LeastLoadedOptions())):
-        clock, fleet, ends = Clock(), Fleet(router), []
+        clock, fleet, ends = Clock(), SimulatedFleet(router), []
         for lease in (3, 1, 2):
-            engine = Engine(clock, Trace(), EngineModel(token=0.1, slots=2), lease)
+            engine = SimulatedEngine(clock, Trace(), EngineModel(token=0.1, slots=2), lease)
             fleet.add(engine)
             engine.held.take("a", 0, ())
         for number in range(12):
-            turn = Turn("a", 0, "", 10.0, 1 + 7 * number % 5, ends.append)
+            turn = SimulatedTurn("a", 0, "", 10.0, 1 + 7 * number % 5, ends.append)
             assert fleet.send(turn)
             chosen.append(turn.engine.name)
             clock.step()

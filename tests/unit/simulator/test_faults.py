@@ -7,7 +7,7 @@ import pytest
 from flexmarl.contracts import events as e
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.orchestrator import Decision
-from flexmarl.simulator import Report, SimulationError, simulate
+from flexmarl.simulator import SimulationError, SimulationReport, simulate
 from flexmarl.simulator.cluster.hosting import RESTART_S
 from flexmarl.simulator.runs import alone
 from flexmarl.simulator.scenarios.faults import Faults
@@ -36,11 +36,11 @@ def told(
     return compose({"spec": written, "workload": load} | rest, preset)
 
 
-def played(**given: Any) -> Report:
+def played(**given: Any) -> SimulationReport:
     return simulate(told(**given))
 
 
-def ends(report: Report) -> list[float]:
+def ends(report: SimulationReport) -> list[float]:
     """Return when each step was done."""
     return [round(report.began + sum(report.steps[: i + 1]), 3) for i in range(len(report.steps))]
 

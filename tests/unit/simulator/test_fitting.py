@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flexmarl.contracts.paces import Commanded, Decoded, Played, RunRows, Settled, Taken, Worked
+from flexmarl.contracts.timings import CohortRollout, CommandDelay, Commanded, Decoded, RunRows, Settled, Worked
 from flexmarl.simulator.prediction import estimates
 from flexmarl.simulator.prediction.estimates import Gradients
 
@@ -74,11 +74,11 @@ def test_facts_that_are_decided_on_together_cost_the_driver_nothing_each() -> No
 def test_what_is_written_beside_trainers_takes_no_longer_by_itself() -> None:
     rows = beside_each_other()
     beside = [Settled(n + 0.3, n + 0.3 + 1.5 * 0.01) for n in range(40)]
-    hops = [Taken(n + 0.3, 1.5 * 0.004) for n in range(40)]
-    told = estimates.alone(replace(rows, settled=beside, hops=hops, picked_up=[Taken(0.9, 0.002)]))
+    hops = [CommandDelay(n + 0.3, 1.5 * 0.004) for n in range(40)]
+    told = estimates.alone(replace(rows, settled=beside, hops=hops, picked_up=[CommandDelay(0.9, 0.002)]))
     assert estimates.driver(told.settled) == pytest.approx({"platform.report": 0.01}, rel=0.02)
     assert [row.seconds for row in told.hops] == pytest.approx([0.004] * 40, rel=0.02)
-    assert told.picked_up == [Taken(0.9, 0.002)]
+    assert told.picked_up == [CommandDelay(0.9, 0.002)]
 
 
 def test_where_no_fact_waits_only_the_way_is_told() -> None:
@@ -88,7 +88,7 @@ def test_where_no_fact_waits_only_the_way_is_told() -> None:
 
 
 def test_workers_take_what_of_a_rollout_no_engine_took() -> None:
-    played = [Played(100.0 * n, 100.0 * n + 3.0, 1000) for n in range(4)]
+    played = [CohortRollout(100.0 * n, 100.0 * n + 3.0, 1000) for n in range(4)]
     generated = [(100.0 * n + 1.0, 100.0 * n + 2.0) for n in range(4)]
     assert estimates.turns(played, generated) == pytest.approx(0.002)
 
@@ -140,7 +140,7 @@ def test_two_that_work_beside_each_other_tell_one_slowness_together() -> None:
     """A gradient that took 2 times as long as its work and decode steps that took 1.5 times, at the same time."""
     rows = beside_each_other()
     worked = [Worked(0.0, 1.0, 0.5), Worked(0.0, 0.9, 0.6)]
-    hops = [Taken(0.1, 0.35), Taken(5.0, 0.35)]
+    hops = [CommandDelay(0.1, 0.35), CommandDelay(5.0, 0.35)]
     told = estimates.alone(replace(rows, worked=worked, hops=hops))
     assert [row.seconds for row in told.hops] == pytest.approx([0.2, 0.35])
 

@@ -3,8 +3,8 @@
 import pytest
 
 from flexmarl.simulator import SimulationError
-from flexmarl.simulator.reporting.laws import broken
-from flexmarl.simulator.reporting.watching import Watch
+from flexmarl.simulator.reporting.invariants import broken
+from flexmarl.simulator.reporting.watching import RunWatch
 from flexmarl.simulator.runs import alone, long_enough, simulate
 from flexmarl.simulator.scenarios.library import compose
 
@@ -12,17 +12,17 @@ STEPS = 3
 BATCH = {"tasks_per_step": 8, "episodes_per_task": 4}
 
 
-def played(surplus: str, **mechanisms: object) -> Watch:
+def played(surplus: str, **mechanisms: object) -> RunWatch:
     spec = {"mechanisms": {"redundancy": {"surplus": surplus}, **mechanisms}, "batch": BATCH}
     changes = {"steps": STEPS, "warm_up": 0, "spec": spec | {"resources": {"rollout_devices": 2}}}
     cluster = alone(long_enough(compose("long_tail", "april", changes)))
-    watch = Watch.over(cluster)
+    watch = RunWatch.over(cluster)
     while len(cluster.log.stepped) < STEPS and not cluster.driver.ended and cluster.clock.play():
         pass
     return watch
 
 
-def beside(watch: Watch) -> float:
+def beside(watch: RunWatch) -> float:
     """Return the seconds in which an engine generates while a trainer works on the step, a step.
 
     The first one is left out: the evaluation of what is not trained yet plays beside it.

@@ -8,7 +8,7 @@ from flexmarl.simulator.devices.stepping import SteppedEngine
 from flexmarl.simulator.prediction import memory
 from flexmarl.simulator.prediction.fitting import machine
 from flexmarl.simulator.prediction.predicting import Prediction, predict, workload
-from flexmarl.simulator.prediction.profile import Ends, Figure, Profile, complete, declared
+from flexmarl.simulator.prediction.profile import Ends, Profile, ProfileFigure, complete, declared
 from flexmarl.simulator.runs import alone
 from flexmarl.simulator.scenarios.scenario import Host, Scenario
 
@@ -19,11 +19,11 @@ def spec(**changes: object) -> ExperimentSpec:
     return resolve({"batch": SMALL, "budget": {"train_steps": 3, "target": None}, **changes}, template="hot_cold").spec
 
 
-def profile(own: ExperimentSpec, **figures: Figure) -> Profile:
+def profile(own: ExperimentSpec, **figures: ProfileFigure) -> Profile:
     named = {name.replace("__", "."): figure for name, figure in figures.items()}
     everything = complete(own, named)
     exact = {
-        n: Figure(low=f.likely, likely=f.likely, high=f.likely, source="runs", of="1 run")
+        n: ProfileFigure(low=f.likely, likely=f.likely, high=f.likely, source="runs", of="1 run")
         for n, f in everything.items()
     }
     return Profile(figures=exact | named)
@@ -35,7 +35,7 @@ def once(own: ExperimentSpec, known: Profile) -> Prediction:
 
 def test_a_range_spans_the_ends_of_what_is_known_and_says_which_figure_makes_it_wide() -> None:
     own = spec()
-    wide = Figure(low=0.002, likely=0.02, high=0.2, source="runs", of="2 runs")
+    wide = ProfileFigure(low=0.002, likely=0.02, high=0.2, source="runs", of="2 runs")
     narrow, told = once(own, profile(own)), once(own, profile(own, platform__carry=wide))
     assert narrow.step_s.high - narrow.step_s.low < 0.01 * narrow.step_s.likely
     assert told.step_s.low < told.step_s.likely < told.step_s.high
@@ -47,7 +47,7 @@ def test_a_range_spans_the_ends_of_what_is_known_and_says_which_figure_makes_it_
 
 def test_what_nobody_measured_is_a_default_with_a_wide_range() -> None:
     own = spec()
-    unknown = Figure(low=0.001, likely=0.02, high=20.0, source="default")
+    unknown = ProfileFigure(low=0.001, likely=0.02, high=20.0, source="default")
     swaps = {f"trainer.swap {policy}": unknown for policy in own.policies}
     told = once(own, Profile(figures=complete(own, swaps)))
     assert told.step_s.high > 4 * told.step_s.low
@@ -116,7 +116,7 @@ def test_memory_is_the_arithmetic_of_weights_gradient_and_moments() -> None:
 
 def test_a_faster_split_of_the_same_devices_is_found_simulated_and_told_with_what_to_change() -> None:
     pace = {"micro_batch_s": 0.01, "row_s": 0.0, "step_s": 0.01}
-    long = Figure(low=400, likely=400, high=400, source="runs")
+    long = ProfileFigure(low=400, likely=400, high=400, source="runs")
     lengths = {f"role__{what} {role}": long for what in ("prompt", "reply") for role in spec().agents}
     resources = {"pace": pace, "engine_policies": None, "trainer_policies": None}
     bad = spec(resources=resources | {"rollout_devices": 1, "training_devices": 3})

@@ -5,10 +5,10 @@ from math import log
 import pytest
 from pydantic import ValidationError
 
-from flexmarl.simulator.published import Table, load_tables, reproduce
+from flexmarl.simulator.published import PublishedTable, load_tables, reproduce
 from flexmarl.simulator.published.fitting import fit
-from flexmarl.simulator.published.reproducing import Cell, compared, distance, placed, played, scenario_of
-from flexmarl.simulator.published.table import Parameter, _with_constants
+from flexmarl.simulator.published.reproducing import ReproducedCell, compared, distance, placed, played, scenario_of
+from flexmarl.simulator.published.table import PublishedParameter, _with_constants
 
 SCENARIO = {
     "spec": {
@@ -23,7 +23,7 @@ SCENARIO = {
 WAIT = {"value": 40.0, "source": "fitted", "note": "a wait", "paths": {"workload.environment.mean": 1.0}}
 
 
-def table(**changes: object) -> Table:
+def table(**changes: object) -> PublishedTable:
     document = {
         "title": "A table",
         "source": "nowhere",
@@ -35,7 +35,7 @@ def table(**changes: object) -> Table:
                      "changes": {"workload": {"environment": {"mean": 19.0}}}},
         },
     }  # fmt: skip
-    return Table.model_validate(document | changes)
+    return PublishedTable.model_validate(document | changes)
 
 
 def test_a_fit_finds_the_wait_that_makes_its_row_right():
@@ -186,12 +186,12 @@ def test_a_gain_in_what_is_better_when_more_is_ones_own_over_the_others():
 
 
 def test_an_error_is_the_share_by_which_the_simulated_figure_differs():
-    assert Cell(100.0, 120.0, "missed").error == pytest.approx(0.2)
-    assert Cell(100.0, 80.0, "missed").error == pytest.approx(-0.2)
+    assert ReproducedCell(100.0, 120.0, "missed").error == pytest.approx(0.2)
+    assert ReproducedCell(100.0, 80.0, "missed").error == pytest.approx(-0.2)
 
 
 def test_how_far_rows_are_off_is_the_worst_or_the_mean_square():
-    cells = {"a": Cell(100.0, 110.0, "fitted"), "b": Cell(100.0, 70.0, "fitted")}
+    cells = {"a": ReproducedCell(100.0, 110.0, "fitted"), "b": ReproducedCell(100.0, 70.0, "fitted")}
     assert distance(table(criterion="worst"), cells, ("a", "b")) == pytest.approx(0.3)
     assert distance(table(), cells, ("a", "b")) == pytest.approx((log(1.1) ** 2 + log(0.7) ** 2) / 2)
 
@@ -205,7 +205,7 @@ def test_seeds_play_other_replies_and_all_count():
 
 def test_a_whole_parameter_is_rounded_where_it_is_used():
     paths = {"spec.batch.tasks_per_step": 1.0, "machine.engine.slots": 2.0}
-    own = Parameter(value=3.4, source="assumed", note="n", paths=paths, whole=True)
+    own = PublishedParameter(value=3.4, source="assumed", note="n", paths=paths, whole=True)
     assert placed(own, 3.4) == {"spec": {"batch": {"tasks_per_step": 3}}, "machine": {"engine": {"slots": 7}}}
 
 

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from flexmarl.contracts.paces import Commanded, Decoded, RunRows
 from flexmarl.contracts.resolve import resolve
+from flexmarl.contracts.timings import Commanded, Decoded, RunRows
 from flexmarl.simulator import Scenario, simulate
 from flexmarl.simulator.prediction.calibrating import fit
 from flexmarl.simulator.scenarios.recorded import (
     RecordedDraws,
     RecordedEpisode,
     RecordedTurn,
-    Waits,
+    RecordedWaits,
     record_of,
     workload_of_record,
 )
@@ -110,7 +110,7 @@ def test_a_simulation_that_is_recorded_and_played_again_takes_as_long() -> None:
 def test_a_late_start_is_a_part_of_the_episode_where_all_begin_at_once() -> None:
     late = episode(1, 0)._replace(began=104.0, ended=114.0)
     rows, said = [episode(0, 0), late], [*turns(0, 0), *turns(1, 0)]
-    waits = [group[0].waits for group in record_of(rows, said, (), waits=Waits(starts=True)).groups]
+    waits = [group[0].waits for group in record_of(rows, said, (), waits=RecordedWaits(starts=True)).groups]
     assert waits == [(3.0, 3.0), (7.0, 3.0)]
     assert [group[0].waits for group in record_of(rows, said, ()).groups] == [(3.0, 3.0)] * 2
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from flexmarl.contracts import commands as c
-from flexmarl.simulator.reporting.laws import Watch, broken
+from flexmarl.simulator.reporting.invariants import RunWatch, broken
 from flexmarl.simulator.runs import alone, examine, long_enough, simulate
 from flexmarl.simulator.scenarios.library import compose
 
@@ -29,9 +29,9 @@ CASE = {
 STATIC = {"spec": {"mechanisms": {"mover": {"type": "static"}}}}
 
 
-def watched(changes: dict[str, Any], steps: int) -> Watch:
+def watched(changes: dict[str, Any], steps: int) -> RunWatch:
     cluster = alone(long_enough(compose(CASE, "laminar", changes)))
-    watch = Watch.over(cluster)
+    watch = RunWatch.over(cluster)
     while len(cluster.log.stepped) < steps and not cluster.driver.ended and cluster.clock.play():
         pass
     return watch

@@ -7,7 +7,7 @@ import pytest
 from flexmarl.contracts.resolve import load_presets
 from flexmarl.simulator import SimulationError, simulate
 from flexmarl.simulator.search.axes import LAYOUT, balanced, by_work, devices
-from flexmarl.simulator.search.candidates import Candidate, Found, space
+from flexmarl.simulator.search.candidates import Candidate, FoundCandidate, space
 from flexmarl.simulator.search.searching import SEEDS, _Hunt, against, search
 
 DOCUMENT = {
@@ -172,7 +172,7 @@ def hunting(own):
     """Return a search in which every step takes 20 s, its leader, and four steps from it."""
     within = space(DOCUMENT, "flexmarl", ["flexmarl"], 0)
     hunt = _Hunt(within, 60, 0, lambda made: [timed(20.0) for _ in made], lambda number, one: None)
-    leader = Found(Candidate("flexmarl"), within.made(Candidate("flexmarl")), own)
+    leader = FoundCandidate(Candidate("flexmarl"), within.made(Candidate("flexmarl")), own)
     near = {step.path: step for step in within.near(leader) if WORDS.get(step.path) == step.value}
     return hunt, leader, [near[path] for path in WORDS]
 

@@ -1,4 +1,4 @@
-"""Whole simulated runs: the real core under every preset, and laws that hold whatever it decides."""
+"""Whole simulated runs: the real core under every preset, and invariants that hold whatever it decides."""
 
 import json
 from collections import Counter
@@ -9,10 +9,10 @@ import pytest
 from flexmarl.contracts.resolve import load_presets, resolve
 from flexmarl.contracts.specification.branch_controllers import BRANCH_CONTROLLER
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus
-from flexmarl.simulator import Machine, Report, SimulationError, simulate
-from flexmarl.simulator.devices.engines import Engine
-from flexmarl.simulator.rollout.groups import Group
-from flexmarl.simulator.rollout.playing import Playing
+from flexmarl.simulator import Machine, SimulationError, SimulationReport, simulate
+from flexmarl.simulator.devices.engines import SimulatedEngine
+from flexmarl.simulator.rollout.groups import SimulatedGroup
+from flexmarl.simulator.rollout.playing import RolloutModel
 from flexmarl.simulator.runs import alone, examine
 from flexmarl.simulator.scenarios.scenario import Host, Scenario, scenario
 
@@ -26,7 +26,7 @@ def told(preset: str = "flexmarl", *, seed: int = 1, spec: dict[str, Any] | None
     return scenario({"spec": resolved.document, "workload": stages | workload, "seed": seed, "steps": 4})
 
 
-def quiet(scenario: Scenario) -> Report:
+def quiet(scenario: Scenario) -> SimulationReport:
     """Simulate, and see that no check finds a fault of scheduling."""
     report, findings = examine(scenario)
     assert findings == []
@@ -34,17 +34,17 @@ def quiet(scenario: Scenario) -> Report:
 
 
 @pytest.fixture(scope="module")
-def reports() -> dict[str, Report]:
+def reports() -> dict[str, SimulationReport]:
     return {name: quiet(told(name)) for name in load_presets()}
 
 
-def test_every_preset_trains(reports: dict[str, Report]):
+def test_every_preset_trains(reports: dict[str, SimulationReport]):
     for report in reports.values():
         assert len(report.steps) == 4
         assert report.tokens > 0
 
 
-def test_overlap_and_lag_buy_what_they_promise(reports: dict[str, Report]):
+def test_overlap_and_lag_buy_what_they_promise(reports: dict[str, SimulationReport]):
     step = {name: report.step_s for name, report in reports.items()}
     assert step["flexmarl"] < step["sync"]
     assert step["wavefront"] < step["flexmarl"]
@@ -56,14 +56,14 @@ def test_overlap_and_lag_buy_what_they_promise(reports: dict[str, Report]):
     assert 0.0 < lag["bounded_async"] <= 2.0
 
 
-def test_every_moment_of_every_device_has_one_cause(reports: dict[str, Report]):
+def test_every_moment_of_every_device_has_one_cause(reports: dict[str, SimulationReport]):
     for report in reports.values():
         for use in ("engine", "trainer"):
             assert report.busy[use] + sum(report.idle[use].values()) == pytest.approx(1.0)
             assert min(report.idle[use].values()) >= 0.0
 
 
-def test_strictly_on_policy_schedules_train_the_same_tokens(reports: dict[str, Report]):
+def test_strictly_on_policy_schedules_train_the_same_tokens(reports: dict[str, SimulationReport]):
     """What is said depends on the turn alone, so schedulers are compared on the same replies."""
     assert reports["sync"].tokens == reports["flexmarl"].tokens == reports["group_stream"].tokens
     assert reports["sync"].trained_share > 0.97
@@ -96,7 +96,7 @@ def test_a_trainer_that_shares_a_host_takes_longer_while_episodes_are_played():
         for one in (once, once.model_copy(update={"machine": once.machine.model_copy(update={"host": host})}))
     )
 
-    def gradients(report: Report) -> set[float]:
+    def gradients(report: SimulationReport) -> set[float]:
         return {round(one.ended - one.began, 6) for one in report.intervals if one.kind == "train"}
 
     (seconds,) = gradients(alone)
@@ -132,18 +132,18 @@ def test_a_second_environment_stands_in_for_one_that_broke_and_there_is_one_at_m
     """All episodes take as long, so the second one, begun later, counts only where the first broke off meanwhile."""
     begun: Counter[tuple[int, int, int]] = Counter()
     settled: list[EpisodeOutcome] = []
-    begin, remember = Playing._begin, Playing._remember
+    begin, remember = RolloutModel._begin, RolloutModel._remember
 
-    def began(playing: Playing, group: Group, member: int, attempt: int, twin: bool) -> None:
+    def began(playing: RolloutModel, group: SimulatedGroup, member: int, attempt: int, twin: bool) -> None:
         begun[group.order.draw, member, attempt] += twin
         begin(playing, group, member, attempt, twin)
 
-    def ended(playing: Playing, draw: int, outcome: EpisodeOutcome) -> None:
+    def ended(playing: RolloutModel, draw: int, outcome: EpisodeOutcome) -> None:
         settled.append(outcome)
         remember(playing, draw, outcome)
 
-    monkeypatch.setattr(Playing, "_begin", began)
-    monkeypatch.setattr(Playing, "_remember", ended)
+    monkeypatch.setattr(RolloutModel, "_begin", began)
+    monkeypatch.setattr(RolloutModel, "_remember", ended)
     spare = {"redundancy": {"type": "extra_environments", "extra": 2}, "parallel": {"members": 1}}
     simulate(told(spec={"batch": BATCH | {"max_attempts": 1}, "mechanisms": spare}, failure=0.3, each={"reply": 50}))
     stood_in = [one for one in settled if one.replaced]
@@ -162,15 +162,15 @@ def test_a_second_environment_stands_in_for_one_that_broke_and_there_is_one_at_m
 def test_no_more_episodes_play_at_once_than_there_are_places(monkeypatch: pytest.MonkeyPatch, granularity: str):
     """Whatever ends an episode - its last attempt, a second environment, enough others - its place is given up once."""
     most = 0
-    begin = Playing._begin
+    begin = RolloutModel._begin
 
-    def began(playing: Playing, group: Group, member: int, attempt: int, twin: bool) -> None:
+    def began(playing: RolloutModel, group: SimulatedGroup, member: int, attempt: int, twin: bool) -> None:
         nonlocal most
         begin(playing, group, member, attempt, twin)
         held = [one for own in playing.groups.values() for each in own for one in each.playing]
         most = max(most, sum(not (one.twin or one.played) for one in held))
 
-    monkeypatch.setattr(Playing, "_begin", began)
+    monkeypatch.setattr(RolloutModel, "_begin", began)
     for redundancy in ({"type": "extra_members", "extra": 2}, {"type": "extra_environments", "extra": 2}):
         mechanisms = {"redundancy": redundancy, "parallel": {"episodes": 6}}
         asked = told(spec={"mechanisms": mechanisms}, failure=0.3, reward={"mean": 1.0, "sigma": 1.0})
@@ -178,7 +178,7 @@ def test_no_more_episodes_play_at_once_than_there_are_places(monkeypatch: pytest
     assert most == 6
 
 
-def test_figures_are_of_what_the_report_holds(reports: dict[str, Report]):
+def test_figures_are_of_what_the_report_holds(reports: dict[str, SimulationReport]):
     own = reports["bounded_async"]
     shown, seconds = own.figures(), own.ended - own.began
     assert shown["rows_s"] == pytest.approx(own.rows / seconds, abs=1e-6)
@@ -236,13 +236,13 @@ def test_what_is_not_simulated_is_refused():
 def test_nothing_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch):
     """Every turn that is asked ends, is cancelled or is still somewhere; engines make no token of anybody else."""
     routed: dict[int, Any] = {}
-    ask = Engine.ask
+    ask = SimulatedEngine.ask
 
-    def counted(self: Engine, turn: Any) -> None:
+    def counted(self: SimulatedEngine, turn: Any) -> None:
         routed[id(turn)] = turn
         ask(self, turn)
 
-    monkeypatch.setattr(Engine, "ask", counted)
+    monkeypatch.setattr(SimulatedEngine, "ask", counted)
     cluster = alone(told("bounded_async", failure=0.1))
     while len(cluster.log.stepped) < 4:
         assert cluster.clock.step()
@@ -265,13 +265,13 @@ def test_nothing_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch):
 )
 def test_engines_make_nothing_for_what_counts_no_more(redundancy: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
     whose = {}
-    ask = Engine.ask
+    ask = SimulatedEngine.ask
 
-    def noted(self: Engine, turn: Any) -> None:
+    def noted(self: SimulatedEngine, turn: Any) -> None:
         whose[id(turn)] = (turn, turn.episode)
         ask(self, turn)
 
-    monkeypatch.setattr(Engine, "ask", noted)
+    monkeypatch.setattr(SimulatedEngine, "ask", noted)
     cluster = alone(told(spec={"mechanisms": {"redundancy": redundancy}}))
     while len(cluster.log.stepped) < 3:
         assert cluster.clock.step()
@@ -287,14 +287,14 @@ def test_a_worker_begins_with_one_command_after_the_other(monkeypatch: pytest.Mo
     delays = given.machine.delays.model_copy(update={"turn": 0.01})
     cluster = alone(given.model_copy(update={"machine": given.machine.model_copy(update={"delays": delays})}))
     begun: dict[float, set[int]] = {}
-    ask = Engine.ask
+    ask = SimulatedEngine.ask
 
-    def noted(self: Engine, turn: Any) -> None:
+    def noted(self: SimulatedEngine, turn: Any) -> None:
         if turn.episode.stage == 1:
             begun.setdefault(cluster.clock.now, set()).add(turn.episode.group.no)
         ask(self, turn)
 
-    monkeypatch.setattr(Engine, "ask", noted)
+    monkeypatch.setattr(SimulatedEngine, "ask", noted)
     while len(cluster.log.stepped) < 1:
         assert cluster.clock.step()
     assert len(set().union(*begun.values())) > 1
@@ -325,7 +325,7 @@ def test_slow_kinds_take_longer_for_what_they_do():
     assert trained_s(slow) == pytest.approx(3 * trained_s(simulate(plain)), rel=0.01)
 
 
-def trained_s(report: Report) -> float:
+def trained_s(report: SimulationReport) -> float:
     """Return the device time of gradients and steps, per step."""
     return sum(i.ended - i.began for i in report.intervals if i.kind in ("train", "step")) / len(report.steps)
 

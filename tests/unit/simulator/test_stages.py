@@ -9,7 +9,7 @@ from flexmarl.algorithms.placement import Stage
 from flexmarl.contracts.resolve import layered
 from flexmarl.simulator import simulate
 from flexmarl.simulator.devices.clock import Clock
-from flexmarl.simulator.devices.foresight import noise
+from flexmarl.simulator.devices.expected_lengths import noise
 from flexmarl.simulator.prediction.placing import Kind, cohort_work, place, profile
 from flexmarl.simulator.rollout.groups import Episode
 from flexmarl.simulator.rollout.scoring import Scoring

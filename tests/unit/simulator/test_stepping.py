@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from flexmarl.simulator.devices.clock import Clock
 from flexmarl.simulator.devices.stepping import SteppedEngine
-from flexmarl.simulator.devices.trace import Held, Trace
-from flexmarl.simulator.devices.turns import Turn
+from flexmarl.simulator.devices.trace import DeviceTenure, Trace
+from flexmarl.simulator.devices.turns import SimulatedTurn
 from flexmarl.simulator.scenarios.scenario import EngineModel
 
 MODEL = EngineModel(token=0.01, batch=10.0, prefill=1000.0, slots=4, stepped=True)
@@ -21,19 +21,19 @@ class Table:
 
     def __init__(self, model: EngineModel = MODEL) -> None:
         self.clock, self.trace = Clock(), Trace()
-        self.trace.held[1] = Held(1, "engine", 0.0)
+        self.trace.held[1] = DeviceTenure(1, "engine", 0.0)
         self.engine = SteppedEngine(self.clock, self.trace, model, 1)
         self.ended: dict[str, float] = {}
         for policy in ("a", "b"):
             self.engine.serve(policy, 1, ())
 
-    def turn(self, name: str, reply: int, prompt: float = 0.0, policy: str = "a", scale: float = 1.0) -> Turn:
-        return Turn(policy, 1, "", prompt, reply, lambda _: self._end(name), scale=scale)
+    def turn(self, name: str, reply: int, prompt: float = 0.0, policy: str = "a", scale: float = 1.0) -> SimulatedTurn:
+        return SimulatedTurn(policy, 1, "", prompt, reply, lambda _: self._end(name), scale=scale)
 
     def _end(self, name: str) -> None:
         self.ended[name] = self.clock.now
 
-    def ask(self, when: float, *turns: Turn) -> None:
+    def ask(self, when: float, *turns: SimulatedTurn) -> None:
         for turn in turns:
             self.clock.at(when, self.engine.ask, turn)
 

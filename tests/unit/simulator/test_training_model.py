@@ -7,7 +7,7 @@ from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.wire import MicroBatchRef
 from flexmarl.simulator.devices.clock import Clock
 from flexmarl.simulator.devices.cores import Cores
-from flexmarl.simulator.devices.losses import Loss, Losses
+from flexmarl.simulator.devices.losses import DeviceLoss, Losses
 from flexmarl.simulator.devices.trace import Trace
 from flexmarl.simulator.devices.training import Training
 from flexmarl.simulator.scenarios.scenario import Delays, Host, Machine, TrainerModel
@@ -102,8 +102,8 @@ def test_a_gradient_that_is_computed_again_is_a_loss_of_tokens_and_time():
 
 def test_a_device_that_is_gone_is_made_good_by_a_later_one_of_its_use():
     losses = Losses()
-    losses.note(Loss(10.0, "node", DeviceUse.ENGINE, "d1", 1))
-    losses.note(Loss(11.0, "child", DeviceUse.ENGINE, "d1", 1))
+    losses.note(DeviceLoss(10.0, "node", DeviceUse.ENGINE, "d1", 1))
+    losses.note(DeviceLoss(11.0, "child", DeviceUse.ENGINE, "d1", 1))
     assert len(losses.found) == 1, "its child died with it"
     losses.works(5, DeviceUse.ENGINE, 12.0)
     assert losses.found[0].back is None, "its lease may come back"

@@ -8,7 +8,7 @@ import pytest
 from flexmarl.contracts.commands import LoadWeights
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.store.control import commands
-from flexmarl.store.control.commands import Standing
+from flexmarl.store.control.commands import ClaimStatus
 from flexmarl.store.errors import EpochStale, TokenLost
 from tests.support.store_story import DIGEST
 
@@ -38,7 +38,7 @@ def test_a_deadline_that_passed_gives_the_command_a_new_token(story):
         with pytest.raises(TokenLost):
             stale(story.conn, first)
     commands.reopen(story.conn, first)
-    assert commands.extend(story.conn, [second], 30) == [Standing.GOES_ON]
+    assert commands.extend(story.conn, [second], 30) == [ClaimStatus.GOES_ON]
     commands.finish(story.conn, second)
     assert story.count("inbox") == 0
 
@@ -47,7 +47,7 @@ def test_an_extended_command_is_not_taken_again(story):
     no = story.play(0)
     taken = story.take(no)
     story.lapse(no)
-    assert commands.extend(story.conn, [taken], 30) == [Standing.GOES_ON]
+    assert commands.extend(story.conn, [taken], 30) == [ClaimStatus.GOES_ON]
     assert commands.take(story.conn, 1, no, 30) is None
 
 
@@ -59,10 +59,10 @@ def test_many_are_extended_together_and_one_that_is_locked_is_not_waited_for(sto
     with psycopg.connect(story.conn.info.dsn, password=story.conn.info.password) as other:
         other.execute("SELECT FROM store.command WHERE no = %s FOR UPDATE", [second.no])
         assert commands.extend(story.conn, [first, second, lost, again], 30) == [
-            Standing.GOES_ON,
-            Standing.GOES_ON,
-            Standing.GONE,
-            Standing.GOES_ON,
+            ClaimStatus.GOES_ON,
+            ClaimStatus.GOES_ON,
+            ClaimStatus.GONE,
+            ClaimStatus.GOES_ON,
         ]
     assert commands.take(story.conn, 1, first.no, 30) is None
     assert commands.take(story.conn, 1, second.no, 30) is not None, "nobody moved the deadline of the locked one"

@@ -3,7 +3,7 @@
 import pytest
 
 from flexmarl.store.reads import decision_log, transitions
-from flexmarl.store.reads.decision_log import Position, Wanted
+from flexmarl.store.reads.decision_log import DecisionFilter, DecisionPosition
 from tests.support.store_story import Story
 
 pytestmark = pytest.mark.services
@@ -40,8 +40,8 @@ def crowded(story: Story) -> Story:
 
 
 def test_a_rare_policys_decisions_are_found_without_a_walk_over_the_run(crowded: Story) -> None:
-    wanted = Wanted(policies=["rare"])
-    found = decision_log.page(crowded.conn, 1, wanted, Position(), 50)
+    wanted = DecisionFilter(policies=["rare"])
+    found = decision_log.page(crowded.conn, 1, wanted, DecisionPosition(), 50)
     assert [(row.command, row.place, row.seq) for row in found] == [
         (True, 9000, 8900), (True, 150, 50), (False, 0, 40),
     ]  # fmt: skip
@@ -63,12 +63,12 @@ def test_cuts_are_read_in_their_order_from_an_index(crowded: Story) -> None:
         [POLICIES, POLICIES * EACH],
     )
     crowded.conn.execute("ANALYZE store.micro_batch")
-    before = transitions.Position()
+    before = transitions.TransitionPosition()
     arguments = {
         "run": 1, "policies": None, "cohort": None, "limit": 50, "cut_at": before.cut_at, "policy": "", "no": 0,
     }  # fmt: skip
     plan = "\n".join(row[0] for row in crowded.conn.execute(b"EXPLAIN " + transitions._CUT, arguments).fetchall())
     assert "micro_batch_cut" in plan, plan
     assert "Sort" not in plan, plan
-    found = transitions.page(crowded.conn, 1, transitions.Wanted(kinds=["ready"]), before, 3)
+    found = transitions.page(crowded.conn, 1, transitions.TransitionFilter(kinds=["ready"]), before, 3)
     assert [row.micro_batch for row in found] == [1, 2, 3]

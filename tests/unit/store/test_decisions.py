@@ -7,7 +7,7 @@ from flexmarl.contracts.events import ChildLost, DeviceUse
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import RunReason, RunStatus
 from flexmarl.store.control import commands, decisions, inbox, runs
-from flexmarl.store.control.commands import Standing
+from flexmarl.store.control.commands import ClaimStatus
 from flexmarl.store.errors import FenceLost
 from flexmarl.store.telemetry import metrics
 
@@ -76,7 +76,7 @@ def test_metrics_are_replaced_per_step_and_listed_with_their_range(story):
     decisions.append(story.conn, story.lease, decision(metrics=again))
     [summary] = metrics.catalogue(story.conn, 1)
     assert (summary.first, summary.last, summary.max, summary.last_step) == (1.0, 3.0, 3.0, 1)
-    [series] = metrics.series(story.conn, 1, ["reward/team"], window=metrics.Window(x="time"))
+    [series] = metrics.series(story.conn, 1, ["reward/team"], window=metrics.SeriesWindow(x="time"))
     assert (series.x, series.y) == ([10.0, 11.0], [1.0, 3.0])
 
 
@@ -84,7 +84,7 @@ def test_a_voided_command_tells_its_taker(story):
     no = story.play(0)
     taken = story.take(no)
     story.decide(void=(no,))
-    assert commands.extend(story.conn, [taken], 5) == [Standing.GONE]
+    assert commands.extend(story.conn, [taken], 5) == [ClaimStatus.GONE]
     assert commands.take(story.conn, 1, no, 5) is None
 
 
@@ -92,13 +92,16 @@ def test_a_held_command_tells_its_taker_and_whoever_takes_it_next(story):
     held, other = story.play(0), story.play(1)
     taken, beside = story.take(held), story.take(other)
     story.decide(HoldGroups(commands=(held,), hold=True))
-    assert (taken.held, commands.extend(story.conn, [taken, beside], 5)) == (False, [Standing.HELD, Standing.GOES_ON])
+    assert (taken.held, commands.extend(story.conn, [taken, beside], 5)) == (
+        False,
+        [ClaimStatus.HELD, ClaimStatus.GOES_ON],
+    )
     assert commands.held_among(story.conn, [beside, taken]) == [False, True]
     story.lapse(held)
     again = commands.take(story.conn, 1, held, 5)
     assert again.held, "its worker is gone: who comes next begins with it held"
     story.decide(HoldGroups(commands=(held,), hold=False))
-    assert commands.extend(story.conn, [again, taken], 5) == [Standing.GOES_ON, Standing.GONE]
+    assert commands.extend(story.conn, [again, taken], 5) == [ClaimStatus.GOES_ON, ClaimStatus.GONE]
     assert commands.held_among(story.conn, [again]) == [False]
     assert commands.due(story.conn, 1) == [], "holding is no work of anybody"
 
@@ -127,7 +130,7 @@ def test_an_older_epoch_is_not_taken_and_learns_it_when_held(story):
     held, waiting = story.take(story.play(0)), story.play(1)
     story.epoch = 2
     story.decide()
-    assert commands.extend(story.conn, [held], 5) == [Standing.GONE]
+    assert commands.extend(story.conn, [held], 5) == [ClaimStatus.GONE]
     assert commands.take(story.conn, 1, waiting, 5) is None
     order = (GroupOrder(draw=2, task_seed=2, members=2),)
     fresh = story.issue(PlayGroups(pool="p", epoch=2, origin="train", groups=order, pins={}, sampling_seed=1))

@@ -33,7 +33,7 @@ def ended(store_conn):
 
 
 def asked(conn, run_id=1):
-    request = deletions.Request(run_id, uuid4(), uuid4(), f"run-{run_id}", "default", "ada")
+    request = deletions.DeletionRequest(run_id, uuid4(), uuid4(), f"run-{run_id}", "default", "ada")
     deletions.ask(conn, request)
     return request
 
@@ -124,7 +124,7 @@ def test_it_has_ended_when_every_node_has_said_that_nothing_is_left(ended):
 def test_a_fork_that_has_no_copy_yet_is_named(ended):
     conn = ended.conn
     runs.create_run(conn, 5, {}, RunStatus.DRAFT)
-    lineage.put(conn, 5, [lineage.Origin("solver", 1, "solver", 1, 1, False, "d")])
+    lineage.put(conn, 5, [lineage.VersionOrigin("solver", 1, "solver", 1, 1, False, "d")])
     assert deletions.waiting_forks(conn, 1) == [5]
     lineage.bound(conn, 5, "solver")
     assert deletions.waiting_forks(conn, 1) == []

@@ -18,7 +18,7 @@ from flexmarl.contracts.engine_states import (
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.store.control import engines, leases
 from flexmarl.store.reads import engine_rows
-from flexmarl.store.telemetry.load_reports import EngineLoad, put_engines
+from flexmarl.store.telemetry.load_reports import EngineReport, put_engines
 from tests.support.store_story import DIGEST
 
 LIVES = EngineFacts(lease="held", started=True, answers=True, held=1, lease_late_s=-4.0, node_late_s=-9.0, told_s=1.0)
@@ -105,7 +105,7 @@ def test_a_life_is_told_state_by_state(story):
 
 def load(lease_id, incarnation="e1.1.1", **figures):
     usual = {"running": 3, "waiting": 1, "slots": 8, "generated": 100, "prompts": 40, "cached": None, "cache_use": None}
-    return EngineLoad(1, lease_id, incarnation, **{**usual, **figures})
+    return EngineReport(1, lease_id, incarnation, **{**usual, **figures})
 
 
 def back(story, seconds):

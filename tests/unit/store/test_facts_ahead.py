@@ -21,7 +21,7 @@ pytestmark = pytest.mark.services
 
 def waiting(
     conn: psycopg.Connection, behind: int = 0, besides: list[int] | None = None, most: int = 10
-) -> inbox.Waiting:
+) -> inbox.WaitingFacts:
     return inbox.heard(inbox.ask(conn, 1, behind, besides or [], most))
 
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from flexmarl.contracts.commands import LoadWeights, UnloadPolicy
-from flexmarl.contracts.events import DeviceUse, TurnsAsked
+from flexmarl.contracts.events import DeviceUse, RequestedTurns
 from flexmarl.contracts.status import RunStatus
 from flexmarl.store.control import deletions, runs
 from flexmarl.store.reads import engine_moves, load_rows
-from flexmarl.store.telemetry.load_reports import AskedReport, EngineLoad, OpenTurn, put_asked, put_engines
+from flexmarl.store.telemetry.load_reports import EngineReport, OpenTurn, TurnReport, put_asked, put_engines
 from tests.support.store_story import DIGEST
 
 pytestmark = pytest.mark.services
@@ -22,12 +22,12 @@ def turn(since, **changes):
 
 
 def report(waiting=2, in_flight=3, longest=(), moved=()):
-    asked = {"solver": TurnsAsked(waiting=waiting, in_flight=in_flight)} if waiting or in_flight else {}
-    return AskedReport(asked, waiting + in_flight, list(longest), dict(moved))
+    asked = {"solver": RequestedTurns(waiting=waiting, in_flight=in_flight)} if waiting or in_flight else {}
+    return TurnReport(asked, waiting + in_flight, list(longest), dict(moved))
 
 
 def engine_load(lease_id, running, waiting):
-    return EngineLoad(1, lease_id, f"e{lease_id}.1.1", running, waiting, 8, 0, 0, None, None)
+    return EngineReport(1, lease_id, f"e{lease_id}.1.1", running, waiting, 8, 0, 0, None, None)
 
 
 def older(story, table, seconds):
@@ -41,10 +41,10 @@ def test_what_workers_ask_is_the_sum_of_their_last_reports(story):
     put_asked(story.conn, 1, "a", report(9, 9))
     put_asked(story.conn, 1, "a", report(2, 3))
     put_asked(story.conn, 1, "b", report(1, 0))
-    assert load_rows.asked_now(story.conn, 1) == [load_rows.AskedNow("solver", 3, 3)]
+    assert load_rows.asked_now(story.conn, 1) == [load_rows.RequestedNow("solver", 3, 3)]
     assert load_rows.asked_now(story.conn, 2) == []
     put_asked(story.conn, 1, "a", report(0, 0))
-    assert load_rows.asked_now(story.conn, 1) == [load_rows.AskedNow("solver", 1, 0)], "a asks for nothing any more"
+    assert load_rows.asked_now(story.conn, 1) == [load_rows.RequestedNow("solver", 1, 0)], "a asks for nothing any more"
 
 
 def test_a_worker_that_says_nothing_any_more_counts_no_more(story):
@@ -52,7 +52,7 @@ def test_a_worker_that_says_nothing_any_more_counts_no_more(story):
     older(story, "asked_load", 20)
     story.conn.execute("UPDATE store.open_turns SET at = at - interval '20 seconds'")
     assert load_rows.asked_now(story.conn, 1) == []
-    assert load_rows.open_turns(story.conn, 1, 5) == load_rows.OpenTurns(False, 0, [])
+    assert load_rows.open_turns(story.conn, 1, 5) == load_rows.OpenTurnRows(False, 0, [])
 
 
 def test_the_longest_open_turns_come_first_whoever_told_them(story):
@@ -135,7 +135,7 @@ def test_a_move_tells_who_gave_why_and_what_it_took(story):
     unload = story.issue(UnloadPolicy(lease_id=lease_id, policy="a"))
     load = story.issue(LoadWeights(lease_id=lease_id, policy="b", version=3, digest=DIGEST))
     story.conn.execute("UPDATE store.command SET seq = 9 WHERE no = ANY(%s)", [[unload, load]])
-    moved, assigned = engine_moves.page(story.conn, 1, (), (), engine_moves.Position(), 9)
+    moved, assigned = engine_moves.page(story.conn, 1, (), (), engine_moves.EngineMovePosition(), 9)
     assert (moved.policy, moved.out, moved.cause, moved.lease_id) == ("b", "a", "disparity", lease_id)
     assert (moved.device_id, moved.reason) == ("box.cpu0", "b has 9 turns")
     assert (moved.load_s, moved.until_served_s) == (None, None), "it is not served yet"
@@ -145,11 +145,11 @@ def test_a_move_tells_who_gave_why_and_what_it_took(story):
         "done_at = clock_timestamp() WHERE no = %s",
         [load],
     )
-    moved = engine_moves.page(story.conn, 1, ("engine_moved",), ("b",), engine_moves.Position(), 9)[0]
+    moved = engine_moves.page(story.conn, 1, ("engine_moved",), ("b",), engine_moves.EngineMovePosition(), 9)[0]
     assert moved.load_s == pytest.approx(1.0, abs=0.05)
     assert moved.until_served_s == pytest.approx(5.0, abs=2.0)
-    assert engine_moves.page(story.conn, 1, (), (), engine_moves.Position(9, 0), 9) == [assigned]
-    assert engine_moves.page(story.conn, 1, (), ("nobody",), engine_moves.Position(), 9) == []
+    assert engine_moves.page(story.conn, 1, (), (), engine_moves.EngineMovePosition(9, 0), 9) == [assigned]
+    assert engine_moves.page(story.conn, 1, (), ("nobody",), engine_moves.EngineMovePosition(), 9) == []
 
 
 def test_a_run_that_is_deleted_leaves_no_report(story):

@@ -8,7 +8,7 @@ import pytest
 from flexmarl.store.control.decisions import MetricPoint, _write_metrics
 from flexmarl.store.telemetry import metrics
 from flexmarl.store.telemetry.metric_ingest import put_points
-from flexmarl.store.telemetry.metrics import Window
+from flexmarl.store.telemetry.metrics import SeriesWindow
 
 RUN = 1
 FACTS = "points, first_step, first_value, last_step, last_value, min_step, min_value, max_step, max_value"
@@ -70,7 +70,7 @@ def test_the_catalogue_is_made_of_summaries(store_conn):
 
 
 def one(conn, **options):
-    [found] = metrics.series(conn, RUN, ["train/loss"], window=Window(**options))
+    [found] = metrics.series(conn, RUN, ["train/loss"], window=SeriesWindow(**options))
     return found
 
 
@@ -104,7 +104,7 @@ def test_a_window_holds_nothing_from_outside(long):
     short = one(long, start=4320, end=4322)
     assert short.y[1] == 50.0
     assert len(short.x) == 3
-    assert metrics.series(long, RUN, ["train/loss"], window=Window(start=30_000)) == []
+    assert metrics.series(long, RUN, ["train/loss"], window=SeriesWindow(start=30_000)) == []
 
 
 def test_buckets_are_exact(long):
@@ -129,7 +129,11 @@ def test_versions_are_the_policys_at_the_end_of_the_step(store_conn):
 
     def read(**options):
         return metrics.series(
-            store_conn, RUN, ["reward/agent"], window=Window(x="version", **options), policy_of={"critic": "shared"}
+            store_conn,
+            RUN,
+            ["reward/agent"],
+            window=SeriesWindow(x="version", **options),
+            policy_of={"critic": "shared"},
         )
 
     [found] = read()

@@ -6,7 +6,7 @@ import pytest
 
 from flexmarl.store.control import runs
 from flexmarl.store.data import references
-from workers.training.shelf import RESTORABLE
+from workers.training.version_store import RESTORABLE
 
 pytestmark = pytest.mark.services
 

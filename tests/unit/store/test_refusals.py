@@ -115,7 +115,7 @@ def other_accumulator(story: Story) -> None:
 
 def other_digest(story: Story) -> None:
     lease_id = trained(story)
-    bind = steps.Bind(lease_id, "t1", "solver", 0, "f" * 64, "state-0", False)
+    bind = steps.BoundState(lease_id, "t1", "solver", 0, "f" * 64, "state-0", False)
     steps.commit_bind(story.conn, story.take_step(lease_id, "0:t1", (0,), 1), bind)
 
 

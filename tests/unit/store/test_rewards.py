@@ -4,7 +4,7 @@ import pytest
 
 from flexmarl.store.control import commands, deletions
 from flexmarl.store.data import rewards
-from flexmarl.store.data.rewards import Asked, Given
+from flexmarl.store.data.rewards import Given, RewardRequest
 from flexmarl.store.errors import TokenLost
 from tests.support.store_story import Story
 
@@ -20,8 +20,8 @@ def play(story: Story, store_conn):
     return taken
 
 
-def asked(*members: int, attempt: int = 1) -> list[Asked]:
-    return [Asked(0, member, attempt, f"body {member}") for member in members]
+def asked(*members: int, attempt: int = 1) -> list[RewardRequest]:
+    return [RewardRequest(0, member, attempt, f"body {member}") for member in members]
 
 
 def test_a_task_is_taken_settled_and_read_once(store_conn, play):

@@ -214,11 +214,11 @@ def test_an_engine_is_named_no_more_for_what_it_forgets_before_it_has(story):
 
 
 def test_one_report_of_a_worker_waits_however_often_it_reports(story):
-    from flexmarl.contracts.events import DemandReported, TurnsAsked
+    from flexmarl.contracts.events import DemandReported, RequestedTurns
     from flexmarl.store.control import demand, inbox
 
     def report(worker, number):
-        policies = {"solver": TurnsAsked(waiting=number, in_flight=1)}
+        policies = {"solver": RequestedTurns(waiting=number, in_flight=1)}
         return demand.report(story.conn, 1, number, DemandReported(worker=worker, policies=policies))
 
     inbox.drop_events(story.conn, 1)

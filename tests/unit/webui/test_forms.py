@@ -95,7 +95,7 @@ def test_absent_objects_and_values_are_optional_fields() -> None:
 
 
 def test_each_type_of_a_reward_brings_its_fields_and_what_it_is_without_a_word() -> None:
-    queued = ("brevity", "service", "function")
+    queued = ("brevity", "service")
     document = DOCUMENT | {"reward": {"type": "brevity", "cost_per_token": 0.5, "timeout_s": 30.0}}
     found = [
         f for section in sections.sections(document, SCHEMA) for f in section.fields if f.pointer.startswith("/reward/")
@@ -105,8 +105,6 @@ def test_each_type_of_a_reward_brings_its_fields_and_what_it_is_without_a_word()
         ("cost_per_token", "number", 0.5, ("brevity",)),
         ("url", "text", None, ("service",)),
         ("secret", "text", "", ("service",)),
-        ("name", "text", None, ("function",)),
-        ("settings", "pairs", {}, ("function",)),
         ("timeout_s", "number", 30.0, queued),
         ("max_tries", "integer", 3, queued),
         ("wait_s", "number", 600.0, queued),

@@ -3,18 +3,18 @@
 import asyncio
 import contextlib
 
-from flexmarl.contracts.events import DemandReported, TurnsAsked
-from workers.rollout.demand import REPORT_AGAIN, AtEngines, Demand, Reporter
+from flexmarl.contracts.events import DemandReported, RequestedTurns
+from workers.rollout.demand import REPORT_AGAIN, AtEngines, Reporter, TurnDemand
 
 
 def test_a_turn_waits_until_it_is_sent_and_is_gone_with_its_reply() -> None:
-    demand = Demand()
+    demand = TurnDemand()
     with demand.asking("solver"), demand.asking("solver"):
-        assert demand.now() == {"solver": TurnsAsked(waiting=2, in_flight=0)}
+        assert demand.now() == {"solver": RequestedTurns(waiting=2, in_flight=0)}
         demand.sent("solver", 1)
-        assert demand.now() == {"solver": TurnsAsked(waiting=1, in_flight=1)}
+        assert demand.now() == {"solver": RequestedTurns(waiting=1, in_flight=1)}
         demand.sent("solver", 64)
-        assert demand.now() == {"solver": TurnsAsked(waiting=0, in_flight=2)}, (
+        assert demand.now() == {"solver": RequestedTurns(waiting=0, in_flight=2)}, (
             "others of its request have their replies"
         )
         demand.sent("solver", -65)
@@ -36,7 +36,7 @@ def test_a_report_goes_out_on_change_and_again_before_it_counts_no_more() -> Non
         return True
 
     async def story() -> None:
-        demand = Demand()
+        demand = TurnDemand()
         reporter = Reporter("w1", demand, lambda: AtEngines({3: 7}, {3: 1}, {3: 90}), put)
         assert not await reporter.report(), "nobody was asked anything"
         with demand.asking("solver"):
@@ -54,9 +54,9 @@ def test_a_report_goes_out_on_change_and_again_before_it_counts_no_more() -> Non
 
     asyncio.run(story())
     assert [event.policies for event in told] == [
-        {"solver": TurnsAsked(waiting=1, in_flight=0)},
-        {"solver": TurnsAsked(waiting=1, in_flight=0)},
-        {"solver": TurnsAsked(waiting=0, in_flight=1)},
+        {"solver": RequestedTurns(waiting=1, in_flight=0)},
+        {"solver": RequestedTurns(waiting=1, in_flight=0)},
+        {"solver": RequestedTurns(waiting=0, in_flight=1)},
         {},
     ]
     assert numbers == [1, 2, 3, 4]
@@ -72,7 +72,7 @@ def test_what_engines_have_is_news_where_it_is_looked_at_closely() -> None:
         return True
 
     async def story() -> None:
-        demand = Demand()
+        demand = TurnDemand()
         for closely in (False, True):
             reporter = Reporter("w1", demand, lambda: there[0], put, closely)
             with demand.asking("solver"):

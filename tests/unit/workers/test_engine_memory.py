@@ -6,7 +6,7 @@ from flexmarl.contracts.specification.team import FactoryModel, Lora
 from workers.models import architecture_of, build_model
 from workers.models.adapter import initial_adapter
 from workers.rollout.engines.decoder import Weights
-from workers.rollout.engines.own_memory import ALIGNMENT, OwnMemory
+from workers.rollout.engines.own_memory import ALIGNMENT, OwnTensors
 from workers.rollout.engines.requests import Finished, Request
 from workers.rollout.engines.torch_engine import TorchEngine
 
@@ -96,7 +96,7 @@ def test_ordered_engines_and_sleeping_ones_keep_nothing() -> None:
 
 
 def test_what_does_not_fit_has_memory_of_its_own_and_nothing_overlaps() -> None:
-    memory = OwnMemory(2 * ALIGNMENT, "cpu")
+    memory = OwnTensors(2 * ALIGNMENT, "cpu")
     first, second, third = memory.take(3, 5).fill_(1), memory.take(ALIGNMENT).fill_(2), memory.take(1).fill_(3)
     assert [bool((each == number).all()) for number, each in enumerate((first, second, third), 1)] == [True] * 3
     assert third.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()

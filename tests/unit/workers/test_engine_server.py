@@ -21,11 +21,11 @@ from flexmarl.contracts.specification.team import FactoryModel
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.control.engines import EngineRoute
 from tests.support.engine_child import start_engine
-from workers.child import Interval
+from workers.child import ChildInterval
 from workers.models import build_model
 from workers.models.weights import initial_weights
 from workers.rollout.engine_client import EngineClient
-from workers.rollout.engines.wire import CompletionResponse, Held, NotHeld, Slept, Stats
+from workers.rollout.engines.wire import CompletionResponse, HeldVersion, NotHeld, Slept, Stats
 from workers.rollout.turns import TurnRequest
 from workers.transfer.local import LocalTier
 
@@ -248,7 +248,7 @@ async def test_busy_intervals_are_told_until_acknowledged(child: RunningChild) -
         await ask(child, "/v1/completions", completion(child, model="listener"))
         await asyncio.sleep(0.01)
     _, body = await ask(child, "/intervals", {"acknowledged": -1})
-    found = msgspec.json.decode(body, type=list[Interval])
+    found = msgspec.json.decode(body, type=list[ChildInterval])
     assert {"load", "rollout"} <= {interval.phase for interval in found}
     assert sum(interval.tokens for interval in found if interval.policy == "listener") == 90
     assert all(interval.t0 <= interval.t1 <= time.time() for interval in found)
@@ -342,7 +342,7 @@ async def test_an_idle_engine_gives_its_memory_back_and_wakes_with_what_it_held(
         assert await refused(child, path, body) == "asleep"
     assert (await ask(child, "/sleep", {}))[0] == 200, "to fall asleep twice is no error"
     status, answer = await ask(child, "/wake", {})
-    assert (status, msgspec.json.decode(answer, type=dict[str, Held])) == (200, held)
+    assert (status, msgspec.json.decode(answer, type=dict[str, HeldVersion])) == (200, held)
     assert choices_of((await ask(child, "/v1/completions", completion(child)))[1]) == said
     assert (await ask(child, "/unload", {"policy": "listener"}))[0] == 200
 

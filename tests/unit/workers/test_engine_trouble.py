@@ -15,7 +15,7 @@ from workers.models.checks import NonfiniteWeights, check_weights
 from workers.models.weights import initial_weights
 from workers.rollout.engines.base import EngineFailedError
 from workers.rollout.engines.cache import Cache
-from workers.rollout.engines.refusing import Refusal, refusal_of
+from workers.rollout.engines.refusing import EngineRefusal, refusal_of
 from workers.rollout.engines.requests import BadRequestError, Request
 from workers.rollout.engines.sleeping import AsleepError, CannotSleepError, Sleep
 from workers.rollout.engines.tokenizers import TokenizerDiffersError, Tokenizers
@@ -163,16 +163,19 @@ def test_of_requests_that_come_together_the_wrong_ones_are_named() -> None:
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (MemoryError(), Refusal(503, "out_of_memory")),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), Refusal(503, "out_of_memory")),
-        (EngineFailedError("vLLM cannot start this model: RuntimeError: out of memory"), Refusal(503, "out_of_memory")),
-        (EngineFailedError("vLLM cannot load these weights"), Refusal(422, "engine_failed")),
-        (NonfiniteWeights("norm"), Refusal(422, "nonfinite_weights")),
-        (BadRequestError("prompt: is empty", request_ids=["a"]), Refusal(422, "bad_request", ["a"])),
+        (MemoryError(), EngineRefusal(503, "out_of_memory")),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), EngineRefusal(503, "out_of_memory")),
+        (
+            EngineFailedError("vLLM cannot start this model: RuntimeError: out of memory"),
+            EngineRefusal(503, "out_of_memory"),
+        ),
+        (EngineFailedError("vLLM cannot load these weights"), EngineRefusal(422, "engine_failed")),
+        (NonfiniteWeights("norm"), EngineRefusal(422, "nonfinite_weights")),
+        (BadRequestError("prompt: is empty", request_ids=["a"]), EngineRefusal(422, "bad_request", ["a"])),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), None),
     ],
 )
-def test_each_trouble_has_its_answer(error: Exception, expected: Refusal | None) -> None:
+def test_each_trouble_has_its_answer(error: Exception, expected: EngineRefusal | None) -> None:
     assert refusal_of(error) == expected
 
 
@@ -201,7 +204,7 @@ def test_a_run_that_speaks_by_another_tokenizer_is_refused(tmp_path: Path) -> No
     known.check(load_named(b"first", "made"))
     with pytest.raises(TokenizerDiffersError) as refused:
         known.check(load_named(b"second", "made"))
-    assert refusal_of(refused.value) == Refusal(422, "tokenizer_differs")
+    assert refusal_of(refused.value) == EngineRefusal(422, "tokenizer_differs")
 
 
 def test_a_tokenizer_with_more_ids_than_the_model_knows_is_refused_before_anything_is_trained() -> None:

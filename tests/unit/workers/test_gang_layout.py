@@ -8,16 +8,21 @@ from tests.support.training_rows import rows_of
 from workers.models import architecture_of
 from workers.models.weights import initial_weights
 from workers.training.decoder import parameter_order
-from workers.training.gangs.layout import Cut, Leaf, names_split
+from workers.training.gangs.layout import ShardedLayout, StackedWeights, names_split
 from workers.training.gangs.learner import flat, shares
 from workers.training.gangs.modules import leaves_of
 
-SHAPES = (Leaf(("a",), (5, 3)), Leaf(("b",), (1,)), Leaf(("c", "d"), (8, 2, 2)), Leaf(("e",), (2,)))
+SHAPES = (
+    StackedWeights(("a",), (5, 3)),
+    StackedWeights(("b",), (1,)),
+    StackedWeights(("c", "d"), (8, 2, 2)),
+    StackedWeights(("e",), (2,)),
+)
 
 
 @pytest.mark.parametrize("ranks", range(1, 9))
 def test_a_buffer_that_is_split_is_joined_to_the_same(ranks: int) -> None:
-    cut = Cut(SHAPES, ranks)
+    cut = ShardedLayout(SHAPES, ranks)
     whole = torch.arange(cut.size, dtype=torch.float64)
     parts = cut.split(whole)
     assert {len(part) for part in parts} == {cut.longest}
@@ -41,7 +46,7 @@ def test_the_leaves_of_a_decoder_are_its_whole_buffer_in_order() -> None:
     leaves = leaves_of(shapes, architecture_of(source))
     assert [name for leaf in leaves for name in leaf.names] == list(shapes)
     whole = flat(weights, shapes)
-    assert Cut(leaves, 3).size == len(whole)
+    assert ShardedLayout(leaves, 3).size == len(whole)
     for name, tensor in names_split(whole, shapes).items():
         assert torch.equal(tensor, weights[name])
 

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from flexmarl.contracts.commands import PlayGroups
-from flexmarl.store.control.commands import Standing, Taken
+from flexmarl.store.control.commands import ClaimStatus, Taken
 from workers.rollout import keeping
 from workers.rollout.holding import Hold
 from workers.rollout.keeping import Keeper
@@ -26,12 +26,12 @@ class Store:
         self.held: set[int] = set()
         self.looked: list[list[int]] = []
 
-    async def extend(self, held: list[Taken]) -> list[Standing]:
+    async def extend(self, held: list[Taken]) -> list[ClaimStatus]:
         self.asked.append(sorted(one.no for one in held))
         if self.away:
             raise psycopg.OperationalError("away")
-        names = {**dict.fromkeys(self.held, Standing.HELD), **dict.fromkeys(self.lost, Standing.GONE)}
-        return [names.get(one.no, Standing.GOES_ON) for one in held]
+        names = {**dict.fromkeys(self.held, ClaimStatus.HELD), **dict.fromkeys(self.lost, ClaimStatus.GONE)}
+        return [names.get(one.no, ClaimStatus.GOES_ON) for one in held]
 
     async def look(self, pausing: list[Taken]) -> list[bool]:
         self.looked.append([one.no for one in pausing])

@@ -5,29 +5,29 @@ import contextlib
 
 import pytest
 
-from flexmarl.contracts.events import DeviceUse, TurnsAsked
+from flexmarl.contracts.events import DeviceUse, RequestedTurns
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.control.leases import ChildEndpoint
-from flexmarl.store.telemetry.load_reports import AskedReport, until_next
+from flexmarl.store.telemetry.load_reports import TurnReport, until_next
 from workers.errors import ChildUnreachable
 from workers.nodes.engine_loads import loads_of
 from workers.rollout.counters import ClientCounters
 from workers.rollout.engines.torch_engine import TorchEngine
 from workers.rollout.engines.wire import Stats
 from workers.rollout.load_reports import LoadReporter, report_of
-from workers.rollout.open_turns import LONGEST, OpenTurns
-from workers.rollout.turns import SoFar, TurnRequest, Waiting, Where
+from workers.rollout.open_turns import LONGEST, OpenTurnTracker
+from workers.rollout.turns import SoFar, TurnRequest, WaitingTurn, Where
 
 PIN = PolicyPin(version=0, digest="0" * 64)
 
 
-def waiting(at: float = 0.0, **more: object) -> Waiting:
+def waiting(at: float = 0.0, **more: object) -> WaitingTurn:
     request = TurnRequest("solver", PIN, (1, 2), 7, 12, 1.0, (), (), role="solver", where=Where(9, 1, 2, 3, 50.0))
-    return Waiting(request, None, at, SoFar(), **more)  # type: ignore[arg-type]
+    return WaitingTurn(request, None, at, SoFar(), **more)  # type: ignore[arg-type]
 
 
 def test_a_turn_is_open_from_its_first_try_to_its_end_however_often_it_moves() -> None:
-    turns = OpenTurns()
+    turns = OpenTurnTracker()
     with turns.following(waiting(5.0)) as followed:
         followed.latest = waiting(5.0, moves=2, engine="e2", taken=True)
         followed.latest.so_far.token_ids += [1, 2, 3]
@@ -40,7 +40,7 @@ def test_a_turn_is_open_from_its_first_try_to_its_end_however_often_it_moves() -
 
 
 def test_those_that_wait_longest_are_named_and_no_more_than_that() -> None:
-    turns = OpenTurns()
+    turns = OpenTurnTracker()
     with contextlib.ExitStack() as stack:
         for at in range(LONGEST + 5):
             stack.enter_context(turns.following(waiting(float(at))))
@@ -51,9 +51,9 @@ def test_those_that_wait_longest_are_named_and_no_more_than_that() -> None:
 
 
 def test_a_report_goes_out_while_anything_is_asked_and_once_when_nothing_is() -> None:
-    told: list[AskedReport] = []
+    told: list[TurnReport] = []
 
-    async def put(report: AskedReport) -> None:
+    async def put(report: TurnReport) -> None:
         told.append(report)
 
     async def story() -> list[bool]:
@@ -69,7 +69,7 @@ def test_a_report_goes_out_while_anything_is_asked_and_once_when_nothing_is() ->
 
     assert asyncio.run(story()) == [False, True, True, True, False]
     assert [report.open for report in told] == [1, 1, 0]
-    assert told[0].asked == {"solver": TurnsAsked(waiting=1, in_flight=0)}
+    assert told[0].asked == {"solver": RequestedTurns(waiting=1, in_flight=0)}
     assert told[0].moved == {("silent", "e1"): 1}
 
 

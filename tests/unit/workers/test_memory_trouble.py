@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from workers.child import IntervalLog
-from workers.hosting import Life
+from workers.hosting import ChildLife
 from workers.log_tail import LAST_CHARACTERS
 from workers.nodes.child_client import _refusal
 from workers.nodes.lanes import RETRYABLE
@@ -108,7 +108,7 @@ def test_a_vllm_engine_that_lacks_memory_in_a_step_ends_with_that_reason(tmp_pat
         command = [sys.executable, "-c", DYING, words]
         paths = {"PYTHONPATH": f"{ROOT}:{ROOT / 'platform'}", "PATH": "/usr/bin:/bin"}
         code = subprocess.run(command, env=paths, stderr=log, check=False).returncode
-    life = Life(child=_Ended(log_file), secret="", ready_by=0.0)
+    life = ChildLife(child=_Ended(log_file), secret="", ready_by=0.0)
     said = f"RuntimeError: {words.splitlines()[0]}"[:LAST_CHARACTERS]
     assert life.reason(code) == f"out_of_memory: the child ended with code 1, saying: {said}"
 

@@ -16,8 +16,10 @@ from flexmarl.store.data.model_roots import FolderNotAllowed, FolderUnreadable, 
 from workers.errors import SettingsError
 from workers.models import UnsupportedModel, architecture_of, opening, tokenizer_of
 from workers.models.adapter import WrongAdapterError
-from workers.models.folders import check_folder, copy_files, read_adapter
+from workers.models.folders import copy_files, read_adapter
+from workers.models.inspecting import inspect
 from workers.models.opening import ModelFolder, allow
+from workers.models.tokenizer import SPECIAL_WORDS, tokenizer_json
 from workers.models.weights import initial_weights, model_config, weight_shapes
 from workers.rollout.engines.tokenizers import Tokenizers
 from workers.rollout.engines.wire import LoadRequest
@@ -32,7 +34,7 @@ def write_model(folder: Path) -> Path:
     folder.mkdir(parents=True)
     source = FactoryModel()
     (folder / "config.json").write_text(json.dumps(model_config(source, WORDS)))
-    (folder / "tokenizer.json").write_text("{}")
+    (folder / "tokenizer.json").write_bytes(tokenizer_json((*SPECIAL_WORDS, *(f"w{n}" for n in range(WORDS - 3)))))
     save_file(initial_weights(source, WORDS, 1), folder / "model.safetensors")
     return folder
 
@@ -50,7 +52,7 @@ def places(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
 
 def read_all(path: object) -> None:
     source = FolderModel(path=str(path))
-    check_folder(source.path)
+    inspect(source.path)
     architecture_of(source)
     tokenizer_of(source, ())
     weight_shapes(source, 0)
@@ -66,7 +68,7 @@ def test_a_folder_below_a_root_is_read_whole(places) -> None:
 
 LOAD = LoadRequest("p", 0, "d", tokenizer="0" * 64)
 READERS = {
-    "check": check_folder,
+    "check": inspect,
     "architecture": lambda path: architecture_of(FolderModel(path=path)),
     "tokenizer": lambda path: tokenizer_of(FolderModel(path=path), ()),
     "shapes": lambda path: weight_shapes(FolderModel(path=path), 0),
@@ -204,12 +206,13 @@ def test_reading_ends_at_its_deadline(places, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_folder_that_is_exchanged_for_a_link_after_it_was_opened_stays_what_it_was(places) -> None:
     root, home = places
+    own = (root / "mine" / "tokenizer.json").read_bytes()
     with ModelFolder(str(root / "mine")) as folder:
         (root / "mine").rename(root / "away")
         (root / "mine").symlink_to(home / "checkpoints/run-1/step-5/speaker")
-        assert folder.read("tokenizer.json") == b"{}"
+        assert folder.read("tokenizer.json") == own
         (home / "checkpoints/run-1/step-5/speaker/tokenizer.json").write_text("theirs")
-        assert folder.read("tokenizer.json") == b"{}"
+        assert folder.read("tokenizer.json") == own
 
 
 def test_the_setting_names_absolute_folders() -> None:

@@ -12,7 +12,7 @@ from flexmarl.contracts.status import RunStatus
 from flexmarl.store.control import deletions, runs
 from workers.nodes.clearing import Clearing
 from workers.training.folders import root_of
-from workers.training.shelf import Shelf, owner_of
+from workers.training.version_store import VersionStore, owner_of
 from workers.transfer import LocalTier
 
 pytestmark = pytest.mark.services
@@ -32,7 +32,7 @@ class Bench:
 
     def fill(self, run_id: int) -> str:
         runs.create_run(self.conn, run_id, {}, RunStatus.DRAFT)
-        shelf = Shelf(str(self.home), run_id, "speaker")
+        shelf = VersionStore(str(self.home), run_id, "speaker")
         digest = shelf.put_weights({"w": torch.full((4,), float(run_id))})
         shelf.hold_all({digest}, "step-1")
         shelf.settle()
@@ -49,7 +49,7 @@ class Bench:
         asyncio.run(self.clearing.tend())
 
     def delete(self, run_id: int) -> None:
-        deletions.ask(self.conn, deletions.Request(run_id, uuid4(), uuid4(), f"run-{run_id}", "default"))
+        deletions.ask(self.conn, deletions.DeletionRequest(run_id, uuid4(), uuid4(), f"run-{run_id}", "default"))
 
     def left(self, run_id: int) -> tuple[bool, bool, bool]:
         digest = LocalTier(self.home, "reader").locate(self.digests[run_id])
@@ -117,7 +117,7 @@ def test_a_content_that_another_run_claims_stays(bench):
 
 
 def test_versions_of_an_ended_run_that_no_row_speaks_of_go(bench):
-    conn, shelf = bench.conn, Shelf(str(bench.home), 1, "speaker")
+    conn, shelf = bench.conn, VersionStore(str(bench.home), 1, "speaker")
     digests = [shelf.put_weights({"w": torch.full((4,), 100.0 + version)}) for version in range(6)]
     shelf.settle()
     for version, digest in enumerate(digests):

@@ -11,11 +11,11 @@ import torch
 from flexmarl.contracts.commands import KeepCheckpoints, KeptCheckpoint
 from flexmarl.store.control import checkpoint_rows
 from flexmarl.store.data import lineage
-from flexmarl.store.data.lineage import Origin
+from flexmarl.store.data.lineage import VersionOrigin
 from tests.support.store_story import Story
 from workers.nodes.keeping import Keeping
 from workers.training.folders import Inspector, root_of, write_manifest
-from workers.training.shelf import Shelf
+from workers.training.version_store import VersionStore
 from workers.transfer import LocalTier
 
 pytestmark = pytest.mark.services
@@ -28,7 +28,7 @@ class Bench:
         self.conn, self.home = conn, home
         self.story = Story(conn).start()
         self.run = self.story.run_id
-        self.shelf = Shelf(str(home), self.run, "speaker")
+        self.shelf = VersionStore(str(home), self.run, "speaker")
         self.keeping = Keeping(home, "box", self.store)
         self.digests = {step: self.write(step) for step in (1, 2, 3, 4)}
 
@@ -88,7 +88,7 @@ def test_what_no_rule_keeps_leaves_with_its_claims_and_the_rest_stays(bench: Ben
 def test_what_is_pinned_read_or_waited_for_stays_until_it_is_not(bench: Bench):
     assert checkpoint_rows.pin(bench.conn, bench.run, 1, "ada")
     assert checkpoint_rows.read_on(bench.conn, bench.run, 2)
-    lineage.put(bench.conn, 77, [Origin("speaker", bench.run, "speaker", 3, 3, True, bench.digests[3])])
+    lineage.put(bench.conn, 77, [VersionOrigin("speaker", bench.run, "speaker", 3, 3, True, bench.digests[3])])
     bench.keep(4)
     bench.tend()
     assert set(bench.states().values()) == {"whole"}
@@ -148,7 +148,7 @@ def test_nothing_outside_the_runs_folder_is_removed(bench: Bench, tmp_path: Path
 
 def test_what_a_copy_waits_for_is_held_and_let_go_when_it_has_it(bench: Bench):
     other = LocalTier(bench.home, "writer").put({"w": torch.ones(3)}).digest
-    lineage.put(bench.conn, bench.run, [Origin("speaker", 5, "speaker", 9, 9, False, other)])
+    lineage.put(bench.conn, bench.run, [VersionOrigin("speaker", 5, "speaker", 9, 9, False, other)])
     bench.tend()
     LocalTier(bench.home, "writer").evict(other)
     reader = LocalTier(bench.home, "reader")

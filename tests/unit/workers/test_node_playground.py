@@ -9,9 +9,9 @@ import aiohttp
 import psutil
 import pytest
 
-from flexmarl.contracts.plane_tokens import Plane, check
+from flexmarl.contracts.plane_tokens import TokenPlane, check
 from flexmarl.contracts.play import PlayEngine, PlayRefusal, PlayRequest
-from flexmarl.store.data.steps import PolicyVersion
+from flexmarl.store.data.steps import PolicyVersionRow
 from flexmarl.store.errors import Refused
 from workers import settings
 from workers.nodes import playground
@@ -28,7 +28,7 @@ async def store(call):
     asked = call.keywords["asked"]
     if asked.policy != "speaker":
         raise Refused("no_version", f"{asked.policy} has no version {asked.version}")
-    return PolicyVersion("speaker", asked.version, None, DIGEST, ""), {"agents": {}}
+    return PolicyVersionRow("speaker", asked.version, None, DIGEST, ""), {"agents": {}}
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ async def test_an_engine_starts_when_somebody_asks_and_ends_when_nobody_does(mak
     engine = await ready(ground, session)
     assert engine.digest == DIGEST
     secret = ground._lives[1].config.secret
-    assert check(secret, engine.token, 1, time.time()).plane is Plane.ROLLOUT
+    assert check(secret, engine.token, 1, time.time()).plane is TokenPlane.ROLLOUT
     headers = {"Authorization": f"Bearer {engine.token}"}
     async with session.post(f"{engine.endpoint}/load", json={}, headers=headers) as refused:
         assert refused.status == 403, "the token opens generation alone"

@@ -20,7 +20,8 @@ from tests.support.chat_model import SMOLLM2, chat_home, chat_model
 from workers.child import IntervalLog
 from workers.models import UnsupportedModel, architecture_of, packaged, tokenizer_of
 from workers.models.opening import ModelFolder, allow
-from workers.models.packaged import file_of, folder_of, make
+from workers.models.packaged import file_of, make
+from workers.models.places import folder_of
 from workers.models.weights import initial_weights, weight_shapes
 from workers.training.merging import merge
 from workers.training.trainer import CREATE, Trainer

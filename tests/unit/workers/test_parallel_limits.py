@@ -12,7 +12,7 @@ import pytest
 from flexmarl.algorithms.routing import ROUTERS
 from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.commands import GroupOrder, PlayGroups
-from flexmarl.contracts.plane_tokens import Plane, sign
+from flexmarl.contracts.plane_tokens import TokenPlane, sign
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.specification.routers import ROUTER
@@ -24,15 +24,15 @@ from tests.support.scripted_engine import ScriptedEngine
 from workers.external_access import ExternalAccess
 from workers.models import tokenizer_json
 from workers.rollout.engine_client import EngineClient
-from workers.rollout.engines.wire import Choice, Held
+from workers.rollout.engines.wire import CompletionChoice, HeldVersion
 from workers.rollout.environments import family_of
 from workers.rollout.external import ExternalClient
-from workers.rollout.members import Playing, begin, play_each, play_group
+from workers.rollout.members import CommandPlay, begin, play_each, play_group
 from workers.rollout.run_context import RunContext
 from workers.rollout.slots import slots
 from workers.rollout.stages import stage_of
 from workers.rollout.turns import TurnReply, TurnRequest
-from workers.rollout.waiting import Waits
+from workers.rollout.waiting import AttemptWaits
 from workers.vocabulary import Codec
 
 PIN = PolicyPin(version=0, digest="a" * 64)
@@ -71,10 +71,10 @@ class Answers:
         for name in ("all", draw, episode):
             self.now[name] -= 1
         ids = [request.allowed[request.seed % len(request.allowed)] if request.allowed else 3]
-        return TurnReply(Choice(0, ids, [-1.0], "length", [0, 1]), "one", 1.0)
+        return TurnReply(CompletionChoice(0, ids, [-1.0], "length", [0, 1]), "one", 1.0)
 
 
-def playing_of(client, draws=(1, 2), *, game=GAME, enough=0, batch=None, **parallel) -> Playing:
+def playing_of(client, draws=(1, 2), *, game=GAME, enough=0, batch=None, **parallel) -> CommandPlay:
     roles = [f"cook_{i}" for i in range(1, 5)] if game is COOKS else ["guesser", "hinter"]
     agents = {role: {"policy": "team"} for role in roles}
     spec = resolve(
@@ -90,7 +90,7 @@ def playing_of(client, draws=(1, 2), *, game=GAME, enough=0, batch=None, **paral
     return begin(Taken(1, 1, uuid4(), 1, 1, order), order, context)
 
 
-async def play(playing: Playing) -> list[SettledGroup]:
+async def play(playing: CommandPlay) -> list[SettledGroup]:
     groups = playing.order.groups
     return await asyncio.wait_for(asyncio.gather(*(play_group(playing, group) for group in groups)), 60)
 
@@ -245,18 +245,22 @@ async def test_an_environment_that_hangs_ends_at_its_deadline_with_a_reason_and_
     assert failed == dict.fromkeys(expected, "environment: no end within 3 s")
 
 
-def slow(playing: Playing, draw: int, member: int) -> bool:
+def slow(playing: CommandPlay, draw: int, member: int) -> bool:
     latency = playing.context.spec.environment.latency
-    return Waits(latency, random.Random(derive(playing.order.sampling_seed, "wait", draw, member, 1))).next_s() > 0
+    return (
+        AttemptWaits(latency, random.Random(derive(playing.order.sampling_seed, "wait", draw, member, 1))).next_s() > 0
+    )
 
 
 async def test_members_are_requests_of_their_own_that_spread_over_engines():
-    held = {"team": Held(PIN.version, PIN.digest)}
+    held = {"team": HeldVersion(PIN.version, PIN.digest)}
     async with ScriptedEngine(held, incarnation="a") as one, ScriptedEngine(held, incarnation="b") as other:
 
         async def routes() -> list[EngineRoute]:
             return [
-                EngineRoute(n, e.endpoint, sign(e.secret, 1, Plane.ROLLOUT, time.time()), e.incarnation, {"team": PIN})
+                EngineRoute(
+                    n, e.endpoint, sign(e.secret, 1, TokenPlane.ROLLOUT, time.time()), e.incarnation, {"team": PIN}
+                )
                 for n, e in enumerate((one, other))
             ]
 

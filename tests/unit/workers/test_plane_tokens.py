@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from flexmarl.contracts.plane_tokens import LEEWAY_S, TTL_S, Plane, PlaneRefused, check, sign
+from flexmarl.contracts.plane_tokens import LEEWAY_S, TTL_S, PlaneRefused, TokenPlane, check, sign
 from workers.child import ChildConfig
 from workers.child_server import _bearer
 
@@ -15,7 +15,7 @@ RUN, SECRET = 7, "secret-of-this-life"
 NOW = 1_000_000.0
 
 
-def token(secret=SECRET, run=RUN, plane=Plane.ROLLOUT, ago=0.0):
+def token(secret=SECRET, run=RUN, plane=TokenPlane.ROLLOUT, ago=0.0):
     """Tell how to sign a token; signed when the test runs, as it lives for minutes and a suite for longer."""
     return lambda: sign(secret, run, plane, time.time() - ago)
 
@@ -29,7 +29,7 @@ TABLE = [
     ("the secret", lambda: SECRET, "/load", 200, None),
     ("a rollout token", token(), "/v1/completions", 200, None),
     ("a rollout token that commands", token(), "/load", 403, "token_plane"),
-    ("a token that says host", token(plane=Plane.HOST), "/load", 403, "token_plane"),
+    ("a token that says host", token(plane=TokenPlane.HOST), "/load", 403, "token_plane"),
     ("a token of another run", token(run=8), "/v1/completions", 401, "token_foreign"),
     ("a token of another life", token("former secret"), "/v1/completions", 401, "unauthorized"),
     ("an old token", token(ago=TTL_S + LEEWAY_S + 5), "/v1/completions", 401, "token_expired"),
@@ -60,8 +60,8 @@ async def test_each_caller_gets_a_named_answer(who, bearer, path, status, code) 
 
 
 def test_a_token_is_good_until_its_expiry_and_the_difference_of_clocks() -> None:
-    text = sign(SECRET, RUN, Plane.ROLLOUT, NOW)
-    assert check(SECRET, text, RUN, NOW + TTL_S + LEEWAY_S).plane is Plane.ROLLOUT
+    text = sign(SECRET, RUN, TokenPlane.ROLLOUT, NOW)
+    assert check(SECRET, text, RUN, NOW + TTL_S + LEEWAY_S).plane is TokenPlane.ROLLOUT
     assert check(SECRET, text, RUN, NOW - 3600).run_id == RUN, "the child's clock may be behind"
     with pytest.raises(PlaneRefused):
         check(SECRET, text, RUN, NOW + TTL_S + LEEWAY_S + 1)

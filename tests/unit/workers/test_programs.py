@@ -9,7 +9,7 @@ import pytest
 
 from flexmarl.contracts.events import DeviceUse
 from workers import settings
-from workers.child import ChildFailed, ChildReady
+from workers.child import ChildFailed, ReadyLine
 from workers.children import Failed, Ready, _said
 from workers.errors import HostingError
 from workers.log_tail import last_words
@@ -44,7 +44,7 @@ def test_a_missing_interpreter_is_said_with_the_setting_and_the_way_out(python):
 
 
 def test_a_child_says_ready_or_why_it_cannot_work():
-    assert _said(msgspec.json.encode(ChildReady(80, "e1"))) == Ready(80)
+    assert _said(msgspec.json.encode(ReadyLine(80, "e1"))) == Ready(80)
     refusal = ChildFailed("unsupported_model", "heads of 16", "choose another model")
     assert _said(msgspec.json.encode(refusal)) == Failed("unsupported_model: heads of 16; choose another model")
     assert _said(b"Traceback\n") is None

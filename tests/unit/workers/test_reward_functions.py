@@ -6,19 +6,19 @@ import pytest
 
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import resolve
-from flexmarl.contracts.reward_rules import unknown_function
 from flexmarl.contracts.rules import broken_rules
 from flexmarl.contracts.specification import ExperimentSpec
-from flexmarl.contracts.specification.reward import Brevity, EnvironmentReward, FunctionReward
+from flexmarl.contracts.specification.reward import Brevity, EnvironmentReward
 from flexmarl.contracts.specification.reward import ScoringService as ServiceSpec
 from tests.support.scoring_service import ScoringService
 from workers.external_access import ExternalAccess
-from workers.rewards.base import Earned, Played, RewardFailed, Said
+from workers.rewards.base import Earned, Played, RewardFailed, TurnWords
 from workers.rewards.functions import checked, reward_function
 
 PLAYED = Played(
     4, 1, 2, "hot_cold", {"title": "find 3"},
-    [Said("hinter", 0, "", "a b c", 3), Said("guesser", 0, "a b c", "n3", 1), Said("hinter", 1, "", "a", 1)],
+    [TurnWords("hinter", 0, "", "a b c", 3), TurnWords("guesser", 0, "a b c", "n3", 1),
+     TurnWords("hinter", 1, "", "a", 1)],
     {"guesser": 0.5, "hinter": 0.25}, 0.5, True, {"guesses": 1.0},
 )  # fmt: skip
 NOBODY = ExternalAccess()
@@ -98,25 +98,14 @@ def test_an_unknown_reward_is_refused_with_those_there_are():
         resolve({"agents": {}, "environment": {"type": "hot_cold"}, "reward": {"type": "judge"}})
     (problem,) = [one for one in problems.value.problems if one.pointer.startswith("/reward")]
     assert (problem.pointer, problem.code) == ("/reward/type", "unknown_value")
-    assert all(name in problem.hint for name in ("environment", "brevity", "service", "function"))
+    assert all(name in problem.hint for name in ("environment", "brevity", "service"))
 
 
 def test_what_a_reward_for_the_whole_episode_cannot_be_combined_with_is_refused():
     service = {"type": "service", "url": "http://judge.example.org/score"}
     assert refused(reward=service) == {}
     assert refused(reward={"type": "brevity"}, mechanisms={"ordered": True}) == {}
-    for foreign in (service, {"type": "function", "name": "mine"}):
-        assert "false" in refused(reward=foreign, mechanisms={"ordered": True})["/mechanisms/ordered"]
+    assert "false" in refused(reward=service, mechanisms={"ordered": True})["/mechanisms/ordered"]
     per_turn = refused(reward={"type": "brevity"}, algorithm={"advantage": {"per_turn": True}})
     assert "environment" in per_turn["/algorithm/advantage/per_turn"]
     assert refused(reward={"type": "brevity", "timeout_s": 60, "wait_s": 5}) == {"/reward/wait_s": "Set 60."}
-
-
-def test_a_function_that_no_package_has_is_refused_with_those_there_are():
-    reward = FunctionReward(name="double")
-    assert unknown_function(reward, {"double"}) == unknown_function(Brevity(), ()) == []
-    (problem,) = unknown_function(reward, {"doubling", "halving"})
-    assert (problem.pointer, problem.code) == ("/reward/name", "unknown_value")
-    assert problem.hint == "Did you mean doubling? Installed: doubling, halving."
-    (alone,) = unknown_function(reward, set())
-    assert alone.hint == "None is installed. Other types need none: brevity, service."

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import psutil
 import pytest
 
-from flexmarl.contracts.specification.reward import FunctionReward, QueuedReward
+from flexmarl.contracts.specification.reward import QueuedReward
 from tests.support.ended import ended
 from tests.unit.workers.test_reward_functions import PLAYED
 from workers.external_access import ExternalAccess
@@ -37,20 +37,33 @@ def score(played, settings):
 HANGS, DIES, RAISES, WELL, EMPTY = 1, 2, 3, 4, 5
 
 
+class Multiplied(QueuedReward):
+    """The environment's scores times a factor."""
+
+    type: Literal["multiplied"] = "multiplied"
+    factor: int = 2
+
+    implementation: ClassVar[str] = "scorers:score"
+
+
+class Missing(QueuedReward):
+    """A reward whose code is not installed."""
+
+    type: Literal["missing"] = "missing"
+
+    implementation: ClassVar[str] = "nowhere:score"
+
+
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An installed package with the function `doubling`."""
+    """A module with the code of `Multiplied`, which processes of rewards can import."""
     (tmp_path / "scorers.py").write_text(MODULE)
-    info = tmp_path / "scorers-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: scorers\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[flexmarl.rewards]\ndoubling = scorers:score\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("DATABASE_URL", "postgresql://of-the-worker")
 
 
-def function_of(name: str = "doubling", timeout_s: float = 120.0):
-    return reward_function(FunctionReward(name=name, settings={"factor": 2}, timeout_s=timeout_s), ExternalAccess())
+def function_of(timeout_s: float = 120.0, factor: int = 2):
+    return reward_function(Multiplied(factor=factor, timeout_s=timeout_s), ExternalAccess())
 
 
 def played(draw: int) -> Played:
@@ -111,24 +124,15 @@ async def test_a_reward_that_nobody_waits_for_ends_its_process(package: None) ->
     await function.close()
 
 
-async def test_a_function_that_is_not_installed_here_is_named() -> None:
-    function = function_of("nobody")
-    with pytest.raises(RewardFailed, match=r"0 entry points of flexmarl\.rewards are called 'nobody'"):
+async def test_code_that_is_not_installed_here_is_named() -> None:
+    function = reward_function(Missing(), ExternalAccess())
+    with pytest.raises(RewardFailed, match="ModuleNotFoundError: No module named 'nowhere'"):
         await function(played(WELL))
     await function.close()
 
 
-class Doubling(QueuedReward):
-    """Twice the environment's scores."""
-
-    type: Literal["doubling"] = "doubling"
-    factor: int = 2
-
-    implementation: ClassVar[str] = "scorers:score"
-
-
-async def test_a_plug_in_of_another_distribution_is_given_its_settings_in_a_process_of_its_own(package: None) -> None:
-    function = reward_function(Doubling(factor=3), ExternalAccess())
+async def test_a_function_is_given_the_settings_of_the_specification(package: None) -> None:
+    function = function_of(factor=3)
     earned = await function(played(WELL))
     assert earned.scores == {"guesser": 1.5, "hinter": 0.75}
     assert earned.facts["pid"] != os.getpid()

@@ -7,7 +7,7 @@ import pytest
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.wire import EpisodeStatus
-from workers.rollout.episode import Attempt, EpisodeOrder
+from workers.rollout.episode import EpisodeAttempt, EpisodeOrder
 from workers.rollout.spares import play_with_spares
 
 NEVER = 3600.0
@@ -18,7 +18,7 @@ def attempt_of(member, attempt, status=EpisodeStatus.FINISHED):
         draw=0, member=member, attempt=attempt, task_seed=0, held_out=False, sampling_seed=0, timeout_s=1.0,
         weights_timeout_s=1.0, latency=None,
     )  # fmt: skip
-    return Attempt(order, status)
+    return EpisodeAttempt(order, status)
 
 
 class Played:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.workers.test_train_trainer import accumulate, create, make_rows, make_spec, step
-from workers.child import Interval, IntervalLog
+from workers.child import ChildInterval, IntervalLog
 from workers.training.trainer import Trainer
 
 
@@ -23,7 +23,7 @@ def test_busy_time_is_reported_by_phase(tmp_path: Path):
     assert told.seconds == pytest.approx(made[1].t1 - made[1].t0), "plans reckon with what the device was at work"
 
 
-def gradient(home: Path, **changes: object) -> Interval:
+def gradient(home: Path, **changes: object) -> ChildInterval:
     """Return the interval of one, which says no more of the processor than all that was done took."""
     intervals = IntervalLog()
     trainer = Trainer(make_spec(**changes), 1, "a", str(home), "cpu", intervals)

@@ -54,7 +54,7 @@ def test_steps_behind_the_last_training_state_are_redone_to_equal_bits(
 def test_weights_behind_the_last_training_state_stay_until_it_is_renewed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("workers.training.shelf.WEIGHTS_COUNT", 1)
+    monkeypatch.setattr("workers.training.version_store.WEIGHTS_COUNT", 1)
     trainer = make_trainer(tmp_path, mechanisms={"durability": {"type": "every_k", "every": 8}})
     replies = [create(trainer), *train(trainer, range(7))]
     trainer.settle()

@@ -7,7 +7,7 @@ from flexmarl.algorithms.aggregation import aggregation_of
 from flexmarl.contracts.specification.losses import LOSS
 from tests.unit.workers.test_train_gradients import WORDS, make_row
 from workers.training.blocks import blocks_of
-from workers.training.packing import CALL_WORTH, Batch, pack
+from workers.training.packing import CALL_WORTH, PackedTokens, pack
 from workers.training.wire import TrainRow
 
 
@@ -18,7 +18,7 @@ def mixed_rows(count: int, longest: int = 700) -> list[TrainRow]:
     return [make_row(rng, int(prompt), int(reply)) for prompt, reply in lengths]
 
 
-def packs(rows: list[TrainRow], budget: int) -> list[Batch]:
+def packs(rows: list[TrainRow], budget: int) -> list[PackedTokens]:
     return pack(blocks_of(rows, aggregation_of(LOSS.options()), WORDS), WORDS, budget)
 
 
@@ -26,7 +26,7 @@ def inputs_of(rows: list[TrainRow]) -> list[bytes]:
     return sorted({row.prompt + row.response[:-4] for row in rows})
 
 
-def cut(batch: Batch) -> list[bytes]:
+def cut(batch: PackedTokens) -> list[bytes]:
     """The inputs of a pack, told by where positions begin anew."""
     starts = np.flatnonzero(batch.positions == 0)
     return [part.astype("<i4").tobytes() for part in np.split(batch.ids, starts[1:])]

@@ -49,7 +49,7 @@ def test_a_new_life_keeps_near_the_same_policy(tmp_path: Path, durability: objec
 
 
 def test_the_first_version_stays_on_disk_for_as_long_as_it_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("workers.training.shelf.WEIGHTS_COUNT", 1)
+    monkeypatch.setattr("workers.training.version_store.WEIGHTS_COUNT", 1)
     trainer = make_trainer(tmp_path, **KEPT)
     created = create(trainer)
     replies = train(trainer, range(5))
@@ -107,8 +107,8 @@ def test_a_version_that_becomes_the_reference_is_not_pulled_at(tmp_path: Path, c
 def test_a_new_life_compares_each_step_with_what_the_last_one_did(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: object, reference: dict, tuning: dict
 ):
-    monkeypatch.setattr("workers.training.shelf.WEIGHTS_COUNT", 1)  # only what is claimed stays
-    monkeypatch.setattr("workers.training.shelf.GRACE_S", 0.0)
+    monkeypatch.setattr("workers.training.version_store.WEIGHTS_COUNT", 1)  # only what is claimed stays
+    monkeypatch.setattr("workers.training.version_store.GRACE_S", 0.0)
     changes = {**reference, **tuning, "mechanisms": {"durability": durability}}
     twin = make_trainer(tmp_path / "twin", **changes)
     create(twin)
@@ -134,8 +134,8 @@ def test_a_version_that_is_given_up_after_it_became_the_reference_leaves_the_one
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """A step that was stored and never committed: its trainer is bound again at the version before."""
-    monkeypatch.setattr("workers.training.shelf.WEIGHTS_COUNT", 1)
-    monkeypatch.setattr("workers.training.shelf.GRACE_S", 0.0)
+    monkeypatch.setattr("workers.training.version_store.WEIGHTS_COUNT", 1)
+    monkeypatch.setattr("workers.training.version_store.GRACE_S", 0.0)
     kl = {"coefficient": 0.5, "reference": {"type": "renewed", "every": 4}}
     trainer = make_trainer(tmp_path, algorithm={"kl": kl})
     create(trainer)

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from workers.training import scores as scores_module
-from workers.training.scores import Asked, Bend, scores
+from workers.training.scores import Bend, ScoreRequest, scores
 
 N, WIDTH, WORDS, DRAWN = 37, 16, 301, 90
 
 
-def drawn(dtype: torch.dtype, heated: bool, masked: bool) -> tuple[torch.Tensor, torch.Tensor, Asked]:
+def drawn(dtype: torch.dtype, heated: bool, masked: bool) -> tuple[torch.Tensor, torch.Tensor, ScoreRequest]:
     made = torch.Generator().manual_seed(3)
     hidden = torch.randn(N, WIDTH, generator=made).to(dtype)
     head = (0.25 * torch.randn(WORDS, WIDTH, generator=made)).to(dtype)
@@ -20,10 +20,14 @@ def drawn(dtype: torch.dtype, heated: bool, masked: bool) -> tuple[torch.Tensor,
     masks[1, WORDS // 2 :] = -1e9
     heat = 0.5 + torch.rand(N, 1, generator=made).to(exact)
     sets = torch.arange(N) % 2
-    return hidden, head, Asked(at, tokens, heat if heated else None, *((masks, sets) if masked else (None, None)))
+    return (
+        hidden,
+        head,
+        ScoreRequest(at, tokens, heat if heated else None, *((masks, sets) if masked else (None, None))),
+    )
 
 
-def plainly(hidden: torch.Tensor, head: torch.Tensor, asked: Asked) -> tuple[torch.Tensor, torch.Tensor]:
+def plainly(hidden: torch.Tensor, head: torch.Tensor, asked: ScoreRequest) -> tuple[torch.Tensor, torch.Tensor]:
     logits = hidden @ head.t()
     logits = logits if logits.dtype == torch.float64 else logits.float()
     if asked.temperature is not None:
@@ -34,9 +38,9 @@ def plainly(hidden: torch.Tensor, head: torch.Tensor, asked: Asked) -> tuple[tor
     return logs[asked.at, asked.tokens], -(logs.exp() * logs).sum(-1)
 
 
-def _exactly(asked: Asked) -> Asked:
+def _exactly(asked: ScoreRequest) -> ScoreRequest:
     heat, masks = (None if table is None else table.double() for table in (asked.temperature, asked.masks))
-    return Asked(asked.at, asked.tokens, heat, masks, asked.mask_of)
+    return ScoreRequest(asked.at, asked.tokens, heat, masks, asked.mask_of)
 
 
 def gradients(way, dtype: torch.dtype, entropy_coef: float, exactly: bool = False, **about: bool) -> list[torch.Tensor]:
@@ -107,10 +111,10 @@ def test_heads_that_scale_and_cap_their_logits_are_computed_with(
 ):
     monkeypatch.setattr(scores_module, "CHUNK", chunk)
 
-    def own(hidden: torch.Tensor, head: torch.Tensor, asked: Asked) -> tuple[torch.Tensor, torch.Tensor]:
+    def own(hidden: torch.Tensor, head: torch.Tensor, asked: ScoreRequest) -> tuple[torch.Tensor, torch.Tensor]:
         return scores(hidden, head, asked, bend)
 
-    def composed(hidden: torch.Tensor, head: torch.Tensor, asked: Asked) -> tuple[torch.Tensor, torch.Tensor]:
+    def composed(hidden: torch.Tensor, head: torch.Tensor, asked: ScoreRequest) -> tuple[torch.Tensor, torch.Tensor]:
         logits = bend.scale * (hidden @ head.t())
         logits = logits if bend.cap is None else bend.cap * torch.tanh(logits / bend.cap)
         logs = (logits / asked.temperature + asked.masks[asked.mask_of]).log_softmax(-1)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from flexmarl.contracts.specification.experiment import ExperimentSpec
-from workers.child import ChildConfig, ChildReady
+from workers.child import ChildConfig, ReadyLine
 from workers.training.trainer import CREATE
 from workers.training.wire import (
     AccumulateReply,
@@ -79,7 +79,7 @@ def _start(home: Path, **environment: str) -> Client:
     )
     process.stdin.write(msgspec.json.encode(config) + b"\n")
     process.stdin.flush()
-    ready = msgspec.json.decode(process.stdout.readline(), type=ChildReady)
+    ready = msgspec.json.decode(process.stdout.readline(), type=ReadyLine)
     assert ready.incarnation == "a"
     return Client(process, ready.port)
 

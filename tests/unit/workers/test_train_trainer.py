@@ -347,8 +347,8 @@ def test_agents_of_one_policy_share_its_batch_and_version(tmp_path: Path):
 
 
 def test_old_versions_go_and_those_that_may_be_needed_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("workers.training.shelf.WEIGHTS_COUNT", 4)
-    monkeypatch.setattr("workers.training.shelf.GRACE_S", 0.0)
+    monkeypatch.setattr("workers.training.version_store.WEIGHTS_COUNT", 4)
+    monkeypatch.setattr("workers.training.version_store.GRACE_S", 0.0)
     trainer = make_trainer(tmp_path)
     created = create(trainer)
     replies = [created, *train(trainer, range(2))]
@@ -370,7 +370,7 @@ def test_old_versions_go_and_those_that_may_be_needed_stay(tmp_path: Path, monke
 
 
 def test_weights_of_a_restorable_version_stay_whatever_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("workers.training.shelf.WEIGHTS_COUNT", 1)
+    monkeypatch.setattr("workers.training.version_store.WEIGHTS_COUNT", 1)
     trainer = make_trainer(tmp_path)
     replies = [create(trainer), *train(trainer, range(5))]
     trainer.settle()

@@ -8,7 +8,7 @@ import torch
 
 from workers.transfer import CorruptState, LocalTier, StateMissing
 from workers.transfer.contents import encode
-from workers.transfer.mapping import Stretch
+from workers.transfer.mapping import MappedMemory
 
 CHUNK = 2 * 2**20
 
@@ -95,8 +95,8 @@ def test_harm_is_seen_before_anything_is_given_out(tmp_path: Path, harm: str) ->
 
 def test_where_memory_cannot_be_locked_it_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     digest, files = _put(tmp_path)
-    lay = Stretch.lay
-    monkeypatch.setattr(Stretch, "lay", lambda *given: given[2] < 2 * CHUNK and lay(*given))
+    lay = MappedMemory.lay
+    monkeypatch.setattr(MappedMemory, "lay", lambda *given: given[2] < 2 * CHUNK and lay(*given))
     found = LocalTier(tmp_path).mapped(digest)
     assert _same(found)
     found["across.chunks"].zero_()

@@ -18,7 +18,7 @@ from tests.support.forms import form
 from workers.rollout import engine_client
 from workers.rollout.engine_client import EngineClient
 from workers.rollout.engines import version_segments
-from workers.rollout.engines.wire import Choice
+from workers.rollout.engines.wire import CompletionChoice
 from workers.rollout.turns import (
     MAX_MOVES,
     SoFar,
@@ -27,7 +27,7 @@ from workers.rollout.turns import (
     TurnRefusedError,
     TurnReply,
     TurnRequest,
-    Waiting,
+    WaitingTurn,
 )
 
 pytestmark = pytest.mark.slow
@@ -325,11 +325,11 @@ async def test_tokens_behind_a_hole_are_not_taken_in() -> None:
 
 
 async def test_a_try_that_was_given_back_hears_nothing_more() -> None:
-    one = Waiting(asked(), asyncio.get_running_loop().create_future(), 0.0, SoFar(), taken=True)
-    one.settle(Choice(0, WHOLE[:3], CHANCES[:3], "", [0, 3]), "a", 1.0)
+    one = WaitingTurn(asked(), asyncio.get_running_loop().create_future(), 0.0, SoFar(), taken=True)
+    one.settle(CompletionChoice(0, WHOLE[:3], CHANCES[:3], "", [0, 3]), "a", 1.0)
     one.give_back("silent")
     following = one.again(True)
-    one.settle(Choice(0, [9] * 9, [0.0] * 9, "stop", [0, 9], 3), "a", 2.0)
+    one.settle(CompletionChoice(0, [9] * 9, [0.0] * 9, "stop", [0, 9], 3), "a", 2.0)
     one.so_far.token_ids.append(99)
     assert (following.moves, following.future.done()) == (1, False)
     assert following.so_far == SoFar(WHOLE[:3], CHANCES[:3], [0, 3])

@@ -11,7 +11,7 @@ from flexmarl.contracts.wire import EpisodeStatus, PolicyPin
 from tests.support.breaking_engine import BreakingEngine, token
 from tests.unit.workers.test_external import CODEC, FAMILY
 from tests.unit.workers.test_turn_moves import TOKENS, asked, client_of
-from workers.rollout.engines.wire import Choice, CompletionRequest, CompletionResponse, Load, NotHeld
+from workers.rollout.engines.wire import CompletionChoice, CompletionRequest, CompletionResponse, Load, NotHeld
 from workers.rollout.episode import EpisodeOrder, play_episode
 from workers.rollout.speech import Seat
 from workers.rollout.turns import MAX_MOVES, TooManyMovesError, TurnRefusedError, TurnReply
@@ -44,7 +44,7 @@ class SpoiltEngine(BreakingEngine):
         seed, made = sent.seeds[index], 2 if self.says else 3
         chances = [-0.5, -0.5, float("nan")][:made]
         ids = [token(seed, place) for place in range(made)]
-        choice = Choice(index, ids, chances, "nonfinite" if self.says else "length", [0, made])
+        choice = CompletionChoice(index, ids, chances, "nonfinite" if self.says else "length", [0, made])
         reply = CompletionResponse(sent.model, [choice], Load(0, 0), self.name)
         await response.write(b"data: " + msgspec.json.encode(reply) + b"\n\n")
 

@@ -22,7 +22,7 @@ from workers.rollout.engines.tokenizers import Tokenizers
 from workers.rollout.engines.vllm_engine import VllmEngine
 from workers.rollout.engines.vllm_instance import _seed
 from workers.rollout.engines.vllm_models import VllmModel
-from workers.rollout.engines.wire import Held, LoadRequest
+from workers.rollout.engines.wire import HeldVersion, LoadRequest
 
 MODEL = VllmModel(FactoryModel(size="M"), {"num_hidden_layers": 2}, Architecture("qwen2", 4, 4, 32, 1e4, 1e-6, 64))
 STATE = {"model.embed_tokens.weight": torch.zeros(40, 8)}
@@ -43,7 +43,7 @@ class CountingInstance:
 
     @property
     def held(self):
-        return Held(self.version, self.digest) if self.digest else None
+        return HeldVersion(self.version, self.digest) if self.digest else None
 
     @property
     def busy(self):
@@ -120,7 +120,7 @@ class Desk:
 def test_versions_that_nobody_needs_side_by_side_share_one_instance():
     desk = Desk(0, 1, 2)
     assert len(desk.instances) == 1
-    assert desk.engine.holds() == {"solver": Held(2, "d2")}
+    assert desk.engine.holds() == {"solver": HeldVersion(2, "d2")}
     with pytest.raises(NotHeldError):
         desk.engine.submit([ask("a", 1)])
     desk.load(2)
@@ -207,7 +207,7 @@ def test_weights_that_do_not_load_hold_nothing_and_settle_everybody():
     assert desk.engine.holds() == {}
     assert {end.reason for end in desk.finish().values()} == {"abort"}
     desk.load(2)
-    assert desk.engine.holds() == {"solver": Held(2, "d2")}
+    assert desk.engine.holds() == {"solver": HeldVersion(2, "d2")}
     assert len(desk.instances) == 2, "an instance that failed is not used again"
 
 
@@ -227,7 +227,7 @@ def test_weights_are_whole_or_refused_while_the_former_ones_go_on():
     desk = Desk(0)
     with pytest.raises(UnsupportedModel, match="41 words and those of solver before had 40"):
         desk.engine.prepare("solver", STATE, 41)
-    assert desk.engine.holds() == {"solver": Held(0, "d0")}
+    assert desk.engine.holds() == {"solver": HeldVersion(0, "d0")}
 
 
 def test_requests_are_taken_all_or_none():

@@ -9,11 +9,11 @@ import pytest
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.specification.environment_base import Latency
-from workers.rollout.waiting import Waits
+from workers.rollout.waiting import AttemptWaits
 
 
 def drawn(count: int = 20_000, **latency: object) -> list[float]:
-    waits = Waits(Latency(**latency), random.Random(5))
+    waits = AttemptWaits(Latency(**latency), random.Random(5))
     return [waits.next_s() for _ in range(count)]
 
 
@@ -32,13 +32,13 @@ def test_a_normal_wait_is_never_below_nothing():
 
 def test_a_share_of_attempts_is_slow_once():
     latency = Latency(scale_s=0.0, slow_share=0.25, slow_s=30.0, cap_s=1.0)
-    attempts = [Waits(latency, random.Random(seed)) for seed in range(4000)]
+    attempts = [AttemptWaits(latency, random.Random(seed)) for seed in range(4000)]
     assert sum(one.next_s() == 30.0 for one in attempts) / 4000 == pytest.approx(0.25, abs=0.03)
     assert [one.next_s() for one in attempts] == [0.0] * 4000
 
 
 def test_waits_of_earlier_specifications_are_what_they_were():
-    plain = Waits(Latency(scale_s=1.0, sigma=1.0, cap_s=100.0), random.Random(3))
+    plain = AttemptWaits(Latency(scale_s=1.0, sigma=1.0, cap_s=100.0), random.Random(3))
     rng = random.Random(3)
     assert [plain.next_s() for _ in range(3)] == [math.exp(rng.gauss(0.0, 1.0)) for _ in range(3)]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from flexmarl.host.exits import CONFIGURATION
-from flexmarl.store.control.nodes import Device
+from flexmarl.store.control.nodes import DeviceRow
 from workers import run, settings
 from workers.errors import SettingsError
 from workers.hosting import device_environment
@@ -35,9 +35,9 @@ def test_a_wrong_number_is_named_with_what_is_legal():
 
 
 def test_a_child_sees_its_device_only():
-    gpu = Device("box.gpu1", "box", "cuda", 1, "default", {"cuda_index": 0})
+    gpu = DeviceRow("box.gpu1", "box", "cuda", 1, "default", {"cuda_index": 0})
     assert device_environment(gpu, 1)["CUDA_VISIBLE_DEVICES"] == "0"
-    cpu = Device("box.cpu1", "box", "cpu", 1, "default", {})
+    cpu = DeviceRow("box.cpu1", "box", "cpu", 1, "default", {})
     assert device_environment(cpu, 2)["CUDA_VISIBLE_DEVICES"] == ""
     assert device_environment(cpu, 2)["OMP_NUM_THREADS"] == "2"
     assert device_environment(cpu, 2)["THP_MEM_ALLOC_ENABLE"] == "1", "fresh memory is touched in large pages"

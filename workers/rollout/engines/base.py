@@ -8,8 +8,8 @@ stay aligned. Everything but `prepare` and `make_room` of an engine runs on one 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from workers.rollout.engines.requests import Finished, Part, Request
-from workers.rollout.engines.wire import Held, Load, LoadRequest
+from workers.rollout.engines.requests import Finished, ReplyProgress, Request
+from workers.rollout.engines.wire import HeldVersion, Load, LoadRequest
 
 
 class EngineFailedError(Exception):
@@ -48,7 +48,7 @@ class Engine(Protocol):
     def has(self, policy: str, version: int, digest: str) -> bool:
         """Whether requests for exactly these weights are taken."""
 
-    def holds(self) -> dict[str, Held]:
+    def holds(self) -> dict[str, HeldVersion]:
         """Return the newest version of each policy."""
 
     def versions(self) -> list[LoadRequest]:
@@ -90,7 +90,7 @@ class Engine(Protocol):
     def abort(self, ids: set[str]) -> list[Finished]:
         """End requests now, with the tokens they have; unknown ids are ignored."""
 
-    def parts(self, told: Mapping[str, int]) -> list[Part]:
+    def parts(self, told: Mapping[str, int]) -> list[ReplyProgress]:
         """Return what running replies have beyond the tokens that `told` counts."""
 
     def depth(self) -> Load:

@@ -9,13 +9,13 @@ import itertools
 from collections.abc import AsyncIterator, Callable, Mapping
 
 from workers.rollout.engines import version_segments
-from workers.rollout.engines.requests import BadRequestError, Finished, Part, Request
-from workers.rollout.engines.wire import Choice, CompletionRequest, Done
+from workers.rollout.engines.requests import BadRequestError, Finished, ReplyProgress, Request
+from workers.rollout.engines.wire import CompletionChoice, CompletionRequest, Done
 
 NOTHING_DONE = Done([], [], [])
 
 
-class Call:
+class CompletionCall:
     """One completions request: prompts out, choices in as they finish."""
 
     def __init__(self, model: str, requests: list[Request], progress: bool = False) -> None:
@@ -25,7 +25,7 @@ class Call:
         self.told = {r.request_id: len(r.done) for r in requests if progress and r.follow != "restart_turn"}
         """Tokens of each reply that its client has. What may yet be thrown away is not told in parts."""
         self.missing = {request.request_id: index for index, request in enumerate(requests)}
-        self._arrived: list[Choice] = []
+        self._arrived: list[CompletionChoice] = []
         self._signal = asyncio.Event()
 
     def settle(self, ended: Finished, to: int) -> None:
@@ -34,18 +34,20 @@ class Call:
         index, at = self.missing.pop(number), self.told.pop(number, 0)
         segments = version_segments.since(ended.segments, at) if at else ended.segments
         own = ended.token_ids[at:], ended.logprobs[at:]
-        self._arrived.append(Choice(index, *own, ended.reason, segments, at, to if ended.reason == "abort" else 0))
+        self._arrived.append(
+            CompletionChoice(index, *own, ended.reason, segments, at, to if ended.reason == "abort" else 0)
+        )
         self._signal.set()
 
-    def tell(self, parts: list[Part]) -> None:
+    def tell(self, parts: list[ReplyProgress]) -> None:
         """Pass on what running replies made; without any the client still hears that they do."""
         for part in parts:
             self.told[part.request_id] = part.at + len(part.token_ids)
             index = self.missing[part.request_id]
-            self._arrived.append(Choice(index, part.token_ids, part.logprobs, "", part.segments, part.at))
+            self._arrived.append(CompletionChoice(index, part.token_ids, part.logprobs, "", part.segments, part.at))
         self._signal.set()
 
-    async def finished(self) -> AsyncIterator[list[Choice]]:
+    async def finished(self) -> AsyncIterator[list[CompletionChoice]]:
         """Yield what arrived since the last, until all have finished; nothing at all is a sign of life."""
         while self.missing or self._arrived:
             await self._signal.wait()
@@ -58,10 +60,10 @@ class Calls:
     """All open calls of an engine."""
 
     def __init__(self) -> None:
-        self._by_request: dict[str, Call] = {}
+        self._by_request: dict[str, CompletionCall] = {}
         self._numbers = itertools.count(1)
 
-    def open(self, asked: CompletionRequest) -> Call:
+    def open(self, asked: CompletionRequest) -> CompletionCall:
         """Name each prompt and remember whose it is."""
         count = len(asked.prompt)
         ids = asked.request_ids or [f"engine-{next(self._numbers)}" for _ in range(count)]
@@ -75,7 +77,7 @@ class Calls:
             raise BadRequestError("request_ids: one of them is in use")
         if asked.done and len(asked.done) != count:
             raise BadRequestError(f"done: {len(asked.done)} of {count} prompts, or absent")
-        call = Call(asked.model, _requests(asked, ids), asked.stream and asked.progress)
+        call = CompletionCall(asked.model, _requests(asked, ids), asked.stream and asked.progress)
         for number in ids:
             self._by_request[number] = call
         return call
@@ -95,17 +97,17 @@ class Calls:
         """Whether a call wants to hear of progress."""
         return any(call.progress for call in self._by_request.values())
 
-    def tell(self, made: Callable[[Mapping[str, int]], list[Part]]) -> None:
+    def tell(self, made: Callable[[Mapping[str, int]], list[ReplyProgress]]) -> None:
         """Tell each call that wants to hear of it what its running replies made."""
         calls = {id(call): call for call in self._by_request.values() if call.progress}
-        parts: dict[int, list[Part]] = {number: [] for number in calls}
+        parts: dict[int, list[ReplyProgress]] = {number: [] for number in calls}
         told = {number: tokens for call in calls.values() for number, tokens in call.told.items()}
         for part in made(told):
             parts[id(self._by_request[part.request_id])].append(part)
         for number, call in calls.items():
             call.tell(parts[number])
 
-    def close(self, call: Call) -> set[str]:
+    def close(self, call: CompletionCall) -> set[str]:
         """Forget a call; return the ids that are still unanswered."""
         for number in call.missing:
             self._by_request.pop(number, None)

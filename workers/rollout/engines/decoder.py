@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from workers.models.architecture import Architecture, UnsupportedModel
 from workers.rollout.engines.layout import Segment
-from workers.rollout.engines.own_memory import ALIGNMENT, OwnMemory
+from workers.rollout.engines.own_memory import ALIGNMENT, OwnTensors
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +68,7 @@ class Weights:
     head: "torch.Tensor"
     rotations: "torch.Tensor"
     """complex64 [positions, head_dim / 2]"""
-    memory: OwnMemory | None = None
+    memory: OwnTensors | None = None
     """What all but the tensors left in place lie in, where that is this version's alone."""
 
     @property
@@ -80,7 +80,7 @@ def prepare(
     state: "dict[str, torch.Tensor]",
     architecture: Architecture,
     device: str,
-    memory: OwnMemory,
+    memory: OwnTensors,
     take_over: bool = False,
 ) -> Weights:
     """Rearrange a state dict; raise `UnsupportedModel` when it holds what the decoder would leave out.
@@ -113,7 +113,7 @@ def own_elements(state: "Mapping[str, torch.Tensor]") -> int:
 
 
 def _prepare_layer(
-    get: "dict[str, torch.Tensor]", prefix: str, a: Architecture, memory: OwnMemory, take_over: bool
+    get: "dict[str, torch.Tensor]", prefix: str, a: Architecture, memory: OwnTensors, take_over: bool
 ) -> Layer:
     qkv, qkv_bias = _queries_keys_values(get, f"{prefix}self_attn.", a, memory)
     out_bias = get.get(f"{prefix}self_attn.o_proj.bias")
@@ -131,7 +131,7 @@ def _prepare_layer(
 
 
 def _queries_keys_values(
-    get: "dict[str, torch.Tensor]", prefix: str, a: Architecture, memory: OwnMemory
+    get: "dict[str, torch.Tensor]", prefix: str, a: Architecture, memory: OwnTensors
 ) -> "tuple[torch.Tensor, torch.Tensor]":
     """Return the three matrices as one of (outputs, inputs), and their biases: each number is moved once."""
     import torch
@@ -157,7 +157,7 @@ def _stays(matrix: "torch.Tensor", take_over: bool) -> bool:
     return take_over and matrix.numel() >= LARGE
 
 
-def _turned(matrix: "torch.Tensor", memory: OwnMemory, take_over: bool) -> "torch.Tensor":
+def _turned(matrix: "torch.Tensor", memory: OwnTensors, take_over: bool) -> "torch.Tensor":
     """Return a matrix of (outputs, inputs) as (inputs, outputs)."""
     return matrix.t() if _stays(matrix, take_over) else memory.copy(matrix.t())
 

@@ -15,9 +15,9 @@ import numpy as np
 from workers.rollout.engines import decoder, invariant, layout
 from workers.rollout.engines.cache import Cache
 from workers.rollout.engines.decoder import Weights
-from workers.rollout.engines.own_memory import OwnMemory
+from workers.rollout.engines.own_memory import OwnTensors
 from workers.rollout.engines.requests import Finished, Request
-from workers.rollout.engines.rows import Rows
+from workers.rollout.engines.rows import LiveRows
 from workers.rollout.engines.sampling import draw, uniforms
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ PREFILL_TOKENS = {"cpu": 1024, "cuda": 16_384}
 """Padded prompt tokens computed at once: on a CPU about what its caches hold, measured best; it bounds memory too."""
 
 
-class Lane:
+class EngineLane:
     def __init__(
         self, weights: Weights, version: int, digest: str, rows: int, device: str, ordered: bool = False
     ) -> None:
@@ -39,7 +39,7 @@ class Lane:
         self.version = version
         self.digest = digest
         self.waiting: deque[Request] = deque()
-        self.rows = Rows(rows, weights.vocabulary, device)
+        self.rows = LiveRows(rows, weights.vocabulary, device)
         self._device = device
         self._ordered = ordered
         self._cache = Cache(len(weights.layers), weights.architecture, device)
@@ -51,7 +51,7 @@ class Lane:
         storages = [tensor.untyped_storage() for tensor in tensors]
         return {storage.data_ptr(): storage.nbytes() for storage in storages}
 
-    def rest(self) -> OwnMemory | None:
+    def rest(self) -> OwnTensors | None:
         """Let the weights go; only while idle, and until `rebind` nothing is asked of the lane.
 
         Returns their memory for the next version.
@@ -101,11 +101,11 @@ class Lane:
     def empty(self, rows: int) -> list[Finished]:
         """End everything, with the tokens it has, and begin anew with so many rows and no cache."""
         ended = self.abort({request.request_id for request in self.requests()})
-        self.rows = Rows(rows, self.weights.vocabulary, self._device)
+        self.rows = LiveRows(rows, self.weights.vocabulary, self._device)
         self._cache = Cache(len(self.weights.layers), self.weights.architecture, self._device)
         return ended
 
-    def take_over(self, older: "Lane") -> None:
+    def take_over(self, older: "EngineLane") -> None:
         """Carry on what runs or waits on older weights and is to follow newer ones; each in its own way."""
         self.waiting += [request for request in older.waiting if request.follow]
         older.waiting = deque(request for request in older.waiting if not request.follow)
@@ -122,7 +122,7 @@ class Lane:
             older._tidy(~following)
             self._tidy()
 
-    def _adopt(self, request: Request, older: "Lane", row: int) -> None:
+    def _adopt(self, request: Request, older: "EngineLane", row: int) -> None:
         """Take a row over with its attention cache, which the older weights made."""
         length = len(request.context) - 1
         self._reserve(self.rows.live + 1, len(request.prompt) + request.max_tokens)

@@ -15,7 +15,7 @@ ALIGNMENT = 64
 """Elements: each tensor begins where a row of a processor's cache does."""
 
 
-class OwnMemory:
+class OwnTensors:
     def __init__(self, elements: int, device: str) -> None:
         """`elements`: fp32 numbers that will be taken; none where each tensor is to have memory of its own."""
         import torch

@@ -16,33 +16,33 @@ from workers.transfer.base import StateError
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class EngineRefusal:
     status: int
     code: str
     request_ids: list[str] = field(default_factory=list)
     """The requests that are wrong, where only some are."""
 
 
-PLAIN: dict[type[Exception], Refusal] = {
-    NotHeldError: Refusal(409, "not_held"),
-    AsleepError: Refusal(409, "asleep"),
-    BusyError: Refusal(409, "busy"),
-    CannotSleepError: Refusal(422, "cannot_sleep"),
-    UnsupportedModel: Refusal(422, "unsupported_model"),
-    WrongAdapterError: Refusal(422, "wrong_adapter"),
-    TokenizerDiffersError: Refusal(422, "tokenizer_differs"),
-    NonfiniteWeights: Refusal(422, "nonfinite_weights"),
-    msgspec.DecodeError: Refusal(422, "bad_request"),
+PLAIN: dict[type[Exception], EngineRefusal] = {
+    NotHeldError: EngineRefusal(409, "not_held"),
+    AsleepError: EngineRefusal(409, "asleep"),
+    BusyError: EngineRefusal(409, "busy"),
+    CannotSleepError: EngineRefusal(422, "cannot_sleep"),
+    UnsupportedModel: EngineRefusal(422, "unsupported_model"),
+    WrongAdapterError: EngineRefusal(422, "wrong_adapter"),
+    TokenizerDiffersError: EngineRefusal(422, "tokenizer_differs"),
+    NonfiniteWeights: EngineRefusal(422, "nonfinite_weights"),
+    msgspec.DecodeError: EngineRefusal(422, "bad_request"),
 }
 
 
-def refusal_of(error: Exception) -> Refusal | None:
+def refusal_of(error: Exception) -> EngineRefusal | None:
     """Return how an error is answered; None for one that nobody foresaw. Memory runs out under many names."""
     if isinstance(error, StateError):
-        return Refusal(409, error.code)
+        return EngineRefusal(409, error.code)
     if isinstance(error, BadRequestError):
-        return Refusal(422, error.code, error.request_ids)
+        return EngineRefusal(422, error.code, error.request_ids)
     plain = next((refusal for kind, refusal in PLAIN.items() if isinstance(error, kind)), None)
     if plain is None and lacks_memory(error):
-        return Refusal(503, "out_of_memory")
-    return Refusal(422, "engine_failed") if plain is None and isinstance(error, EngineFailedError) else plain
+        return EngineRefusal(503, "out_of_memory")
+    return EngineRefusal(422, "engine_failed") if plain is None and isinstance(error, EngineFailedError) else plain

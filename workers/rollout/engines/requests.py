@@ -55,7 +55,7 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReplyProgress:
     """What a running reply has from position `at` on; it goes on."""
 
     request_id: str

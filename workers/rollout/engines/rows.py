@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from workers.rollout.engines import version_segments
 from workers.rollout.engines.layout import Ints
-from workers.rollout.engines.requests import Finished, Part, Request
+from workers.rollout.engines.requests import Finished, ReplyProgress, Request
 from workers.rollout.engines.word_rules import Bools, WordRules
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _SEED_BITS = (1 << 64) - 1
 
 
-class Rows:
+class LiveRows:
     """Rows 0..live are requests in generation. `position` is where `token`, the one to feed next, stands."""
 
     def __init__(self, capacity: int, vocabulary: int, device: str) -> None:
@@ -83,7 +83,7 @@ class Rows:
         own = "stop" if ids and ids[-1] in request.stop else "length"
         return Finished(request, ids, logprobs, reason or own, version)
 
-    def parts(self, told: Mapping[str, int], version: int) -> list[Part]:
+    def parts(self, told: Mapping[str, int], version: int) -> list[ReplyProgress]:
         """Return what those of the rows that `told` counts have made beyond that."""
         found = []
         for row, request in enumerate(self.requests):
@@ -92,7 +92,9 @@ class Rows:
                 own = made - len(request.done)
                 segments = version_segments.joined(request.done_segments, (version, own) if own > 0 else ())
                 tokens, logprobs = self._output.get(row, at, made)
-                found.append(Part(request.request_id, at, tokens, logprobs, version_segments.since(segments, at)))
+                found.append(
+                    ReplyProgress(request.request_id, at, tokens, logprobs, version_segments.since(segments, at))
+                )
         return found
 
     def handed_on(self, row: int, version: int) -> Request:

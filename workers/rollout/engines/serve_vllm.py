@@ -64,7 +64,7 @@ class Instances:
         return Instance(model, words, build(model, words, self._device, self.rows))
 
 
-class StatePlaneSource:
+class VllmStatePlaneSource:
     """Brings a version's weights from the state plane, and makes the first instance of its policy ready meanwhile."""
 
     def __init__(
@@ -115,13 +115,13 @@ def main() -> None:
     except EngineFailedError as broken:
         failed = ChildFailed("engine_failed", str(broken), "fix the environment of FLEXMARL_VLLM_PYTHON")
     else:
-        source = StatePlaneSource(engine, config, spec.policies, instances)
+        source = VllmStatePlaneSource(engine, config, spec.policies, instances)
         _serve(config, engine, source, answer)
     child_server.say(answer, failed)
     sys.exit(1)
 
 
-def _serve(config: ChildConfig, engine: VllmEngine, source: StatePlaneSource, answer: int) -> NoReturn:
+def _serve(config: ChildConfig, engine: VllmEngine, source: VllmStatePlaneSource, answer: int) -> NoReturn:
     """Serve, then leave at once: taking vLLM apart in order takes longer than a parent waits, and may hang."""
     code = 1
     try:

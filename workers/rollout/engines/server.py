@@ -20,17 +20,17 @@ from workers.child_server import json_response
 from workers.memory import lacks_memory
 from workers.rollout.engines.base import Engine
 from workers.rollout.engines.busy import BusyTime
-from workers.rollout.engines.calls import Call, Calls
+from workers.rollout.engines.calls import Calls, CompletionCall
 from workers.rollout.engines.refusing import refusal_of
 from workers.rollout.engines.sleeping import Sleep
 from workers.rollout.engines.tokenizers import Tokenizers
 from workers.rollout.engines.wire import (
     PROGRESS_S,
     AbortRequest,
-    Choice,
+    CompletionChoice,
     CompletionRequest,
     CompletionResponse,
-    Held,
+    HeldVersion,
     LoadRequest,
     NotHeld,
     SleepRequest,
@@ -128,7 +128,7 @@ class EngineServer:
         finally:
             self._calls.settle(self._engine.abort(self._calls.close(call)))
 
-    async def _stream(self, request: web.Request, call: Call) -> web.StreamResponse:
+    async def _stream(self, request: web.Request, call: CompletionCall) -> web.StreamResponse:
         """Send each choice when it is finished, and what running ones made, as server-sent events."""
         if call.progress and (self._telling is None or self._telling.done()):
             self._telling = asyncio.ensure_future(self._tell())
@@ -145,7 +145,7 @@ class EngineServer:
             await asyncio.sleep(PROGRESS_S)
             self._calls.tell(self._engine.parts)
 
-    def _response(self, call: Call, choices: list[Choice]) -> CompletionResponse:
+    def _response(self, call: CompletionCall, choices: list[CompletionChoice]) -> CompletionResponse:
         return CompletionResponse(call.model, choices, self._engine.depth(), self._incarnation)
 
     async def _load(self, request: web.Request) -> web.Response:
@@ -155,7 +155,7 @@ class EngineServer:
             if self._superseded(asked):
                 return self._refusal(409, "superseded", f"{asked.policy}: superseded by a later load")
             if self._engine.has(asked.policy, asked.version, asked.digest):
-                return json_response(Held(asked.version, asked.digest))
+                return json_response(HeldVersion(asked.version, asked.digest))
             self._busy_time.close()
             self._sleep.refuse()
             self._tokenizers.check(asked)
@@ -164,7 +164,7 @@ class EngineServer:
                 weights = await asyncio.to_thread(self._bring, asked)
                 self._engine.load(asked.policy, asked.version, asked.digest, weights, asked.keeps)
             self._intervals.add("load", asked.policy, started, time.time())
-        return json_response(Held(asked.version, asked.digest))
+        return json_response(HeldVersion(asked.version, asked.digest))
 
     def _bring(self, asked: LoadRequest) -> object:
         """Do all of a load that the engine need not stand still for; requests are taken meanwhile."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from flexmarl.contracts.specification.team import FactoryModel, PolicySpec
 from workers.models.opening import TOKENIZER_BYTES, ModelFolder
-from workers.models.packaged import folder_of
+from workers.models.places import folder_of
 from workers.rollout.engines.wire import LoadRequest
 
 SHOWN = 12

@@ -18,10 +18,10 @@ from flexmarl.contracts.specification.team import Lora
 from workers.models.architecture import Architecture, UnsupportedModel
 from workers.rollout.engines import decoder, invariant, low_rank
 from workers.rollout.engines.checks import check_all
-from workers.rollout.engines.lane import Lane
-from workers.rollout.engines.own_memory import OwnMemory
-from workers.rollout.engines.requests import Finished, NotHeldError, Part, Request
-from workers.rollout.engines.wire import Held, Load, LoadRequest
+from workers.rollout.engines.lane import EngineLane
+from workers.rollout.engines.own_memory import OwnTensors
+from workers.rollout.engines.requests import Finished, NotHeldError, ReplyProgress, Request
+from workers.rollout.engines.wire import HeldVersion, Load, LoadRequest
 
 if TYPE_CHECKING:
     import torch
@@ -38,11 +38,11 @@ class TorchEngine:
         self._device = device
         self._ordered = ordered
         """Compute a row's bits from the row alone."""
-        self._lanes: dict[str, list[Lane]] = {}
+        self._lanes: dict[str, list[EngineLane]] = {}
         """Per policy; the last `KEPT_VERSIONS` take requests, earlier ones only finish."""
-        self._spare: dict[str, Lane] = {}
+        self._spare: dict[str, EngineLane] = {}
         """Per policy, an emptied lane whose memory of rows and cache the next version takes over."""
-        self._left: dict[int, OwnMemory] = {}
+        self._left: dict[int, OwnTensors] = {}
         """By size, memory of a version that nothing runs on any more: fresh memory costs several times a copy."""
         self._closed: set[str] = set()
         self._rows: dict[str, int] = {}
@@ -89,7 +89,7 @@ class TorchEngine:
             raise UnsupportedModel(text)
         lane = self._spare.pop(policy, None)
         if lane is None:
-            lane = Lane(weights, version, digest, self.rows_of(policy), self._device, self._ordered)
+            lane = EngineLane(weights, version, digest, self.rows_of(policy), self._device, self._ordered)
         else:
             lane.rebind(weights, version, digest)
         with torch.inference_mode():
@@ -104,10 +104,10 @@ class TorchEngine:
         """Whether requests for exactly these weights are taken."""
         return any((lane.version, lane.digest) == (version, digest) for lane in self._open(policy))
 
-    def holds(self) -> dict[str, Held]:
+    def holds(self) -> dict[str, HeldVersion]:
         """Return the newest version of each policy."""
         open_now = ((policy, lanes) for policy, lanes in self._lanes.items() if policy not in self._closed)
-        return {policy: Held(lanes[-1].version, lanes[-1].digest) for policy, lanes in open_now}
+        return {policy: HeldVersion(lanes[-1].version, lanes[-1].digest) for policy, lanes in open_now}
 
     def versions(self) -> list[LoadRequest]:
         """Return what would have to be loaded, in this order, to hold what is held."""
@@ -216,7 +216,7 @@ class TorchEngine:
         """End requests now; unknown ids are ignored."""
         return self._end(self._all(), ids)
 
-    def parts(self, told: Mapping[str, int]) -> list[Part]:
+    def parts(self, told: Mapping[str, int]) -> list[ReplyProgress]:
         """Return what running replies have beyond the tokens that `told` counts, by request; others are left out."""
         return [part for lane in self._all() for part in lane.rows.parts(told, lane.version)]
 
@@ -232,19 +232,19 @@ class TorchEngine:
     def cache_use(self) -> None:
         """Each lane's cache grows with its rows: there is no size that it could be a share of."""
 
-    def _end(self, lanes: Sequence[Lane], ids: set[str]) -> list[Finished]:
+    def _end(self, lanes: Sequence[EngineLane], ids: set[str]) -> list[Finished]:
         import torch
 
         with torch.inference_mode():
             return [ended for lane in lanes for ended in lane.abort(ids)]
 
-    def _all(self) -> list[Lane]:
+    def _all(self) -> list[EngineLane]:
         return [lane for lanes in self._lanes.values() for lane in lanes]
 
-    def _open(self, policy: str) -> list[Lane]:
+    def _open(self, policy: str) -> list[EngineLane]:
         return [] if policy in self._closed else self._lanes.get(policy, [])[-KEPT_VERSIONS:]
 
-    def _lane_of(self, request: Request) -> Lane:
+    def _lane_of(self, request: Request) -> EngineLane:
         for lane in reversed(self._open(request.policy)):
             if request.follow and lane.version >= request.version:
                 return lane
@@ -264,24 +264,24 @@ class TorchEngine:
                 self._take_back(lane.rest())
                 self._spare[policy] = lane
 
-    def _take_back(self, memory: OwnMemory | None) -> None:
+    def _take_back(self, memory: OwnTensors | None) -> None:
         """Keep memory for the next version, unless a lane still reads it."""
         if memory is not None and all(lane.weights.memory is not memory for lane in self._all()):
             self._left[memory.elements] = memory
 
-    def _memory_for(self, elements: int) -> OwnMemory:
+    def _memory_for(self, elements: int) -> OwnTensors:
         """Return memory for a version: such as another has left, or new.
 
         Where bits matter, or memory is not the host's, each tensor gets what the library gives it.
         """
         if self._ordered or self._device != "cpu":
-            return OwnMemory(0, self._device)
-        memory = self._left.pop(elements, None) or OwnMemory(elements, self._device)
+            return OwnTensors(0, self._device)
+        memory = self._left.pop(elements, None) or OwnTensors(elements, self._device)
         memory.begin()
         return memory
 
 
-def _stay_open(lanes: list[Lane], keeps: Sequence[int]) -> None:
+def _stay_open(lanes: list[EngineLane], keeps: Sequence[int]) -> None:
     """Put the lane that is to take requests beside the next one last."""
     wanted = [lane for lane in lanes[-KEPT_VERSIONS:] if lane.version in keeps]
     if wanted:

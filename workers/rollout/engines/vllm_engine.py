@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from workers.models.architecture import UnsupportedModel
 from workers.rollout.engines.base import EngineFailedError
 from workers.rollout.engines.checks import check_all
-from workers.rollout.engines.requests import BadRequestError, Finished, NotHeldError, Part, Request
+from workers.rollout.engines.requests import BadRequestError, Finished, NotHeldError, ReplyProgress, Request
 from workers.rollout.engines.sleeping import CannotSleepError
 from workers.rollout.engines.vllm_instance import Instance, handed_on
-from workers.rollout.engines.wire import Held, Load, LoadRequest
+from workers.rollout.engines.wire import HeldVersion, Load, LoadRequest
 
 if TYPE_CHECKING:
     import torch
@@ -95,7 +95,7 @@ class VllmEngine:
         """Whether requests for exactly these weights are taken."""
         return any((instance.version, instance.digest) == (version, digest) for instance in self._instances(policy))
 
-    def holds(self) -> dict[str, Held]:
+    def holds(self) -> dict[str, HeldVersion]:
         """Return the newest version of each policy."""
         newest = {name: own.instances[-1].held for name, own in self._policies.items() if own.instances}
         return {name: held for name, held in newest.items() if held is not None}
@@ -172,7 +172,7 @@ class VllmEngine:
         """End requests now, with the tokens they have; unknown ids are ignored."""
         return self._counted([one for instance in self._all() for one in instance.end(ids)])
 
-    def parts(self, told: Mapping[str, int]) -> list[Part]:
+    def parts(self, told: Mapping[str, int]) -> list[ReplyProgress]:
         """Return what running replies have beyond the tokens that `told` counts, by request; others are left out."""
         return [part for instance in self._all() for part in instance.parts(told)]
 

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from workers.rollout.engines import version_segments
 from workers.rollout.engines.base import EngineFailedError
-from workers.rollout.engines.requests import Finished, Part, Request
+from workers.rollout.engines.requests import Finished, ReplyProgress, Request
 from workers.rollout.engines.vllm_models import VllmModel
-from workers.rollout.engines.wire import Held
+from workers.rollout.engines.wire import HeldVersion
 
 if TYPE_CHECKING:
     import torch
@@ -66,9 +66,9 @@ class Instance:
         self._running: dict[str, _Running] = {}
 
     @property
-    def held(self) -> Held | None:
+    def held(self) -> HeldVersion | None:
         """Return the version it holds, if it does."""
-        return Held(self.version, self.digest) if self.digest else None
+        return HeldVersion(self.version, self.digest) if self.digest else None
 
     @property
     def busy(self) -> bool:
@@ -126,7 +126,7 @@ class Instance:
         """Return the requests in generation or waiting for it."""
         return [running.request for running in self._running.values()]
 
-    def parts(self, told: Mapping[str, int]) -> list[Part]:
+    def parts(self, told: Mapping[str, int]) -> list[ReplyProgress]:
         """Return what running replies have beyond the tokens that `told` counts."""
         found = []
         for name, running in self._running.items():
@@ -136,7 +136,7 @@ class Instance:
             whole = self._finished(running.request, *self._so_far(running), "")
             if at < len(whole.token_ids):
                 segments = version_segments.since(whole.segments, at)
-                found.append(Part(name, at, whole.token_ids[at:], whole.logprobs[at:], segments))
+                found.append(ReplyProgress(name, at, whole.token_ids[at:], whole.logprobs[at:], segments))
         return found
 
     def depth(self) -> tuple[int, int]:

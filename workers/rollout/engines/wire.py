@@ -54,7 +54,7 @@ class CompletionRequest(msgspec.Struct, forbid_unknown_fields=True, omit_default
     engine that computes a reply from its request alone (`ordered`), and one asked to restart it, refuse any."""
 
 
-class Choice(msgspec.Struct, omit_defaults=True):
+class CompletionChoice(msgspec.Struct, omit_defaults=True):
     index: int
     token_ids: list[int]
     logprobs: list[float]
@@ -79,12 +79,12 @@ class Load(msgspec.Struct):
 
 class CompletionResponse(msgspec.Struct):
     model: str
-    choices: list[Choice]
+    choices: list[CompletionChoice]
     load: Load
     incarnation: str
 
 
-class Held(msgspec.Struct):
+class HeldVersion(msgspec.Struct):
     version: int
     digest: str
 
@@ -94,7 +94,7 @@ class NotHeld(msgspec.Struct, omit_defaults=True):
 
     code: str
     detail: str
-    holds: dict[str, Held] = {}
+    holds: dict[str, HeldVersion] = {}
     request_ids: list[str] = []
     """Of a 422: the requests that are wrong, those beside them may be asked again; none named: all of them."""
 
@@ -163,7 +163,7 @@ class Stats(msgspec.Struct):
     slots: int
     generated_tokens: int
     prompt_tokens: int
-    holds: dict[str, Held]
+    holds: dict[str, HeldVersion]
     cache_use: float | None = None
     """Share of the attention cache's blocks in use; null where it grows with its rows (torch)."""
     cached_tokens: int | None = None

@@ -26,7 +26,7 @@ _VERDICTS = ("accept", "reject")
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class VerifierCheck:
     """What the verifier is shown of one line."""
 
     false: bool
@@ -53,7 +53,9 @@ class ArithmeticFamily(Family[Arithmetic]):
     def make(self, task_seed: int, held_out: bool, rng: random.Random) -> Environment:
         task = random.Random(task_seed)
         expression = task.choice(self.held_out if held_out else self.training)
-        checks = tuple(Check(task.random() < self.corrupt_share, task.random()) for _ in range(self.operands - 1))
+        checks = tuple(
+            VerifierCheck(task.random() < self.corrupt_share, task.random()) for _ in range(self.operands - 1)
+        )
         return _Episode(self, expression, checks)
 
     def demonstrations(self, rng: random.Random, count: int) -> list[Demonstration]:
@@ -128,7 +130,7 @@ def _expression(index: int, modulus: int, operands: int) -> Expression:
 
 
 class _Episode:
-    def __init__(self, family: ArithmeticFamily, expression: Expression, checks: tuple[Check, ...]) -> None:
+    def __init__(self, family: ArithmeticFamily, expression: Expression, checks: tuple[VerifierCheck, ...]) -> None:
         self._family = family
         self._expression = expression
         self._checks = checks
@@ -200,7 +202,7 @@ class _Episode:
         self._left = reduce(self._left, self._position or 0, self._answer)
         self._position = self._answer = None
 
-    def _check(self) -> Check:
+    def _check(self) -> VerifierCheck:
         return self._checks[len(self._rewards["verifier"])]
 
     def _right_verdict(self) -> str:

@@ -35,7 +35,7 @@ class Game(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class GameTable:
     """Who sits at a game, and how rewards become scores."""
 
     game: GameFacts
@@ -44,10 +44,10 @@ class Table:
     """Seats that agents have; the others play at random."""
 
 
-def table_of(spec: GameOptions) -> Table:
+def table_of(spec: GameOptions) -> GameTable:
     """Return the table that a specification sets."""
     facts = spec.facts()
-    return Table(facts_of(spec.type, spec.game), facts, tuple(role.name for role in facts.roles))
+    return GameTable(facts_of(spec.type, spec.game), facts, tuple(role.name for role in facts.roles))
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class _Account:
 class GameEpisode:
     """An environment made of a game."""
 
-    def __init__(self, game: Game, table: Table, rng: random.Random) -> None:
+    def __init__(self, game: Game, table: GameTable, rng: random.Random) -> None:
         self._game = game
         self._table = table
         self._rng = rng

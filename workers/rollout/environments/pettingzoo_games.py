@@ -102,7 +102,7 @@ class PettingZooFamily(GameFamily[PettingZoo]):
         return (*self.encoding.words, *self.encoding.moves)
 
     def begin(self, task_seed: int) -> Game:
-        return (Parallel if self.encoding.parallel else InTurn)(self.encoding, task_seed)
+        return (ParallelGame if self.encoding.parallel else InTurn)(self.encoding, task_seed)
 
 
 class InTurn:
@@ -136,7 +136,7 @@ class InTurn:
         return bool(self._env.terminations[agent] or self._env.truncations[agent])
 
 
-class Parallel:
+class ParallelGame:
     """A game whose agents act all at once."""
 
     def __init__(self, encoding: Encoding, seed: int) -> None:

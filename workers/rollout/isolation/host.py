@@ -29,9 +29,9 @@ from workers.rollout.isolation.lines import (
     Begin,
     Born,
     Broke,
-    Hosting,
+    EpisodeProgress,
+    HostReady,
     Order,
-    Standing,
     line,
     score_of,
 )
@@ -56,7 +56,7 @@ def main() -> None:
         sys.exit(1)
     # What is imported stays shared with the children instead of being copied by their first collection.
     gc.freeze()
-    control.sendall(line(Hosting()))
+    control.sendall(line(HostReady()))
     serve(control, family)
 
 
@@ -120,21 +120,21 @@ def play(stream: IO[bytes], family: Family[Any]) -> None:
                 random.seed(order.seed)
                 np.random.seed(order.seed % _SEEDS)
                 environment = family.make(order.task_seed, order.held_out, random.Random(order.seed))
-                answer: Standing | Broke = standing(environment, environment.describe())
+                answer: EpisodeProgress | Broke = progress(environment, environment.describe())
             else:
                 assert environment is not None
                 environment.act(order.replies)
-                answer = standing(environment, {})
+                answer = progress(environment, {})
         except Exception as error:  # foreign code: whatever it raises is the episode's failure
             answer = Broke(f"{type(error).__name__}: {error}")
         stream.write(line(answer))
         stream.flush()
 
 
-def standing(environment: Environment, task: dict[str, object]) -> Standing:
+def progress(environment: Environment, task: dict[str, object]) -> EpisodeProgress:
     """Say where an episode stands."""
     asks = environment.asks()
-    return Standing(asks, None if asks else score_of(environment.outcome()), task)
+    return EpisodeProgress(asks, None if asks else score_of(environment.outcome()), task)
 
 
 if __name__ == "__main__":

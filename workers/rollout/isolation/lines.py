@@ -1,6 +1,6 @@
-"""What a rollout worker and an episode's process say to each other: one JSON object a line.
+"""Messages between a rollout worker and the process of an episode: one JSON object per line.
 
-The worker speaks first and waits: `Begin`, then `Move` after `Move`; each is answered by a `Standing` or a `Broke`.
+The worker sends `Begin`, then one `ReplyBatch` after the other; the answer to each is `EpisodeProgress` or `Broke`.
 """
 
 import msgspec
@@ -17,7 +17,7 @@ class Begin(msgspec.Struct, frozen=True, tag="begin"):
     """Of the episode's own generator, and of every generator that the process has."""
 
 
-class Move(msgspec.Struct, frozen=True, tag="move"):
+class ReplyBatch(msgspec.Struct, frozen=True, tag="replies"):
     """The replies to the last asks."""
 
     replies: list[Reply]
@@ -33,8 +33,8 @@ class Score(msgspec.Struct, frozen=True):
     facts: dict[str, float]
 
 
-class Standing(msgspec.Struct, frozen=True, tag="standing"):
-    """Where an episode stands: whom it asks, or how it ended."""
+class EpisodeProgress(msgspec.Struct, frozen=True, tag="progress"):
+    """State of an episode: the turns that it waits for, or its result."""
 
     asks: list[Ask]
     score: Score | None = None
@@ -53,12 +53,12 @@ class Born(msgspec.Struct, frozen=True, tag="born"):
     pid: int
 
 
-class Hosting(msgspec.Struct, frozen=True, tag="hosting"):
+class HostReady(msgspec.Struct, frozen=True, tag="hosting"):
     """First line of the host: the game is imported; a process can be had."""
 
 
-Order = Begin | Move
-Answer = Born | Standing | Broke
+Order = Begin | ReplyBatch
+Answer = Born | EpisodeProgress | Broke
 
 KILL = b"K"
 FORK = b"F"

@@ -20,9 +20,9 @@ from workers.rollout.isolation.lines import (
     Answer,
     Born,
     Broke,
-    Hosting,
+    EpisodeProgress,
+    HostReady,
     Order,
-    Standing,
     frame,
     line,
 )
@@ -48,7 +48,7 @@ class EnvironmentBroke(RuntimeError):
 
 
 @dataclass(slots=True)
-class Host:
+class ForkHost:
     """The process that forks, with the socket for orders to it."""
 
     process: "subprocess.Popen[bytes]"
@@ -69,7 +69,7 @@ class Host:
         """Whether it owes an answer: somebody who waited too long waited for this process."""
         return not self.ready.done() or self.unanswered
 
-    async def fork(self) -> "Process":
+    async def fork(self) -> "ForkedProcess":
         """Have a process. Raises EnvironmentBroke when there is none to be had."""
         await asyncio.wait([self.ready])
         if self.ready.cancelled():
@@ -78,7 +78,7 @@ class Host:
         async with self.forking:
             ours, theirs = socket.socketpair()
             reader, writer = await asyncio.open_connection(sock=ours, limit=MOST_LINE)
-            process, self.unanswered = Process(self, reader, writer), True
+            process, self.unanswered = ForkedProcess(self, reader, writer), True
             try:
                 with theirs:
                     self.order(FORK, give=theirs)
@@ -115,10 +115,10 @@ class Host:
 
 
 @dataclass(slots=True, eq=False)
-class Process:
+class ForkedProcess:
     """One forked process and the line to it."""
 
-    host: Host
+    host: ForkHost
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     pid: int = 0
@@ -128,13 +128,13 @@ class Process:
         """Whether nothing is known of its end."""
         return not self.reader.at_eof() and not self.writer.is_closing()
 
-    async def ask(self, order: Order) -> Standing:
+    async def ask(self, order: Order) -> EpisodeProgress:
         """Send an order and wait for its answer. Raises EnvironmentBroke when the environment broke."""
         self.writer.write(line(order))
         answer = await self.answer()
         if isinstance(answer, Broke):
             raise EnvironmentBroke(answer.reason)
-        assert isinstance(answer, Standing)
+        assert isinstance(answer, EpisodeProgress)
         return answer
 
     async def answer(self) -> Answer:
@@ -157,7 +157,7 @@ class Process:
             return  # the host is gone, and every process it had
 
 
-def start(spec: str) -> Host:
+def start(spec: str) -> ForkHost:
     """Start the host of an environment, given its specification as JSON."""
     ours, theirs = socket.socketpair()
     with theirs:
@@ -169,7 +169,7 @@ def start(spec: str) -> Host:
             env=child_environment({**SETTINGS, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}),
         )
     ours.setblocking(False)
-    return Host(process, ours, asyncio.get_running_loop().create_task(_ready(ours)))
+    return ForkHost(process, ours, asyncio.get_running_loop().create_task(_ready(ours)))
 
 
 async def _ready(control: socket.socket) -> None:
@@ -180,6 +180,6 @@ async def _ready(control: socket.socket) -> None:
         if not more:
             raise EnvironmentBroke("the host of environments died before it was ready")
         text += more
-    said = msgspec.json.decode(text, type=Hosting | Broke)
+    said = msgspec.json.decode(text, type=HostReady | Broke)
     if isinstance(said, Broke):
         raise EnvironmentBroke(said.reason)

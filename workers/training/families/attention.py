@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from workers.training.layout import Spread
+from workers.training.layout import RowLayout
 
 if TYPE_CHECKING:
     import torch
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 DOCUMENTS = "flexmarl_documents"
 """Name of this attention in the library's registry."""
 
-_current: ContextVar[tuple[Spread, ...]] = ContextVar("stretches of the pack in computation")
+_current: ContextVar[tuple[RowLayout, ...]] = ContextVar("stretches of the pack in computation")
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What the tokens of a pack see, in the place of a mask."""
 
-    stretches: tuple[Spread, ...]
+    stretches: tuple[RowLayout, ...]
     masks: "tuple[torch.Tensor | None, ...]"
     """Of each stretch: [b, 1, T, T], True where a place sees another; None: all that stands before it, and itself."""
 
 
 @contextmanager
-def laid_out(stretches: tuple[Spread, ...]) -> Iterator[None]:
+def laid_out(stretches: tuple[RowLayout, ...]) -> Iterator[None]:
     """Compute a pack of these stretches inside."""
     before = _current.set(stretches)
     try:
@@ -65,7 +65,7 @@ def see(*_: Any, mask_function: "Callable[..., torch.Tensor]", device: "torch.de
 
 
 def _mask(
-    spread: Spread, first: int, mask_function: "Callable[..., torch.Tensor]", device: "torch.device"
+    spread: RowLayout, first: int, mask_function: "Callable[..., torch.Tensor]", device: "torch.device"
 ) -> "torch.Tensor | None":
     import torch
 
@@ -115,7 +115,7 @@ def attend(
     return torch.cat(seen).unsqueeze(0), None
 
 
-def _split(x: "torch.Tensor", stretches: tuple[Spread, ...]) -> "tuple[torch.Tensor, ...]":
+def _split(x: "torch.Tensor", stretches: tuple[RowLayout, ...]) -> "tuple[torch.Tensor, ...]":
     """Return the tokens [items, heads, width] of each stretch."""
     import torch
 

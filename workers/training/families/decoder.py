@@ -20,8 +20,8 @@ from workers.models.families import LibraryModel
 from workers.training.adapted import Factors, LowRank
 from workers.training.families.attention import DOCUMENTS, laid_out, register
 from workers.training.families.skeleton import skeleton, stacks_of, words_of
-from workers.training.layout import Layout, Spread
-from workers.training.packing import Batch
+from workers.training.layout import Layout, RowLayout
+from workers.training.packing import PackedTokens
 from workers.training.parameters import FlatParameters
 from workers.training.scores import Bend, scores
 
@@ -73,19 +73,19 @@ class LibraryDecoder:
     def width(self) -> int:
         return int(self._head.shape[1])
 
-    def openings(self, batch: Batch) -> "torch.Tensor":
+    def openings(self, batch: PackedTokens) -> "torch.Tensor":
         """Return [rows, width]: what the head reads at the last token of each row's prompt."""
         import torch
 
         hidden = self._hidden(Layout.of(batch, self._head))
         return hidden[torch.from_numpy(batch.drawn_at[batch.table[:, 0]]).to(hidden.device)]
 
-    def scores(self, batch: Batch) -> "tuple[torch.Tensor, torch.Tensor]":
+    def scores(self, batch: PackedTokens) -> "tuple[torch.Tensor, torch.Tensor]":
         """Return the log-probabilities [m] of a pack's drawn tokens, and the entropies [n] of what drew them."""
         layout = Layout.of(batch, self._head)
         return scores(self._hidden(layout), self._head, layout.asked, self._bend)
 
-    def logits(self, batch: Batch) -> "torch.Tensor":
+    def logits(self, batch: PackedTokens) -> "torch.Tensor":
         """Return [n, vocabulary]: logits at the tokens of a pack that predict."""
         return self._logits(self._hidden(Layout.of(batch, self._head)))
 
@@ -99,7 +99,7 @@ class LibraryDecoder:
         return self._everywhere(layout.ids, layout.positions, layout.tokens)[layout.at]
 
     def _everywhere(
-        self, ids: "torch.Tensor", positions: "torch.Tensor", stretches: tuple[Spread, ...]
+        self, ids: "torch.Tensor", positions: "torch.Tensor", stretches: tuple[RowLayout, ...]
     ) -> "torch.Tensor":
         """Return [N, hidden]: what the head reads at each token of a pack."""
         import torch
@@ -149,7 +149,7 @@ class LibraryDecoder:
         device = self._head.device
         documents = [torch.arange(n, device=device) * 7 % self.vocabulary for n in _TRIED]
         positions = torch.cat([torch.arange(n, device=device) for n in _TRIED])
-        stretches = tuple(Spread(1, n, None, None) for n in _TRIED)
+        stretches = tuple(RowLayout(1, n, None, None) for n in _TRIED)
         with torch.no_grad():
             if own:
                 return self._logits(self._everywhere(torch.cat(documents), positions, stretches)).double()

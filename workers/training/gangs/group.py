@@ -38,7 +38,7 @@ class GroupLost(Exception):
     """A rank of the group is gone, or the group was closed."""
 
 
-class Group:
+class RankGroup:
     def __init__(self, place: Place, rank: int, ranks: int, host: str, device: str, silent_s: float) -> None:
         """Connect to every other rank. `host` is the address that this rank is reached under."""
         self.rank = rank

@@ -16,7 +16,7 @@ Shapes = Mapping[str, Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class StackedWeights:
     """Neighbouring weights stacked along their rows: one parameter of a module."""
 
     names: tuple[str, ...]
@@ -38,10 +38,10 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class ShardedLayout:
     """Leaves in the order of the whole buffer, and the number of ranks that share them."""
 
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[StackedWeights, ...]
     ranks: int
 
     @property

@@ -22,14 +22,14 @@ from workers.models.architecture import Architecture
 from workers.training.accumulator import Accumulator
 from workers.training.blocks import NO_VERSION, blocks_of
 from workers.training.errors import RefusalCode, TrainerRefusal
-from workers.training.gangs.group import Group
+from workers.training.gangs.group import RankGroup
 from workers.training.gangs.layout import Shapes, names_split
 from workers.training.gangs.modules import ShardedWeights
-from workers.training.gangs.orders import Accumulate, Collect, Open, Restore, Step
+from workers.training.gangs.orders import AccumulateOrder, Collect, Open, Restore, StepOrder
 from workers.training.language_model import LanguageModel
 from workers.training.learner import Learned, Learner, figures_of
-from workers.training.objective import Objective, Sums, evaluate
-from workers.training.packing import Batch, pack
+from workers.training.objective import BatchSums, Objective, evaluate
+from workers.training.packing import PackedTokens, pack
 from workers.training.wire import TrainRow
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ MASTER, FIRST, SECOND, ACCUMULATED, REFERENCE = "master", "first", "second", "ac
 class ShardedParameters:
     """This rank's part of the masters; FSDP2 computes with a copy in the precision of the policy."""
 
-    def __init__(self, weights: ShardedWeights, group: Group) -> None:
+    def __init__(self, weights: ShardedWeights, group: RankGroup) -> None:
         import torch
 
         self._weights = weights
@@ -77,7 +77,7 @@ class ShardedParameters:
 class SharedAccumulator(Accumulator):
     """The leader's accumulator: its books are of all ranks, its sum is this rank's part."""
 
-    def __init__(self, master: "torch.Tensor", epoch: str, group: Group) -> None:
+    def __init__(self, master: "torch.Tensor", epoch: str, group: RankGroup) -> None:
         super().__init__(master, epoch)
         self._group = group
 
@@ -91,7 +91,7 @@ class ShardedLearner(Learner):
         self,
         shapes: Shapes,
         architecture: Architecture,
-        group: Group,
+        group: RankGroup,
         objective: Objective,
         optimizer: AdamW,
         precision: str,
@@ -128,9 +128,9 @@ class ShardedLearner(Learner):
     ) -> "tuple[torch.Tensor, TrainStats]":
         """Return this rank's part of the gradient of all rows, with the figures of all."""
         began = time.perf_counter()
-        self._group.order(Accumulate(list(rows), entropy_coef, version, objective.since))
+        self._group.order(AccumulateOrder(list(rows), entropy_coef, version, objective.since))
         near = None if self._reference is None else self._reference.decoder
-        sums, fresh = Sums(), self.parameters.fresh
+        sums, fresh = BatchSums(), self.parameters.fresh
         batches = self._batches(rows, objective, version)
         with self._group.together():
             for batch, counts in batches:
@@ -143,7 +143,7 @@ class ShardedLearner(Learner):
             raise TrainerRefusal(RefusalCode.NONFINITE_GRADIENT, "the micro-batch's loss or gradient is not finite")
         return fresh, figures_of(rows, objective, self._everywhere(sums), time.perf_counter() - began)
 
-    def follow(self, order: Accumulate) -> TrainStats:
+    def follow(self, order: AccumulateOrder) -> TrainStats:
         """Add this rank's part of a micro-batch that the leader accumulates."""
         gradient, stats = self.gradient(
             order.rows, order.entropy_coef, self._objective.after(order.since), order.version
@@ -154,10 +154,10 @@ class ShardedLearner(Learner):
 
     def step(self, learning_rate: float) -> Learned:
         if self.accumulator.z > 0.0:
-            self._group.order(Step(self.accumulator.z, self.optimizer.steps, learning_rate))
+            self._group.order(StepOrder(self.accumulator.z, self.optimizer.steps, learning_rate))
         return super().step(learning_rate)
 
-    def follow_step(self, order: Step) -> None:
+    def follow_step(self, order: StepOrder) -> None:
         """Move this rank's part as the leader does."""
         self.accumulator.z, self.optimizer.steps = order.z, order.steps
         super().step(order.learning_rate)
@@ -221,7 +221,7 @@ class ShardedLearner(Learner):
         [squares] = self._group.sum([float(vector.norm()) ** 2])
         return math.sqrt(squares)
 
-    def _batches(self, rows: Sequence[TrainRow], objective: Objective, version: int) -> list[tuple[Batch, bool]]:
+    def _batches(self, rows: Sequence[TrainRow], objective: Objective, version: int) -> list[tuple[PackedTokens, bool]]:
         """Return this rank's batches, as many as every other rank's: the last ones may count for nothing.
 
         Raises TrainerRefusal on every rank when a row is no training row.
@@ -239,9 +239,9 @@ class ShardedLearner(Learner):
         padded = batches + [batches[0]] * (int(number) - len(batches)) if batches else []
         return [(batch if at < counting else _of_no_weight(batch), at < counting) for at, batch in enumerate(padded)]
 
-    def _everywhere(self, sums: Sums) -> Sums:
+    def _everywhere(self, sums: BatchSums) -> BatchSums:
         """Return the figures of all ranks."""
-        total = Sums(*self._group.sum(list(sums)))
+        total = BatchSums(*self._group.sum(list(sums)))
         [widest] = self._group.most([sums.logprob_gap_max])
         return total._replace(logprob_gap_max=widest)
 
@@ -253,7 +253,7 @@ def flat(weights: "Weights", shapes: Shapes) -> "torch.Tensor":
     return torch.cat([weights[name].flatten().cpu() for name in shapes])
 
 
-def collected(group: Group, weights: ShardedWeights, name: str, own: "torch.Tensor") -> "torch.Tensor":
+def collected(group: RankGroup, weights: ShardedWeights, name: str, own: "torch.Tensor") -> "torch.Tensor":
     """Return the whole of a buffer on the leader's host."""
     group.order(Collect(name))
     parts = group.gather(own, weights.cut.longest)
@@ -261,7 +261,7 @@ def collected(group: Group, weights: ShardedWeights, name: str, own: "torch.Tens
     return weights.cut.join(parts)
 
 
-def restored(group: Group, weights: ShardedWeights, name: str, whole: "torch.Tensor | None") -> "torch.Tensor":
+def restored(group: RankGroup, weights: ShardedWeights, name: str, whole: "torch.Tensor | None") -> "torch.Tensor":
     """Return this rank's part of a buffer that the leader has whole."""
     group.order(Restore(name))
     parts = weights.cut.split(whole.to(weights.dtype)) if whole is not None else None
@@ -279,5 +279,5 @@ def shares(rows: Sequence[TrainRow], ranks: int) -> list[list[TrainRow]]:
     return found
 
 
-def _of_no_weight(batch: Batch) -> Batch:
+def _of_no_weight(batch: PackedTokens) -> PackedTokens:
     return replace(batch, coefficients=batch.coefficients * 0.0, advantages=batch.advantages * 0.0)

@@ -25,10 +25,10 @@ from workers.child import IntervalLog
 from workers.models import architecture_of
 from workers.training.decoder import parameter_order
 from workers.training.errors import RefusalCode, TrainerRefusal
-from workers.training.gangs.group import SILENT_S, Group, GroupLost, of_process_group
+from workers.training.gangs.group import SILENT_S, GroupLost, RankGroup, of_process_group
 from workers.training.gangs.layout import Shapes
 from workers.training.gangs.learner import MASTER, REFERENCE, ShardedLearner, flat
-from workers.training.gangs.orders import Accumulate, Build, Collect, Open, Order, Restore, Step
+from workers.training.gangs.orders import AccumulateOrder, Build, Collect, Open, Order, Restore, StepOrder
 from workers.training.gangs.rendezvous import Place, Rendezvous, reach
 from workers.training.learner import Learner
 from workers.training.objective import Objective
@@ -56,7 +56,7 @@ Ranks = tuple[tuple[int, ...], int]
 @dataclass(frozen=True, slots=True)
 class Led:
     ranks: Ranks
-    group: Group
+    group: RankGroup
 
 
 class Gangs:
@@ -184,13 +184,13 @@ class Gangs:
 class Following:
     """One gang in which this trainer is a further rank."""
 
-    def __init__(self, asked: JoinRequest, place: Place, connect: Callable[[], Group], builder: "_Builder") -> None:
+    def __init__(self, asked: JoinRequest, place: Place, connect: Callable[[], RankGroup], builder: "_Builder") -> None:
         self.asked = asked
         self._place = place
         self._connect = connect
         self._builder = builder
         self._left = threading.Event()
-        self._group: Group | None = None
+        self._group: RankGroup | None = None
         self._learner: ShardedLearner | None = None
         self._thread = threading.Thread(target=self._run, name=f"gang-{asked.policy}", daemon=True)
 
@@ -236,7 +236,7 @@ class Following:
             self._learner = None
             gc.collect()  # modules of FSDP2 know each other in circles
 
-    def _follow(self, group: Group) -> None:
+    def _follow(self, group: RankGroup) -> None:
         while True:
             order = group.next_order()
             try:
@@ -247,7 +247,7 @@ class Following:
                     raise
                 log.info("refused with the leader", policy=self.asked.policy, code=refused.code)
 
-    def _carry_out(self, order: Order, group: Group) -> None:
+    def _carry_out(self, order: Order, group: RankGroup) -> None:
         policy, began = self.asked.policy, time.time()
         if isinstance(order, Build):
             with group.together():
@@ -256,10 +256,10 @@ class Following:
         learner = self._learner
         assert learner is not None, "a leader's first order is to build"
         match order:
-            case Accumulate():
+            case AccumulateOrder():
                 stats = learner.follow(order)
                 self._builder.interval("train", policy, began, stats.tokens // group.ranks)
-            case Step():
+            case StepOrder():
                 learner.follow_step(order)
                 self._builder.interval("step", policy, began)
             case Open():
@@ -282,7 +282,7 @@ class _Builder:
         """Whether several ranks may ever share a policy."""
         return any(policy.devices.most > 1 for policy in self._spec.policies.values())
 
-    def learner(self, policy: str, group: Group, shapes: Shapes, epoch: str) -> ShardedLearner:
+    def learner(self, policy: str, group: RankGroup, shapes: Shapes, epoch: str) -> ShardedLearner:
         settings, algorithm = self._spec.policies[policy], self._spec.algorithm
         return ShardedLearner(
             shapes,
@@ -305,10 +305,10 @@ class _Builder:
         return self._intervals.progress.work()
 
 
-def _connected(place: Place, rank: int, ranks: int, host: str, device: str, silent_s: float) -> Group:
+def _connected(place: Place, rank: int, ranks: int, host: str, device: str, silent_s: float) -> RankGroup:
     """Make the process group of ranks that are all there. Raises TrainerRefusal when one is gone by then."""
     try:
-        return Group(place, rank, ranks, host, device, silent_s)
+        return RankGroup(place, rank, ranks, host, device, silent_s)
     except RuntimeError as error:
         if not of_process_group(error):
             raise

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from workers.models.architecture import Architecture
 from workers.training.decoder import Decoder, parameter_order
-from workers.training.gangs.group import Group
-from workers.training.gangs.layout import Cut, Leaf, Shapes
-from workers.training.packing import Batch
+from workers.training.gangs.group import RankGroup
+from workers.training.gangs.layout import Shapes, ShardedLayout, StackedWeights
+from workers.training.packing import PackedTokens
 from workers.training.parameters import FlatParameters
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 PRECISIONS = {"fp32": "float32", "fp64": "float64", "bf16": "bfloat16"}
 
 
-class _Asked:
+class _ShapeProbe:
     """Stands where a decoder expects its parameters: answers shapes, and notes which weights it wants as one leaf."""
 
     def __init__(self, shapes: Shapes) -> None:
         self._shapes = shapes
-        self.leaves: dict[tuple[str, ...], Leaf] = {}
+        self.leaves: dict[tuple[str, ...], StackedWeights] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._shapes
@@ -50,11 +50,11 @@ class _Asked:
 
         first, *rest = self._shapes[names[0]]
         rows = first + sum(self._shapes[name][0] for name in names[1:])
-        self.leaves[names] = Leaf(names, (rows, *rest))
+        self.leaves[names] = StackedWeights(names, (rows, *rest))
         return torch.empty(rows, *rest, device="meta")
 
 
-class _Filled(_Asked):
+class _Filled(_ShapeProbe):
     """The same, with the tensors that FSDP2 fills."""
 
     def __init__(self, shapes: Shapes, tensors: "dict[tuple[str, ...], torch.Tensor]") -> None:
@@ -65,9 +65,9 @@ class _Filled(_Asked):
         return self._tensors[names]
 
 
-def leaves_of(shapes: Shapes, architecture: Architecture) -> tuple[Leaf, ...]:
+def leaves_of(shapes: Shapes, architecture: Architecture) -> tuple[StackedWeights, ...]:
     """Return the leaves that a decoder of these weights computes with, in the order of the whole buffer."""
-    asked = _Asked(shapes)
+    asked = _ShapeProbe(shapes)
     Decoder(cast("FlatParameters", asked), architecture)
     place = {name: number for number, name in enumerate(parameter_order(shapes.keys()))}
     return tuple(sorted(asked.leaves.values(), key=lambda leaf: place[leaf.names[0]]))
@@ -80,7 +80,7 @@ class ShardedWeights:
         self,
         shapes: Shapes,
         architecture: Architecture,
-        group: Group,
+        group: RankGroup,
         precision: str,
         frozen: bool = False,
         recompute: bool = False,
@@ -88,7 +88,7 @@ class ShardedWeights:
         """The weights are undefined until `put`."""
         import torch
 
-        self.cut = Cut(leaves_of(shapes, architecture), group.ranks)
+        self.cut = ShardedLayout(leaves_of(shapes, architecture), group.ranks)
         self.shapes = shapes
         self.compute_dtype = getattr(torch, PRECISIONS[precision])
         self.dtype = torch.float32 if precision == "bf16" and not frozen else self.compute_dtype
@@ -145,7 +145,7 @@ class ShardedDecoder(Decoder):
         self._root = weights.root
         self._modules = dict(zip(map(id, self._layers), weights.layers.values(), strict=True))
 
-    def scores(self, batch: Batch) -> "tuple[torch.Tensor, torch.Tensor]":
+    def scores(self, batch: PackedTokens) -> "tuple[torch.Tensor, torch.Tensor]":
         found: tuple[torch.Tensor, torch.Tensor] = self._root(super().scores, batch)
         return found
 
@@ -159,7 +159,7 @@ class ShardedDecoder(Decoder):
 
 
 def _modules(
-    leaves: tuple[Leaf, ...], dtype: "torch.dtype", frozen: bool
+    leaves: tuple[StackedWeights, ...], dtype: "torch.dtype", frozen: bool
 ) -> "tuple[nn.Module, dict[str, nn.Module], dict[tuple[str, ...], nn.Module]]":
     """Return the root, its layers by prefix, and the module that owns each leaf; weights have shapes and no memory."""
     import torch
@@ -182,7 +182,7 @@ def _modules(
     return root, dict(layers.items()), owners
 
 
-def _shard(modules: "list[nn.Module]", group: Group, compute_dtype: "torch.dtype", dtype: "torch.dtype") -> None:
+def _shard(modules: "list[nn.Module]", group: RankGroup, compute_dtype: "torch.dtype", dtype: "torch.dtype") -> None:
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=dtype, cast_forward_inputs=False)
@@ -200,6 +200,6 @@ def _layer(name: str) -> str:
     return parts[2] if parts[1] == "layers" else ""
 
 
-def _name(leaf: Leaf) -> str:
+def _name(leaf: StackedWeights) -> str:
     """Return a leaf's name as a parameter of its module."""
     return "_".join(leaf.names).replace(".", "-")

@@ -17,7 +17,7 @@ class Build(msgspec.Struct, tag="build"):
     """Of the whole weights, in the decoder's order."""
 
 
-class Accumulate(msgspec.Struct, tag="accumulate"):
+class AccumulateOrder(msgspec.Struct, tag="accumulate"):
     rows: list[TrainRow]
     """Of the whole micro-batch; each rank takes its share."""
     entropy_coef: float
@@ -26,7 +26,7 @@ class Accumulate(msgspec.Struct, tag="accumulate"):
     """Steps taken on the rows' cohort before this one."""
 
 
-class Step(msgspec.Struct, tag="step"):
+class StepOrder(msgspec.Struct, tag="step"):
     """Move the weights by what is accumulated."""
 
     z: float
@@ -51,4 +51,4 @@ class Restore(msgspec.Struct, tag="restore"):
     buffer: str
 
 
-Order = Build | Accumulate | Step | Open | Collect | Restore
+Order = Build | AccumulateOrder | StepOrder | Open | Collect | Restore

@@ -3,10 +3,10 @@
 from typing import Any
 
 from flexmarl.algorithms.movers.base import (
-    Asked,
     Handover,
     Move,
     Mover,
+    PolicyDemand,
     Serving,
     Snapshot,
     checked,
@@ -29,10 +29,10 @@ MOVERS: Registry[Mover[Any]] = Registry(MOVER, (StaticMover, DemandMover, Repack
 
 __all__ = [
     "MOVERS",
-    "Asked",
     "Handover",
     "Move",
     "Mover",
+    "PolicyDemand",
     "Serving",
     "Snapshot",
     "checked",

@@ -16,8 +16,8 @@ from flexmarl.algorithms.registry import Plugin
 from flexmarl.contracts.specification.movers import MoverOptions
 
 
-class Asked(msgspec.Struct, frozen=True, gc=False):
-    """What one policy is asked for."""
+class PolicyDemand(msgspec.Struct, frozen=True, gc=False):
+    """Turns requested of one policy and the state of its queue."""
 
     turns: int
     """Without a reply, now."""
@@ -47,7 +47,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     """What moves are decided by."""
 
     now: float
-    policies: Mapping[str, Asked]
+    policies: Mapping[str, PolicyDemand]
     serves: Mapping[int, tuple[str, ...]]
     """Every engine that answers -> what it serves."""
     movable: frozenset[int]
@@ -109,7 +109,7 @@ class Mover(Plugin[MoverSettings], ABC):
         """Return the places that change hands now."""
         return []
 
-    def keeps_s(self, asked: Asked, now: float) -> float:
+    def keeps_s(self, asked: PolicyDemand, now: float) -> float:
         """Return how long a policy that is given a place now keeps what it has."""
         return 0.0
 

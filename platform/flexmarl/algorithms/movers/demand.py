@@ -13,7 +13,7 @@ Invariants:
 
 from collections.abc import Mapping
 
-from flexmarl.algorithms.movers.base import Asked, Move, Mover, Snapshot
+from flexmarl.algorithms.movers.base import Move, Mover, PolicyDemand, Snapshot
 from flexmarl.algorithms.movers.board import Board, engines_text, turns_text
 from flexmarl.contracts.specification.movers import DemandMoverOptions
 
@@ -44,7 +44,7 @@ class DemandMover(Mover[DemandMoverOptions]):
         shortest = min(per_engine.values(), default=0.0)
         return {name for name, queue in per_engine.items() if queue - shortest > self.options.delta}
 
-    def keeps_s(self, asked: Asked, now: float) -> float:
+    def keeps_s(self, asked: PolicyDemand, now: float) -> float:
         """Return `hold_s`, or more for a policy that gave a place just before it gains one."""
         before = self._held_s(asked)
         to_and_fro = asked.gave_at is not None and now - asked.gave_at < TO_AND_FRO * before
@@ -109,7 +109,7 @@ class DemandMover(Mover[DemandMoverOptions]):
             return True
         return asked.turns == 0 and asked.idle_since is not None and seen.now - asked.idle_since >= hold_s
 
-    def _held_s(self, asked: Asked) -> float:
+    def _held_s(self, asked: PolicyDemand) -> float:
         return self.options.hold_s if asked.hold_s is None else asked.hold_s
 
 

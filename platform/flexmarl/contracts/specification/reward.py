@@ -5,15 +5,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from flexmarl.contracts.ids import Name
 from flexmarl.contracts.plugins import Kind, PluginOptions
 from flexmarl.contracts.problems import Problem
 
 if TYPE_CHECKING:
     from flexmarl.contracts.specification.experiment import ExperimentSpec
-
-FUNCTIONS = "flexmarl.rewards"
-"""Group of the entry points that are reward functions."""
 
 
 class RewardOptions(PluginOptions):
@@ -27,7 +23,10 @@ class EnvironmentReward(RewardOptions):
 
 
 class QueuedReward(RewardOptions):
-    """A reward function: computed from one ended episode alone, outside of play, in a queue."""
+    """A reward function: computed from one ended episode alone, outside of play, in a queue.
+
+    `implementation` of a plug-in is a function of an episode and the settings, `package.module:function`.
+    """
 
     timeout_s: float = Field(default=60.0, gt=0.0, le=3600.0)
     """Timeout of one attempt."""
@@ -88,16 +87,6 @@ class ScoringService(QueuedReward):
     none."""
 
 
-class FunctionReward(QueuedReward):
-    """Scores from a Python function of an installed package, run in its own process."""
-
-    type: Literal["function"] = "function"
-    name: Name = Field(examples=["politeness"])
-    """Name of its entry point in the group `flexmarl.rewards`, on every machine that computes rewards."""
-    settings: dict[Name, bool | int | float | str] = {}
-    """Passed to the function with each episode."""
-
-
 REWARD: Kind[RewardOptions] = Kind(
-    "reward", "/reward", RewardOptions, (EnvironmentReward, Brevity, ScoringService, FunctionReward), QueuedReward
+    "reward", "/reward", RewardOptions, (EnvironmentReward, Brevity, ScoringService), QueuedReward
 )

@@ -114,7 +114,27 @@ class PackageModel(Strict):
         return f"{self.name} {self.version}"
 
 
-OwnSource = Annotated[FactoryModel | FolderModel | PackageModel, Field(discriminator="type")]
+class RegisteredModel(Strict):
+    """A model that was imported into this installation; hosts fetch it by its digest."""
+
+    type: Literal["registered"] = "registered"
+    name: Name = Field(examples=["smollm2"])
+    """Name of the model."""
+    version: int | None = Field(default=None, ge=1, lt=2**31, examples=[2])
+    """Version of the model; the newest when absent. Set when the run is created."""
+    project: str = Field(default="", max_length=64, pattern=r"^[A-Za-z0-9_-]*$")
+    """Project of the model; the run's own when absent."""
+    digest: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+    """Content of the state plane. Set when the run is created; what is written here is replaced."""
+    parameters: int = Field(default=0, ge=0)
+    """Number of weights. Set when the run is created; what is written here is replaced."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} {self.digest[:12] or self.version or 'newest'}"
+
+
+OwnSource = Annotated[FactoryModel | FolderModel | PackageModel | RegisteredModel, Field(discriminator="type")]
 """What a model is of: its shape and its tokenizer."""
 
 
@@ -132,7 +152,9 @@ class CheckpointModel(Strict):
     """What the run's policy is of. Set when the run is created; what is written here is replaced."""
 
 
-ModelSource = Annotated[FactoryModel | FolderModel | PackageModel | CheckpointModel, Field(discriminator="type")]
+ModelSource = Annotated[
+    FactoryModel | FolderModel | PackageModel | RegisteredModel | CheckpointModel, Field(discriminator="type")
+]
 
 
 class AdamW(Strict):

@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class PasswordLimit:
     """So many wrong passwords in a window of so many seconds."""
 
     kind: str
@@ -27,11 +27,11 @@ class Limit:
     window_s: int
 
 
-DEVICE = Limit("device", 10, 300)
-PAIR = Limit("pair", 10, 300)
-ADDRESS = Limit("address", 30, 300)
-NAME = Limit("name", 60, 300)
-EVERYBODY = Limit("everybody", 120, 60)
+DEVICE = PasswordLimit("device", 10, 300)
+PAIR = PasswordLimit("pair", 10, 300)
+ADDRESS = PasswordLimit("address", 30, 300)
+NAME = PasswordLimit("name", 60, 300)
+EVERYBODY = PasswordLimit("everybody", 120, 60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Try:
     address: str
     device: str = ""
 
-    def counts(self) -> list[tuple[Limit, str]]:
+    def counts(self) -> list[tuple[PasswordLimit, str]]:
         """Return what counts this try, the narrowest first."""
         if self.device:
             return [(DEVICE, self.device)]
@@ -81,7 +81,7 @@ def forgive(attempt: Try) -> None:
         _give_back(_key(limit, who, int(now // limit.window_s)))
 
 
-def _key(limit: Limit, who: str, window: int) -> str:
+def _key(limit: PasswordLimit, who: str, window: int) -> str:
     digest = hashlib.sha256(who.encode("utf-8", "replace")).hexdigest()
     return f"sign-in:{limit.kind}:{digest}:{window}"
 

@@ -11,7 +11,7 @@ from flexmarl.controlplane.common.scopes import OF_PROJECTS, Scope
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TokenLimits:
     """What a token takes from its owner besides scopes. A token made through it gets no further than it."""
 
     projects: frozenset[str] = frozenset()
@@ -35,7 +35,7 @@ class Actor:
     request_id: str = ""
     projects: Mapping[str, frozenset[Scope]] = field(default_factory=dict)
     """Project name -> scopes held there besides those held everywhere."""
-    limits: Limits | None = None
+    limits: TokenLimits | None = None
     """Those of the token that the caller came with; None for a person at a browser and for the platform."""
 
     @classmethod

@@ -26,7 +26,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonRespons
 
 from flexmarl.controlplane.common import database, middleware, problems
 from flexmarl.controlplane.common.database import Purpose
-from flexmarl.controlplane.common.lines import Line, work_in
+from flexmarl.controlplane.common.lines import AdmissionQueue, work_in
 from flexmarl.controlplane.common.problems import Busy, ProblemError, RateLimited
 
 REQUESTS = (Purpose.PAGES, Purpose.API, Purpose.REMOTE, Purpose.HEALTH)
@@ -48,7 +48,7 @@ class AdmittingHandler(ASGIHandler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._lines = {one: Line(_places(one)) for one in REQUESTS}
+        self._lines = {one: AdmissionQueue(_places(one)) for one in REQUESTS}
         self._front = ThreadSensitiveContext()
         """Where what Django does before and after an answer runs: a moment's work."""
         self._waiting: dict[Hashable, _Outcome] = {}
@@ -71,7 +71,7 @@ class AdmittingHandler(ASGIHandler):
         except (Busy, RateLimited) as problem:
             return _refusal(request, problem)
 
-    async def _in_line(self, line: Line, request: HttpRequest) -> HttpResponseBase:
+    async def _in_line(self, line: AdmissionQueue, request: HttpRequest) -> HttpResponseBase:
         """Answer a request in its turn, or with the answer of its like that waits already."""
         read = _read_of(request)
         while line.full and (like := self._waiting.get(read)) is not None:

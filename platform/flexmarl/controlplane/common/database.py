@@ -2,8 +2,8 @@
 
 Invariants. Each purpose has a pool of its own, so that none starves another: a page answers while every connection of
 the API waits, and health while both do. Each has its own longest statement. A connection belongs to the request that
-took it from the pool until it is given back; `Work` cancels only between these two moments, so that no statement of
-another request is ever hit.
+took it from the pool until it is given back; `RequestConnections` cancels only between these two moments, so that no
+statement of another request is ever hit.
 """
 
 import threading
@@ -37,7 +37,7 @@ class Purpose(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     """Bounds of one purpose."""
 
     connections: int
@@ -72,7 +72,7 @@ def purpose_of(path: str) -> Purpose:
     return Purpose.API if path.startswith(("/api/", "/metrics")) else Purpose.PAGES
 
 
-class Work:
+class RequestConnections:
     """The connections of one request, as whoever cancels it sees them."""
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class Work:
                     _cancel(connection)
 
 
-work: ContextVar[Work | None] = ContextVar("database_work", default=None)
+work: ContextVar[RequestConnections | None] = ContextVar("database_work", default=None)
 """Of the request at hand; None where nothing is to be cancelled."""
 
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from flexmarl.controlplane.common import database
-from flexmarl.controlplane.common.database import Work
+from flexmarl.controlplane.common.database import RequestConnections
 
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
@@ -32,7 +32,7 @@ class CancelOnDisconnect:
         if scope["type"] != "http" or scope["method"] not in READS:
             await self._app(scope, receive, send)
             return
-        work, answered, cancelling = Work(), False, None
+        work, answered, cancelling = RequestConnections(), False, None
 
         async def watched() -> Any:
             nonlocal cancelling
@@ -55,7 +55,7 @@ class CancelOnDisconnect:
                 cancelling.cancel()
 
 
-async def _cancel(work: Work) -> None:
+async def _cancel(work: RequestConnections) -> None:
     """Cancel until the request has ended."""
     loop = asyncio.get_running_loop()
     while True:

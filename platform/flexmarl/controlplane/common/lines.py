@@ -21,7 +21,7 @@ PATIENCE_S = 10.0
 RETRY_AFTER_S = 2
 
 
-class Line:
+class AdmissionQueue:
     """Places for those who work and queues of those who wait. Belongs to one event loop.
 
     A place has a thread of its own that stays: Django's handler starts one for each request, those that wait and those

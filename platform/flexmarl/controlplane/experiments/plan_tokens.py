@@ -16,7 +16,7 @@ from django.core import signing
 from flexmarl.contracts.resolve import Resolved
 from flexmarl.controlplane.common.problems import FieldError, PlanStale, ValidationProblem
 from flexmarl.controlplane.experiments import predictions
-from flexmarl.controlplane.experiments.models import Plan
+from flexmarl.controlplane.experiments.models import StoredPlan
 from flexmarl.controlplane.inventory import queries as inventory
 
 _SALT = "flexmarl.plan"
@@ -38,7 +38,7 @@ def devices(found: Resolved) -> dict[str, Any]:
     return inventory.fit(own)
 
 
-def token_of(found: Resolved, fit: Mapping[str, Any], stored: Plan | None = None) -> str:
+def token_of(found: Resolved, fit: Mapping[str, Any], stored: StoredPlan | None = None) -> str:
     """Sign what a plan says of a specification and of the world."""
     body: dict[str, Any] = {"spec": _digests(found.document), "world": _world(fit)}
     if stored is not None:
@@ -46,7 +46,7 @@ def token_of(found: Resolved, fit: Mapping[str, Any], stored: Plan | None = None
     return signing.dumps(body, salt=_SALT, compress=True)
 
 
-def check_plan(token: str, found: Resolved) -> Plan | None:
+def check_plan(token: str, found: Resolved) -> StoredPlan | None:
     """Return the stored plan of a token, None when it predicted nothing.
 
     Raises PlanStale, with what changed, unless the plan still holds for a specification.
@@ -67,7 +67,7 @@ def check_plan(token: str, found: Resolved) -> Plan | None:
     ]
     before, after = planned["world"], _world(devices(found))
     changes += [(name, before[name], after[name]) for name in before if before[name] and not after[name]]
-    stored = Plan.objects.filter(pk=planned["plan"]).first() if "plan" in planned else None
+    stored = StoredPlan.objects.filter(pk=planned["plan"]).first() if "plan" in planned else None
     if stored is not None:
         changes += [("price", planned["prices"], _prices(found))] if planned["prices"] != _prices(found) else []
         changes += predictions.moved(stored, predictions.known(found.spec))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any, Protocol
 
@@ -10,22 +10,20 @@ from flexmarl.contracts.arithmetic import arithmetic
 from flexmarl.contracts.availability import models_not_installed, not_installed
 from flexmarl.contracts.problems import Problem, SpecProblems
 from flexmarl.contracts.resolve import Resolved, parse_yaml, resolve
-from flexmarl.contracts.reward_rules import unknown_function
 from flexmarl.contracts.specification import ExperimentSpec
-from flexmarl.contracts.specification.reward import FUNCTIONS
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.experiments import plan_tokens, predictions
 from flexmarl.controlplane.experiments.folders import refused_folders, unseen_folders
 from flexmarl.controlplane.experiments.forecaster import PredictionFailed
 from flexmarl.controlplane.experiments.hosts import unhostable
-from flexmarl.controlplane.experiments.models import Plan
+from flexmarl.controlplane.experiments.models import StoredPlan
 from flexmarl.controlplane.experiments.pools import in_pools_of
 
 SPEC = "spec"
 """Location of errors whose pointer goes into the specification."""
 
 
-class Checkpoints(Protocol):
+class CheckpointLookup(Protocol):
     """Checkpoints that a specification may begin with, as far as whoever submits it may read them."""
 
     def completed(self, raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,7 +46,7 @@ class Draft:
     """Partial specification laid over the rest."""
     project: str = ""
     """Whose pools it may use, and whose default pool it takes; empty: not known yet."""
-    checkpoints: Checkpoints | None = None
+    checkpoints: CheckpointLookup | None = None
     """None: nobody submits it, and it may name none."""
 
 
@@ -89,7 +87,6 @@ def _refusals(draft: Draft, spec: ExperimentSpec) -> list[Problem]:
         or list(draft.checkpoints.refusals(spec) if draft.checkpoints is not None else ())
         or not_installed(spec.environment.type, lambda module: find_spec(module) is not None)
         or models_not_installed(spec, _version_of)
-        or unknown_function(spec.reward, {point.name for point in entry_points(group=FUNCTIONS)})
     )
 
 
@@ -136,7 +133,7 @@ def plan(draft: Draft, predict: bool = False) -> dict[str, Any]:
     }
 
 
-def _predicted(found: Resolved, project: str) -> tuple[Plan | None, list[Problem]]:
+def _predicted(found: Resolved, project: str) -> tuple[StoredPlan | None, list[Problem]]:
     """Predict a run, and warn; where nothing can be said the plan is one without a prediction."""
     try:
         stored = predictions.predict(found.spec, project)

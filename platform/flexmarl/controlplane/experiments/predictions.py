@@ -8,7 +8,7 @@ from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.experiments.forecaster import FORECASTER
-from flexmarl.controlplane.experiments.models import Plan
+from flexmarl.controlplane.experiments.models import StoredPlan
 from flexmarl.controlplane.experiments.profiles import profile_of
 from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.simulator.prediction.memory import DeviceMemory
@@ -22,7 +22,7 @@ SEEN = 0.0005
 ENDS = ("low", "likely", "high")
 
 
-def predict(spec: ExperimentSpec, project: str) -> Plan:
+def predict(spec: ExperimentSpec, project: str) -> StoredPlan:
     """Predict a run and keep what was said. Raises PredictionSlow, PredictionFailed."""
     profile, found = known(spec), inventory.devices()
     made = FORECASTER.predict(spec, profile)
@@ -50,7 +50,7 @@ def predict(spec: ExperimentSpec, project: str) -> Plan:
         "split": _split(made.split),
     }
     figures = {name: figure.model_dump(include=set(ENDS)) for name, figure in profile.figures.items()}
-    return Plan.objects.create(project=project, prediction=body, figures=figures)
+    return StoredPlan.objects.create(project=project, prediction=body, figures=figures)
 
 
 def known(spec: ExperimentSpec) -> Profile:
@@ -60,12 +60,12 @@ def known(spec: ExperimentSpec) -> Profile:
     return profile_of(spec, {use: kind_of(found, pool) for use, pool in wanted.items()})
 
 
-def plan_row(plan: Plan) -> dict[str, Any]:
+def plan_row(plan: StoredPlan) -> dict[str, Any]:
     """Return a prediction as the API tells it."""
     return {"id": str(plan.id), "made_at": rfc3339(plan.made_at), **plan.prediction}
 
 
-def moved(plan: Plan, profile: Profile) -> list[tuple[str, Any, Any]]:
+def moved(plan: StoredPlan, profile: Profile) -> list[tuple[str, Any, Any]]:
     """List the figures that are now likely to lie where a plan did not expect them: what, before, after."""
     return [
         (f"profile {name}", before["likely"], now.likely)
@@ -74,7 +74,7 @@ def moved(plan: Plan, profile: Profile) -> list[tuple[str, Any, Any]]:
     ]
 
 
-def warnings(plan: Plan) -> list[Problem]:
+def warnings(plan: StoredPlan) -> list[Problem]:
     """Warn of devices whose memory is too small for what would lie there."""
     found = []
     for device in plan.prediction["devices"]:

@@ -18,7 +18,14 @@ from flexmarl.simulator.prediction import fitting
 from flexmarl.simulator.prediction.calibrating import calibrated
 from flexmarl.simulator.prediction.estimates import Gradients, line
 from flexmarl.simulator.prediction.fitting import RunPace
-from flexmarl.simulator.prediction.profile import OF_A_MODEL, OF_A_ROLE, OF_THE_PLATFORM, Figure, Profile, complete
+from flexmarl.simulator.prediction.profile import (
+    OF_A_MODEL,
+    OF_A_ROLE,
+    OF_THE_PLATFORM,
+    Profile,
+    ProfileFigure,
+    complete,
+)
 from flexmarl.store.reads import timings
 
 T = TypeVar("T")
@@ -63,7 +70,7 @@ def measured() -> list[RunPace]:
 
 
 def _merged(spec: ExperimentSpec, engine: str, trainer: str, runs: Sequence[RunPace]) -> Profile:
-    figures: dict[str, Figure] = {}
+    figures: dict[str, ProfileFigure] = {}
     parameters: dict[str, int] = {}
     played = [r for r in runs if r.environment == fitting.environment_key(spec)]
     for policy in spec.policies:
@@ -98,8 +105,8 @@ def _same(run: RunPace, name: str, engine: str, trainer: str) -> bool:
 
 
 def _first(
-    put: Callable[[dict[str, Figure], str, Told[T]], bool],
-    figures: dict[str, Figure],
+    put: Callable[[dict[str, ProfileFigure], str, Told[T]], bool],
+    figures: dict[str, ProfileFigure],
     name: str,
     told: Sequence[Told[T]],
 ) -> None:
@@ -109,7 +116,7 @@ def _first(
             return
 
 
-def _put_gradients(figures: dict[str, Figure], policy: str, told: Told[Sequence[Gradients]]) -> bool:
+def _put_gradients(figures: dict[str, ProfileFigure], policy: str, told: Told[Sequence[Gradients]]) -> bool:
     """Make the figures of gradients: one line through those of all runs, and how far single runs are off it.
 
     The newest that was made to be measured counts among them: it cuts small and large ones, runs often one size alone.
@@ -131,7 +138,7 @@ def _put_gradients(figures: dict[str, Figure], policy: str, told: Told[Sequence[
     return True
 
 
-def _put(figures: dict[str, Figure], name: str, told: Told[float | None]) -> bool:
+def _put(figures: dict[str, ProfileFigure], name: str, told: Told[float | None]) -> bool:
     """Make a figure of what runs told, newest first. Return False when none told anything."""
     every = [(run, value) for run, value in told if value is not None]
     found = ([one for one in every if one[0].source == "runs"] or every)[:COUNTED]
@@ -141,7 +148,7 @@ def _put(figures: dict[str, Figure], name: str, told: Told[float | None]) -> boo
     spread = values[1:-1] if len(values) >= TRIMMED else values
     beyond = ALONE if len(values) == 1 else TOGETHER
     count, source = f"{len(values)} run{'s' * (len(values) > 1)}", found[0][0].source
-    figures[name] = Figure(
+    figures[name] = ProfileFigure(
         low=spread[0] * (1.0 - beyond), likely=median(values), high=spread[-1] * (1.0 + beyond), source=source,
         of=count,
     )  # fmt: skip

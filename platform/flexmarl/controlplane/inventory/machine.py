@@ -66,9 +66,9 @@ def _of_disk(home: Path) -> list[Notice]:
         level, text = disk.space(home).level, disk.describe(home)
     except OSError:
         return []
-    if level is disk.Level.FULL:
+    if level is disk.DiskLevel.FULL:
         return [Notice(FULL, "The disk is full", text, bad=True)]
-    return [Notice(LOW, "The disk is nearly full", text, bad=False)] if level is disk.Level.LOW else []
+    return [Notice(LOW, "The disk is nearly full", text, bad=False)] if level is disk.DiskLevel.LOW else []
 
 
 def _of_processes(home: Path) -> list[Notice]:

@@ -161,7 +161,7 @@ def pool_names() -> list[str]:
     return sorted({*described, *Device.objects.order_by().values_list("pool", flat=True).distinct()})
 
 
-def quota_row(quota: pool_rules.Quota, held: int) -> dict[str, Any]:
+def quota_row(quota: pool_rules.QuotaRow, held: int) -> dict[str, Any]:
     """Return a quota with what is held of it now."""
     return {
         "project": quota.project,

@@ -14,10 +14,10 @@ import orjson
 
 from flexmarl.controlplane.common.problems import ProblemError
 from flexmarl.controlplane.playground.refusals import body_of
-from flexmarl.controlplane.playground.talk import Reply, Talk
+from flexmarl.controlplane.playground.talk import PartialReply, Talk
 
 
-def whole(talk: Talk, replies: list[Reply]) -> dict[str, Any]:
+def whole(talk: Talk, replies: list[PartialReply]) -> dict[str, Any]:
     """Return the answer to a question that does not stream."""
     shape = Shape(talk)
     choices = [shape.choice(index, reply) for index, reply in enumerate(replies)]
@@ -71,13 +71,13 @@ class Shape:
             "system_fingerprint": self.talk.model.digest[:12],
         }
 
-    def usage(self, replies: list[Reply]) -> dict[str, int]:
+    def usage(self, replies: list[PartialReply]) -> dict[str, int]:
         """Count tokens."""
         made = sum(len(reply.ids) for reply in replies)
         prompt = self.talk.prompt_tokens
         return {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made}
 
-    def choice(self, index: int, reply: Reply) -> dict[str, Any]:
+    def choice(self, index: int, reply: PartialReply) -> dict[str, Any]:
         """Return a whole choice."""
         said = (
             {"message": {"role": "assistant", "content": reply.text, "refusal": None}}
@@ -91,7 +91,7 @@ class Shape:
         delta = {"role": "assistant", "content": ""}
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
-    def delta(self, index: int, reply: Reply, new: str, since: int) -> dict[str, Any]:
+    def delta(self, index: int, reply: PartialReply, new: str, since: int) -> dict[str, Any]:
         """Return what came of a choice since a position."""
         said: dict[str, Any] = {"delta": {"content": new} if new else {}} if self.chat else {"text": new}
         return {"index": index, **said, **self._rest(reply, since)}
@@ -103,14 +103,14 @@ class Shape:
             body["usage"] = usage
         return b"data: " + orjson.dumps(body) + b"\n\n"
 
-    def _rest(self, reply: Reply, since: int) -> dict[str, Any]:
+    def _rest(self, reply: PartialReply, since: int) -> dict[str, Any]:
         logprobs = None
         if self.talk.question.logprobs:
             logprobs = _of_chat(reply, since) if self.chat else _of_completion(reply, since)
         return {"logprobs": logprobs, "finish_reason": reply.finish or None, "token_ids": reply.ids[since:]}
 
 
-def _of_chat(reply: Reply, since: int) -> dict[str, Any]:
+def _of_chat(reply: PartialReply, since: int) -> dict[str, Any]:
     content = [
         {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
         for text, _, logprob in reply.tokens(since)
@@ -118,7 +118,7 @@ def _of_chat(reply: Reply, since: int) -> dict[str, Any]:
     return {"content": content, "refusal": None}
 
 
-def _of_completion(reply: Reply, since: int) -> dict[str, Any]:
+def _of_completion(reply: PartialReply, since: int) -> dict[str, Any]:
     tokens = reply.tokens()
     offsets, at = [], 0
     for text, _, _ in tokens:

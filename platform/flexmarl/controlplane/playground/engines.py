@@ -25,7 +25,7 @@ from flexmarl.contracts.play import PlayEngine, PlayRefusal, PlayRequest
 from flexmarl.controlplane.common.problems import Busy, Conflict, FieldError, ProblemError, RateLimited
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.playground.models_of import Model
-from flexmarl.controlplane.playground.speaking import Asked
+from flexmarl.controlplane.playground.speaking import TokenizedQuestion
 from flexmarl.store.control import engines, nodes
 
 CALLS, LIVE_CALLS = 4, 2
@@ -65,12 +65,12 @@ class ContextTooLong(ProblemError):
     title = "The engine refused the request"
 
 
-class NotHeld(Exception):
+class VersionReleased(Exception):
     """The engine let the version go between finding it and asking."""
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class ServingEngine:
     """Where a version is answered."""
 
     endpoint: str
@@ -80,7 +80,7 @@ class Engine:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReplyPart:
     """What came of one reply since the last part of it."""
 
     index: int
@@ -90,7 +90,7 @@ class Part:
     """`stop`, `length`, or empty while it goes on."""
 
 
-class Places:
+class QuestionSlots:
     """How many questions are open in this process."""
 
     def __init__(self, most: int, what: str) -> None:
@@ -107,17 +107,17 @@ class Places:
         self._left.release()
 
 
-PLAY_PLACES = Places(CALLS, "requests to agents")
-LIVE_PLACES = Places(LIVE_CALLS, "requests to agents of training runs")
+PLAY_PLACES = QuestionSlots(CALLS, "requests to agents")
+LIVE_PLACES = QuestionSlots(LIVE_CALLS, "requests to agents of training runs")
 
 
-def live(model: Model) -> Engine | None:
+def live(model: Model) -> ServingEngine | None:
     """Return one of the run's own engines that holds the model, None when none does."""
     held = _live(model)
     return random.choice(held) if held else None
 
 
-def bring_up(model: Model, wait_s: float) -> Engine:
+def bring_up(model: Model, wait_s: float) -> ServingEngine:
     """Return an engine of a node that holds the model.
 
     Raises EngineStarting when none is up after `wait_s`, VersionGone or EngineFailed when there will be none.
@@ -128,30 +128,30 @@ def bring_up(model: Model, wait_s: float) -> Engine:
     deadline, refused = time.monotonic() + wait_s, []
     for address in addresses:
         answer = _from_node(address, model, deadline)
-        if isinstance(answer, Engine):
+        if isinstance(answer, ServingEngine):
             return answer
         refused.append(answer)
     raise _no_engine(model, refused)
 
 
-def _live(model: Model) -> list[Engine]:
+def _live(model: Model) -> list[ServingEngine]:
     """The run's own engines that hold exactly this version."""
     found = []
     for route in engines.routes(store_connection(), model.run.no):
         pins = [route.holds.get(model.policy), route.former.get(model.policy)]
         if any(pin is not None and pin.version == model.version and pin.digest == model.digest for pin in pins):
-            found.append(Engine(route.endpoint, route.token, live=True))
+            found.append(ServingEngine(route.endpoint, route.token, live=True))
     return found
 
 
-def _from_node(address: str, model: Model, deadline: float) -> Engine | PlayRefusal:
+def _from_node(address: str, model: Model, deadline: float) -> ServingEngine | PlayRefusal:
     """Ask a node until its engine is up or time is over."""
     while True:
         answer = _ask_node(address, PlayRequest(run_id=model.run.no, policy=model.policy, version=model.version))
         if isinstance(answer, PlayRefusal):
             return answer
         if answer.endpoint and answer.digest == model.digest:
-            return Engine(answer.endpoint, answer.token, live=False)
+            return ServingEngine(answer.endpoint, answer.token, live=False)
         if time.monotonic() + AGAIN_S > deadline:
             detail = (
                 f"An engine for {model.run.key} has been starting for {answer.since_s:.0f} s. Try again in a moment."
@@ -188,10 +188,12 @@ def _no_engine(model: Model, refused: list[PlayRefusal]) -> ProblemError:
     return EngineFailed(f"No engine answers for {model.name}: {said}.", headers={"Retry-After": "5"})
 
 
-async def parts(engine: Engine, model: Model, asked: Asked, seeds: list[int]) -> AsyncIterator[Part]:
+async def parts(
+    engine: ServingEngine, model: Model, asked: TokenizedQuestion, seeds: list[int]
+) -> AsyncIterator[ReplyPart]:
     """Ask an engine; yield what comes of the replies, which are prompts times draws in the order of `seeds`.
 
-    Raises NotHeld, EngineFailed, or ContextTooLong with what the engine refused.
+    Raises VersionReleased, EngineFailed, or ContextTooLong with what the engine refused.
     """
     each = len(seeds) // len(asked.prompts)
     body = {
@@ -224,7 +226,7 @@ async def parts(engine: Engine, model: Model, asked: Asked, seeds: list[int]) ->
         raise EngineFailed(f"{model.name}: the engine ended the answer too early.", headers={"Retry-After": "1"})
 
 
-def _parts_of(line: bytes) -> list[Part]:
+def _parts_of(line: bytes) -> list[ReplyPart]:
     if not line.startswith(b"data: {"):
         return []
     choices = orjson.loads(line[6:])["choices"]
@@ -232,7 +234,7 @@ def _parts_of(line: bytes) -> list[Part]:
         raise EngineFailed("The weights of this version compute log-probabilities that are not numbers.")
     if any(choice["finish_reason"] in ("abort", "out_of_memory") for choice in choices):
         raise EngineFailed("The engine stopped the reply. Try again.", headers={"Retry-After": "1"})
-    return [Part(c["index"], c["token_ids"], c["logprobs"], c["finish_reason"]) for c in choices]
+    return [ReplyPart(c["index"], c["token_ids"], c["logprobs"], c["finish_reason"]) for c in choices]
 
 
 def _refusal(status: int, body: bytes) -> Exception:
@@ -242,7 +244,7 @@ def _refusal(status: int, body: bytes) -> Exception:
     except ValueError:
         code, detail = "", body[:200].decode(errors="replace")
     if status == 409:
-        return NotHeld(code)
+        return VersionReleased(code)
     if status == 422:
         field = "max_tokens" if "positions" in detail else detail.partition(":")[0]
         return ContextTooLong(detail, errors=[FieldError(f"/{field}", ContextTooLong.code, detail)])

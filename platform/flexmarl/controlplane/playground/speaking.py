@@ -30,8 +30,8 @@ class NoTokenizer(Conflict):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A question in the agent's own terms."""
+class TokenizedQuestion:
+    """A question as token ids of the policy, with its sampling settings."""
 
     prompts: tuple[tuple[int, ...], ...]
     max_tokens: int
@@ -41,14 +41,14 @@ class Asked:
     """Token ids that end a reply and are no part of it."""
 
 
-def spoken(model: Model, question: Question, tokenizer: Tokenizer) -> Asked:
+def spoken(model: Model, question: Question, tokenizer: Tokenizer) -> TokenizedQuestion:
     """Put a question into token ids. Raises ValidationProblem that names unknown words and some known ones."""
     field = "messages" if question.chat else "prompt"
     sampling = model.agent["sampling"]
     temperature = sampling["temperature"] if question.temperature is None else question.temperature
     renderer = renderer_of(model.run.no, model.policy) if question.chat else None
     ends = () if renderer is None else renderer.stop_ids
-    return Asked(
+    return TokenizedQuestion(
         prompts=tuple(_ids(tokenizer, prompt, field) for prompt in question.prompts)
         if renderer is None
         else (_rendered(renderer, question),),

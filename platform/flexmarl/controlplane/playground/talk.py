@@ -13,10 +13,10 @@ from tokenizers import Tokenizer
 
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.playground import engines, models_of
-from flexmarl.controlplane.playground.engines import Engine, EngineFailed, NotHeld, Part
+from flexmarl.controlplane.playground.engines import EngineFailed, ReplyPart, ServingEngine, VersionReleased
 from flexmarl.controlplane.playground.models_of import Model
 from flexmarl.controlplane.playground.questions import Question
-from flexmarl.controlplane.playground.speaking import Asked, spoken, tokenizer_of
+from flexmarl.controlplane.playground.speaking import TokenizedQuestion, spoken, tokenizer_of
 from flexmarl.controlplane.telemetry.trajectories.decoding import text_of, token_texts
 
 WAIT_S = 20.0
@@ -24,7 +24,7 @@ WAIT_S = 20.0
 
 
 @dataclass
-class Reply:
+class PartialReply:
     """One reply so far. Tokens that only end it are no part of it."""
 
     tokenizer: Tokenizer
@@ -33,7 +33,7 @@ class Reply:
     logprobs: list[float] = field(default_factory=list)
     finish: str = ""
 
-    def take(self, part: Part) -> None:
+    def take(self, part: ReplyPart) -> None:
         """Append what came."""
         ids, logprobs = part.token_ids, part.logprobs
         if part.finish == "stop" and ids and ids[-1] in self.ends:
@@ -60,14 +60,14 @@ class Talk:
         self.question = question
         self.model: Model = models_of.find(actor, question.model)
         self.tokenizer = tokenizer_of(self.model)
-        self.asked: Asked = spoken(self.model, question, self.tokenizer)
+        self.asked: TokenizedQuestion = spoken(self.model, question, self.tokenizer)
         self._wait_s = wait_s
         held = engines.live(self.model)
         self._places = engines.LIVE_PLACES if held else engines.PLAY_PLACES
         self._places.take()
         self._open = True
         try:
-            self._engine: Engine = held or engines.bring_up(self.model, wait_s)
+            self._engine: ServingEngine = held or engines.bring_up(self.model, wait_s)
         except BaseException:
             self.close()
             raise
@@ -77,10 +77,10 @@ class Talk:
         """Token ids that were sent, counted once however many replies there are."""
         return sum(len(prompt) for prompt in self.asked.prompts)
 
-    def replies(self) -> list[Reply]:
+    def replies(self) -> list[PartialReply]:
         """Return all replies, prompts times draws, when the last has ended."""
 
-        async def collect() -> list[Reply]:
+        async def collect() -> list[PartialReply]:
             replies = self.fresh()
             async for part in self.parts():
                 replies[part.index].take(part)
@@ -88,24 +88,24 @@ class Talk:
 
         return async_to_sync(collect)()
 
-    def fresh(self) -> list[Reply]:
+    def fresh(self) -> list[PartialReply]:
         """Return the replies before anything came."""
         count = len(self.asked.prompts) * self.question.n
         ends = frozenset(self.asked.stop)
-        return [Reply(self.tokenizer, ends) for _ in range(count)]
+        return [PartialReply(self.tokenizer, ends) for _ in range(count)]
 
-    async def parts(self) -> AsyncIterator[Part]:
+    async def parts(self) -> AsyncIterator[ReplyPart]:
         """Yield what comes of the replies, and give the place back at the end."""
         seeds = self._seeds()
         try:
             try:
                 async for part in engines.parts(self._engine, self.model, self.asked, seeds):
                     yield part
-            except NotHeld:
+            except VersionReleased:
                 other = await sync_to_async(engines.bring_up)(self.model, self._wait_s)
                 async for part in engines.parts(other, self.model, self.asked, seeds):
                     yield part
-        except NotHeld:
+        except VersionReleased:
             detail = f"{self.model.name} was unloaded during the request. Try again."
             raise EngineFailed(detail, headers={"Retry-After": "1"}) from None
         finally:

@@ -40,7 +40,7 @@ from flexmarl.controlplane.runs import origin_grants, queries, verbs
 from flexmarl.controlplane.runs.choices import allowed_now, archivable
 from flexmarl.controlplane.runs.marks import NO_MARKS, Marks, inherited, known_project, legal_tags
 from flexmarl.controlplane.runs.model_sources import CheckpointSources
-from flexmarl.controlplane.runs.models import Operation, Run, RunState
+from flexmarl.controlplane.runs.models import Operation, Run, RunStateRow
 from flexmarl.controlplane.runs.numbers import next_number
 from flexmarl.controlplane.runs.verbs import NO_OPTIONS, VerbOptions
 from flexmarl.store.control import inbox
@@ -70,7 +70,7 @@ def create_run(
     if start:
         actor.require_any([Scope.RUNS_ACT, Scope.RUNS_ACT_ANY], project)
     known_project(project)
-    checkpoints = CheckpointSources(actor)
+    checkpoints = CheckpointSources(actor, project)
     made = required(replace(draft, project=project, checkpoints=checkpoints))
     plan = check_plan(plan_token, made) if plan_token else None
     run = _insert(
@@ -114,7 +114,7 @@ def act(actor: Actor, run: Run, verb: Verb, reason: str = "", options: VerbOptio
         needed = Scope.RUNS_ACT if run.owner_id == actor.user_id else Scope.RUNS_ACT_ANY
         raise PermissionDenied(f"This needs the scope {needed}.", extra={"required_scopes": [str(needed)]})
     verbs.check(verb, options)
-    state = RunState.objects.select_for_update().get(run=run)
+    state = RunStateRow.objects.select_for_update().get(run=run)
     if not Run.objects.filter(pk=run.pk).exists():
         raise NotFound(f"{run.key} was deleted.")
     status = RunStatus(state.status)
@@ -177,7 +177,7 @@ def clone(actor: Actor, run: Run, draft: Draft, *, spec: Mapping[str, Any] | Non
 def archive(actor: Actor, run: Run) -> Run:
     """Take an ended run or a draft out of the lists. It stays readable, and can be restored."""
     _require_edit(actor, run)
-    state = RunState.objects.select_for_update().get(run=run)
+    state = RunStateRow.objects.select_for_update().get(run=run)
     status = RunStatus(state.status)
     if not archivable(status, state.pending_verb):
         raise InvalidState(

@@ -41,7 +41,7 @@ class NodeAway(Busy):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ArchiveRequest:
     step: int
     policy: str = ""
     form: str = ""
@@ -49,14 +49,14 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class ArchiveReady:
     run_no: int
     step: int
     url: str
     bytes: int
 
 
-def prepare(run: Run, wanted: Wanted) -> Ready:
+def prepare(run: Run, wanted: ArchiveRequest) -> ArchiveReady:
     """Have an archive made ready. Raises CheckpointGone, CheckpointDamaged, ValidationProblem or NodeAway."""
     row = checkpoints.find(run, wanted.step)
     if not row.node:
@@ -69,7 +69,7 @@ def prepare(run: Run, wanted: Wanted) -> Ready:
         raise NodeAway(f"{row.node} is not registered.", headers={"Retry-After": "5"})
     query = urllib.parse.urlencode({"policy": wanted.policy, "form": wanted.form})
     url = f"http://{address}/v1/checkpoints/{run.no}/{wanted.step}/archive?{query}"
-    return Ready(run.no, wanted.step, url, int(_ask(f"{url}&check=1", row.node)["bytes"]))
+    return ArchiveReady(run.no, wanted.step, url, int(_ask(f"{url}&check=1", row.node)["bytes"]))
 
 
 def _ask(url: str, node: str) -> dict[str, int]:
@@ -97,10 +97,10 @@ def _refusal(status: int, code: str, detail: str) -> Exception:
     return NodeAway(f"The node answered {status}: {detail}.", headers={"Retry-After": "5"})
 
 
-class Stream:
+class ArchiveStream:
     """The bytes of an archive; the folder is held until the last of them."""
 
-    def __init__(self, ready: Ready) -> None:
+    def __init__(self, ready: ArchiveReady) -> None:
         self._ready = ready
 
     async def __aiter__(self) -> AsyncIterator[bytes]:

@@ -23,8 +23,8 @@ _TAGGING = frozenset({"tag", "untag"})
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What is asked of each run."""
+class BulkAction:
+    """The action to apply to each selected run, with its arguments."""
 
     action: str
     reason: str = ""
@@ -36,15 +36,17 @@ class _TakenBack(Exception):
     """Ends a dry run's transaction."""
 
 
-def act_on_ids(actor: Actor, ids: Sequence[str], wish: Wish) -> dict[str, Any]:
+def act_on_ids(actor: Actor, ids: Sequence[str], action: BulkAction) -> dict[str, Any]:
     """Act on runs by id or key, in the order given, each once."""
-    _check(wish)
-    return _answer(wish, [_one_by_name(actor, reference, wish) for reference in dict.fromkeys(ids)])
+    _check(action)
+    return _answer(action, [_one_by_name(actor, reference, action) for reference in dict.fromkeys(ids)])
 
 
-def act_on_matching(actor: Actor, members: Mapping[str, Any], expected: int | None, wish: Wish) -> dict[str, Any]:
+def act_on_matching(
+    actor: Actor, members: Mapping[str, Any], expected: int | None, action: BulkAction
+) -> dict[str, Any]:
     """Act on all runs that match. Raises Conflict when they are not as many as the caller saw."""
-    _check(wish)
+    _check(action)
     if expected is None:
         detail = "A filter needs expected_count, the number of runs that you expect it to match."
         raise ValidationProblem(detail, errors=[FieldError("/expected_count", "required", detail)])
@@ -57,28 +59,28 @@ def act_on_matching(actor: Actor, members: Mapping[str, Any], expected: int | No
         raise Conflict(
             f"The filter matches {len(found)} runs now, not {expected}.", extra={"matching_count": len(found)}
         )
-    return _answer(wish, [_one(actor, run, wish) for run in found])
+    return _answer(action, [_one(actor, run, action) for run in found])
 
 
-def _check(wish: Wish) -> None:
-    if (wish.action in _TAGGING) != bool(wish.tags):
-        detail = f"{wish.action} {'needs' if wish.action in _TAGGING else 'takes no'} tags."
+def _check(action: BulkAction) -> None:
+    if (action.action in _TAGGING) != bool(action.tags):
+        detail = f"{action.action} {'needs' if action.action in _TAGGING else 'takes no'} tags."
         raise ValidationProblem(detail, errors=[FieldError("/tags", "required", detail)])
 
 
-def _one_by_name(actor: Actor, reference: str, wish: Wish) -> dict[str, Any]:
+def _one_by_name(actor: Actor, reference: str, action: BulkAction) -> dict[str, Any]:
     try:
-        return _one(actor, queries.find_run(actor, reference), wish)
+        return _one(actor, queries.find_run(actor, reference), action)
     except NotFound as refused:
         return _item(reference, None, "refused", error=refused)
 
 
-def _one(actor: Actor, run: Run, wish: Wish) -> dict[str, Any]:
+def _one(actor: Actor, run: Run, action: BulkAction) -> dict[str, Any]:
     operation = None
     try:
         with transaction.atomic():
-            operation = _carry_out(actor, run, wish)
-            if wish.dry_run:
+            operation = _carry_out(actor, run, action)
+            if action.dry_run:
                 raise _TakenBack
     except _TakenBack:
         return _item(str(run.id), run.key, "would")
@@ -87,20 +89,20 @@ def _one(actor: Actor, run: Run, wish: Wish) -> dict[str, Any]:
     return _item(str(run.id), run.key, "done", operation)
 
 
-def _carry_out(actor: Actor, run: Run, wish: Wish) -> UUID | None:
+def _carry_out(actor: Actor, run: Run, action: BulkAction) -> UUID | None:
     """Do it; return the id of the operation it begins, if it does."""
     other: Mapping[str, Callable[[], Any]] = {
         "archive": lambda: actions.archive(actor, run),
         "restore": lambda: actions.restore(actor, run),
-        "tag": lambda: actions.tag(actor, run, add=wish.tags),
-        "untag": lambda: actions.tag(actor, run, remove=wish.tags),
+        "tag": lambda: actions.tag(actor, run, add=action.tags),
+        "untag": lambda: actions.tag(actor, run, remove=action.tags),
     }
-    if wish.action in other:
-        other[wish.action]()
+    if action.action in other:
+        other[action.action]()
         return None
-    if wish.action == deletions.ACTION:
-        return deletions.delete(actor, run, wish.reason).operation
-    return actions.act(actor, run, Verb(wish.action), wish.reason).id
+    if action.action == deletions.ACTION:
+        return deletions.delete(actor, run, action.reason).operation
+    return actions.act(actor, run, Verb(action.action), action.reason).id
 
 
 def _item(
@@ -115,12 +117,12 @@ def _item(
     }
 
 
-def _answer(wish: Wish, items: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def _answer(action: BulkAction, items: Iterable[dict[str, Any]]) -> dict[str, Any]:
     results = list(items)
     refused = sum(item["outcome"] == "refused" for item in results)
     return {
-        "action": wish.action,
-        "dry_run": wish.dry_run,
+        "action": action.action,
+        "dry_run": action.dry_run,
         "count": len(results),
         "done": len(results) - refused,
         "refused": refused,

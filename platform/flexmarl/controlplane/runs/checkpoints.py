@@ -86,7 +86,7 @@ def lineage_of(actor: Actor, run: Run) -> dict[str, Any]:
     }
 
 
-def _origin(one: lineage.Origin, other: dict[str, str] | None, policy: str) -> dict[str, Any]:
+def _origin(one: lineage.VersionOrigin, other: dict[str, str] | None, policy: str) -> dict[str, Any]:
     return {
         "policy": policy,
         "run": other,

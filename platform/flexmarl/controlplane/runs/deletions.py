@@ -25,7 +25,7 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.runs import queries
 from flexmarl.controlplane.runs.choices import OperationState, allowed_now, archivable
-from flexmarl.controlplane.runs.models import Run, RunDeletion, RunState
+from flexmarl.controlplane.runs.models import Run, RunDeletion, RunStateRow
 from flexmarl.store.control import deletions
 
 ACTION = "delete"
@@ -46,12 +46,12 @@ def delete(actor: Actor, run: Run, reason: str = "") -> RunDeletion:
     """
     if not queries.may_edit(actor, run):
         raise PermissionDenied("Only its owner and operators may delete a run.")
-    state = RunState.objects.select_for_update().get(run=run)
+    state = RunStateRow.objects.select_for_update().get(run=run)
     if not Run.objects.filter(pk=run.pk).exists():
         return _found(Q(run=run.pk))
     _check_state(run, state)
     _check_forks(run)
-    request = deletions.Request(
+    request = deletions.DeletionRequest(
         run.no, uuid7(), run.id, run.key, run.project_id, actor.name, reason[:MAX_REASON], actor.request_id
     )
     deletions.ask(store_connection(), request)
@@ -114,7 +114,7 @@ def operation_row(deletion: RunDeletion) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _check_state(run: Run, state: RunState) -> None:
+def _check_state(run: Run, state: RunStateRow) -> None:
     status = RunStatus(state.status)
     if archivable(status, state.pending_verb):
         return

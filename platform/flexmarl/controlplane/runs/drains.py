@@ -14,13 +14,13 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.controlplane.runs import queries, queue
 from flexmarl.controlplane.runs.models import Run
-from flexmarl.controlplane.runs.pool_look import Look
-from flexmarl.orchestrator.pool.arbiter import Arbitration, Demand, Requirement, Unmet, Waiting, arbitrate
+from flexmarl.controlplane.runs.pool_look import PoolLook
+from flexmarl.orchestrator.pool.arbiter import Arbitration, DeviceDemand, Requirement, Unmet, WaitingRun, arbitrate
 from flexmarl.orchestrator.pool.wording import in_words
 from flexmarl.store.control import pool_rules
 from flexmarl.store.control.cordons import DrainMode, Kind
 
-__all__ = ["DrainMode", "Held", "Kind", "Read", "preview"]
+__all__ = ["AffectedLease", "DrainMode", "Kind", "PreviewInputs", "preview"]
 
 _PLAIN = frozenset({Unmet.NOT_FREE, Unmet.POOL_TOO_SMALL})
 _FIRST = 1 << 40
@@ -28,7 +28,7 @@ _FIRST = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class AffectedLease:
     """A lease that a drain would touch."""
 
     id: int
@@ -39,17 +39,17 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class PreviewInputs:
     """What a preview starts from, for those who have read it already."""
 
     found: Mapping[str, Any]
     """Row of the node or device."""
     devices: Sequence[Mapping[str, Any]]
     """Rows of all devices."""
-    look: Look
+    look: PoolLook
 
 
-def preview(actor: Actor, kind: Kind, key: str, mode: DrainMode, read: Read | None = None) -> dict[str, Any]:
+def preview(actor: Actor, kind: Kind, key: str, mode: DrainMode, read: PreviewInputs | None = None) -> dict[str, Any]:
     """Say which leases a drain of a node or device would touch and what would become of each."""
     actor.require(Scope.CLUSTER_READ)
     read = read or _read(kind, key)
@@ -73,19 +73,19 @@ def preview(actor: Actor, kind: Kind, key: str, mode: DrainMode, read: Read | No
     }
 
 
-def _read(kind: Kind, key: str) -> Read:
+def _read(kind: Kind, key: str) -> PreviewInputs:
     devices = inventory.devices()
     rows = inventory.nodes(key) if kind == "node" else [row for row in devices if row["id"] == key]
-    return Read(inventory.one(rows, kind, key), devices, queue.seen_now())
+    return PreviewInputs(inventory.one(rows, kind, key), devices, queue.seen_now())
 
 
-def _held(devices: Iterable[Mapping[str, Any]]) -> list[Held]:
+def _held(devices: Iterable[Mapping[str, Any]]) -> list[AffectedLease]:
     held = [(row["lease"], row) for row in devices if row["lease"]]
-    found = [Held(lease["id"], lease["run_no"], lease["use"], row["id"], row["pool"]) for lease, row in held]
+    found = [AffectedLease(lease["id"], lease["run_no"], lease["use"], row["id"], row["pool"]) for lease, row in held]
     return sorted(found, key=lambda lease: lease.id)
 
 
-def _without(seen: Look, devices: Sequence[Mapping[str, Any]]) -> Look:
+def _without(seen: PoolLook, devices: Sequence[Mapping[str, Any]]) -> PoolLook:
     """Take the drained devices out of what is free and of what can serve."""
     gone = {row["id"] for row in devices}
     capacity = dict(seen.rules.capacity)
@@ -96,7 +96,9 @@ def _without(seen: Look, devices: Sequence[Mapping[str, Any]]) -> Look:
     return replace(seen, free=free, rules=replace(seen.rules, capacity=capacity))
 
 
-def _replacements(leases: Iterable[Held], runs: dict[int, Run], priorities: dict[int, int]) -> list[Demand]:
+def _replacements(
+    leases: Iterable[AffectedLease], runs: dict[int, Run], priorities: dict[int, int]
+) -> list[DeviceDemand]:
     """One request per lease, as the core would make it now: younger than all that wait."""
     found = []
     for lease in leases:
@@ -104,7 +106,7 @@ def _replacements(leases: Iterable[Held], runs: dict[int, Run], priorities: dict
         engine = lease.use == DeviceUse.ENGINE
         pool = lease.pool
         found.append(
-            Demand(
+            DeviceDemand(
                 run_id=lease.run_no, command_no=_FIRST + lease.id, pool=pool, engines=int(engine), trainer_pool=pool,
                 trainers=int(not engine), project=run.project_id if run else "",
                 priority=priorities.get(lease.run_no, 0), since=float(_FIRST), running=True, replaces=True,
@@ -113,7 +115,9 @@ def _replacements(leases: Iterable[Held], runs: dict[int, Run], priorities: dict
     return found
 
 
-def _lease(lease: Held, rows: dict[int, dict[str, Any]], moved: Arbitration, mode: DrainMode) -> dict[str, Any]:
+def _lease(
+    lease: AffectedLease, rows: dict[int, dict[str, Any]], moved: Arbitration, mode: DrainMode
+) -> dict[str, Any]:
     row = rows.get(lease.run_no)
     no = _FIRST + lease.id
     to = next((g.placements[0].device_id for g in moved.grants if g.command_no == no), None)
@@ -148,7 +152,7 @@ def _fate(mode: DrainMode, to: str | None, lack: Requirement | None) -> str:
     return waits if lack is None or lack.code in _PLAIN else f"{waits}, after the runs that are already waiting"
 
 
-def _run(no: int, rows: dict[int, dict[str, Any]], leases: Sequence[Held]) -> dict[str, Any]:
+def _run(no: int, rows: dict[int, dict[str, Any]], leases: Sequence[AffectedLease]) -> dict[str, Any]:
     row = rows.get(no)
     if row is None:
         return {"run": None, "run_text": queue.SOMEBODY, "leases": len(leases)}
@@ -165,7 +169,7 @@ def _run(no: int, rows: dict[int, dict[str, Any]], leases: Sequence[Held]) -> di
     }
 
 
-def _queue(actor: Actor, now: Look, then: Look) -> list[dict[str, Any]]:
+def _queue(actor: Actor, now: PoolLook, then: PoolLook) -> list[dict[str, Any]]:
     """Waiting runs that could be served as things are and could not while these devices are away."""
     names = queue.run_names(actor, [demand.run_id for demand in now.demands])
     before = {(w.run_id, w.command_no) for w in arbitrate(now.demands, now.free, now.rules).waiting if _small(w)}
@@ -177,7 +181,7 @@ def _queue(actor: Actor, now: Look, then: Look) -> list[dict[str, Any]]:
     ]
 
 
-def _small(waiting: Waiting) -> bool:
+def _small(waiting: WaitingRun) -> bool:
     return waiting.requirement.code is Unmet.POOL_TOO_SMALL
 
 

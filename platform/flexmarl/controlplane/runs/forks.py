@@ -24,13 +24,13 @@ from flexmarl.controlplane.runs.model_sources import without_checkpoints
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.store.control import checkpoint_rows
 from flexmarl.store.data import lineage, steps
-from flexmarl.store.data.lineage import Origin
+from flexmarl.store.data.lineage import VersionOrigin
 
 Take = Literal["weights", "training_state"]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ForkSource:
     """What a fork begins with."""
 
     checkpoint: int | None
@@ -39,7 +39,7 @@ class Source:
 
 
 @transaction.atomic
-def fork(actor: Actor, run: Run, draft: Draft, source: Source, **options: Any) -> Run:
+def fork(actor: Actor, run: Run, draft: Draft, source: ForkSource, **options: Any) -> Run:
     """Make a run of a run's specification with some of it changed, whose policies begin with that run's weights.
 
     Raises ValidationProblem where the change does not fit the weights, CheckpointGone, or InvalidState.
@@ -64,11 +64,11 @@ def fork(actor: Actor, run: Run, draft: Draft, source: Source, **options: Any) -
     return made
 
 
-def _keeps(spec: ExperimentSpec, source: Source, policy: str) -> bool:
+def _keeps(spec: ExperimentSpec, source: ForkSource, policy: str) -> bool:
     return source.take == "training_state" and policy in spec.trainable_policies()
 
 
-def _of_checkpoint(run: Run, step: int) -> dict[str, Origin]:
+def _of_checkpoint(run: Run, step: int) -> dict[str, VersionOrigin]:
     row = checkpoints.find(run, step)
     if not checkpoint_rows.read_on(store_connection(), run.no, step):
         raise checkpoints.gone(run, step)
@@ -77,12 +77,12 @@ def _of_checkpoint(run: Run, step: int) -> dict[str, Origin]:
         hint = "Use a newer checkpoint, or send checkpoint: newest."
         raise ValidationProblem(detail, errors=[FieldError("/checkpoint", "no_contents", detail, hint)])
     return {
-        policy: Origin(policy, run.no, policy, part["version"], step, True, part["digest"], part["state"])
+        policy: VersionOrigin(policy, run.no, policy, part["version"], step, True, part["digest"], part["state"])
         for policy, part in row.parts.items()
     }
 
 
-def _newest(run: Run) -> dict[str, Origin]:
+def _newest(run: Run) -> dict[str, VersionOrigin]:
     status = RunStatus(run.state.status)
     if status not in TERMINAL and status is not RunStatus.PAUSED:
         detail = f"{run.key} is {status}: its newest vector changes. Use a checkpoint, or pause the run first."
@@ -93,12 +93,14 @@ def _newest(run: Run) -> dict[str, Origin]:
         detail = f"{run.key} has no version yet: no policy was bound."
         raise ValidationProblem(detail, errors=[FieldError("/checkpoint", "no_version", detail, "Clone it instead.")])
     return {
-        policy: Origin(policy, run.no, policy, version.version, run.state.step, False, version.digest, version.state)
+        policy: VersionOrigin(
+            policy, run.no, policy, version.version, run.state.step, False, version.digest, version.state
+        )
         for policy, version in found.items()
     }
 
 
-def _check_states(spec: ExperimentSpec, source: Source, origins: list[Origin]) -> None:
+def _check_states(spec: ExperimentSpec, source: ForkSource, origins: list[VersionOrigin]) -> None:
     """Refuse to take over a training state that was never stored, rather than to begin with a fresh optimizer."""
     if source.take != "training_state":
         return

@@ -26,7 +26,7 @@ RUNS = "runs"
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class RetentionLimit:
     """A limit on some kinds of data of ended runs."""
 
     name: str
@@ -37,31 +37,31 @@ class Limit:
     size_setting: str
 
 
-def limits() -> tuple[Limit, ...]:
+def limits() -> tuple[RetentionLimit, ...]:
     """Return the limits that are set."""
     return (
-        Limit(
+        RetentionLimit(
             storage.SAMPLES, (storage.SAMPLES, storage.PAYLOADS), settings.KEEP_SAMPLES_DAYS,
             settings.KEEP_SAMPLES_GIB * GIB, "FLEXMARL_KEEP_SAMPLES_DAYS", "FLEXMARL_KEEP_SAMPLES_GIB",
         ),
-        Limit(
+        RetentionLimit(
             storage.LOG, (storage.LOG,), settings.KEEP_LOGS_DAYS, settings.KEEP_LOGS_GIB * GIB,
             "FLEXMARL_KEEP_LOGS_DAYS", "FLEXMARL_KEEP_LOGS_GIB",
         ),
-        Limit(
+        RetentionLimit(
             RUNS, (storage.EPISODES, storage.EVENTS, storage.SERIES, storage.CHECKPOINTS), settings.KEEP_RUNS_DAYS,
             settings.KEEP_RUNS_GIB * GIB, "FLEXMARL_KEEP_RUNS_DAYS", "FLEXMARL_KEEP_RUNS_GIB",
         ),
     )  # fmt: skip
 
 
-def due(conn: Connection, limit: Limit) -> list[int]:
+def due(conn: Connection, limit: RetentionLimit) -> list[int]:
     """List the runs whose data of a limit's kind goes now: too old, then those that ended first until the rest fits."""
     old = _older(conn, limit, limit.days * DAY_S) if limit.days else []
     return [*old, *(run_id for run_id in beyond(conn, limit) if run_id not in set(old))]
 
 
-def beyond(conn: Connection, limit: Limit) -> list[int]:
+def beyond(conn: Connection, limit: RetentionLimit) -> list[int]:
     """List the ended runs, oldest end first, whose data has to go for the rest to fit."""
     if not limit.bytes:
         return []
@@ -76,7 +76,7 @@ def beyond(conn: Connection, limit: Limit) -> list[int]:
     return found
 
 
-def upcoming(conn: Connection, limit: Limit, most: int) -> list[tuple[int, int]]:
+def upcoming(conn: Connection, limit: RetentionLimit, most: int) -> list[tuple[int, int]]:
     """List the ended runs that a limit lets go next: (run, bytes), oldest end first."""
     if not limit.days and not limit.bytes:
         return []
@@ -84,7 +84,7 @@ def upcoming(conn: Connection, limit: Limit, most: int) -> list[tuple[int, int]]
     return [(run_id, size) for run_id, size in storage.by_end(conn, limit.kinds, ENDED) if run_id in still][:most]
 
 
-def _older(conn: Connection, limit: Limit, seconds: float) -> list[int]:
+def _older(conn: Connection, limit: RetentionLimit, seconds: float) -> list[int]:
     if limit.name == storage.LOG:
         return log_retention.due(conn, seconds)
     if limit.name == RUNS:
@@ -92,7 +92,7 @@ def _older(conn: Connection, limit: Limit, seconds: float) -> list[int]:
     return retention.due(conn, seconds)
 
 
-def as_row(limit: Limit, used: Mapping[str, int]) -> dict[str, Any]:
+def as_row(limit: RetentionLimit, used: Mapping[str, int]) -> dict[str, Any]:
     """Return a limit as JSON values, with what its kinds take."""
     return {
         "name": limit.name,

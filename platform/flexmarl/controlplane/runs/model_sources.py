@@ -14,29 +14,36 @@ from typing import Any
 from flexmarl.contracts.fork_rules import fork_rules
 from flexmarl.contracts.problems import Problem, SpecProblems
 from flexmarl.contracts.specification import ExperimentSpec
-from flexmarl.contracts.specification.team import CheckpointModel, Lora
+from flexmarl.contracts.specification.team import CheckpointModel, Lora, RegisteredModel
+from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import NotFound, ValidationProblem
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.experiments.plans import as_field_error
+from flexmarl.controlplane.registry import naming
 from flexmarl.controlplane.runs import queries
 from flexmarl.controlplane.runs.models import Checkpoint, Run
 from flexmarl.store.control import checkpoint_rows
 from flexmarl.store.data import lineage
-from flexmarl.store.data.lineage import Origin
+from flexmarl.store.data.lineage import VersionOrigin
 
 WHOLE = "whole"
 SHOWN = 10
+MOST = 2**31
+"""Versions are below it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSources:
-    """What plans ask of checkpoints, for one submitter."""
+    """What plans ask of checkpoints and imported models, for one submitter."""
 
     actor: Actor
+    project: str = DEFAULT_PROJECT
+    """Of the run."""
 
     def completed(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a document whose models of checkpoints say what they are of. Raises SpecProblems."""
+        """Return a document whose models of checkpoints say what they are of, and whose imported models say their
+        digests. Raises SpecProblems."""
         policies = raw.get("policies")
         if not isinstance(policies, Mapping):
             return dict(raw)
@@ -44,20 +51,29 @@ class CheckpointSources:
         written: dict[str, Any] = {}
         for name, policy in policies.items():
             written[name] = policy
-            named = _named(policy)
-            if named is not None:
-                found = self._source(name, named)
-                if isinstance(found, Problem):
-                    refused.append(found)
-                else:
-                    written[name] = {**policy, "model": {**policy["model"], "source": found}}
+            model = self._model(name, policy)
+            if isinstance(model, Problem):
+                refused.append(model)
+            elif model is not None:
+                written[name] = {**policy, "model": model}
         if refused:
             raise SpecProblems(refused)
         return {**raw, "policies": written}
 
+    def _model(self, name: str, policy: object) -> dict[str, Any] | Problem | None:
+        """Return a policy's model as it is to be written; None where it stays as it is."""
+        if (named := _named(policy)) is not None:
+            found = self._source(name, named)
+            return found if isinstance(found, Problem) else {**named, "source": found}
+        if (named := _registered(policy)) is not None:
+            return naming.pinned(self.actor, self.project, name, named)
+        return None
+
     def refusals(self, spec: ExperimentSpec) -> Iterator[Problem]:
         """Return what of a specification does not fit the checkpoints that its policies begin with."""
         for name, policy in spec.policies.items():
+            if isinstance(policy.model, RegisteredModel):
+                self._check_pinned(name, policy.model)
             if not isinstance(policy.model, CheckpointModel):
                 continue
             parent = ExperimentSpec.model_validate(queries.find_run(self.actor, policy.model.run).spec)
@@ -72,12 +88,18 @@ class CheckpointSources:
                 where = f"/policies/{name}/tuning/adapter"
                 yield Problem(pointer=where, code="incompatible", detail=detail, hint="Remove adapter.")
 
+    def _check_pinned(self, name: str, model: RegisteredModel) -> None:
+        """Make sure that the digest is the one that was found here, never one that somebody sent."""
+        found = naming.pinned(self.actor, self.project, name, model.model_dump())
+        if isinstance(found, Problem) or found["digest"] != model.digest or not model.digest:
+            raise AssertionError(f"policies.{name}.model was not completed")
+
     def pin(self, run: Run, spec: ExperimentSpec) -> None:
         """Write where the policies of a new run come from. Raises ValidationProblem for what went meanwhile."""
         if origins := self._origins(spec):
             lineage.put(store_connection(), run.no, origins)
 
-    def _origins(self, spec: ExperimentSpec) -> list[Origin]:
+    def _origins(self, spec: ExperimentSpec) -> list[VersionOrigin]:
         found = []
         for name, policy in spec.policies.items():
             if not isinstance(policy.model, CheckpointModel):
@@ -89,7 +111,7 @@ class CheckpointSources:
                 raise ValidationProblem(gone.detail, errors=[gone])
             theirs = policy.model.policy or name
             part = row.parts[theirs]
-            found.append(Origin(name, run.no, theirs, part["version"], row.step, True, part["digest"]))
+            found.append(VersionOrigin(name, run.no, theirs, part["version"], row.step, True, part["digest"]))
         return found
 
     def _source(self, name: str, model: Mapping[str, Any]) -> dict[str, Any] | Problem:
@@ -132,6 +154,17 @@ def _named(policy: object) -> Mapping[str, Any] | None:
     run, step = model.get("run"), model.get("step")
     well = isinstance(run, str) and "\0" not in run and isinstance(step, int) and not isinstance(step, bool)
     return model if well and isinstance(model.get("policy") or "", str) else None
+
+
+def _registered(policy: object) -> Mapping[str, Any] | None:
+    """Return a policy's model when it names an imported one well enough to look for it; types refuse the rest."""
+    model = policy.get("model") if isinstance(policy, Mapping) else None
+    if not isinstance(model, Mapping) or model.get("type") != "registered":
+        return None
+    name, version, project = model.get("name"), model.get("version"), model.get("project") or ""
+    whole = version is None or (isinstance(version, int) and not isinstance(version, bool) and 0 < version < MOST)
+    texts = all(isinstance(text, str) and "\0" not in text for text in (name, project))
+    return model if whole and texts else None
 
 
 def _no_step(name: str, run: Run, step: int) -> Problem:

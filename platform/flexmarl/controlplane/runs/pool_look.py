@@ -4,24 +4,24 @@ from dataclasses import dataclass
 
 from psycopg import Connection
 
-from flexmarl.orchestrator.pool.arbiter import Demand, FreeDevice, Rules
+from flexmarl.orchestrator.pool.arbiter import DeviceDemand, FreeDevice, Rules
 from flexmarl.store.control import leases, pool_rules
 from flexmarl.store.control.pool_rules import PoolRules
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    demands: tuple[Demand, ...]
+class PoolLook:
+    demands: tuple[DeviceDemand, ...]
     free: tuple[FreeDevice, ...]
     rules: Rules
     stored: PoolRules
     """Where the rules come from."""
 
 
-def look(conn: Connection, *, always: bool = False) -> Look:
+def look(conn: Connection, *, always: bool = False) -> PoolLook:
     """Read demands, free devices and rules. Without a demand the rest is left unread, unless it is asked for."""
     demands = tuple(
-        Demand(
+        DeviceDemand(
             run_id=d.run_id,
             command_no=d.no,
             pool=d.request.pool,
@@ -40,11 +40,11 @@ def look(conn: Connection, *, always: bool = False) -> Look:
         for d in leases.open_demands(conn)
     )
     if not (demands or always):
-        return Look((), (), Rules({}), PoolRules({}, [], {}))
+        return PoolLook((), (), Rules({}), PoolRules({}, [], {}))
     supply, stored = leases.supply(conn), pool_rules.rules(conn)
     free = tuple(
         FreeDevice(device.id, device.node, device.pool, supply.engines.get(device.node)) for device in supply.free
     )
     limits = {(quota.project, quota.pool): quota.devices for quota in stored.quotas}
     rules = Rules(supply.capacity, stored.bindings, limits, stored.held, stored.weights, now=stored.now)
-    return Look(demands, free, rules, stored)
+    return PoolLook(demands, free, rules, stored)

@@ -30,7 +30,7 @@ TAG = "profile"
 
 def measure(actor: Actor, draft: Draft, project: str) -> Run:
     """Make a short run of a draft's team, and start it if the caller may. Raises what `create_run` does."""
-    made = required(replace(draft, project=project, checkpoints=CheckpointSources(actor)))
+    made = required(replace(draft, project=project, checkpoints=CheckpointSources(actor, project)))
     whole = Draft(spec=overlay(made.document, _short(made.spec)), preset=made.preset, template=made.template)
     note = "Profiling run: plans for similar teams are based on its measurements."
     start = actor.may(Scope.RUNS_ACT, project) or actor.may(Scope.RUNS_ACT_ANY, project)

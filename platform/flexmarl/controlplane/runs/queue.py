@@ -10,8 +10,8 @@ from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.runs.models import Run
-from flexmarl.controlplane.runs.pool_look import Look, look
-from flexmarl.orchestrator.pool.arbiter import NEVER, Demand, Unmet, Waiting, arbitrate, wanted_of
+from flexmarl.controlplane.runs.pool_look import PoolLook, look
+from flexmarl.orchestrator.pool.arbiter import NEVER, DeviceDemand, Unmet, WaitingRun, arbitrate, wanted_of
 from flexmarl.orchestrator.pool.wording import in_words
 from flexmarl.store.control import pool_rules
 
@@ -37,7 +37,7 @@ def queue(actor: Actor) -> list[dict[str, Any]]:
     ]
 
 
-def seen_now() -> Look:
+def seen_now() -> PoolLook:
     """Look at demands, devices and rules, also while nobody waits: for pages that show more than the queue."""
     return look(store_connection(), always=True)
 
@@ -47,7 +47,7 @@ def queue_of(actor: Actor, run: Run) -> dict[str, Any] | None:
     return next((row for row in queue(actor) if row["run_no"] == run.no), None)
 
 
-def waiting_by_pool(seen: Look) -> dict[str, int]:
+def waiting_by_pool(seen: PoolLook) -> dict[str, int]:
     """Count the requests that wait for each pool."""
     counts: dict[str, int] = {}
     for waiting in arbitrate(seen.demands, seen.free, seen.rules).waiting:
@@ -73,14 +73,14 @@ def name_in(names: Mapping[int, Mapping[str, Any]], number: int) -> str:
     return str(names[number]["key"]) if number in names else SOMEBODY
 
 
-def _holders(waiting: Sequence[Waiting]) -> Held:
+def _holders(waiting: Sequence[WaitingRun]) -> Held:
     """Read who holds devices of the pools in which something lacks free ones."""
     pools = {one.requirement.pool for one in waiting if one.requirement.code in (Unmet.NOT_FREE, Unmet.QUOTA_REACHED)}
     return pool_rules.holders(store_connection(), pools) if pools else {}
 
 
 def _row(
-    place: int, waiting: Waiting, demand: Demand, names: Mapping[int, Mapping[str, Any]], held: Held
+    place: int, waiting: WaitingRun, demand: DeviceDemand, names: Mapping[int, Mapping[str, Any]], held: Held
 ) -> dict[str, Any]:
     lack, known = waiting.requirement, names.get(demand.run_id)
     return {
@@ -107,7 +107,7 @@ def _row(
     }
 
 
-def _text(waiting: Waiting, names: Mapping[int, Mapping[str, Any]], held: Held) -> str:
+def _text(waiting: WaitingRun, names: Mapping[int, Mapping[str, Any]], held: Held) -> str:
     lack = waiting.requirement
     text = in_words(lack, lambda number: name_in(names, number))
     if lack.code is Unmet.QUOTA_REACHED:
@@ -126,6 +126,6 @@ def _held_by(found: Sequence[tuple[int, int]], names: Mapping[int, Mapping[str, 
     return ", ".join(shown) + (f" and {more} more run{'' if more == 1 else 's'}" if more else "")
 
 
-def _hidden_text(waiting: Waiting) -> str:
+def _hidden_text(waiting: WaitingRun) -> str:
     """What anybody may know of a request of a project that they may not read."""
     return f"Waits for devices in {', '.join(waiting.positions)}"

@@ -20,7 +20,7 @@ from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.controlplane.runs import queries
-from flexmarl.controlplane.runs.models import Run, RunState
+from flexmarl.controlplane.runs.models import Run, RunStateRow
 from flexmarl.store.control import inbox, pool_rules
 
 LOWEST, HIGHEST = 0, 100
@@ -48,7 +48,7 @@ def move_pool(actor: Actor, run: Run, rollout_pool: str, training_pool: str) -> 
         raise PermissionDenied(f"This needs the scope {needed}.", extra={"required_scopes": [str(needed)]})
     conn = store_connection()
     holds = pool_rules.has_devices(conn, run.no)
-    status = RunStatus(RunState.objects.get(run=run).status)
+    status = RunStatus(RunStateRow.objects.get(run=run).status)
     if status not in MOVABLE or holds:
         has = " and holds devices" if holds else ""
         text = f"{run.key} is {status}{has}; only a draft or a queued run can be moved to another pool."

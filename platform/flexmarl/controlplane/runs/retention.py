@@ -45,7 +45,7 @@ JANITOR_STATEMENT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RetentionOutcome:
     """What became of one run's samples; `kept` says why they stay, if they do."""
 
     run_no: int
@@ -53,30 +53,30 @@ class Outcome:
     kept: str = ""
 
 
-def retire(conn: Connection, run_numbers: list[int]) -> Iterator[Outcome]:
+def retire(conn: Connection, run_numbers: list[int]) -> Iterator[RetentionOutcome]:
     """Retire the samples of runs, as the one janitor. The connection commits each statement."""
     with retention.janitor(conn) as mine:
         if not mine:
-            yield from (Outcome(number, kept="another cleanup is running") for number in run_numbers)
+            yield from (RetentionOutcome(number, kept="another cleanup is running") for number in run_numbers)
             return
         for number in run_numbers:
             try:
-                yield Outcome(number, retention.retire_samples(conn, number).samples)
+                yield RetentionOutcome(number, retention.retire_samples(conn, number).samples)
             except Refused as refused:
-                yield Outcome(number, kept=str(refused))
+                yield RetentionOutcome(number, kept=str(refused))
             except psycopg.errors.LockNotAvailable:
-                yield Outcome(number, kept="its samples are being read; it will be retried")
+                yield RetentionOutcome(number, kept="its samples are being read; it will be retried")
 
 
-def delete_runs(run_numbers: list[int], reason: str) -> Iterator[Outcome]:
+def delete_runs(run_numbers: list[int], reason: str) -> Iterator[RetentionOutcome]:
     """Delete whole runs in the platform's name, as if somebody had asked for it; what may not go yet is told."""
     for run in Run.objects.filter(no__in=run_numbers).select_related("owner").order_by("no"):
         try:
             delete(Actor.system("retention"), run, reason)
         except Conflict as conflict:
-            yield Outcome(run.no, kept=conflict.detail)
+            yield RetentionOutcome(run.no, kept=conflict.detail)
         else:
-            yield Outcome(run.no)
+            yield RetentionOutcome(run.no)
 
 
 class Janitor:
@@ -100,7 +100,7 @@ class Janitor:
         """End; what is in work is finished by whoever comes next."""
         self._stop.set()
 
-    def tidy(self, conn: Connection) -> list[Outcome]:
+    def tidy(self, conn: Connection) -> list[RetentionOutcome]:
         """Turn one full round. Needs autocommit."""
         began = time.time()
         storage.save(conn, self._measure(conn), self._report(conn, began, []))
@@ -124,7 +124,7 @@ class Janitor:
         storage.save(conn, self._measure(conn), self._report(conn, began, removed))
         return done
 
-    def mend(self, conn: Connection) -> list[Outcome]:
+    def mend(self, conn: Connection) -> list[RetentionOutcome]:
         """Finish or take back what was interrupted, and let go of tokens that settings do not keep."""
         done = list(retire(conn, retention.due(conn, None)))
         self._trim(conn)

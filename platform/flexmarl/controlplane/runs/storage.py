@@ -10,7 +10,7 @@ from psycopg import Connection
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import from_epoch, rfc3339
 from flexmarl.controlplane.runs import limits
-from flexmarl.controlplane.runs.limits import Limit
+from flexmarl.controlplane.runs.limits import RetentionLimit
 from flexmarl.controlplane.runs.models import Run, RunDeletion
 from flexmarl.store.reads import storage
 from flexmarl.store.reads.storage import Use
@@ -95,7 +95,7 @@ def _named(number: int, known: dict[int, Run]) -> dict[str, Any]:
 
 
 def _limit(
-    conn: Connection, limit: Limit, by_kind: dict[str, tuple[int, int]], known: dict[int, Run]
+    conn: Connection, limit: RetentionLimit, by_kind: dict[str, tuple[int, int]], known: dict[int, Run]
 ) -> dict[str, Any]:
     used = {kind: size for kind, (_, size) in by_kind.items()}
     beyond = set(limits.beyond(conn, limit))
@@ -115,7 +115,7 @@ def _limit(
     }
 
 
-def _due(limit: Limit, run: Run | None) -> datetime | None:
+def _due(limit: RetentionLimit, run: Run | None) -> datetime | None:
     if run is None or run.state.finished_at is None or not limit.days:
         return None
     due: datetime = run.state.finished_at + timedelta(days=limit.days)

@@ -13,7 +13,7 @@ from flexmarl.contracts.events import Verb
 from flexmarl.contracts.status import SHOWN_STATUSES, RunReason
 from flexmarl.contracts.wire import EpisodeStatus
 from flexmarl.controlplane.common import brief_redis
-from flexmarl.controlplane.common.database import Limits, Purpose
+from flexmarl.controlplane.common.database import ConnectionLimits, Purpose
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.settings import env
 
@@ -59,7 +59,10 @@ NODE = env.text("FLEXMARL_NODE")
 """Name of this machine; its host name when empty."""
 DEFAULT_PROJECT = "default"
 
-APPS = ("common", "accounts", "inventory", "agents", "experiments", "runs", "telemetry", "simulations", "playground")
+APPS = (
+    "common", "accounts", "inventory", "agents", "registry", "experiments", "runs", "telemetry", "simulations",
+    "playground",
+)  # fmt: skip
 INSTALLED_APPS = [
     "whitenoise.runserver_nostatic",
     "django.contrib.admin",
@@ -115,14 +118,14 @@ many requests work at once, and they share one interpreter: more of them togethe
 _LIVE = DATABASE_CONNECTIONS // 4
 _API = (DATABASE_CONNECTIONS - _LIVE) // 2
 DATABASE_LIMITS = {
-    Purpose.PAGES: Limits(
+    Purpose.PAGES: ConnectionLimits(
         DATABASE_CONNECTIONS - _LIVE - _API, 5, env.integer("FLEXMARL_STATEMENT_TIMEOUT_PAGES_S", 10, minimum=1)
     ),
-    Purpose.API: Limits(_API, 5, env.integer("FLEXMARL_STATEMENT_TIMEOUT_API_S", 20, minimum=1)),
-    Purpose.REMOTE: Limits(8, 5, env.integer("FLEXMARL_STATEMENT_TIMEOUT_API_S", 20, minimum=1)),
-    Purpose.HEALTH: Limits(2, 2, env.integer("FLEXMARL_STATEMENT_TIMEOUT_HEALTH_S", 3, minimum=1)),
-    Purpose.LIVE: Limits(_LIVE, 5, env.integer("FLEXMARL_STATEMENT_TIMEOUT_LIVE_S", 20, minimum=1)),
-    Purpose.BACKGROUND: Limits(
+    Purpose.API: ConnectionLimits(_API, 5, env.integer("FLEXMARL_STATEMENT_TIMEOUT_API_S", 20, minimum=1)),
+    Purpose.REMOTE: ConnectionLimits(8, 5, env.integer("FLEXMARL_STATEMENT_TIMEOUT_API_S", 20, minimum=1)),
+    Purpose.HEALTH: ConnectionLimits(2, 2, env.integer("FLEXMARL_STATEMENT_TIMEOUT_HEALTH_S", 3, minimum=1)),
+    Purpose.LIVE: ConnectionLimits(_LIVE, 5, env.integer("FLEXMARL_STATEMENT_TIMEOUT_LIVE_S", 20, minimum=1)),
+    Purpose.BACKGROUND: ConnectionLimits(
         DATABASE_CONNECTIONS, 10, env.integer("FLEXMARL_STATEMENT_TIMEOUT_BACKGROUND_S", 300, minimum=1)
     ),
 }

@@ -11,7 +11,7 @@ from flexmarl.controlplane.common.problems import FieldError, InvalidState, Perm
 from flexmarl.controlplane.common.problems import ValidationProblem as Invalid
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.simulations import queries
-from flexmarl.controlplane.simulations.choices import Kind
+from flexmarl.controlplane.simulations.choices import SimulationKind
 from flexmarl.controlplane.simulations.models import Simulation
 from flexmarl.controlplane.simulations.requests import Comparison, checked
 
@@ -27,7 +27,7 @@ def create_comparison(
     actor.require(Scope.RUNS_WRITE, project)
     made = checked(wish, leave_out=leave_out)
     simulation = Simulation(
-        kind=Kind.COMPARISON,
+        kind=SimulationKind.COMPARISON,
         name=name or f"{made.workload}: {', '.join(made.presets)}"[:64],
         project_id=project,
         owner_id=actor.user_id,

@@ -3,14 +3,14 @@
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class SimulationKind(StrEnum):
     COMPARISON = "comparison"
     """Presets beside each other on one workload."""
     WHAT_IF = "what_if"
     """What a run did, played again as it was and with one thing changed."""
 
 
-class Reason(StrEnum):
+class SimulationFailure(StrEnum):
     """Why a simulation failed, for programs."""
 
     TIME_LIMIT = "time_limit"

@@ -20,8 +20,8 @@ from flexmarl.controlplane.common import leased_work
 from flexmarl.controlplane.common.leased_work import Holder, Stopped, end
 from flexmarl.controlplane.common.models import WorkState
 from flexmarl.controlplane.simulations import comparing, recorded_load, what_if
-from flexmarl.controlplane.simulations.choices import Kind, Reason
-from flexmarl.controlplane.simulations.comparing import Found, Playing
+from flexmarl.controlplane.simulations.choices import SimulationFailure, SimulationKind
+from flexmarl.controlplane.simulations.comparing import ComparisonProgress, ComparisonResult
 from flexmarl.controlplane.simulations.models import Simulation
 from flexmarl.controlplane.simulations.what_if import TooLittleRecorded
 
@@ -31,16 +31,16 @@ LEASE_S, BEAT_S = 10.0, 2.0
 IDLE_S = 0.5
 """Between two looks for work."""
 LIMIT_S = 1800.0
-PLAYED_BY: dict[tuple[str, bool], Callable[[Simulation, Playing], Found]] = {
-    (Kind.COMPARISON, False): comparing.compared,
-    (Kind.COMPARISON, True): recorded_load.compared,
-    (Kind.WHAT_IF, True): what_if.played,
+PLAYED_BY: dict[tuple[str, bool], Callable[[Simulation, ComparisonProgress], ComparisonResult]] = {
+    (SimulationKind.COMPARISON, False): comparing.compared,
+    (SimulationKind.COMPARISON, True): recorded_load.compared,
+    (SimulationKind.WHAT_IF, True): what_if.played,
 }
 """By kind, and whether it is of a run."""
 
 
-class Asked:
-    """Whether the process was told to end, and whom it shows that it moves."""
+class StopSignal:
+    """`stop`: the process received a stop signal; `turned`: called after each piece of work, for the heartbeat."""
 
     def __init__(self, turned: Callable[[], None] = lambda: None) -> None:
         self.stop = False
@@ -53,7 +53,7 @@ def take() -> Simulation | None:
     return leased_work.take(Simulation, LEASE_S, gave_up)
 
 
-def play(row: Simulation, asked: Asked, *, limit_s: float = LIMIT_S) -> None:
+def play(row: Simulation, asked: StopSignal, *, limit_s: float = LIMIT_S) -> None:
     """Play a simulation that was taken, and write what it came to."""
     holder = Holder(row, LEASE_S, limit_s, lambda: asked.stop)
 
@@ -67,24 +67,24 @@ def play(row: Simulation, asked: Asked, *, limit_s: float = LIMIT_S) -> None:
 
     try:
         with _beating(look) as alarm:
-            found = PLAYED_BY[row.kind, row.run_id is not None](row, Playing(told, alarm))
+            found = PLAYED_BY[row.kind, row.run_id is not None](row, ComparisonProgress(told, alarm))
     except Stopped as stopped:
         holder.stopped(stopped.why, "Request fewer presets, seeds or steps.")
     except SpecProblems as refused:
-        end(row, WorkState.FAILED, Reason.REFUSED, str(refused))
+        end(row, WorkState.FAILED, SimulationFailure.REFUSED, str(refused))
     except TooLittleRecorded as refused:  # it had enough when it was asked for; samples are retired meanwhile
-        end(row, WorkState.FAILED, Reason.TOO_LITTLE, refused.detail)
+        end(row, WorkState.FAILED, SimulationFailure.TOO_LITTLE, refused.detail)
     except DatabaseError:
         raise
     except Exception as error:  # whatever a simulation raises ends this one alone; the next one is played
         log.exception("simulation_failed", simulation=str(row.id))
-        end(row, WorkState.FAILED, Reason.FAULT, f"{type(error).__name__}: {error}"[:500])
+        end(row, WorkState.FAILED, SimulationFailure.FAULT, f"{type(error).__name__}: {error}"[:500])
     else:
         state = WorkState.FAILED if found.reason else WorkState.DONE
         end(row, state, found.reason, found.reason_text, result=found.result, timelines=found.timelines)
 
 
-def run(asked: Asked) -> None:
+def run(asked: StopSignal) -> None:
     """Play what waits until told to end."""
     while not asked.stop:
         asked.turned()

@@ -4,9 +4,9 @@ from django.db.models import Q
 
 from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.models import WorkState
-from flexmarl.controlplane.simulations.choices import Kind
+from flexmarl.controlplane.simulations.choices import SimulationKind
 
-KINDS = tuple(str(kind) for kind in Kind)
+KINDS = tuple(str(kind) for kind in SimulationKind)
 STATES = tuple(str(state) for state in WorkState)
 FILTERS = (
     Parameter("kind", "Comparison of presets, or what-if of a run.", lookup="kind", choices=KINDS, many=True),

@@ -20,8 +20,8 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.simulations import actions
-from flexmarl.controlplane.simulations.choices import Kind
-from flexmarl.controlplane.simulations.comparing import Found, Playing, side_by_side
+from flexmarl.controlplane.simulations.choices import SimulationKind
+from flexmarl.controlplane.simulations.comparing import ComparisonProgress, ComparisonResult, side_by_side
 from flexmarl.controlplane.simulations.models import Simulation
 from flexmarl.controlplane.simulations.requests import Comparison, checked
 from flexmarl.controlplane.simulations.what_if import (
@@ -79,7 +79,7 @@ def create(
     _refuse_changed_load(wish)
     made = checked(wish, team_of(run), leave_out=leave_out)
     simulation = Simulation(
-        kind=Kind.COMPARISON,
+        kind=SimulationKind.COMPARISON,
         name=name or f"{run.key}: {', '.join(made.presets)}"[:64],
         project_id=run.project_id,
         owner_id=actor.user_id,
@@ -113,7 +113,7 @@ def team_of(run: Run) -> dict[str, Any]:
     return {"spec": spec}
 
 
-def compared(row: Simulation, playing: Playing) -> Found:
+def compared(row: Simulation, playing: ComparisonProgress) -> ComparisonResult:
     """Play the run as it was and each preset on its record, under every seed. Raises TooLittleRecorded."""
     assert row.run is not None
     wish = Comparison.model_validate(row.request)
@@ -122,7 +122,9 @@ def compared(row: Simulation, playing: Playing) -> Found:
     told = side_by_side(row, names, wish.seeds, partial(_scenario, row.run, wish, found), playing)
     replayed = told.result["presets"][AS_IT_WAS]["figures"]
     replay = replayed["step_s"]["mean"] if replayed else 0.0
-    return Found(told.result | {"record": basis(found, replay)}, told.timelines, told.reason, told.reason_text)
+    return ComparisonResult(
+        told.result | {"record": basis(found, replay)}, told.timelines, told.reason, told.reason_text
+    )
 
 
 def _scenario(run: Run, wish: Comparison, found: Recorded, name: str, seed: int) -> Scenario:

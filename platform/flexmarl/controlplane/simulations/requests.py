@@ -21,7 +21,7 @@ MOST_STEPS, MOST_SEEDS, MOST_PLAYED, MOST_CHANGES = 200, 20, 200, 50
 """`MOST_PLAYED`: presets times seeds."""
 
 
-class Refused(Strict):
+class RefusedPreset(Strict):
     """A preset that cannot be simulated so, and every reason."""
 
     preset: str
@@ -40,7 +40,7 @@ class Comparison(Strict):
     seeds: int = Field(default=1, ge=1, le=MOST_SEEDS)
     changes: dict[str, Any] = {}
     """Dotted path -> value."""
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[RefusedPreset, ...] = ()
     """Presets that were asked for and left out."""
 
     def scenario(self, preset: str, seed: int, workload: str | Mapping[str, Any] = "") -> Scenario:
@@ -96,7 +96,7 @@ def checked(wish: Comparison, workload: str | Mapping[str, Any] = "", *, leave_o
         try:
             wish.scenario(preset, 0, workload)
         except SpecProblems as problems:
-            refused.append(Refused(preset=preset, problems=problems.problems))
+            refused.append(RefusedPreset(preset=preset, problems=problems.problems))
     if refused and (not leave_out or len(refused) == len(wish.presets)):
         raise _refusal(wish, refused)
     left_out = {one.preset for one in refused}
@@ -104,7 +104,7 @@ def checked(wish: Comparison, workload: str | Mapping[str, Any] = "", *, leave_o
     return wish.model_copy(update={"presets": kept, "refused": tuple(refused)})
 
 
-def _refusal(wish: Comparison, refused: list[Refused]) -> ValidationProblem:
+def _refusal(wish: Comparison, refused: list[RefusedPreset]) -> ValidationProblem:
     """Tell each refusal once: a wrong change is wrong under every preset."""
     errors: dict[tuple[str, str], FieldError] = {}
     for one in refused:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from flexmarl.simulator import Report
+from flexmarl.simulator import SimulationReport
 from flexmarl.simulator.devices.trace import BUSY
 from flexmarl.simulator.reporting.report import CAUSES, USES
 
@@ -12,7 +12,7 @@ MOST_INTERVALS = 6_000
 """Of a drawing; the shortest are left out beyond."""
 
 
-def seed_row(seed: int, report: Report) -> dict[str, Any]:
+def seed_row(seed: int, report: SimulationReport) -> dict[str, Any]:
     """Return the figures of one simulation."""
     return {
         "seed": seed,
@@ -44,7 +44,7 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
     }
 
 
-def timeline(report: Report) -> dict[str, Any]:
+def timeline(report: SimulationReport) -> dict[str, Any]:
     """Return what every device did over the steps that count; seconds begin with them."""
     kept = sorted(report.intervals, key=lambda one: one.began - one.ended)[:MOST_INTERVALS]
     kept.sort(key=lambda one: (one.lease_id, one.began))

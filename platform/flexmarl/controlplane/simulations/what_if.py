@@ -19,19 +19,19 @@ from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.simulations import actions
-from flexmarl.controlplane.simulations.choices import Kind, Reason
-from flexmarl.controlplane.simulations.comparing import Found, Playing
+from flexmarl.controlplane.simulations.choices import SimulationFailure, SimulationKind
+from flexmarl.controlplane.simulations.comparing import ComparisonProgress, ComparisonResult
 from flexmarl.controlplane.simulations.models import Simulation
 from flexmarl.controlplane.simulations.requests import MOST_SEEDS, MOST_STEPS
 from flexmarl.controlplane.simulations.results import gathered, seed_row, timeline
-from flexmarl.simulator import Report, Scenario, SimulationError
+from flexmarl.simulator import Scenario, SimulationError, SimulationReport
 from flexmarl.simulator.prediction.calibrating import Fit, fit
 from flexmarl.simulator.prediction.whatif import AS_IT_WAS, Alternative, advice, alternatives, changed, ranked
 from flexmarl.simulator.scenarios.recorded import (
     RecordedEpisode,
     RecordedTurn,
+    RecordedWaits,
     RecordedWorkload,
-    Waits,
     record_of,
     workload_of_record,
 )
@@ -95,7 +95,7 @@ def create_what_if(
         refused=tuple({"preset": name, "problems": [p.model_dump() for p in found]} for name, found in refused),
     )
     simulation = Simulation(
-        kind=Kind.WHAT_IF,
+        kind=SimulationKind.WHAT_IF,
         name=name or f"What if: {run.key}"[:64],
         project_id=run.project_id,
         owner_id=actor.user_id,
@@ -158,7 +158,7 @@ def read_record(run: Run) -> Recorded:
         raise too_little(run, len(episodes), len({one.step for one in episodes}))
     own = fit(spec, timings.read(conn, run.no))
     together = [frozenset(stage) for stage in workload_of(spec).stages if len(stage) > 1]
-    waits = None if own.workers else Waits(own.beside_engine_s(turns), starts=_at_once(spec))
+    waits = None if own.workers else RecordedWaits(own.beside_engine_s(turns), starts=_at_once(spec))
     record = record_of(episodes, turns, together, rows.failed_share, waits)
     first = min(one.step for one in episodes)
     seconds = recorded.step_seconds(conn, run.no, max(2, first + 2))
@@ -177,7 +177,7 @@ def _episode(row: tuple[Any, ...]) -> RecordedEpisode:
     return RecordedEpisode(draw, member, step, began, ended, score, order)
 
 
-def played(row: Simulation, playing: Playing) -> Found:
+def played(row: Simulation, playing: ComparisonProgress) -> ComparisonResult:
     """Play a run as it was and with each change; what comes to no end is told and the others go on.
 
     Raises TooLittleRecorded.
@@ -189,7 +189,7 @@ def played(row: Simulation, playing: Playing) -> Found:
     known = {one.name: one for one in alternatives(spec)}
     presets: dict[str, Any] = {}
     timelines: dict[str, Any] = {}
-    reports: dict[str, list[Report]] = {}
+    reports: dict[str, list[SimulationReport]] = {}
     for place, name in enumerate(wish.presets):
         own = spec if name == AS_IT_WAS else changed(spec, known[name])
         assert isinstance(own, ExperimentSpec)
@@ -200,15 +200,15 @@ def played(row: Simulation, playing: Playing) -> Found:
             timelines[name] = timeline(done[0])
     playing.told(row.total, "")
     if AS_IT_WAS not in reports:
-        return Found({"presets": presets}, {}, Reason.NO_END, presets[AS_IT_WAS]["error"])
-    return Found({"presets": presets, "what_if": _told(found, reports, known)}, timelines)
+        return ComparisonResult({"presets": presets}, {}, SimulationFailure.NO_END, presets[AS_IT_WAS]["error"])
+    return ComparisonResult({"presets": presets, "what_if": _told(found, reports, known)}, timelines)
 
 
 def _seeds(
-    spec: ExperimentSpec, found: Recorded, wish: WhatIf, place: tuple[int, str], playing: Playing
-) -> tuple[list[Report], str]:
+    spec: ExperimentSpec, found: Recorded, wish: WhatIf, place: tuple[int, str], playing: ComparisonProgress
+) -> tuple[list[SimulationReport], str]:
     """Play one specification under every seed. `place`: how many were played before, and its name."""
-    done: list[Report] = []
+    done: list[SimulationReport] = []
     for seed in range(wish.seeds):
         playing.told(place[0] + seed, f"{place[1]}, seed {seed}")
         try:
@@ -218,7 +218,7 @@ def _seeds(
     return done, ""
 
 
-def _told(found: Recorded, reports: dict[str, list[Report]], known: dict[str, Alternative]) -> dict[str, Any]:
+def _told(found: Recorded, reports: dict[str, list[SimulationReport]], known: dict[str, Alternative]) -> dict[str, Any]:
     base = reports[AS_IT_WAS]
     replay = fmean(report.step_s for report in base)
     advised = [advice(known[name], base, done, found.actual_step_s) for name, done in reports.items() if name in known]

@@ -39,9 +39,9 @@ from flexmarl.controlplane.telemetry.trajectories.trajectories import detail as 
 from flexmarl.controlplane.telemetry.trajectories.trajectories import facets as trajectory_facets
 from flexmarl.controlplane.telemetry.trajectories.trajectories import page as trajectory_page
 from flexmarl.controlplane.telemetry.trajectories.trajectories import tokens as trajectory_tokens
-from flexmarl.store.reads.decision_log import Wanted as DecisionFilter
+from flexmarl.store.reads.decision_log import DecisionFilter
 from flexmarl.store.reads.episodes import EpisodeFilter, Ordering
-from flexmarl.store.reads.transitions import Wanted as TransitionFilter
+from flexmarl.store.reads.transitions import TransitionFilter
 from flexmarl.store.telemetry.logs import LogFilter
 
 __all__ = [

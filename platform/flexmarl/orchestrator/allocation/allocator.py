@@ -11,47 +11,47 @@ for more work than the swap costs.
 from collections.abc import Iterable
 from math import inf
 
-from flexmarl.orchestrator.allocation.ledger import Book, opened
+from flexmarl.orchestrator.allocation.ledger import AllocationLedger, opened
 from flexmarl.orchestrator.allocation.scale_out import balanced, spread
-from flexmarl.orchestrator.allocation.types import Bind, Change, Snapshot, Standing, Suspend
+from flexmarl.orchestrator.allocation.types import AllocationSnapshot, BindChange, Change, PolicyNeeds, Suspend
 
 
-def on_demand(seen: Snapshot) -> list[Change]:
+def on_demand(seen: AllocationSnapshot) -> list[Change]:
     """Bind who waits, make room for who still does, and then spread out what works."""
-    book = opened(seen)
+    ledger = opened(seen)
     changes: list[Change] = []
     waiting = _waiting(seen)
     for name in waiting:
-        changes += _serve(book, name)
+        changes += _serve(ledger, name)
     if not waiting:
-        return spread(book)
-    bound = [change for change in changes if isinstance(change, Bind)]
-    return _widened(book, bound) if len(bound) == len(waiting) else changes
+        return spread(ledger)
+    bound = [change for change in changes if isinstance(change, BindChange)]
+    return _widened(ledger, bound) if len(bound) == len(waiting) else changes
 
 
-def spread_once(seen: Snapshot) -> list[Change]:
+def spread_once(seen: AllocationSnapshot) -> list[Change]:
     """Bind who is nowhere, and move nobody: whoever has chosen devices first, then the largest gangs.
 
     In another order, policies that could share a device would take those that a gang cannot do without.
     """
-    book = opened(seen)
+    ledger = opened(seen)
     changes: list[Change] = []
     for name in sorted(_waiting(seen), key=lambda name: _choice(seen.policies[name])):
-        standing, room = seen.policies[name], book.room(name)
+        standing, room = seen.policies[name], ledger.room(name)
         if len(room) < standing.least:
             continue
         chosen = len(standing.homes) == standing.least and set(standing.homes) <= set(room)
         gang = standing.homes if chosen else tuple(sorted(room[: standing.least]))
-        book.bind(name, gang)
-        changes.append(Bind(name, gang, "static", f"{name} is trained there"))
+        ledger.bind(name, gang)
+        changes.append(BindChange(name, gang, "static", f"{name} is trained there"))
     return changes
 
 
-def _choice(standing: Standing) -> tuple[bool, int]:
+def _choice(standing: PolicyNeeds) -> tuple[bool, int]:
     return not standing.homes, -standing.least
 
 
-def next_look(seen: Snapshot) -> float | None:
+def next_look(seen: AllocationSnapshot) -> float | None:
     """Return when time alone could change what is decided, None when it cannot."""
     waits = [s.waiting_since for s in seen.policies.values() if s.waiting_since is not None and not s.gang]
     if not waits:
@@ -61,59 +61,59 @@ def next_look(seen: Snapshot) -> float | None:
     return min(due, default=None)
 
 
-def _waiting(seen: Snapshot) -> list[str]:
+def _waiting(seen: AllocationSnapshot) -> list[str]:
     """List the policies that have work and no device, in the order in which they are served: of equals, those with
     most work first, since what is left at the end is then small and fits in anywhere."""
     names = [name for name, own in seen.policies.items() if own.has_work and not own.gang and _reachable(seen, own)]
     return sorted(names, key=lambda name: (_since(seen, name), -seen.policies[name].seconds))
 
 
-def _reachable(seen: Snapshot, own: Standing) -> bool:
+def _reachable(seen: AllocationSnapshot, own: PolicyNeeds) -> bool:
     """Tell whether the devices that a policy is trained on may be given to it now."""
     return not own.fixed or (bool(own.homes) and set(own.homes) <= set(seen.devices))
 
 
-def _since(seen: Snapshot, name: str) -> float:
+def _since(seen: AllocationSnapshot, name: str) -> float:
     since = seen.policies[name].waiting_since
     return seen.now if since is None else since
 
 
-def _serve(book: Book, name: str) -> list[Change]:
+def _serve(ledger: AllocationLedger, name: str) -> list[Change]:
     """Give a policy devices on which nobody works, or let others make room; it shares one where all are at work."""
-    standing = book.seen.policies[name]
-    if name in book.meant:
-        there = all(book.fits(name, device, len(standing.meant)) for device in standing.meant)
-        return [_bound(book, name, standing.meant)] if there else []
-    room = [device for device in book.room(name) if device not in book.promised]
-    quiet = [device for device in room if not book.working(device)]
+    standing = ledger.seen.policies[name]
+    if name in ledger.meant:
+        there = all(ledger.fits(name, device, len(standing.meant)) for device in standing.meant)
+        return [_bound(ledger, name, standing.meant)] if there else []
+    room = [device for device in ledger.room(name) if device not in ledger.promised]
+    quiet = [device for device in room if not ledger.working(device)]
     if len(quiet) >= standing.least:
-        return [_bound(book, name, quiet[: standing.least])]
-    coming = [d for d in book.room(name, book.leaving) if d not in book.promised and not book.working(d)]
+        return [_bound(ledger, name, quiet[: standing.least])]
+    coming = [d for d in ledger.room(name, ledger.leaving) if d not in ledger.promised and not ledger.working(d)]
     if len(coming) >= standing.least:
-        book.promised.update(coming[: standing.least])
+        ledger.promised.update(coming[: standing.least])
         return []
-    made = _make_room(book, name, standing)
+    made = _make_room(ledger, name, standing)
     if made or len(room) < standing.least:
         return made
-    return [_bound(book, name, room[: standing.least])]
+    return [_bound(ledger, name, room[: standing.least])]
 
 
-def _bound(book: Book, name: str, gang: Iterable[int]) -> Bind:
-    seen, most = book.seen, book.seen.policies[name].most
+def _bound(ledger: AllocationLedger, name: str, gang: Iterable[int]) -> BindChange:
+    seen, most = ledger.seen, ledger.seen.policies[name].most
     waited, chosen = seen.now - _since(seen, name), tuple(sorted(gang))
-    book.bind(name, chosen)
+    ledger.bind(name, chosen)
     text = f"{name} has work, waited {waited:.1f} s and gets {len(chosen)} of up to {most} devices"
-    return Bind(name, chosen, "work", text)
+    return BindChange(name, chosen, "work", text)
 
 
-def _widened(book: Book, bound: list[Bind]) -> list[Change]:
+def _widened(ledger: AllocationLedger, bound: list[BindChange]) -> list[Change]:
     """Share devices that hold nobody out among those that are bound now."""
-    seen = book.seen
-    empty = [device for device, names in book.residents.items() if not names and device not in book.promised]
+    seen = ledger.seen
+    empty = [device for device, names in ledger.residents.items() if not names and device not in ledger.promised]
     alone = {
         bind.policy: len(bind.gang)
         for bind in bound
-        if bind.policy not in book.meant and all(book.residents[device] == [bind.policy] for device in bind.gang)
+        if bind.policy not in ledger.meant and all(ledger.residents[device] == [bind.policy] for device in bind.gang)
     }
     sizes = balanced(seen, alone, len(empty))
     changes: list[Change] = []
@@ -121,39 +121,39 @@ def _widened(book: Book, bound: list[Bind]) -> list[Change]:
         own, before, size = seen.policies[bind.policy], len(bind.gang), sizes.get(bind.policy, 0)
         if size > before and seen.pays(own.takes_s(before) - own.takes_s(size)):
             more, empty = empty[: size - before], empty[size - before :]
-            book.residents.update({device: [bind.policy] for device in more})
-            changes.append(_bound(book, bind.policy, [*bind.gang, *more]))
+            ledger.residents.update({device: [bind.policy] for device in more})
+            changes.append(_bound(ledger, bind.policy, [*bind.gang, *more]))
         else:
             changes.append(bind)
     return changes
 
 
-def _make_room(book: Book, name: str, standing: Standing) -> list[Change]:
+def _make_room(ledger: AllocationLedger, name: str, standing: PolicyNeeds) -> list[Change]:
     """Suspend as many as it takes for a policy's gang: first those that have had nothing to do for longest."""
-    seen = book.seen
-    gone, out = set(book.leaving), []
-    for victim in [*book.idle(), *_wide(book), *_overstayed(book, name)]:
-        enough = [device for device in book.room(name, gone) if device not in book.promised]
+    seen = ledger.seen
+    gone, out = set(ledger.leaving), []
+    for victim in [*ledger.idle(), *_wide(ledger), *_overstayed(ledger, name)]:
+        enough = [device for device in ledger.room(name, gone) if device not in ledger.promised]
         if len(enough) >= standing.least:
             break
         gone.add(victim)
         out.append(victim)
-    enough = [device for device in book.room(name, gone) if device not in book.promised]
+    enough = [device for device in ledger.room(name, gone) if device not in ledger.promised]
     if len(enough) < standing.least or not out:
         return []
     needed = set(enough[: standing.least])
-    book.promised |= needed
+    ledger.promised |= needed
     changes: list[Change] = []
     for victim in out:
         own = seen.policies[victim]
         if needed.intersection(own.gang):
-            book.leaving.add(victim)
+            ledger.leaving.add(victim)
             cause, why = _left(seen, own)
             changes.append(Suspend(victim, cause, f"{victim} {why}, {name} waits for its devices"))
     return changes
 
 
-def _left(seen: Snapshot, own: Standing) -> tuple[str, str]:
+def _left(seen: AllocationSnapshot, own: PolicyNeeds) -> tuple[str, str]:
     """Say why a policy makes room: as a cause, and in words."""
     if not own.has_work:
         return "drained", "has no work"
@@ -162,9 +162,9 @@ def _left(seen: Snapshot, own: Standing) -> tuple[str, str]:
     return "patience", f"had them for {seen.now - own.bound_at:.1f} s"
 
 
-def _wide(book: Book) -> list[str]:
+def _wide(ledger: AllocationLedger) -> list[str]:
     """List the policies that would be done as early with fewer devices, and not soon."""
-    seen = book.seen
+    seen = ledger.seen
     found = [
         (-s.takes_s(len(s.gang)), name)
         for name, s in seen.policies.items()
@@ -173,14 +173,14 @@ def _wide(book: Book) -> list[str]:
         and s.still
         and s.worked
         and s.has_work
-        and name not in book.leaving
+        and name not in ledger.leaving
     ]
     return [name for left, name in sorted(found) if seen.pays(-left)]
 
 
-def _overstayed(book: Book, waiter: str) -> list[str]:
+def _overstayed(ledger: AllocationLedger, waiter: str) -> list[str]:
     """List the policies with work left that have held devices for longest, once somebody waits for too long."""
-    seen = book.seen
+    seen = ledger.seen
     if seen.now - _since(seen, waiter) < seen.patience_s:
         return []
     found = [
@@ -189,7 +189,7 @@ def _overstayed(book: Book, waiter: str) -> list[str]:
         if s.gang
         and s.still
         and s.worked
-        and name not in book.leaving
+        and name not in ledger.leaving
         and s.has_work
         and s.bound_at + seen.patience_s <= seen.now
     ]

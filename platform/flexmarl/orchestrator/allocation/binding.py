@@ -16,7 +16,7 @@ from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunStatus
 from flexmarl.orchestrator.allocation.allocator import next_look, on_demand, spread_once
 from flexmarl.orchestrator.allocation.shared_devices import given_now, may_train, trainers_turn
-from flexmarl.orchestrator.allocation.types import Bind, Snapshot, Standing
+from flexmarl.orchestrator.allocation.types import AllocationSnapshot, BindChange, PolicyNeeds
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.state.tree import LeaseState, PolicyState, RunState
 
@@ -36,22 +36,22 @@ def drive_binding(ctx: Context, due: dict[str, int]) -> None:
     for name, policy in ctx.state.policies.items():
         if ctx.plan.allocates and name in ctx.plan.trainable:
             continue
-        if not policy.home.gang and not policy.accumulator:
-            policy.home.gang = [min(leases, key=lambda lease: lease.beside > 0).lease_id]
+        if not policy.placement.gang and not policy.accumulator:
+            policy.placement.gang = [min(leases, key=lambda lease: lease.beside > 0).lease_id]
     if ctx.plan.allocates and (given := given_now(ctx, leases)):
         _allocate(ctx, given, due)
     for name, policy in ctx.state.policies.items():
-        if policy.home.gang and (policy.home.ticket or not policy.accumulator):
+        if policy.placement.gang and (policy.placement.ticket or not policy.accumulator):
             _bind(ctx, name, policy)
 
 
 def bound_to(state: RunState, name: str) -> LeaseState | None:
     """Return the lease of the trainer that takes a policy's gradients and steps, None while none does."""
     policy = state.policies[name]
-    home = policy.home
-    if not policy.accumulator or home.ticket or not home.gang or f"suspend:{name}" in state.outstanding:
+    placement = policy.placement
+    if not policy.accumulator or placement.ticket or not placement.gang or f"suspend:{name}" in state.outstanding:
         return None
-    lease = state.leases.get(home.gang[0])
+    lease = state.leases.get(placement.gang[0])
     return lease if lease is not None and lease.incarnation and not lease.releasing else None
 
 
@@ -66,32 +66,32 @@ def on_policy_suspended(ctx: Context, event: PolicySuspended) -> None:
     if lease.incarnation != event.incarnation:
         return
     ctx.answered(key)
-    home = policy.home
-    home.ticket, home.lease_id, home.gang = event.ticket, event.lease_id, []
-    home.suspend_s = _smoothed(home.suspend_s, event.seconds)
+    placement = policy.placement
+    placement.ticket, placement.lease_id, placement.gang = event.ticket, event.lease_id, []
+    placement.suspend_s = _smoothed(placement.suspend_s, event.seconds)
 
 
 def took_work(policy: PolicyState, seconds: float, tokens: int, rows: int) -> None:
     """Learn how long a policy's gradients take on one device, from a gang whose ranks share out whole rows."""
-    home = policy.home
-    home.worked = True
+    placement = policy.placement
+    placement.worked = True
     if tokens and seconds:
-        home.token_s = _smoothed(home.token_s, seconds / (tokens * _part(policy, rows)))
+        placement.token_s = _smoothed(placement.token_s, seconds / (tokens * _part(policy, rows)))
 
 
 def on_gang_s(policy: PolicyState, rows: int, tokens: int) -> float:
     """Return how long a micro-batch takes where a policy is, as far as was measured; 0 before."""
-    return policy.home.token_s * tokens * _part(policy, rows)
+    return policy.placement.token_s * tokens * _part(policy, rows)
 
 
 def _part(policy: PolicyState, rows: int) -> float:
     """Return the largest part that a rank of a policy's gang has of so many rows."""
-    return -(-rows // max(1, len(policy.home.gang))) / rows if rows else 1.0
+    return -(-rows // max(1, len(policy.placement.gang))) / rows if rows else 1.0
 
 
 def came_back(policy: PolicyState, seconds: float) -> None:
     """Learn how long a policy takes to be brought back."""
-    policy.home.resume_s = _smoothed(policy.home.resume_s, seconds)
+    policy.placement.resume_s = _smoothed(policy.placement.resume_s, seconds)
 
 
 def _smoothed(before: float, newest: float) -> float:
@@ -100,7 +100,7 @@ def _smoothed(before: float, newest: float) -> float:
 
 def _allocate(ctx: Context, leases: list[LeaseState], due: dict[str, int]) -> None:
     state, rule = ctx.state, ctx.plan.spec.mechanisms.allocation
-    taken = {lease_id for policy in state.policies.values() for lease_id in policy.home.gang}
+    taken = {lease_id for policy in state.policies.values() for lease_id in policy.placement.gang}
     leases = [lease for lease in leases if lease.lease_id in taken or may_train(ctx, lease)]
     wanted = ctx.plan.spec.resources.training_devices if trainers_turn(ctx) else ctx.plan.own_trainers
     whole = len(leases) == wanted
@@ -108,7 +108,7 @@ def _allocate(ctx: Context, leases: list[LeaseState], due: dict[str, int]) -> No
         return  # who is bound meanwhile would crowd those that are there
     for name in ctx.plan.trainable:
         _mark(ctx, name, name in due)
-    seen = Snapshot(
+    seen = AllocationSnapshot(
         now=ctx.now,
         policies={name: _standing(ctx, name, due) for name in ctx.plan.trainable},
         devices=tuple(lease.lease_id for lease in leases),
@@ -120,50 +120,57 @@ def _allocate(ctx: Context, leases: list[LeaseState], due: dict[str, int]) -> No
     changes = spread_once(seen) if rule.type == "static" else on_demand(seen)
     state.look_at = None if rule.type == "static" else next_look(seen)
     for change in changes:
-        home = state.policies[change.policy].home
-        if isinstance(change, Bind):
-            home.gang, home.since, home.waiting_since, home.worked = list(change.gang), ctx.now, None, False
-            home.meant = []
+        placement = state.policies[change.policy].placement
+        if isinstance(change, BindChange):
+            placement.gang, placement.since, placement.waiting_since, placement.worked = (
+                list(change.gang),
+                ctx.now,
+                None,
+                False,
+            )
+            placement.meant = []
             where = ", ".join(state.leases[lease_id].device_id for lease_id in change.gang)
             text = f"{where}: {change.reason}"
             ctx.rule(RulingKind.DEVICES_BOUND, text, policy=change.policy, cause=change.cause)
         else:
-            home.meant = list(change.meant)
+            placement.meant = list(change.meant)
             _suspend(ctx, change.policy)
             ctx.rule(RulingKind.DEVICES_TAKEN, change.reason, policy=change.policy, cause=change.cause)
 
 
 def _mark(ctx: Context, name: str, has_work: bool) -> None:
     """Note since when a policy waits for devices, or has devices and nothing to do."""
-    home = ctx.state.policies[name].home
-    waits, idles = has_work and not home.gang, bool(home.gang) and not has_work
-    home.waiting_since = (ctx.now if home.waiting_since is None else home.waiting_since) if waits else None
+    placement = ctx.state.policies[name].placement
+    waits, idles = has_work and not placement.gang, bool(placement.gang) and not has_work
+    placement.waiting_since = (
+        (ctx.now if placement.waiting_since is None else placement.waiting_since) if waits else None
+    )
     if not has_work:
-        home.meant = []
-    home.idle_since = (ctx.now if home.idle_since is None else home.idle_since) if idles else None
+        placement.meant = []
+    placement.idle_since = (ctx.now if placement.idle_since is None else placement.idle_since) if idles else None
 
 
-def _standing(ctx: Context, name: str, due: dict[str, int]) -> Standing:
+def _standing(ctx: Context, name: str, due: dict[str, int]) -> PolicyNeeds:
     state, policy = ctx.state, ctx.state.policies[name]
-    home, devices = policy.home, ctx.plan.spec.policies[name].devices
+    placement, devices = policy.placement, ctx.plan.spec.policies[name].devices
     tokens = due.get(name, 0)
     own = state.cohort.policies.get(name) if state.cohort is not None else None
-    return Standing(
+    return PolicyNeeds(
         has_work=name in due,
-        seconds=tokens * home.token_s if home.token_s or not tokens else inf,
-        gang=tuple(home.gang),
+        seconds=tokens * placement.token_s if placement.token_s or not tokens else inf,
+        gang=tuple(placement.gang),
         still=bound_to(state, name) is not None and not _busy(ctx, name),
         leaving=f"suspend:{name}" in state.outstanding,
         least=devices.least,
         most=devices.most,
         rows=max([micro_batch.rows for micro_batch in own.micro_batches], default=0) if own else 0,
         more=own is None or not (own.stepped or _all_cut(state)),
-        meant=tuple(home.meant),
-        waiting_since=home.waiting_since,
-        idle_since=home.idle_since,
-        bound_at=home.since,
-        worked=home.worked,
-        last=home.lease_id,
+        meant=tuple(placement.meant),
+        waiting_since=placement.waiting_since,
+        idle_since=placement.idle_since,
+        bound_at=placement.since,
+        worked=placement.worked,
+        last=placement.lease_id,
         homes=_homes(ctx, name),
         fixed=ctx.plan.colocated and name in ctx.plan.spec.mechanisms.allocation.homes,
     )
@@ -196,7 +203,7 @@ def _busy(ctx: Context, name: str) -> bool:
 
 def _swap_s(state: RunState) -> float:
     """Return how long a swap takes: the longest among the policies, since which will swap is not known."""
-    return max((p.home.suspend_s + p.home.resume_s for p in state.policies.values()), default=0.0)
+    return max((p.placement.suspend_s + p.placement.resume_s for p in state.policies.values()), default=0.0)
 
 
 def _vacate(ctx: Context) -> None:
@@ -217,7 +224,7 @@ def _suspend(ctx: Context, name: str) -> None:
     policy = ctx.state.policies[name]
     ctx.withdraw_prefix(f"accumulate:{name}:")
     ctx.withdraw_prefix(f"join:{name}:")  # it is bound: all are in, whether they have told so or not
-    lease_id, reach = policy.home.gang[0], _reach(ctx.state)
+    lease_id, reach = policy.placement.gang[0], _reach(ctx.state)
     order = SuspendPolicy(
         lease_id=lease_id,
         policy=name,
@@ -237,31 +244,31 @@ def _reach(state: RunState) -> Literal["process", "host", "cluster"]:
 
 def _bind(ctx: Context, name: str, policy: PolicyState) -> None:
     """Ask a gang to hold a policy: anew, or as it was suspended."""
-    leader = ctx.state.leases.get(policy.home.gang[0])
+    leader = ctx.state.leases.get(policy.placement.gang[0])
     key = f"bind:{name}"
     # The policy's own back-off holds every attempt to bring it back, whichever of its commands failed.
     if leader is None or not leader.incarnation or not ctx.wanted(key) or not ctx.wanted(f"policy:{name}"):
         return
-    home, ranks = policy.home, [ctx.state.leases[lease_id] for lease_id in policy.home.gang]
+    placement, ranks = policy.placement, [ctx.state.leases[lease_id] for lease_id in policy.placement.gang]
     if not all(may_train(ctx, rank) for rank in ranks):
         return
     for rank in ranks:
         rank.asleep = False
-    gang = tuple(home.gang) if len(home.gang) > 1 else ()
-    home.meeting += bool(gang)
+    gang = tuple(placement.gang) if len(placement.gang) > 1 else ()
+    placement.meeting += bool(gang)
     command = BindPolicy(
         lease_id=leader.lease_id,
         policy=name,
         version=policy.version,
         digest=policy.digest or None,
-        resume=home.ticket,
-        accumulator=policy.accumulator if home.ticket else "",
+        resume=placement.ticket,
+        accumulator=policy.accumulator if placement.ticket else "",
         gang=gang,
-        meeting=home.meeting if gang else 0,
+        meeting=placement.meeting if gang else 0,
     )
     ctx.issue(key, command, lease_id=leader.lease_id, version=-1 if policy.version is None else policy.version)
     for lease_id in gang[1:]:
-        order = JoinGang(lease_id=lease_id, policy=name, gang=gang, meeting=home.meeting)
+        order = JoinGang(lease_id=lease_id, policy=name, gang=gang, meeting=placement.meeting)
         ctx.withdraw(f"join:{name}:{lease_id}")
         ctx.issue(f"join:{name}:{lease_id}", order, lease_id=lease_id)
 
@@ -269,5 +276,5 @@ def _bind(ctx: Context, name: str, policy: PolicyState) -> None:
 def on_rank_joined(ctx: Context, event: RankJoined) -> None:
     """A further rank is in, or waits for its leader, who tells when all are."""
     policy, key = ctx.state.policies.get(event.policy), f"join:{event.policy}:{event.lease_id}"
-    if policy is not None and policy.home.meeting == event.meeting:
+    if policy is not None and policy.placement.meeting == event.meeting:
         ctx.answered(key)

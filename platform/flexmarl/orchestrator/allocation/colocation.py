@@ -16,7 +16,7 @@ Hand = Literal["engines", "trainers"]
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedDevice:
     """What is known of a device with an engine and a trainer."""
 
     engine: int
@@ -50,23 +50,23 @@ def whose(now: Hand, *, plays: bool, trains: bool) -> Hand:
     return "trainers" if trains else "engines"
 
 
-def lent(device: Shared) -> bool:
+def lent(device: SharedDevice) -> bool:
     """Tell whether a trainer may be given policies: its device's engine holds nothing and cannot come by anything."""
     return not device.leaving and (not device.answers or (device.asleep and not device.turning))
 
 
-def cleared(device: Shared) -> bool:
+def cleared(device: SharedDevice) -> bool:
     """Tell whether nothing of the trainer is on the device, and nothing on its way there."""
     return not device.residents and (not device.manned or device.vacant)
 
 
-def may_load(hand: Hand, device: Shared) -> bool:
+def may_load(hand: Hand, device: SharedDevice) -> bool:
     """Tell whether an engine may be given weights."""
     awake = device.answers and not device.asleep and not device.turning
     return hand == "engines" and awake and cleared(device)
 
 
-def turn(hand: Hand, device: Shared) -> Literal["sleep", "vacate", "wake"] | None:
+def turn(hand: Hand, device: SharedDevice) -> Literal["sleep", "vacate", "wake"] | None:
     """Say what is to be asked for so that a device comes to whom it is to have, None: nothing now."""
     idle = device.answers and not device.turning
     if hand == "trainers":

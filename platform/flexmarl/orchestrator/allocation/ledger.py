@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from flexmarl.orchestrator.allocation.types import Snapshot
+from flexmarl.orchestrator.allocation.types import AllocationSnapshot
 
 
 @dataclass(slots=True)
-class Book:
-    """Who is where, while changes are decided one after the other."""
+class AllocationLedger:
+    """Policies on each trainer device while changes are decided one after the other."""
 
-    seen: Snapshot
+    seen: AllocationSnapshot
     residents: dict[int, list[str]]
     leaving: set[str]
     sizes: dict[str, int] = field(default_factory=dict)
@@ -82,16 +82,16 @@ class Book:
             self.residents[device].append(policy)
 
 
-def opened(seen: Snapshot) -> Book:
-    book = Book(seen, {device: [] for device in seen.devices}, set())
+def opened(seen: AllocationSnapshot) -> AllocationLedger:
+    ledger = AllocationLedger(seen, {device: [] for device in seen.devices}, set())
     for name, standing in seen.policies.items():
-        book.sizes[name] = len(standing.gang)
+        ledger.sizes[name] = len(standing.gang)
         for device in standing.gang:
-            book.residents.setdefault(device, []).append(name)
+            ledger.residents.setdefault(device, []).append(name)
         if standing.leaving:
-            book.leaving.add(name)
+            ledger.leaving.add(name)
     for name, standing in seen.policies.items():
-        if standing.has_work and standing.meant and (standing.leaving or not standing.gang) and book.comes(name):
-            book.meant.add(name)
-            book.promised.update(standing.meant)
-    return book
+        if standing.has_work and standing.meant and (standing.leaving or not standing.gang) and ledger.comes(name):
+            ledger.meant.add(name)
+            ledger.promised.update(standing.meant)
+    return ledger

@@ -6,17 +6,17 @@ it will have, and those are kept for it until all who leave them are gone; nobod
 
 from math import inf
 
-from flexmarl.orchestrator.allocation.ledger import Book
-from flexmarl.orchestrator.allocation.types import Change, Snapshot, Suspend
+from flexmarl.orchestrator.allocation.ledger import AllocationLedger
+from flexmarl.orchestrator.allocation.types import AllocationSnapshot, Change, Suspend
 
 
-def spread(book: Book) -> list[Change]:
+def spread(ledger: AllocationLedger) -> list[Change]:
     """Let policies with work leave devices that they share, or take more or fewer of them, where that pays."""
-    seen = book.seen
-    if book.leaving or any(s.gang and not s.still and not s.has_work for s in seen.policies.values()):
+    seen = ledger.seen
+    if ledger.leaving or any(s.gang and not s.still and not s.has_work for s in seen.policies.values()):
         return []
-    leaves = set(book.idle())
-    usable = [d for d in seen.devices if leaves.union(book.working(d)).issuperset(book.residents[d])]
+    leaves = set(ledger.idle())
+    usable = [d for d in seen.devices if leaves.union(ledger.working(d)).issuperset(ledger.residents[d])]
     movable = [
         name
         for name, s in seen.policies.items()
@@ -26,12 +26,12 @@ def spread(book: Book) -> list[Change]:
     usable = [device for device in usable if device not in kept]
     least = {name: seen.policies[name].least for name in movable}
     if movable and sum(least.values()) <= len(usable):
-        return _replanned(book, balanced(seen, least, len(usable) - sum(least.values())), usable, leaves)
-    quiet = [device for device in usable if not book.working(device)]
-    return (_part(book, quiet) or _grow(book, quiet, leaves)) if quiet else []
+        return _replanned(ledger, balanced(seen, least, len(usable) - sum(least.values())), usable, leaves)
+    quiet = [device for device in usable if not ledger.working(device)]
+    return (_part(ledger, quiet) or _grow(ledger, quiet, leaves)) if quiet else []
 
 
-def balanced(seen: Snapshot, sizes: dict[str, int], free: int) -> dict[str, int]:
+def balanced(seen: AllocationSnapshot, sizes: dict[str, int], free: int) -> dict[str, int]:
     """Return how many devices policies have when free ones are shared out, each time to whom it helps most."""
     sizes = dict(sizes)
     while free:
@@ -48,14 +48,14 @@ def balanced(seen: Snapshot, sizes: dict[str, int], free: int) -> dict[str, int]
     return sizes
 
 
-def _replanned(book: Book, sizes: dict[str, int], usable: list[int], leaves: set[str]) -> list[Change]:
+def _replanned(ledger: AllocationLedger, sizes: dict[str, int], usable: list[int], leaves: set[str]) -> list[Change]:
     """Move whoever has another number of devices than it would have if all were shared out anew, if that pays."""
-    seen = book.seen
-    now_s = max(book.ends_s(name) for name in sizes)
+    seen = ledger.seen
+    now_s = max(ledger.ends_s(name) for name in sizes)
     then_s = max(seen.policies[name].takes_s(size) for name, size in sizes.items())
-    if not seen.pays(now_s - then_s) or any(_soon_done(book, name) for name in seen.policies):
+    if not seen.pays(now_s - then_s) or any(_soon_done(ledger, name) for name in seen.policies):
         return []
-    gangs = _placed(book, sizes, usable)
+    gangs = _placed(ledger, sizes, usable)
     movers = [name for name, gang in gangs.items() if set(gang) != set(seen.policies[name].gang)]
     wanted = {device: len(gangs[name]) for name in movers for device in gangs[name]}
     out: list[Change] = []
@@ -72,15 +72,15 @@ def _replanned(book: Book, sizes: dict[str, int], usable: list[int], leaves: set
     return out
 
 
-def _soon_done(book: Book, name: str) -> bool:
+def _soon_done(ledger: AllocationLedger, name: str) -> bool:
     """Tell whether a policy leaves its devices in less time than a swap is worth: one move then serves for two."""
-    own = book.seen.policies[name]
-    return own.has_work and bool(own.gang) and not own.more and not book.seen.pays(book.ends_s(name))
+    own = ledger.seen.policies[name]
+    return own.has_work and bool(own.gang) and not own.more and not ledger.seen.pays(ledger.ends_s(name))
 
 
-def _placed(book: Book, sizes: dict[str, int], usable: list[int]) -> dict[str, tuple[int, ...]]:
+def _placed(ledger: AllocationLedger, sizes: dict[str, int], usable: list[int]) -> dict[str, tuple[int, ...]]:
     """Choose devices: whoever has as many as it is to have keeps them, the others keep what they can."""
-    seen, left = book.seen, sorted(usable, key=lambda device: len(book.working(device)))
+    seen, left = ledger.seen, sorted(usable, key=lambda device: len(ledger.working(device)))
     gangs = {}
     for name in sorted(sizes, key=lambda n: (sizes[n] != len(seen.policies[n].gang), -seen.policies[n].seconds)):
         own = [device for device in seen.policies[name].gang if device in left]
@@ -90,26 +90,26 @@ def _placed(book: Book, sizes: dict[str, int], usable: list[int]) -> dict[str, t
     return gangs
 
 
-def _part(book: Book, quiet: list[int]) -> list[Change]:
+def _part(ledger: AllocationLedger, quiet: list[int]) -> list[Change]:
     """Move the policy whose leaving shortens the work of its device most to a quiet one."""
-    seen, best, chosen = book.seen, 0.0, ""
-    for device in book.residents:
-        load = {name: seen.policies[name].seconds for name in book.working(device)}
+    seen, best, chosen = ledger.seen, 0.0, ""
+    for device in ledger.residents:
+        load = {name: seen.policies[name].seconds for name in ledger.working(device)}
         for name, own in load.items():
             saved = sum(load.values()) - max(own, sum(load.values()) - own)
             moves = seen.policies[name].still and not seen.policies[name].fixed and seen.policies[name].least == 1
             if len(load) > 1 and moves and saved > best:
                 best, chosen = saved, name
-    there = [name for name in book.residents[quiet[0]] if not book.fits(chosen, quiet[0])] if chosen else []
+    there = [name for name in ledger.residents[quiet[0]] if not ledger.fits(chosen, quiet[0])] if chosen else []
     if not chosen or not seen.pays(best, 1 + len(there)):
         return []
     text = f"{chosen} shares its device with others that work, and another device is idle"
     return [Suspend(mover, "shared", text) for mover in there or [chosen]]
 
 
-def _grow(book: Book, quiet: list[int], leaves: set[str]) -> list[Change]:
+def _grow(ledger: AllocationLedger, quiet: list[int], leaves: set[str]) -> list[Change]:
     """Let the policy with most work per device take quiet ones; who is warm there, or beside it, makes room first."""
-    seen = book.seen
+    seen = ledger.seen
     most = [
         (-s.takes_s(len(s.gang)), name)
         for name, s in seen.policies.items()
@@ -117,7 +117,7 @@ def _grow(book: Book, quiet: list[int], leaves: set[str]) -> list[Change]:
     ]
     for _, name in sorted(most):
         own = seen.policies[name]
-        if not set(book.residents[own.gang[0]]) - {name} <= leaves:
+        if not set(ledger.residents[own.gang[0]]) - {name} <= leaves:
             continue
         size = own.widest(len(own.gang) + len(quiet))
         taken = {*own.gang, *quiet[: size - len(own.gang)]}

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from flexmarl.contracts.commands import SleepEngine, VacateTrainer, WakeEngine
 from flexmarl.contracts.events import DeviceUse, EngineSlept, EngineWoke, TrainerVacated
 from flexmarl.contracts.rulings import RulingKind
-from flexmarl.orchestrator.allocation.colocation import Hand, Shared, lent, may_load, turn, whose
+from flexmarl.orchestrator.allocation.colocation import Hand, SharedDevice, lent, may_load, turn, whose
 from flexmarl.orchestrator.allocation.paused_surplus import stands_still
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.state.tree import LeaseState
@@ -40,16 +40,16 @@ def drive_turns(ctx: Context, work: Collection[str]) -> None:
             ctx.issue(key, _ORDERS[wanted](lease_id=lease_id), lease_id=lease_id)
 
 
-def describe(ctx: Context, trainer: LeaseState) -> Shared:
+def describe(ctx: Context, trainer: LeaseState) -> SharedDevice:
     """Describe the device of a trainer that shares it. A policy that nobody trains leaves nothing in a trainer."""
     engine, waiting = ctx.state.leases.get(trainer.beside), ctx.state.outstanding
     no = 0 if engine is None else engine.lease_id
     residents = tuple(
         name
         for name, policy in ctx.state.policies.items()
-        if trainer.lease_id in policy.home.gang and (name in ctx.plan.trainable or f"bind:{name}" in waiting)
+        if trainer.lease_id in policy.placement.gang and (name in ctx.plan.trainable or f"bind:{name}" in waiting)
     )
-    return Shared(
+    return SharedDevice(
         answers=engine is not None and bool(engine.incarnation),
         asleep=engine is not None and engine.asleep,
         turning=f"sleep:{no}" in waiting or f"wake:{no}" in waiting,
@@ -120,7 +120,7 @@ def _turned(ctx: Context, what: str, event: EngineSlept | EngineWoke | TrainerVa
 def _plays(ctx: Context) -> bool:
     """Tell whether an episode is not over that plays now. Those of a run that froze are played again later."""
     state = ctx.state
-    if state.rest.frozen:
+    if state.pause.frozen:
         return False
     return state.evaluation is not None or any(own.open and not stands_still(ctx, own) for own in state.cohorts)
 
@@ -141,15 +141,15 @@ def _needs_shared(ctx: Context, name: str) -> bool:
     """Tell whether what a policy has to do waits for a shared device, or is done on one."""
     state, spec = ctx.state, ctx.plan.spec
     own = {lease.lease_id for lease in state.trainers() if not lease.beside}
-    gang, homes = state.policies[name].home.gang, spec.mechanisms.allocation.homes.get(name, ())
+    gang, homes = state.policies[name].placement.gang, spec.mechanisms.allocation.homes.get(name, ())
     if gang:
         return not own.issuperset(gang)
     if homes:
         return min(homes) < spec.resources.training_devices - ctx.plan.own_trainers
     residents: dict[int, list[int]] = {lease_id: [] for lease_id in own}
     for policy in state.policies.values():
-        for lease_id in own.intersection(policy.home.gang):
-            residents[lease_id].append(len(policy.home.gang))
+        for lease_id in own.intersection(policy.placement.gang):
+            residents[lease_id].append(len(policy.placement.gang))
     least, places = spec.policies[name].devices.least, spec.resources.trainer_policies or len(state.policies)
     room = [sizes for sizes in residents.values() if not sizes or (least == max(sizes) == 1 and len(sizes) < places)]
     return len(room) < least

@@ -9,8 +9,8 @@ WORTH = 2.0
 """A move must save this many times what its swap takes: how long work takes is an estimate."""
 
 
-class Standing(msgspec.Struct, frozen=True, gc=False):
-    """What allocation knows of a policy."""
+class PolicyNeeds(msgspec.Struct, frozen=True, gc=False):
+    """Facts of a policy that its allocation depends on."""
 
     has_work: bool
     """There is something to do for it that needs its devices."""
@@ -57,9 +57,9 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
         return next(size for size in range(1, most + 1) if self.takes_s(size) <= self.takes_s(most))
 
 
-class Snapshot(msgspec.Struct, frozen=True, gc=False):
+class AllocationSnapshot(msgspec.Struct, frozen=True, gc=False):
     now: float
-    policies: Mapping[str, Standing]
+    policies: Mapping[str, PolicyNeeds]
     """In the order in which equals are served."""
     devices: tuple[int, ...]
     """That may be given to policies now."""
@@ -80,7 +80,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
         return saved_s > WORTH * self.swap_s * swaps
 
 
-class Bind(msgspec.Struct, frozen=True, gc=False):
+class BindChange(msgspec.Struct, frozen=True, gc=False):
     policy: str
     gang: tuple[int, ...]
     cause: str
@@ -95,4 +95,4 @@ class Suspend(msgspec.Struct, frozen=True, gc=False):
     """Devices it is to have instead; empty where it makes room for others."""
 
 
-Change = Bind | Suspend
+Change = BindChange | Suspend

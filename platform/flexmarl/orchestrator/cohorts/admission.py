@@ -71,7 +71,7 @@ def abandon_older(ctx: Context, policy: str) -> None:
         if not cohort.open or cohort.pins[policy].version >= state.policies[policy].pin.version:
             continue
         cohort.pins[policy] = state.policies[policy].pin
-        if state.rest.frozen:
+        if state.pause.frozen:
             continue
         episodes = len(cohort.open) * ctx.plan.members_of(cohort.long_round)
         state.train_episodes.cancelled += episodes

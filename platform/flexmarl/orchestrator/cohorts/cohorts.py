@@ -114,7 +114,7 @@ def on_train_group(ctx: Context, event: GroupSettled) -> None:
         ctx.state.samples_recorded += rows - sum(len(own) for own in kept.rows.values())
     if not ctx.plan.by_episode or _all_ended(ctx, cohort, event):
         settle_draw(ctx, cohort, event.draw)
-    if cohort.size > size and not ctx.state.rest.frozen:
+    if cohort.size > size and not ctx.state.pause.frozen:
         drive_rollout(ctx, cohort)
     _settle_cohort(ctx, cohort)
     if cohort is ctx.state.cohort:

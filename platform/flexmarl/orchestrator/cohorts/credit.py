@@ -38,7 +38,7 @@ def propose(ctx: Context, cohort: Cohort, groups: int, deferred: Sequence[int] =
 def missing(ctx: Context) -> int:
     """Count the groups that may be proposed now for the last of the open cohorts."""
     state, plan = ctx.state, ctx.plan
-    if not state.cohorts or state.status is not RunStatus.RUNNING or state.rest.frozen:
+    if not state.cohorts or state.status is not RunStatus.RUNNING or state.pause.frozen:
         return 0
     last = state.cohorts[-1]
     if last.settled_at is not None or not _admits(ctx, last):

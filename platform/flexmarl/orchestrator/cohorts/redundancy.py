@@ -141,7 +141,7 @@ def cancel(ctx: Context, cohort: Cohort) -> None:
         ctx.withdraw(key)
         state.failures.pop(key, None)
         state.surplus[draw] = cohort.no
-    if not state.rest.frozen:
+    if not state.pause.frozen:
         state.train_episodes.cancelled += len(cohort.open) * ctx.plan.members
     cohort.tally.cancelled += len(cohort.open) * ctx.plan.members
     cohort.cancelled = len(cohort.open)
@@ -166,7 +166,7 @@ def take_late(ctx: Context, event: GroupSettled) -> None:
     if cohort is None:
         return
     gathering = next((cohort for cohort in state.cohorts if cohort.settled_at is None), None)
-    if ctx.plan.spec.mechanisms.redundancy.fate == "keep" and gathering is not None and not state.rest.frozen:
+    if ctx.plan.spec.mechanisms.redundancy.fate == "keep" and gathering is not None and not state.pause.frozen:
         gathering.open[event.draw] = ""
         gathering.size += 1
         state.train_episodes.cancelled -= ctx.plan.members

@@ -28,7 +28,7 @@ def draw_again(ctx: Context, cohort: Cohort) -> str:
     cohort.size += 1
     cohort.open |= open_draws(ctx, draw, 1, 1)
     # What is open while the run is frozen is proposed when it goes on.
-    if not state.rest.frozen:
+    if not state.pause.frozen:
         state.train_episodes.proposed += plan.members
     return f"; group {draw} is drawn in its place"
 

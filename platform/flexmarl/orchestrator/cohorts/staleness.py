@@ -98,7 +98,9 @@ def lag_metrics(ctx: Context, name: str, own: PolicyCohort, step: int) -> None:
         ctx.metric("length/trained_ratio", ratio, step, name)
 
 
-def _write(ctx: Context, step: int, name: str, started: lag.Spread, done: lag.Spread, token: lag.Spread) -> None:
+def _write(
+    ctx: Context, step: int, name: str, started: lag.LagSummary, done: lag.LagSummary, token: lag.LagSummary
+) -> None:
     for stat in ("mean", "p99", "max"):
         ctx.metric("staleness/start", getattr(started, stat), step, name, stat=stat)
         ctx.metric("staleness/completion", getattr(done, stat), step, name, stat=stat)

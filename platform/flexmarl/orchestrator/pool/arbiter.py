@@ -30,7 +30,7 @@ PATIENCE_S = 4 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class DeviceDemand:
     """A run's open request."""
 
     run_id: int
@@ -86,11 +86,11 @@ class Rules:
     weights: Mapping[str, float] = field(default_factory=dict)
     """Project -> its part beside others of the same priority; 1 when absent."""
     now: float = 0.0
-    """In the clock of `Demand.since`."""
+    """In the clock of `DeviceDemand.since`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class DevicePlacement:
     device_id: str
     use: DeviceUse
 
@@ -99,7 +99,7 @@ class Placement:
 class Grant:
     run_id: int
     command_no: int
-    placements: tuple[Placement, ...]
+    placements: tuple[DevicePlacement, ...]
 
 
 class Unmet(StrEnum):
@@ -120,7 +120,7 @@ NEVER = frozenset({Unmet.POOL_CLOSED, Unmet.POOL_TOO_SMALL, Unmet.QUOTA_TOO_SMAL
 _BLOCKS = frozenset({Unmet.BEHIND, Unmet.NOT_FREE})
 
 
-class Ahead(StrEnum):
+class PrecedenceReason(StrEnum):
     """Why another demand is served first."""
 
     PART = "part"
@@ -145,12 +145,12 @@ class Requirement:
     limit: int = 0
     """Devices of the pool (not_free) or of the quota."""
     behind_run: int = 0
-    behind_why: Ahead = Ahead.LONGER
+    behind_why: PrecedenceReason = PrecedenceReason.LONGER
     """What puts the run ahead."""
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingRun:
     run_id: int
     command_no: int
     positions: Mapping[str, int]
@@ -161,7 +161,7 @@ class Waiting:
 @dataclass(frozen=True, slots=True)
 class Arbitration:
     grants: tuple[Grant, ...]
-    waiting: tuple[Waiting, ...]
+    waiting: tuple[WaitingRun, ...]
     """In the order in which they will be served."""
 
 
@@ -169,14 +169,14 @@ _Held = Mapping[tuple[str, str], int]
 _Rank = tuple[bool, bool, float, int, float, float, int, int]
 
 
-def in_order(demands: Sequence[Demand], rules: Rules, held: _Held | None = None) -> list[Demand]:
+def in_order(demands: Sequence[DeviceDemand], rules: Rules, held: _Held | None = None) -> list[DeviceDemand]:
     """Sort demands as they are served when this is held."""
     holds = rules.held if held is None else held
     return sorted(demands, key=lambda demand: _rank(demand, rules, holds))
 
 
-def _rank(demand: Demand, rules: Rules, held: _Held) -> _Rank:
-    """Lower is earlier; the places are those of `Ahead`, then the demand's own numbers."""
+def _rank(demand: DeviceDemand, rules: Rules, held: _Held) -> _Rank:
+    """Lower is earlier; the places are those of `PrecedenceReason`, then the demand's own numbers."""
     overdue = demand.since if rules.now - demand.since >= PATIENCE_S else inf
     share = _share(demand, rules, held)
     urgent = demand.running and not demand.replaces  # who moves a device works on with the old one until then
@@ -184,10 +184,16 @@ def _rank(demand: Demand, rules: Rules, held: _Held) -> _Rank:
     return (not demand.lacks, not urgent, overdue, -demand.priority, share, *began)
 
 
-_PLACES = (Ahead.PART, Ahead.RUNNING, Ahead.OVERDUE, Ahead.PRIORITY, Ahead.SHARE)
+_PLACES = (
+    PrecedenceReason.PART,
+    PrecedenceReason.RUNNING,
+    PrecedenceReason.OVERDUE,
+    PrecedenceReason.PRIORITY,
+    PrecedenceReason.SHARE,
+)
 
 
-def _share(demand: Demand, rules: Rules, held: _Held) -> float:
+def _share(demand: DeviceDemand, rules: Rules, held: _Held) -> float:
     parts = [
         held.get((demand.project, pool), 0) / rules.capacity[pool]
         for pool in wanted_of(demand)
@@ -203,23 +209,23 @@ class _Round:
     rules: Rules
     left: list[FreeDevice]
     held: dict[tuple[str, str], int]
-    blocked: dict[str, Demand] = field(default_factory=dict)
+    blocked: dict[str, DeviceDemand] = field(default_factory=dict)
     """Pool -> the first demand that waits for devices of it."""
-    blocked_own: dict[tuple[str, str], Demand] = field(default_factory=dict)
+    blocked_own: dict[tuple[str, str], DeviceDemand] = field(default_factory=dict)
     """(project, pool) -> the first demand that waits for the quota of its project."""
     places: dict[str, int] = field(default_factory=dict)
 
 
-def arbitrate(demands: Sequence[Demand], free: Sequence[FreeDevice], rules: Rules) -> Arbitration:
+def arbitrate(demands: Sequence[DeviceDemand], free: Sequence[FreeDevice], rules: Rules) -> Arbitration:
     """Serve demands in their order and say of every other one what it lacks."""
     at = _Round(rules, sorted(free, key=lambda device: (device.node, device.device_id)), dict(rules.held))
     grants: list[Grant] = []
-    waiting: list[Waiting] = []
+    waiting: list[WaitingRun] = []
     rest = in_order(demands, rules)
     while rest:
         demand, rest = rest[0], rest[1:]
         found = _serve(at, demand)
-        if isinstance(found, Waiting):
+        if isinstance(found, WaitingRun):
             waiting.append(found)
             continue
         grants.append(found)
@@ -227,7 +233,7 @@ def arbitrate(demands: Sequence[Demand], free: Sequence[FreeDevice], rules: Rule
     return Arbitration(tuple(grants), tuple(waiting))
 
 
-def _serve(at: _Round, demand: Demand) -> Grant | Waiting:
+def _serve(at: _Round, demand: DeviceDemand) -> Grant | WaitingRun:
     """Give a demand its devices, or its place in the queue."""
     wanted = wanted_of(demand)
     lack = _refused(demand, wanted, at.rules, at.held) or _behind(at, demand, wanted)
@@ -240,7 +246,7 @@ def _serve(at: _Round, demand: Demand) -> Grant | Waiting:
                 at.blocked.setdefault(pool, demand)
             elif lack.code is Unmet.QUOTA_REACHED:
                 at.blocked_own.setdefault((demand.project, pool), demand)
-        return Waiting(demand.run_id, demand.command_no, {pool: at.places[pool] for pool in wanted}, lack)
+        return WaitingRun(demand.run_id, demand.command_no, {pool: at.places[pool] for pool in wanted}, lack)
     taken = {placement.device_id for placement in placements}
     at.left = [device for device in at.left if device.device_id not in taken]
     if not (demand.replaces or demand.lacks):  # else its seats are counted already
@@ -249,7 +255,7 @@ def _serve(at: _Round, demand: Demand) -> Grant | Waiting:
     return Grant(demand.run_id, demand.command_no, placements)
 
 
-def wanted_of(demand: Demand) -> dict[str, int]:
+def wanted_of(demand: DeviceDemand) -> dict[str, int]:
     """Count the devices a demand wants, by pool."""
     wanted: dict[str, int] = {}
     for pool, count in ((demand.pool, demand.engines), (demand.trainer_pool or demand.pool, demand.trainers)):
@@ -259,7 +265,7 @@ def wanted_of(demand: Demand) -> dict[str, int]:
 
 
 def _refused(
-    demand: Demand, wanted: dict[str, int], rules: Rules, held: Mapping[tuple[str, str], int]
+    demand: DeviceDemand, wanted: dict[str, int], rules: Rules, held: Mapping[tuple[str, str], int]
 ) -> Requirement | None:
     """Return what keeps a demand from being served whatever is free."""
     project = demand.project
@@ -286,7 +292,7 @@ def _refused(
     return None
 
 
-def _behind(at: _Round, demand: Demand, wanted: dict[str, int]) -> Requirement | None:
+def _behind(at: _Round, demand: DeviceDemand, wanted: dict[str, int]) -> Requirement | None:
     for pool, count in wanted.items():
         ahead = at.blocked.get(pool)
         if ahead is None and not (demand.replaces or demand.lacks):
@@ -297,13 +303,13 @@ def _behind(at: _Round, demand: Demand, wanted: dict[str, int]) -> Requirement |
     return None
 
 
-def _why(ahead: Demand, demand: Demand, at: _Round) -> Ahead:
+def _why(ahead: DeviceDemand, demand: DeviceDemand, at: _Round) -> PrecedenceReason:
     """Say which place of the two ranks decided."""
     first, second = _rank(ahead, at.rules, at.held), _rank(demand, at.rules, at.held)
-    return next((why for why, a, b in zip(_PLACES, first, second, strict=False) if a < b), Ahead.LONGER)
+    return next((why for why, a, b in zip(_PLACES, first, second, strict=False) if a < b), PrecedenceReason.LONGER)
 
 
-def _shortage(demand: Demand, wanted: dict[str, int], free: list[FreeDevice], rules: Rules) -> Requirement:
+def _shortage(demand: DeviceDemand, wanted: dict[str, int], free: list[FreeDevice], rules: Rules) -> Requirement:
     left = {pool: sum(device.pool == pool for device in free) for pool in wanted}
     if demand.engines:  # those that cannot start its engine are there for its trainers alone
         pool, hosting = demand.pool, sum(d.pool == demand.pool and d.hosts(demand.engine) for d in free)
@@ -313,7 +319,7 @@ def _shortage(demand: Demand, wanted: dict[str, int], free: list[FreeDevice], ru
     return Requirement(Unmet.NOT_FREE, pool, wanted=count, there=there, limit=rules.capacity.get(pool, 0))
 
 
-def _place(demand: Demand, free: list[FreeDevice]) -> tuple[Placement, ...] | None:
+def _place(demand: DeviceDemand, free: list[FreeDevice]) -> tuple[DevicePlacement, ...] | None:
     """Choose devices for the whole gang, None when they are not all there."""
     engines = _pick([d for d in free if d.pool == demand.pool and d.hosts(demand.engine)], demand.engines)
     if engines is None:
@@ -323,7 +329,7 @@ def _place(demand: Demand, free: list[FreeDevice]) -> tuple[Placement, ...] | No
     if trainers is None:
         return None
     return tuple(
-        Placement(device.device_id, use)
+        DevicePlacement(device.device_id, use)
         for use, devices in ((DeviceUse.ENGINE, engines), (DeviceUse.TRAINER, trainers))
         for device in devices
     )

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from flexmarl.orchestrator.pool.arbiter import (
     NEVER,
     Arbitration,
-    Demand,
+    DeviceDemand,
     FreeDevice,
     Rules,
     Unmet,
-    Waiting,
+    WaitingRun,
     wanted_of,
 )
 from flexmarl.orchestrator.pool.wording import devices, numbered
@@ -46,7 +46,9 @@ class Recall:
     """The pool cannot hold the recalled run's gang any more."""
 
 
-def recalls(demands: Sequence[Demand], result: Arbitration, free: Sequence[FreeDevice], rules: Rules) -> list[Recall]:
+def recalls(
+    demands: Sequence[DeviceDemand], result: Arbitration, free: Sequence[FreeDevice], rules: Rules
+) -> list[Recall]:
     """Say who gives its part back so that the first of those who wait is complete; empty when that helps nobody."""
     by_number = {(demand.run_id, demand.command_no): demand for demand in demands}
     waiting = [(by_number[w.run_id, w.command_no], w) for w in result.waiting]
@@ -75,21 +77,23 @@ def in_words(recall: Recall) -> str:
     return f"a part of its devices is permanently lost; {why}"
 
 
-def _is_stuck(demand: Demand, waiting: Waiting, rules: Rules) -> bool:
+def _is_stuck(demand: DeviceDemand, waiting: WaitingRun, rules: Rules) -> bool:
     code = waiting.requirement.code
     short = code in _SHORT or code is Unmet.POOL_TOO_SMALL
     return demand.lacks and demand.stalled and short and rules.now - demand.since >= RECALL_AFTER_S
 
 
-def _by_priority_then_age(demand: Demand) -> tuple[int, float, int, int]:
+def _by_priority_then_age(demand: DeviceDemand) -> tuple[int, float, int, int]:
     return -demand.priority, demand.since, demand.run_id, demand.command_no
 
 
-def _enough(demand: Demand, victims: Sequence[Demand], there: Mapping[str, int], rules: Rules) -> list[Demand]:
+def _enough(
+    demand: DeviceDemand, victims: Sequence[DeviceDemand], there: Mapping[str, int], rules: Rules
+) -> list[DeviceDemand]:
     """Take victims in their order until the demand is covered; those that would not help keep what they hold."""
     lacks = {pool: count - there.get(pool, 0) for pool, count in wanted_of(demand).items()}
     over = _over_quota(demand, rules)
-    taken: list[Demand] = []
+    taken: list[DeviceDemand] = []
     for victim in victims:
         gives = victim.holds or {}
         seats = Counter(gives) + Counter(wanted_of(victim)) if victim.project == demand.project else Counter[str]()
@@ -102,7 +106,7 @@ def _enough(demand: Demand, victims: Sequence[Demand], there: Mapping[str, int],
     return taken if taken and covered else []
 
 
-def _over_quota(demand: Demand, rules: Rules) -> dict[str, int]:
+def _over_quota(demand: DeviceDemand, rules: Rules) -> dict[str, int]:
     """Count by how much a grant would exceed the quotas of its project; a part of a gang is counted already."""
     if demand.lacks or demand.replaces:
         return {}
@@ -111,7 +115,7 @@ def _over_quota(demand: Demand, rules: Rules) -> dict[str, int]:
     return {pool: held[pool] - quota for pool, quota in quotas.items() if quota is not None}
 
 
-def _recall(victim: Demand, demand: Demand, hopeless: Sequence[Demand]) -> Recall:
+def _recall(victim: DeviceDemand, demand: DeviceDemand, hopeless: Sequence[DeviceDemand]) -> Recall:
     wanted = wanted_of(demand)
     pool = next((pool for pool in wanted if (victim.holds or {}).get(pool, 0)), next(iter(wanted)))
     lacks = wanted[pool]

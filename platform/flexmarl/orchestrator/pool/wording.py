@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 
-from flexmarl.orchestrator.pool.arbiter import Ahead, Requirement, Unmet
+from flexmarl.orchestrator.pool.arbiter import PrecedenceReason, Requirement, Unmet
 
 _AHEAD = {
-    Ahead.PART: "holds a part of its devices and waits",
-    Ahead.RUNNING: "is already running and waits",
-    Ahead.OVERDUE: "has waited too long",
-    Ahead.PRIORITY: "has a higher priority",
-    Ahead.SHARE: "belongs to a project that holds less and waits",
-    Ahead.LONGER: "waits longer",
+    PrecedenceReason.PART: "holds a part of its devices and waits",
+    PrecedenceReason.RUNNING: "is already running and waits",
+    PrecedenceReason.OVERDUE: "has waited too long",
+    PrecedenceReason.PRIORITY: "has a higher priority",
+    PrecedenceReason.SHARE: "belongs to a project that holds less and waits",
+    PrecedenceReason.LONGER: "waits longer",
 }
 
 

@@ -11,7 +11,7 @@ from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.wire import EVALUATION_DRAWS, Origin, PolicyPin
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.pool.device_requests import rollout_pool
-from flexmarl.orchestrator.state.tree import Cohort, Evaluation, Pin
+from flexmarl.orchestrator.state.tree import Cohort, EvaluationState, Pin
 
 
 def open_draws(ctx: Context, first: int, count: int, chunk: int) -> dict[int, str]:
@@ -24,7 +24,7 @@ def wire_pins(pins: dict[str, Pin]) -> dict[str, PolicyPin]:
     return {name: PolicyPin(version=pin.version, digest=pin.digest) for name, pin in pins.items()}
 
 
-def drive_rollout(ctx: Context, parts: Cohort | Evaluation) -> None:
+def drive_rollout(ctx: Context, parts: Cohort | EvaluationState) -> None:
     """Issue the rollout commands of all open draws that nobody is playing."""
     by_key: dict[str, list[int]] = {}
     for draw, key in parts.open.items():
@@ -53,7 +53,7 @@ def give(ctx: Context, cohort: Cohort, key: str, draws: list[int], pins: dict[st
 
 
 def _command(
-    ctx: Context, parts: Cohort | Evaluation, draws: list[int], pins: dict[str, PolicyPin], engine: int = 0
+    ctx: Context, parts: Cohort | EvaluationState, draws: list[int], pins: dict[str, PolicyPin], engine: int = 0
 ) -> PlayGroups:
     training = isinstance(parts, Cohort)
     return PlayGroups(
@@ -90,7 +90,7 @@ def _evaluation_orders(ctx: Context, draws: list[int]) -> Iterator[GroupOrder]:
         yield GroupOrder(draw=draw, task_seed=ctx.plan.evaluation_seed(index), members=1)
 
 
-def newly_ended(ctx: Context, parts: Cohort | Evaluation, event: GroupSettled) -> int:
+def newly_ended(ctx: Context, parts: Cohort | EvaluationState, event: GroupSettled) -> int:
     """Count the members of an open draw that a fact is the first to tell of: all of them, unless episodes settle."""
     if not isinstance(parts, Cohort):
         return 1
@@ -99,7 +99,7 @@ def newly_ended(ctx: Context, parts: Cohort | Evaluation, event: GroupSettled) -
     return len({episode.member for episode in event.episodes} - parts.told.get(event.draw, {}).keys())
 
 
-def settle_draw(ctx: Context, parts: Cohort | Evaluation, draw: int) -> None:
+def settle_draw(ctx: Context, parts: Cohort | EvaluationState, draw: int) -> None:
     """Close a draw, and its command with the last of its draws."""
     key = parts.open.pop(draw)
     if isinstance(parts, Cohort):

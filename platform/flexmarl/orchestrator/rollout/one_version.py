@@ -36,7 +36,7 @@ def drive_one_version(ctx: Context) -> None:
     for lease in ctx.state.of_use(DeviceUse.ENGINE):
         if lease.incarnation:
             _hold(ctx, lease, given[lease.plays[0]] if lease.plays else newest)
-    if not ctx.state.rest.frozen and ctx.state.cohorts:
+    if not ctx.state.pause.frozen and ctx.state.cohorts:
         for lease in working:
             if _has_no_group(lease) and _holds(lease, newest):
                 _give(ctx, lease)

@@ -19,8 +19,10 @@ def begin(ctx: Context) -> None:
         return
     state.attempt += 1
     state.attempt_open = True
-    wish = state.wish
-    verb, actor, cause = (Verb.START, "", "") if wish is None else (wish.verb, wish.actor, wish.cause)
+    requested = state.requested_verb
+    verb, actor, cause = (
+        (Verb.START, "", "") if requested is None else (requested.verb, requested.actor, requested.cause)
+    )
     ctx.attempts.append(AttemptBegan(state.attempt, state.epoch, verb, actor, state.step))
     if state.attempt > 1:
         text = f"attempt {state.attempt} begins after step {state.step}"

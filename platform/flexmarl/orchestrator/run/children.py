@@ -17,7 +17,7 @@ def forget_child(ctx: Context, lease: LeaseState) -> None:
     ctx.withdraw_lease(lease.lease_id)
     if lease.use is DeviceUse.TRAINER:
         for name, policy in ctx.state.policies.items():
-            home = policy.home
-            if lease.lease_id in home.gang or (home.ticket and home.lease_id == lease.lease_id):
+            placement = policy.placement
+            if lease.lease_id in placement.gang or (placement.ticket and placement.lease_id == lease.lease_id):
                 unbind(ctx, name)
-                home.gang = []
+                placement.gang = []

@@ -77,7 +77,7 @@ def check_touched(plan: Plan, state: RunState, event: Any, issued: Sequence[Numb
 
 def _check_counts(plan: Plan, state: RunState) -> None:
     training = evaluating = 0
-    if not state.rest.frozen:
+    if not state.pause.frozen:
         for cohort in state.cohorts:
             training += playing(cohort, plan.members_of(cohort.long_round))
         evaluating = 0 if state.evaluation is None else len(state.evaluation.open)
@@ -109,7 +109,7 @@ def _check_commands(plan: Plan, state: RunState) -> None:
         given = parts.older if plan.one_version and isinstance(parts, Cohort) else parts.open
         for key, waiting in Counter(key for draw, key in parts.open.items() if draw in given).items():
             command = state.outstanding.get(key)
-            if state.rest.frozen:
+            if state.pause.frozen:
                 assert command is None, f"{key} is played while the run is frozen"
                 continue
             assert command is not None or key in state.failures, f"nobody plays {key}"
@@ -117,7 +117,7 @@ def _check_commands(plan: Plan, state: RunState) -> None:
 
 
 def _check_life(state: RunState) -> None:
-    if state.status in TERMINAL or (state.status is RunStatus.PAUSED and not state.rest.frozen):
+    if state.status in TERMINAL or (state.status is RunStatus.PAUSED and not state.pause.frozen):
         assert state.cohort is None, f"a cohort is open while {state.status}"
         assert state.evaluation is None, f"an evaluation is open while {state.status}"
     if state.status is RunStatus.PAUSED:
@@ -140,10 +140,10 @@ def _check_life(state: RunState) -> None:
 def _check_homes(plan: Plan, state: RunState) -> None:
     residents: dict[int, list[str]] = {}
     for name, policy in state.policies.items():
-        home = policy.home
-        assert not home.ticket or policy.accumulator, f"{name} is suspended without an accumulator"
-        assert len(set(home.gang)) == len(home.gang), f"{name} has a device twice: {home.gang}"
-        for lease_id in home.gang if name in plan.trainable else ():
+        placement = policy.placement
+        assert not placement.ticket or policy.accumulator, f"{name} is suspended without an accumulator"
+        assert len(set(placement.gang)) == len(placement.gang), f"{name} has a device twice: {placement.gang}"
+        for lease_id in placement.gang if name in plan.trainable else ():
             residents.setdefault(lease_id, []).append(name)
     places = plan.spec.resources.trainer_policies or len(state.policies)
     for lease_id, names in residents.items():
@@ -151,7 +151,7 @@ def _check_homes(plan: Plan, state: RunState) -> None:
         assert lease is not None, f"{names} are on lease {lease_id}, which is gone"
         assert lease.incarnation, f"{names} are on {lease.device_id}, where nobody answers"
         assert len(names) <= places, f"{lease.device_id} has no place for {names}"
-        shared = [name for name in names if len(state.policies[name].home.gang) > 1]
+        shared = [name for name in names if len(state.policies[name].placement.gang) > 1]
         assert not shared or len(names) == 1, f"{lease.device_id} is a gang's of {shared} and has {names}"
 
 
@@ -162,7 +162,7 @@ def _check_shared(plan: Plan, state: RunState) -> None:
         if trainer.use is not DeviceUse.TRAINER or engine is None:
             continue
         where, names = engine.device_id, plan.trainable
-        there = [name for name in names if trainer.lease_id in state.policies[name].home.gang]
+        there = [name for name in names if trainer.lease_id in state.policies[name].placement.gang]
         busy = bool(engine.holds or engine.kept) or any(
             f"load:{engine.lease_id}:{n}" in state.outstanding for n in names
         )
@@ -189,9 +189,11 @@ def _check_attempts(state: RunState) -> None:
     assert state.attempt or state.status is RunStatus.DRAFT, "a run that was started has no attempt"
     at_rest = state.status in (*TERMINAL, RunStatus.DRAFT, RunStatus.PAUSED, RunStatus.PAUSING, RunStatus.STOPPING)
     assert state.attempt_open or at_rest, f"a run is {state.status} without an attempt"
-    wish = state.wish
-    if wish is not None and wish.open:
-        assert state.status not in (*GOALS[wish.verb], *TERMINAL), f"{wish.verb} has no outcome while {state.status}"
+    requested = state.requested_verb
+    if requested is not None and requested.open:
+        assert state.status not in (*GOALS[requested.verb], *TERMINAL), (
+            f"{requested.verb} has no outcome while {state.status}"
+        )
 
 
 def _check_groups(plan: Plan, cohort: Cohort) -> None:

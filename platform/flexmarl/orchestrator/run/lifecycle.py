@@ -18,7 +18,7 @@ from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.run import attempts, pausing, verb_requests
 from flexmarl.orchestrator.run.lease_recalls import hand_over, moving_text
 from flexmarl.orchestrator.serving.weight_sync import overlaps, served
-from flexmarl.orchestrator.state.history import Rest
+from flexmarl.orchestrator.state.history import PauseState
 from flexmarl.orchestrator.state.tree import Cohort, RunState, WantedCheckpoint, forget_carries
 from flexmarl.orchestrator.training.evaluation import evaluation_due, open_evaluation, target_reached
 from flexmarl.orchestrator.training.metrics import publish_metrics, step_metrics
@@ -76,7 +76,7 @@ def _begin_retry(ctx: Context, event: RunVerb) -> tuple[RunReason, str]:
 
 
 def _begin_resume(ctx: Context, event: RunVerb) -> tuple[RunReason, str]:
-    ctx.state.rest.release_at = None
+    ctx.state.pause.release_at = None
     if ctx.state.status is RunStatus.PAUSED:
         return RunReason.BINDING_POLICIES, "checking devices and weights"
     pausing.go_on(ctx)
@@ -89,7 +89,7 @@ def _begin_pause(ctx: Context, event: RunVerb) -> tuple[RunReason, str]:
 
 
 def _begin_stop(ctx: Context, event: RunVerb) -> tuple[RunReason, str]:
-    ctx.state.rest.release_at = None
+    ctx.state.pause.release_at = None
     ctx.state.stop_reason, ctx.state.stop_text = RunReason.USER_REQUEST, event.reason or "stopped on request"
     return RunReason.USER_REQUEST, event.reason or "finishing the open train step first"
 
@@ -115,7 +115,7 @@ def _abort(ctx: Context, to: RunStatus, reason: RunReason, text: str) -> None:
     _withdraw_all(ctx)
     state.stepping = _steps_in_doubt(state)
     pausing.freeze(ctx)
-    state.rest = Rest(since=ctx.now)
+    state.pause = PauseState(since=ctx.now)
     state.cohorts.clear()
     state.evaluation = None
     forget_carries(state)
@@ -148,7 +148,7 @@ def advance(ctx: Context) -> None:
     if state.status in (RunStatus.STARTING, RunStatus.RESUMING) and pausing.ready(ctx):
         move(ctx, RunStatus.RUNNING)
         pausing.go_on(ctx)
-    elif state.status in _GOES_ON and state.rest.frozen and pausing.ready(ctx):
+    elif state.status in _GOES_ON and state.pause.frozen and pausing.ready(ctx):
         pausing.go_on(ctx)
     if state.status is RunStatus.RUNNING:
         _check_budget(ctx)
@@ -167,7 +167,7 @@ def _come_to_rest(ctx: Context) -> None:
     state = ctx.state
     if not pausing.may_rest(ctx):
         return
-    if state.rest.hold_s is not None and not state.rest.frozen and _unexported(state):
+    if state.pause.hold_s is not None and not state.pause.frozen and _unexported(state):
         _want_last_checkpoint(ctx)
         return
     move(ctx, RunStatus.PAUSED, RunReason.USER_REQUEST, pausing.resting_text(ctx))
@@ -258,7 +258,7 @@ def _continue(ctx: Context) -> None:
         if ctx.plan.bounded and evaluation_due(ctx) and served(ctx):
             open_evaluation(ctx)
         return
-    if state.rest.frozen or not (hand_over(ctx) and served(ctx)):
+    if state.pause.frozen or not (hand_over(ctx) and served(ctx)):
         return
     open_cohort(ctx, state.vector())
     if evaluation_due(ctx):
@@ -281,6 +281,6 @@ def _finish(ctx: Context) -> None:
         return
     _withdraw_all(ctx)
     pausing.release_all(ctx)
-    state.rest = Rest(since=ctx.now)
+    state.pause = PauseState(since=ctx.now)
     completed = not by_user or state.step > 0
     move(ctx, RunStatus.COMPLETED if completed else RunStatus.CANCELLED, state.stop_reason, state.stop_text)

@@ -21,7 +21,7 @@ from flexmarl.orchestrator.rollout.group_commands import drive_rollout, newly_en
 from flexmarl.orchestrator.run import attempts, verb_requests
 from flexmarl.orchestrator.run.children import forget_child
 from flexmarl.orchestrator.serving.weight_sync import loaded
-from flexmarl.orchestrator.state.tree import Cohort, Counters, Evaluation, RunState, playing
+from flexmarl.orchestrator.state.tree import Cohort, Counters, EvaluationState, RunState, playing
 from flexmarl.orchestrator.types import NoteLevel
 
 _ALWAYS_ON_ITS_WAY = frozenset({"host_lease"})
@@ -29,14 +29,14 @@ _ALWAYS_ON_ITS_WAY = frozenset({"host_lease"})
 
 def still(state: RunState) -> bool:
     """Tell whether nothing new is begun: the run rests, or only waits for what was under way when it froze."""
-    return state.status is RunStatus.PAUSED or (state.status is RunStatus.PAUSING and state.rest.frozen)
+    return state.status is RunStatus.PAUSED or (state.status is RunStatus.PAUSING and state.pause.frozen)
 
 
 def begin_pause(ctx: Context, event: RunVerb) -> str:
     """Take a pause's options; a freeze takes effect here. Returns what happens first, in words."""
     state = ctx.state
-    state.rest.hold_s = event.hold_s
-    if event.mode is PauseMode.DRAIN and state.status is not RunStatus.RESUMING and not state.rest.frozen:
+    state.pause.hold_s = event.hold_s
+    if event.mode is PauseMode.DRAIN and state.status is not RunStatus.RESUMING and not state.pause.frozen:
         return "finishing the open train step first"
     abandoned = freeze(ctx)
     ctx.withdraw_kind("request_devices")
@@ -48,9 +48,9 @@ def begin_pause(ctx: Context, event: RunVerb) -> str:
 def freeze(ctx: Context) -> int:
     """Abandon the unsettled groups for now; returns how many episodes that are."""
     state, abandoned = ctx.state, 0
-    if state.rest.frozen:
+    if state.pause.frozen:
         return 0
-    state.rest.frozen = True
+    state.pause.frozen = True
     for parts, counters, members in _parts(ctx):
         counters.cancelled += playing(parts, members)
         abandoned += playing(parts, members)
@@ -75,7 +75,7 @@ def on_gang_recalled(ctx: Context, event: GangRecalled) -> None:
 
 def take_late_group(ctx: Context, event: GroupSettled) -> None:
     """Count a group's episodes as running again that settled before the freeze reached their worker."""
-    if not ctx.state.rest.frozen:
+    if not ctx.state.pause.frozen:
         return
     for parts, counters, _ in _parts(ctx):
         if isinstance(parts, Cohort) is (event.origin is Origin.TRAIN) and event.draw in parts.open:
@@ -84,19 +84,19 @@ def take_late_group(ctx: Context, event: GroupSettled) -> None:
 
 def go_on(ctx: Context) -> None:
     """Propose the abandoned groups again, and let the clocks run from where they stood."""
-    state, rest = ctx.state, ctx.state.rest
-    if rest.since is not None:
-        _shift_clocks(state, ctx.now - rest.since)
-    rest.since = rest.release_at = None
-    if not rest.frozen:
+    state, pause = ctx.state, ctx.state.pause
+    if pause.since is not None:
+        _shift_clocks(state, ctx.now - pause.since)
+    pause.since = pause.release_at = None
+    if not pause.frozen:
         return
-    rest.frozen = False
+    pause.frozen = False
     for parts, counters, members in _parts(ctx):
         counters.proposed += playing(parts, members)
         drive_rollout(ctx, parts)
 
 
-def _parts(ctx: Context) -> Iterator[tuple[Cohort | Evaluation, Counters, int]]:
+def _parts(ctx: Context) -> Iterator[tuple[Cohort | EvaluationState, Counters, int]]:
     """What is open, with its counters and the episodes of one draw."""
     state = ctx.state
     for cohort in state.cohorts:
@@ -122,7 +122,7 @@ def may_rest(ctx: Context) -> bool:
     state = ctx.state
     if any(o.kind not in (*_ALWAYS_ON_ITS_WAY, "request_devices") for o in state.outstanding.values()):
         return False
-    return state.rest.frozen or (not state.cohorts and state.evaluation is None and not state.checkpoints)
+    return state.pause.frozen or (not state.cohorts and state.evaluation is None and not state.checkpoints)
 
 
 def ready(ctx: Context) -> bool:
@@ -132,16 +132,16 @@ def ready(ctx: Context) -> bool:
 
 def rest_now(ctx: Context) -> None:
     """Let the clocks stand, and note when the devices go back."""
-    rest = ctx.state.rest
+    pause = ctx.state.pause
     ctx.withdraw_kind("request_devices")
-    rest.since = ctx.now if rest.since is None else rest.since
-    rest.release_at = None if rest.hold_s is None else ctx.now + rest.hold_s
+    pause.since = ctx.now if pause.since is None else pause.since
+    pause.release_at = None if pause.hold_s is None else ctx.now + pause.hold_s
     give_back_when_due(ctx)
 
 
 def resting_text(ctx: Context) -> str:
     """Say what a run that comes to rest keeps."""
-    hold_s = ctx.state.rest.hold_s
+    hold_s = ctx.state.pause.hold_s
     if hold_s is None:
         return "devices and weights are kept"
     return (
@@ -153,7 +153,7 @@ def resting_text(ctx: Context) -> str:
 
 def give_back_when_due(ctx: Context) -> None:
     """Give a paused run's devices back when their time is over, or when somebody else wants one of them."""
-    state, at = ctx.state, ctx.state.rest.release_at
+    state, at = ctx.state, ctx.state.pause.release_at
     held = [lease for lease in state.leases.values() if not lease.releasing]
     recalled = next((lease for lease in held if lease.recalled), None)
     if recalled is None and (at is None or ctx.now < at):
@@ -161,7 +161,7 @@ def give_back_when_due(ctx: Context) -> None:
     why = "" if recalled is None else f": {recalled.recalled}"
     text = f"its devices were released while it paused{why}; resume requests others"
     release_all(ctx)
-    state.rest.release_at = None
+    state.pause.release_at = None
     state.reason, state.reason_text = RunReason.DEVICES_GIVEN_BACK, text
     actor, cause = verb_requests.asked_by(ctx, state.status)
     ctx.note(f"run is paused: {text}", actor=actor, target="run", cause=cause)

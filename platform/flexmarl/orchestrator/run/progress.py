@@ -37,8 +37,8 @@ def progress(plan: Plan, state: RunState) -> Progress:
         micro_batches=tuple(_micro_batches(plan, state, name) for name in plan.trainable),
         waiting_for=waiting_for(plan, state),
         attempt=state.attempt,
-        frozen=state.rest.frozen,
-        release_at=state.rest.release_at,
+        frozen=state.pause.frozen,
+        release_at=state.pause.release_at,
     )
 
 

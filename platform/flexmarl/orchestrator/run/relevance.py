@@ -35,7 +35,7 @@ from flexmarl.orchestrator.cohorts.redundancy import enough
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.one_version import drive_one_version
 from flexmarl.orchestrator.run.lifecycle import advance, time_limit
-from flexmarl.orchestrator.serving.requested import Told
+from flexmarl.orchestrator.serving.requested import RequestedVersions
 from flexmarl.orchestrator.serving.weight_sync import drive_engines, overlaps, served
 from flexmarl.orchestrator.state.tree import Cohort
 from flexmarl.orchestrator.training.evaluation import evaluation_due
@@ -59,15 +59,15 @@ _OF_KNOWN_ENGINES: frozenset[type[Any]] = frozenset(
 """Facts after which what engines were told still holds, but for the lease that the fact names and loads that failed."""
 
 
-class Attention:
-    """Tells whether a fact was seen to in a short way. Belongs to one core."""
+class Relevance:
+    """Decides by its kind whether an event needs all parts of the core or a few. Belongs to one core."""
 
     def __init__(self) -> None:
         self._looked = False
         self._moving = False
         self._begins = False
         self._due: float | None = None
-        self._told = Told()
+        self._told = RequestedVersions()
         self._remembers = False
 
     def looked(self, ctx: Context) -> None:
@@ -106,7 +106,7 @@ class Attention:
 
     def _calm(self, ctx: Context) -> bool:
         state = ctx.state
-        if state.status not in _UNDER_WAY or state.rest.frozen or not self._holds_back(ctx):
+        if state.status not in _UNDER_WAY or state.pause.frozen or not self._holds_back(ctx):
             return False
         limit = time_limit(ctx)
         if limit is not None and ctx.now >= limit:
@@ -261,12 +261,12 @@ def _stepped(cohort: Cohort) -> int:
     return sum(part.stepped for part in cohort.policies.values())
 
 
-_RULES: dict[type[Any], Callable[[Attention, Context, Any], bool]] = {
-    WeightsServed: Attention.on_weights_served,
-    MicroBatchAccumulated: Attention.on_accumulated,
-    GroupSettled: Attention.on_group_settled,
-    StepCommitted: Attention.on_step_committed,
-    PolicyBound: Attention.on_policy_bound,
-    ChildReady: Attention.on_child_ready,
-    CheckpointWritten: Attention.on_checkpoint_written,
+_RULES: dict[type[Any], Callable[[Relevance, Context, Any], bool]] = {
+    WeightsServed: Relevance.on_weights_served,
+    MicroBatchAccumulated: Relevance.on_accumulated,
+    GroupSettled: Relevance.on_group_settled,
+    StepCommitted: Relevance.on_step_committed,
+    PolicyBound: Relevance.on_policy_bound,
+    ChildReady: Relevance.on_child_ready,
+    CheckpointWritten: Relevance.on_checkpoint_written,
 }

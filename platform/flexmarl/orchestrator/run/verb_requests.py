@@ -8,14 +8,14 @@ from flexmarl.contracts.attempts import VerbEnded
 from flexmarl.contracts.events import RunVerb
 from flexmarl.contracts.status import GOALS, TERMINAL, RunStatus
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.state.history import Wish
+from flexmarl.orchestrator.state.history import RequestedVerb
 from flexmarl.orchestrator.types import NoteLevel
 
 
 def take(ctx: Context, event: RunVerb) -> None:
     """Let a legal verb take effect; the one before it is overtaken."""
     _conclude(ctx, False, f"superseded by {event.verb}")
-    ctx.state.wish = Wish(event.verb, event.operation, event.actor, event.cause)
+    ctx.state.requested_verb = RequestedVerb(event.verb, event.operation, event.actor, event.cause)
 
 
 def refuse(ctx: Context, event: RunVerb, text: str) -> None:
@@ -27,10 +27,10 @@ def refuse(ctx: Context, event: RunVerb, text: str) -> None:
 
 def follow(ctx: Context) -> None:
     """Look whether the verb on its way has got what it wanted, or never will. Called at each change of the status."""
-    wish, status = ctx.state.wish, ctx.state.status
-    if wish is None or not wish.open:
+    requested, status = ctx.state.requested_verb, ctx.state.status
+    if requested is None or not requested.open:
         return
-    if status in GOALS[wish.verb]:
+    if status in GOALS[requested.verb]:
         _conclude(ctx, True, "")
     elif status in TERMINAL:
         _conclude(ctx, False, ctx.state.reason_text or f"the run is {status}")
@@ -39,21 +39,21 @@ def follow(ctx: Context) -> None:
 def forget(ctx: Context) -> None:
     """What follows is the run's own doing."""
     _conclude(ctx, False, "the run ended first")
-    ctx.state.wish = None
+    ctx.state.requested_verb = None
 
 
 def asked_by(ctx: Context, status: RunStatus) -> tuple[str, str]:
-    """Return who and which request stands behind a change of the status; a failure is nobody's wish."""
-    wish = ctx.state.wish
-    if wish is None or status is RunStatus.FAILED:
+    """Return who and which request stands behind a change of the status; a failure is nobody's requested."""
+    requested = ctx.state.requested_verb
+    if requested is None or status is RunStatus.FAILED:
         return "", ""
-    return wish.actor, wish.cause
+    return requested.actor, requested.cause
 
 
 def _conclude(ctx: Context, succeeded: bool, text: str) -> None:
-    wish = ctx.state.wish
-    if wish is None or not wish.open:
+    requested = ctx.state.requested_verb
+    if requested is None or not requested.open:
         return
-    wish.open = False
-    if wish.operation:
-        ctx.outcomes.append(VerbEnded(wish.operation, succeeded, ctx.state.status, text))
+    requested.open = False
+    if requested.operation:
+        ctx.outcomes.append(VerbEnded(requested.operation, succeeded, ctx.state.status, text))

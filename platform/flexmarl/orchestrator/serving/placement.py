@@ -6,7 +6,7 @@ given away anew. A lease that stands by serves what the lease serves that it wil
 or moved is a ruling with the load that it was decided by.
 """
 
-from flexmarl.algorithms.movers import Asked, Move, Snapshot, checked, for_waiting
+from flexmarl.algorithms.movers import Move, PolicyDemand, Snapshot, checked, for_waiting
 from flexmarl.contracts.commands import UnloadPolicy
 from flexmarl.contracts.events import DemandReported, DeviceUse, PolicyUnloaded
 from flexmarl.contracts.rulings import RulingKind
@@ -110,7 +110,7 @@ def _fill(ctx: Context, engines: dict[int, LeaseState], turns: dict[str, int]) -
 def _snapshot(ctx: Context, engines: dict[int, LeaseState], turns: dict[str, int]) -> Snapshot:
     demand = ctx.state.demand
     policies = {
-        name: Asked(
+        name: PolicyDemand(
             turns=turns[name],
             queue=demand.queues.get(name, 0.0),
             load_s=demand.switch_cost(name),

@@ -13,8 +13,8 @@ from flexmarl.orchestrator.serving.weight_sync import lacks, required_versions, 
 from flexmarl.orchestrator.state.tree import LeaseState, Pin
 
 
-class Told:
-    """The engines in their order, and for each policy what they shall hold and how far they have been told."""
+class RequestedVersions:
+    """Engines in their order and, for each policy, the versions requested of them and how far it was sent."""
 
     def __init__(self) -> None:
         self._engines: list[LeaseState] | None = None

@@ -21,7 +21,7 @@ NEWEST = 0.3
 
 
 @dataclass(slots=True)
-class Report:
+class DemandReport:
     """The last one of a rollout worker."""
 
     at: float
@@ -38,10 +38,10 @@ class Report:
 
 
 @dataclass(slots=True)
-class Demand:
+class DemandState:
     """What is asked of each policy, and since when it stands as it does. Times are of the core's clock."""
 
-    reports: dict[str, Report] = field(default_factory=dict)
+    reports: dict[str, DemandReport] = field(default_factory=dict)
     queues: dict[str, float] = field(default_factory=dict)
     """Policy -> turns without a reply, smoothed over the last seconds."""
     before: dict[str, float] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Demand:
         turns = {name: asked.waiting + asked.in_flight for name, asked in event.policies.items()}
         self.reports.pop(event.worker, None)
         sent = {name: asked.in_flight for name, asked in event.policies.items() if asked.in_flight}
-        self.reports[event.worker] = Report(
+        self.reports[event.worker] = DemandReport(
             now, {n: asked for n, asked in turns.items() if asked}, sent, dict(event.engines), dict(event.queued),
             dict(event.cache),
         )  # fmt: skip
@@ -138,7 +138,7 @@ def mark(since: dict[str, float], name: str, holds: bool, now: float) -> None:
         since.pop(name, None)
 
 
-def mark_waiting(demand: Demand, turns: dict[str, int], counts: dict[str, int], now: float) -> None:
+def mark_waiting(demand: DemandState, turns: dict[str, int], counts: dict[str, int], now: float) -> None:
     """Note which policies are asked and have no engine."""
     for name, asked in turns.items():
         mark(demand.waiting, name, bool(asked) and not counts.get(name, 0), now)

@@ -31,8 +31,8 @@ class History:
 
 
 @dataclass(slots=True)
-class Wish:
-    """The last verb that took effect, and who asked for it; what it leads to is told in their name."""
+class RequestedVerb:
+    """The last accepted verb and its author; events that follow from it name this author."""
 
     verb: Verb
     operation: str
@@ -43,8 +43,8 @@ class Wish:
 
 
 @dataclass(slots=True)
-class Rest:
-    """A run that does not move: paused, or on its way there or back."""
+class PauseState:
+    """State of the pause of a run: pausing, paused or resuming."""
 
     frozen: bool = False
     """Open draws are not played: their episodes are counted as cancelled until they are proposed again."""

@@ -30,8 +30,8 @@ class Outstanding(msgspec.Struct, gc=False):
     """Answers still expected: the groups of a rollout command."""
 
 
-class OnItsWay(dict[str, Outstanding]):
-    """Key -> command. The first word of a key is its family ("load" of "load:7:solver"), another one its subject."""
+class InFlightCommands(dict[str, Outstanding]):
+    """Key -> command without a reply. A key is its family and its subject: "load:7:solver" is of the family "load"."""
 
     __slots__ = ("_families", "_keys", "_subjects")
 
@@ -139,7 +139,7 @@ class OnItsWay(dict[str, Outstanding]):
 
     def indexed(self) -> bool:
         """Tell whether the indexes are those of the entries, by making them anew."""
-        anew = OnItsWay(self)
+        anew = InFlightCommands(self)
         families = {family: list(members) for family, members in self._families.items() if members}
         same = families == {family: list(members) for family, members in anew._families.items()}
         return same and self._keys == anew._keys and self._subjects == anew._subjects

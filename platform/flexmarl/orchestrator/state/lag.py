@@ -110,13 +110,13 @@ def count(counts: LagCounts, ages: Ages, version: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class LagSummary:
     mean: float
     p99: float
     max: float
 
 
-def spread(counts: Mapping[int, int]) -> Spread | None:
+def spread(counts: Mapping[int, int]) -> LagSummary | None:
     """Return mean, 99th percentile and maximum of lags, None when nothing was counted."""
     total = sum(counts.values())
     if not total:
@@ -128,7 +128,7 @@ def spread(counts: Mapping[int, int]) -> Spread | None:
         if below * 100 >= total * 99:
             break
     mean = sum(lag * number for lag, number in counts.items()) / total
-    return Spread(mean, float(p99), float(max(counts)))
+    return LagSummary(mean, float(p99), float(max(counts)))
 
 
 def length_ratio(trained: Iterable[int], generated: Iterable[int]) -> float | None:

@@ -4,14 +4,14 @@ from typing import Any
 
 import msgspec
 
-from flexmarl.orchestrator.state.in_flight import OnItsWay, Outstanding
+from flexmarl.orchestrator.state.in_flight import InFlightCommands, Outstanding
 from flexmarl.orchestrator.state.tree import STATE_SCHEMA_VERSION, RunState
 
 
 def _read_own(kind: type, value: Any) -> Any:
     """Read the one type that is no plain value."""
-    assert kind is OnItsWay
-    return OnItsWay(msgspec.convert(value, dict[str, Outstanding]))
+    assert kind is InFlightCommands
+    return InFlightCommands(msgspec.convert(value, dict[str, Outstanding]))
 
 
 _encoder = msgspec.json.Encoder()

@@ -12,13 +12,13 @@ import msgspec
 
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.status import RunReason, RunStatus
-from flexmarl.orchestrator.state.demand import Demand
-from flexmarl.orchestrator.state.history import History, Rest, Wish
-from flexmarl.orchestrator.state.in_flight import OnItsWay
+from flexmarl.orchestrator.state.demand import DemandState
+from flexmarl.orchestrator.state.history import History, PauseState, RequestedVerb
+from flexmarl.orchestrator.state.in_flight import InFlightCommands
 from flexmarl.orchestrator.state.lag import Ages, LagCounts
 from flexmarl.orchestrator.state.totals import TrainTotals
 
-STATE_SCHEMA_VERSION = 3
+STATE_SCHEMA_VERSION = 1
 
 Row = tuple[int, int, str, int, float, float, int]
 """member, attempt, role, turn, advantage, weight, tokens."""
@@ -85,8 +85,8 @@ class Failure:
 
 
 @dataclass(slots=True)
-class Home:
-    """Where a policy's training state is, and what is known of moving it."""
+class PolicyPlacement:
+    """Trainer devices or ticket of a policy's training state, and the measured times of moving it."""
 
     gang: list[int] = field(default_factory=list)
     """Leases of the trainers that hold it or are asked to, the leader first; empty while it is suspended or nowhere."""
@@ -118,7 +118,7 @@ class PolicyState:
     digest: str = ""
     accumulator: str = ""
     """Epoch of the accumulator; empty while no trainer holds the policy and none suspended it."""
-    home: Home = field(default_factory=Home)
+    placement: PolicyPlacement = field(default_factory=PolicyPlacement)
     next_micro_batch: int = 0
     carry: "PolicyCohort | None" = None
     """Between two cohorts: what the last one carried, in the accumulator and never applied."""
@@ -261,7 +261,7 @@ class Cohort:
 
 
 @dataclass(slots=True)
-class Evaluation:
+class EvaluationState:
     """Greedy episodes on held-out tasks under one pinned vector."""
 
     step: int
@@ -324,11 +324,11 @@ class RunState:
     ended: list[int] = field(default_factory=list)
     """The last leases whose end was told: a grant that comes later than the end of its lease brings nothing."""
     policies: dict[str, PolicyState] = field(default_factory=dict)
-    outstanding: OnItsWay = field(default_factory=OnItsWay)
+    outstanding: InFlightCommands = field(default_factory=InFlightCommands)
     failures: dict[str, Failure] = field(default_factory=dict)
     cohorts: list[Cohort] = field(default_factory=list)
     """Oldest first. Only the first is cut, accumulated and stepped; the others play."""
-    evaluation: Evaluation | None = None
+    evaluation: EvaluationState | None = None
     checkpoints: dict[str, WantedCheckpoint] = field(default_factory=dict)
     train_episodes: Counters = field(default_factory=Counters)
     eval_episodes: Counters = field(default_factory=Counters)
@@ -340,9 +340,9 @@ class RunState:
     attempt: int = 0
     """Number of the current or last attempt."""
     attempt_open: bool = False
-    wish: Wish | None = None
-    demand: Demand = field(default_factory=Demand)
-    rest: Rest = field(default_factory=Rest)
+    requested_verb: RequestedVerb | None = None
+    demand: DemandState = field(default_factory=DemandState)
+    pause: PauseState = field(default_factory=PauseState)
     hand: Literal["engines", "trainers"] = "trainers"
     """Who is to have the devices that engines and trainers share. Trainers first: they make version 0."""
     turned_at: float = 0.0
@@ -388,7 +388,7 @@ class RunState:
         return {name: policy.pin for name, policy in self.policies.items()}
 
 
-def playing(parts: Cohort | Evaluation, members: int) -> int:
+def playing(parts: Cohort | EvaluationState, members: int) -> int:
     """Count the episodes of open draws that have not ended, where a draw has so many members."""
     ended = sum(map(len, parts.told.values())) if isinstance(parts, Cohort) else 0
     return len(parts.open) * members - ended

@@ -11,7 +11,7 @@ from flexmarl.contracts.wire import EVALUATION_DRAWS
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.group_commands import drive_rollout, open_draws, settle_draw
 from flexmarl.orchestrator.state.group_counts import add_episode, count_fates, finished_of
-from flexmarl.orchestrator.state.tree import Evaluation, Tally, WantedCheckpoint
+from flexmarl.orchestrator.state.tree import EvaluationState, Tally, WantedCheckpoint
 from flexmarl.orchestrator.training.checkpoint_retention import among_best
 from flexmarl.orchestrator.types import NoteLevel
 
@@ -32,7 +32,7 @@ def open_evaluation(ctx: Context) -> None:
     tasks = ctx.plan.spec.evaluation.tasks
     first = EVALUATION_DRAWS + state.next_evaluation_draw
     chunk = ctx.plan.spec.batch.rollout_groups * ctx.plan.members
-    state.evaluation = Evaluation(state.step, state.vector(), open_draws(ctx, first, tasks, chunk))
+    state.evaluation = EvaluationState(state.step, state.vector(), open_draws(ctx, first, tasks, chunk))
     state.next_evaluation_draw += tasks
     state.eval_episodes.proposed += tasks
     drive_rollout(ctx, state.evaluation)
@@ -55,7 +55,7 @@ def on_evaluation_group(ctx: Context, event: GroupSettled) -> None:
         _conclude(ctx, evaluation)
 
 
-def _conclude(ctx: Context, evaluation: Evaluation) -> None:
+def _conclude(ctx: Context, evaluation: EvaluationState) -> None:
     state, tally = ctx.state, evaluation.tally
     state.evaluation = None
     state.history.eval_step = evaluation.step

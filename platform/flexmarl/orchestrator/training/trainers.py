@@ -117,7 +117,7 @@ def _ahead(own: PolicyCohort, policy: PolicyState) -> int:
 
 def _queued(ctx: Context, lease: LeaseState) -> int:
     """Count the micro-batches that a device was handed and has not done."""
-    there = (name for name, policy in ctx.state.policies.items() if policy.home.gang[:1] == [lease.lease_id])
+    there = (name for name, policy in ctx.state.policies.items() if policy.placement.gang[:1] == [lease.lease_id])
     return sum(ctx.state.outstanding.count_about("accumulate", name) for name in there)
 
 
@@ -232,7 +232,7 @@ def _checkpoints(ctx: Context) -> None:
     trainers = given_now(ctx, sorted(ctx.state.trainers(), key=lambda lease: lease.beside > 0))
     if not trainers or not all(policy.accumulator for policy in ctx.state.policies.values()):
         return
-    following = {lease_id for policy in ctx.state.policies.values() for lease_id in policy.home.gang[1:]}
+    following = {lease_id for policy in ctx.state.policies.values() for lease_id in policy.placement.gang[1:]}
     lease = next((lease for lease in trainers if lease.lease_id not in following), trainers[0])
     for label, wanted in ctx.state.checkpoints.items():
         key = f"checkpoint:{label}"
@@ -246,7 +246,7 @@ def _checkpoints(ctx: Context) -> None:
 def unbind(ctx: Context, name: str) -> None:
     """Give up a policy's accumulator: what it held must be accumulated again into a fresh one."""
     policy = ctx.state.policies[name]
-    policy.accumulator = policy.home.ticket = ""
+    policy.accumulator = policy.placement.ticket = ""
     ctx.withdraw(f"bind:{name}")
     ctx.withdraw(f"suspend:{name}")
     ctx.withdraw_prefix(f"join:{name}:")
@@ -277,9 +277,9 @@ def on_policy_bound(ctx: Context, event: PolicyBound) -> None:
             ctx.metric(f"fact/{name}", value, ctx.state.step, event.policy)
     lease = ctx.state.leases.get(event.lease_id)
     live = lease is not None and lease.incarnation == event.incarnation and not lease.releasing
-    awaited = not policy.accumulator or (event.resumed and policy.home.ticket)
-    if live and awaited and policy.version == event.version and event.lease_id in policy.home.gang[:1]:
-        policy.accumulator, policy.home.ticket = f"{event.version}:{event.incarnation}", ""
+    awaited = not policy.accumulator or (event.resumed and policy.placement.ticket)
+    if live and awaited and policy.version == event.version and event.lease_id in policy.placement.gang[:1]:
+        policy.accumulator, policy.placement.ticket = f"{event.version}:{event.incarnation}", ""
         if event.resumed:
             came_back(policy, event.seconds)
         ctx.answered(f"bind:{event.policy}")
@@ -334,7 +334,7 @@ def on_step_committed(ctx: Context, event: StepCommitted) -> None:
         unbind(ctx, event.policy)
     state.samples_trained += _applied(own, part, event)
     own.stepped = own.closed or (cohort.settled_at is not None and not cohort.pending and not gathered(own))
-    policy.version, policy.digest, policy.home.worked = event.version, event.digest, True
+    policy.version, policy.digest, policy.placement.worked = event.version, event.digest, True
     fill_pins(ctx, event.policy)
     abandon_older(ctx, event.policy)
     ctx.answered(f"step:{event.policy}")

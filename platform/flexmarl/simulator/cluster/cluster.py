@@ -12,16 +12,16 @@ from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.contracts.wire import Origin
 from flexmarl.orchestrator import Orchestrator
 from flexmarl.orchestrator.types import Decision, Metric, Ruling
-from flexmarl.simulator.cluster.driver import Driver
-from flexmarl.simulator.cluster.hosting import Hosting
-from flexmarl.simulator.cluster.pool import Pool, Tenancy
+from flexmarl.simulator.cluster.driver import SimulatedDriver
+from flexmarl.simulator.cluster.hosting import SimulatedHosting
+from flexmarl.simulator.cluster.pool import SimulatedPool, Tenancy
 from flexmarl.simulator.devices.clock import Clock
 from flexmarl.simulator.devices.cores import Cores
-from flexmarl.simulator.devices.trace import Held, Kind, Trace
+from flexmarl.simulator.devices.trace import DeviceTenure, Kind, Trace
 from flexmarl.simulator.devices.training import Training
 from flexmarl.simulator.rollout import facts
 from flexmarl.simulator.rollout.episodes import EpisodePlaying
-from flexmarl.simulator.rollout.playing import Playing
+from flexmarl.simulator.rollout.playing import RolloutModel
 from flexmarl.simulator.scenarios.scenario import Machine, Scenario
 
 REPORT_S = 1.0
@@ -29,7 +29,7 @@ REPORT_S = 1.0
 
 
 @dataclass(slots=True)
-class Log:
+class OutcomeLog:
     """What the core decided that is no command, and when it was done with each train step."""
 
     metrics: list[Metric] = field(default_factory=list)
@@ -64,19 +64,19 @@ class Log:
 class Cluster:
     """One run. It has devices of `pool`, which other runs may share."""
 
-    def __init__(self, scenario: Scenario, clock: Clock, pool: Pool, name: Tenancy) -> None:
-        self.clock, self.pool, self.trace, self.log, self.name = clock, pool, Trace(), Log(), name
+    def __init__(self, scenario: Scenario, clock: Clock, pool: SimulatedPool, name: Tenancy) -> None:
+        self.clock, self.pool, self.trace, self.log, self.name = clock, pool, Trace(), OutcomeLog(), name
         self.scenario = scenario
         opening = frozenset(scenario.spec.policy_of(role) for role in scenario.workload.stages[0])
         core = Orchestrator(scenario.spec, opening=opening)
         self.host = Cores(clock, self._machine.host, self._goes_on) if self._machine.host.cores else clock
-        self.driver = Driver(clock, self.host, self._machine.delays, core, self._carry_out)
+        self.driver = SimulatedDriver(clock, self.host, self._machine.delays, core, self._carry_out)
         self._void: set[int] = set()
         tell = self.driver.tell
-        play = EpisodePlaying if scenario.granularity == "episode" else Playing
+        play = EpisodePlaying if scenario.granularity == "episode" else RolloutModel
         self.playing = play(clock, self.host, scenario, tell)
         self.training = Training(clock, self.host, self.trace, self._machine, self._void, tell)
-        self.hosting = Hosting(clock, self.host, self.trace, scenario, pool, self.playing, self.training, tell)
+        self.hosting = SimulatedHosting(clock, self.host, self.trace, scenario, pool, self.playing, self.training, tell)
         shared = self.training.shared
         shared.takes, shared.works = self.hosting.takes, self.hosting.works
 
@@ -102,7 +102,7 @@ class Cluster:
         if isinstance(fact, e.DevicesGranted):
             self.log.granted.append(self.clock.now)
             for one in fact.leases:
-                held = Held(one.device_id, one.use.value, self.clock.now, beside=one.beside)
+                held = DeviceTenure(one.device_id, one.use.value, self.clock.now, beside=one.beside)
                 self.trace.held[one.lease_id] = held
                 self.hosting.granted(one)
         self.driver.tell(fact)

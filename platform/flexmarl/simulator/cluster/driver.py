@@ -14,7 +14,7 @@ from flexmarl.simulator.devices.clock import Clock
 from flexmarl.simulator.scenarios.scenario import Delays
 
 
-class Driver:
+class SimulatedDriver:
     def __init__(
         self, clock: Clock, host: Clock, delays: Delays, core: Orchestrator, carry_out: Callable[[Decision], None]
     ) -> None:

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
-from flexmarl.simulator.cluster.pool import Pool, PoolDevice
+from flexmarl.simulator.cluster.pool import PoolDevice, SimulatedPool
 from flexmarl.simulator.devices.clock import Clock
-from flexmarl.simulator.devices.engines import Engine
-from flexmarl.simulator.devices.losses import Loss
+from flexmarl.simulator.devices.engines import SimulatedEngine
+from flexmarl.simulator.devices.losses import DeviceLoss
 from flexmarl.simulator.devices.stepping import SteppedEngine
 from flexmarl.simulator.devices.trace import Trace
 from flexmarl.simulator.devices.training import Training
-from flexmarl.simulator.rollout.playing import Playing
+from flexmarl.simulator.rollout.playing import RolloutModel
 from flexmarl.simulator.scenarios.scenario import Scenario
 
 RESTART_S = 0.2
@@ -24,7 +24,7 @@ RESTART_S = 0.2
 
 
 @dataclass(slots=True)
-class Child:
+class SimulatedChild:
     """What is on a lease's device."""
 
     lease_id: int
@@ -43,19 +43,19 @@ class Child:
     """Its host is gone: nobody there can end it."""
 
 
-class Hosting:
+class SimulatedHosting:
     def __init__(
         self,
         clock: Clock,
         host: Clock,
         trace: Trace,
         scenario: Scenario,
-        pool: Pool,
-        playing: Playing,
+        pool: SimulatedPool,
+        playing: RolloutModel,
         training: Training,
         tell: Callable[[e.Event], None],
     ) -> None:
-        self.children: dict[int, Child] = {}
+        self.children: dict[int, SimulatedChild] = {}
         """By lease, those that have ended left out."""
         self.losses = training.losses
         self.gone_made = 0.0
@@ -67,7 +67,7 @@ class Hosting:
     def granted(self, one: e.GrantedDevice) -> None:
         """Note a lease; its child is started on command."""
         device = self._pool.device_of(one.lease_id)
-        self.children[one.lease_id] = Child(one.lease_id, one.use, device)
+        self.children[one.lease_id] = SimulatedChild(one.lease_id, one.use, device)
 
     def host(self, command: c.HostLease) -> None:
         """Start the child of a lease, and keep it."""
@@ -100,7 +100,9 @@ class Hosting:
             child.worked = True
             self.losses.works(lease_id, child.use, self._clock.now)
 
-    def lose(self, child: Child, cause: str, *, told_after: float = 0.0, again: float | None = RESTART_S) -> None:
+    def lose(
+        self, child: SimulatedChild, cause: str, *, told_after: float = 0.0, again: float | None = RESTART_S
+    ) -> None:
         """Let a child die; its host tells so, or its lease expires, and starts another one where `again` says."""
         life = child.life
         self._note(child, cause)
@@ -111,7 +113,7 @@ class Hosting:
         if again is not None:
             self._clock.after(again, self._start, child)
 
-    def come_back(self, child: Child) -> None:
+    def come_back(self, child: SimulatedChild) -> None:
         """Go on with a lease whose host was gone."""
         child.cut_off = False
         if child.ends:
@@ -127,7 +129,7 @@ class Hosting:
             if not child.cut_off:
                 self._end(child, "released")
 
-    def take_away(self, child: Child, cause: str) -> None:
+    def take_away(self, child: SimulatedChild, cause: str) -> None:
         """End a lease whose device is gone for good."""
         if child.lease_id in self.children:
             self._note(child, cause)
@@ -139,15 +141,15 @@ class Hosting:
         for lease_id, engine in self._playing.engines.items():
             engine.slow(self._pace_of(self.children[lease_id]))
 
-    def _pace_of(self, child: Child) -> float:
+    def _pace_of(self, child: SimulatedChild) -> float:
         return self._faults.pace(child.device.number, self._clock.now)
 
-    def _note(self, child: Child, cause: str) -> None:
+    def _note(self, child: SimulatedChild, cause: str) -> None:
         if not child.ends:
-            loss = Loss(self._clock.now, cause, child.use, child.device.device_id, child.lease_id)
+            loss = DeviceLoss(self._clock.now, cause, child.use, child.device.device_id, child.lease_id)
             self.losses.note(loss)
 
-    def _start(self, child: Child) -> None:
+    def _start(self, child: SimulatedChild) -> None:
         if child.ends or child.starts or child.life or child.cut_off:
             return
         child.lives += 1
@@ -156,7 +158,7 @@ class Hosting:
         seconds = self.takes((child.lease_id,), self._machine.delays.start)
         self._host.after(seconds, self._ready, child, child.starts, number)
 
-    def _ready(self, child: Child, life: str, number: int) -> None:
+    def _ready(self, child: SimulatedChild, life: str, number: int) -> None:
         self._trace.end(number, self._clock.now)
         if child.starts != life:
             return
@@ -166,13 +168,13 @@ class Hosting:
             self._training.host(lease, life)
         else:
             kind = self._machine.kind(child.device.number)
-            made = SteppedEngine if kind.engine.stepped else Engine
+            made = SteppedEngine if kind.engine.stepped else SimulatedEngine
             engine = made(self._host, self._trace, kind.engine, lease, kind.hardware)
             self._playing.engines.add(engine)
             engine.slow(self._pace_of(child))
         self._tell(e.ChildReady(lease_id=lease, use=child.use, incarnation=life))
 
-    def _stop(self, child: Child) -> None:
+    def _stop(self, child: SimulatedChild) -> None:
         lease, child.starts, child.life = child.lease_id, "", ""
         self._training.release(lease)
         engine = self._playing.engines.remove(lease)
@@ -182,7 +184,7 @@ class Hosting:
                 self._playing.hand_back(turn)
         self._trace.break_off(lease, self._clock.now)
 
-    def _end(self, child: Child, reason: str) -> None:
+    def _end(self, child: SimulatedChild, reason: str) -> None:
         self._stop(child)
         child.ends = True
         del self.children[child.lease_id]

@@ -7,7 +7,7 @@ looking changes nothing but the number of events; a sample is of one moment, as 
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from flexmarl.contracts.events import TurnsAsked
+from flexmarl.contracts.events import RequestedTurns
 from flexmarl.simulator.cluster.cluster import Cluster
 from flexmarl.simulator.rollout.episodes import EpisodePlaying
 
@@ -27,19 +27,19 @@ class EngineSample(NamedTuple):
     """Share of the places of its cache that are taken; None where there is no end of them."""
 
 
-class AskedSample(NamedTuple):
-    """What rollout workers ask of a policy."""
+class RequestedSample(NamedTuple):
+    """Turns that rollout workers requested of a policy, at one moment."""
 
     at: float
     policy: str
-    asked: TurnsAsked
+    asked: RequestedTurns
 
 
 @dataclass(slots=True)
 class Loads:
     cluster: Cluster
     engines: list[EngineSample] = field(default_factory=list)
-    asked: list[AskedSample] = field(default_factory=list)
+    asked: list[RequestedSample] = field(default_factory=list)
 
     @classmethod
     def over(cls, cluster: Cluster) -> "Loads":
@@ -58,5 +58,5 @@ class Loads:
         for lease_id, one in cluster.playing.engines.items():
             self.engines.append(EngineSample(now, lease_id, one.running, one.waiting, one.slots, one.cache_use()))
         for policy, asked in cluster.playing.demand().items():
-            self.asked.append(AskedSample(now, policy, asked))
+            self.asked.append(RequestedSample(now, policy, asked))
         cluster.clock.after(EVERY_S, self._look)

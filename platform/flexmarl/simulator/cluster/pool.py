@@ -17,7 +17,7 @@ from flexmarl.orchestrator.pool.arbiter import (
     DEFAULT_PRIORITY,
     PATIENCE_S,
     Arbitration,
-    Demand,
+    DeviceDemand,
     FreeDevice,
     Grant,
     Rules,
@@ -79,7 +79,7 @@ class _Lease:
     beside: int
 
 
-class Pool:
+class SimulatedPool:
     def __init__(
         self, clock: Clock, devices: Iterable[PoolDevice], weights: Mapping[str, float] | None = None,
         quotas: Mapping[tuple[str, str], int] | None = None,
@@ -148,7 +148,7 @@ class Pool:
             self._recall(demands, result, free, rules)
         self._look_again(demands, result)
 
-    def _demand(self, one: _Open) -> Demand:
+    def _demand(self, one: _Open) -> DeviceDemand:
         """Describe a request as the store does."""
         tenant, request = one.tenant, one.request
         own = {number: lease for number, lease in self._leases.items() if lease.tenant is tenant}
@@ -160,14 +160,14 @@ class Pool:
             holds[lease.device.pool] += not lease.beside and not lease.device.gone
         uses = {lease.use for lease in own.values()}
         wanted = {e.DeviceUse.ENGINE: request.engines, e.DeviceUse.TRAINER: request.trainers + request.beside}
-        return Demand(
+        return DeviceDemand(
             tenant.name.run_id, one.no, request.pool, request.engines, request.trainer_pool, request.trainers,
             project=tenant.name.project, priority=tenant.name.priority, since=since if waits else one.asked_at,
             running=not waits or bool(own), replaces=request.replaces in own, holds=holds or None,
             stalled=any(count and use not in uses for use, count in wanted.items()),
         )  # fmt: skip
 
-    def _rules(self, demands: Sequence[Demand]) -> Rules:
+    def _rules(self, demands: Sequence[DeviceDemand]) -> Rules:
         capacity: dict[str, int] = {}
         for device in self.devices.values():
             capacity[device.pool] = capacity.get(device.pool, 0) + (not device.gone)
@@ -198,13 +198,15 @@ class Pool:
         device.leases.append(lease_id)
         return e.GrantedDevice(lease_id=lease_id, device_id=device.device_id, use=use, beside=beside)
 
-    def _recall(self, demands: Sequence[Demand], result: Arbitration, free: Sequence[FreeDevice], rules: Rules) -> None:
+    def _recall(
+        self, demands: Sequence[DeviceDemand], result: Arbitration, free: Sequence[FreeDevice], rules: Rules
+    ) -> None:
         for recall in recalls.recalls(demands, result, free, rules):
             waiting = self._open[recall.run_id, recall.command_no]
             reason = recalls.in_words(recall)
             waiting.tenant.told(e.GangRecalled(command_no=recall.command_no, reason=reason))
 
-    def _look_again(self, demands: Sequence[Demand], result: Arbitration) -> None:
+    def _look_again(self, demands: Sequence[DeviceDemand], result: Arbitration) -> None:
         """Come back when waiting alone changes what the arbiter says."""
         waiting = {(one.run_id, one.command_no) for one in result.waiting}
         moments = [

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from math import inf, sqrt
 
-from flexmarl.simulator.devices.turns import Turn
+from flexmarl.simulator.devices.turns import SimulatedTurn
 from flexmarl.simulator.scenarios.scenario import EngineModel
 
 Stretch = tuple[float, float, float]
@@ -73,7 +73,7 @@ class Rates:
         return replace(self, token=pace * self.token, cell=pace * self.cell, compute=pace * self.compute)
 
 
-class Batch:
+class DecodeBatch:
     """Whoever changes it brings it up to now first."""
 
     def __init__(self, rates: Rates) -> None:
@@ -86,7 +86,7 @@ class Batch:
         self.called = inf
         """The earliest moment at which the clock was asked to call."""
         self._rates = rates
-        self._replies: list[tuple[float, int, Turn]] = []
+        self._replies: list[tuple[float, int, SimulatedTurn]] = []
         self._steps = 0.0
         self._stretch: Stretch = (rates.token, 0.0, 0.0)
         self._at = 0.0
@@ -109,11 +109,11 @@ class Batch:
         """Tell whether its replies cannot all go on: there is no place for the next token of each."""
         return self.room < inf and len(self._replies) > 1 and self.cells > self.room - 0.5
 
-    def turns(self) -> list[Turn]:
+    def turns(self) -> list[SimulatedTurn]:
         """List its turns."""
         return [turn for _, _, turn in self._replies]
 
-    def youngest(self) -> Turn:
+    def youngest(self) -> SimulatedTurn:
         """Return who came last."""
         return max(self._replies, key=lambda entry: entry[1])[2]
 
@@ -129,7 +129,7 @@ class Batch:
                 self._stretch = (first + grows * steps, grows, least)
         self._at = now
 
-    def enter(self, turn: Turn) -> None:
+    def enter(self, turn: SimulatedTurn) -> None:
         """Begin, or go on, with a reply."""
         self._entered += 1
         scale, made = turn.scale, turn.made
@@ -139,7 +139,7 @@ class Batch:
         self._older += turn.prompt + made
         self.changed()
 
-    def leave(self, gone: Sequence[Turn]) -> None:
+    def leave(self, gone: Sequence[SimulatedTurn]) -> None:
         """Stop with replies; they keep the tokens they have."""
         for turn in gone:
             turn.made = self.made(turn)
@@ -158,11 +158,11 @@ class Batch:
             found += turn.prompt + (made if made < reply else reply)
         return found
 
-    def made(self, turn: Turn) -> float:
+    def made(self, turn: SimulatedTurn) -> float:
         """Return the tokens that a running reply has."""
         return min(float(turn.reply), (self._steps - turn.began) / turn.scale)
 
-    def ended(self) -> list[Turn]:
+    def ended(self) -> list[SimulatedTurn]:
         """Take out the replies that end now: the next one, and all that end with it; none when the cache is full."""
         replies, steps, first = self._replies, self._steps, self._replies[0][0]
         if first > steps:

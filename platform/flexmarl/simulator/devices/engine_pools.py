@@ -13,8 +13,8 @@ from math import floor, inf
 import numpy as np
 from numpy.typing import NDArray
 
-from flexmarl.simulator.devices.fleet import Fleet
-from flexmarl.simulator.devices.turns import Turn
+from flexmarl.simulator.devices.fleet import SimulatedFleet
+from flexmarl.simulator.devices.turns import SimulatedTurn
 from flexmarl.simulator.scenarios.scenario import EngineModel
 
 Numbers = NDArray[np.float64]
@@ -22,14 +22,16 @@ Engines = tuple[int, ...]
 
 
 class Pools:
-    def __init__(self, fleet: Fleet, model: EngineModel, times: Callable[[str], float] = lambda policy: 1.0) -> None:
+    def __init__(
+        self, fleet: SimulatedFleet, model: EngineModel, times: Callable[[str], float] = lambda policy: 1.0
+    ) -> None:
         self.loads: dict[int, float] = {}
         """Lease -> turns that it answers at a time, as found last."""
         self.last = np.zeros(0)
         """Seconds per token of each pool, as found last."""
         self._fleet, self._model, self._times = fleet, model, times
         self._numbers: dict[tuple[str, int], int] = {}
-        self._turns: list[Turn | None] = []
+        self._turns: list[SimulatedTurn | None] = []
         """Of each pool one like its turns; None where there is no pool."""
         self._users: list[int] = []
         self._taken = np.zeros((2, 0))
@@ -53,7 +55,7 @@ class Pools:
                 self._taken = np.hstack([self._taken, np.zeros((2, 1))])
                 self.last = np.append(self.last, self._model.token)
             number = self._numbers[key] = self._turns.index(None)
-            self._turns[number] = Turn(policy, version, "", 0.0, 0, _nobody)
+            self._turns[number] = SimulatedTurn(policy, version, "", 0.0, 0, _nobody)
             self.last[number], self._seen = self._model.token * self._times(policy), -1
         self._users[number] += 1
         return number
@@ -164,5 +166,5 @@ def _shared(own: Engines, engines: Engines) -> float:
     return len(set(own) & set(engines)) / len(own) if own else 0.0
 
 
-def _nobody(turn: Turn) -> None:
+def _nobody(turn: SimulatedTurn) -> None:
     """A pool's turns are never asked one by one."""

@@ -13,14 +13,14 @@ from math import inf
 
 from flexmarl.algorithms.routing import EngineLoad
 from flexmarl.contracts.hardware import Hardware
-from flexmarl.simulator.devices.batch import Batch, Rates
+from flexmarl.simulator.devices.batch import DecodeBatch, Rates
 from flexmarl.simulator.devices.clock import Clock
 from flexmarl.simulator.devices.trace import Trace
-from flexmarl.simulator.devices.turns import Holdings, Turn
+from flexmarl.simulator.devices.turns import Holdings, SimulatedTurn
 from flexmarl.simulator.scenarios.scenario import EngineModel
 
 
-class Busy:
+class BusyTracker:
     """The intervals in which an engine generates."""
 
     def __init__(self, trace: Trace, lease_id: int, held: Holdings) -> None:
@@ -47,11 +47,11 @@ class Busy:
 class Prompts:
     """Those under way, by identity, and when the engine is through with the last one."""
 
-    turns: dict[int, Turn] = field(default_factory=dict)
+    turns: dict[int, SimulatedTurn] = field(default_factory=dict)
     until: float = 0.0
 
 
-class Engine:
+class SimulatedEngine:
     def __init__(
         self, clock: Clock, trace: Trace, model: EngineModel, lease_id: int, hardware: Hardware = Hardware.ANY
     ) -> None:
@@ -64,10 +64,10 @@ class Engine:
         self.pace = 1.0
         """How many times as long everything takes here."""
         self._clock, self._rates = clock, Rates.of(model)
-        self._queue: deque[Turn] = deque()
+        self._queue: deque[SimulatedTurn] = deque()
         self._prompts = Prompts()
-        self._batch = Batch(self._rates)
-        self._busy = Busy(trace, lease_id, self.held)
+        self._batch = DecodeBatch(self._rates)
+        self._busy = BusyTracker(trace, lease_id, self.held)
         self._cells = 0.0
 
     @property
@@ -104,7 +104,7 @@ class Engine:
         self._batch.advance(self._clock.now)
         return self._batch.tokens
 
-    def made_of(self, turn: Turn) -> float:
+    def made_of(self, turn: SimulatedTurn) -> float:
         """Return the tokens that one of its requests has."""
         self._batch.advance(self._clock.now)
         return self._batch.made(turn) if turn.phase == "reply" else turn.made
@@ -124,15 +124,15 @@ class Engine:
         self._batch.slow(self._rates.slowed(pace * self._rates.mixed if self._prompts.turns else pace))
         self._look()
 
-    def requests(self) -> list[Turn]:
+    def requests(self) -> list[SimulatedTurn]:
         """List all requests, those with a slot first."""
         return [*self._batch.turns(), *self._prompts.turns.values(), *self._queue]
 
-    def asked_of(self, policy: str) -> list[Turn]:
+    def asked_of(self, policy: str) -> list[SimulatedTurn]:
         """List the requests of a policy, those with a slot first."""
         return [turn for turn in self.requests() if turn.policy == policy]
 
-    def ask(self, turn: Turn) -> None:
+    def ask(self, turn: SimulatedTurn) -> None:
         """Take a request in. It must hold what the request asks for."""
         version = self.held.answering(turn)
         assert version is not None, f"{self.name} holds nothing for a turn of {turn.policy}"
@@ -150,13 +150,13 @@ class Engine:
             self._queue.insert(self._place(turn), turn)
             load.waiting += 1
 
-    def _place(self, turn: Turn) -> int:
+    def _place(self, turn: SimulatedTurn) -> int:
         place = len(self._queue)
         while place and self._queue[place - 1].rank < turn.rank:
             place -= 1
         return place
 
-    def drop(self, turn: Turn) -> None:
+    def drop(self, turn: SimulatedTurn) -> None:
         """Forget a request: it was cancelled, or goes on elsewhere with the tokens it has."""
         if turn.phase == "queued":
             self._queue.remove(turn)
@@ -196,7 +196,7 @@ class Engine:
         self._batch.tokens += tokens
         self.load.running = running
 
-    def _fits(self, turn: Turn) -> bool:
+    def _fits(self, turn: SimulatedTurn) -> bool:
         """Tell whether there is a slot, and room in the cache: whoever is alone gets all there is."""
         running, rates = self.load.running, self._rates
         if not running:
@@ -215,13 +215,13 @@ class Engine:
             self.load.waiting -= 1
             self._begin(queue.popleft())
 
-    def _begin(self, turn: Turn) -> None:
+    def _begin(self, turn: SimulatedTurn) -> None:
         if not self._rates.grown:
             self._cells += turn.prompt + turn.reply
         self.load.running += 1
         self._prompt(turn)
 
-    def _prompt_over(self, turn: Turn) -> None:
+    def _prompt_over(self, turn: SimulatedTurn) -> None:
         """End with a prompt; steps of replies take less again when it was the last."""
         prompts, rates = self._prompts.turns, self._rates
         del prompts[id(turn)]
@@ -238,12 +238,12 @@ class Engine:
         self._batch.changed()
         self._look()
 
-    def _free(self, turn: Turn) -> None:
+    def _free(self, turn: SimulatedTurn) -> None:
         """Give back what was set apart for a reply at its beginning."""
         if not self._rates.grown:
             self._cells -= turn.prompt + turn.reply
 
-    def _prompt(self, turn: Turn) -> None:
+    def _prompt(self, turn: SimulatedTurn) -> None:
         """Compute a prompt, and what exists of the reply, behind those that came before."""
         rates, prompts, clock = self._rates, self._prompts, self._clock
         turn.phase = "prompt"
@@ -256,14 +256,14 @@ class Engine:
         prompts.until = begins + seconds / rates.replicas
         clock.at(ready, self._prompt_done, turn)
 
-    def _disturb(self, turn: Turn) -> None:
+    def _disturb(self, turn: SimulatedTurn) -> None:
         """Let replies feel a prompt that begins: their steps take longer, or it needs some of their cache."""
         if self._rates.mixed != 1.0 and len(self._prompts.turns) == 1:
             self.slow(self.pace)
         if self._rates.grown:
             self._hold(turn.prompt + turn.made)
 
-    def _prompt_done(self, turn: Turn) -> None:
+    def _prompt_done(self, turn: SimulatedTurn) -> None:
         now = self._clock.now
         if turn.engine is not self or turn.phase != "prompt" or turn.ready != now:
             return  # it was dropped meanwhile
@@ -309,7 +309,7 @@ class Engine:
         for turn in ended:
             turn.done(turn)
 
-    def _settle(self, ended: list[Turn]) -> None:
+    def _settle(self, ended: list[SimulatedTurn]) -> None:
         """Forget replies that are complete."""
         load, grown = self.load, self._rates.grown
         for turn in ended:
@@ -330,7 +330,7 @@ class Engine:
             self.load.running -= 1
             self.load.waiting += 1
 
-    def _hand_over(self, turn: Turn) -> bool:
+    def _hand_over(self, turn: SimulatedTurn) -> bool:
         """Note what older weights made of a running reply; tell whether its prompt is to be computed anew."""
         made = int(self._batch.made(turn))
         before = sum(turn.segments[1::2])
@@ -338,7 +338,7 @@ class Engine:
             turn.segments += (turn.version, made - before)
         return turn.follow != "continue"
 
-    def _anew(self, turns: list[Turn]) -> None:
+    def _anew(self, turns: list[SimulatedTurn]) -> None:
         """Compute the prompts of running replies again: they go on, or begin once more."""
         self._batch.leave(turns)
         for turn in turns:

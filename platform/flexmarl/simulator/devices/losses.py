@@ -10,7 +10,7 @@ from flexmarl.contracts.events import DeviceUse
 
 
 @dataclass(slots=True)
-class Loss:
+class DeviceLoss:
     at: float
     cause: str
     """`child`, `node` or `preempted`."""
@@ -24,17 +24,17 @@ class Loss:
 
 @dataclass(slots=True)
 class Losses:
-    found: list[Loss] = field(default_factory=list)
+    found: list[DeviceLoss] = field(default_factory=list)
     replayed_tokens: float = 0.0
     """Reply tokens of episodes that broke off with their rollout worker, played again from their beginning."""
     redone_tokens: int = 0
     """Tokens whose gradient was computed a second time."""
     redone_s: float = 0.0
     """Time of trainers for that, a gang counted once."""
-    _open: list[Loss] = field(default_factory=list)
+    _open: list[DeviceLoss] = field(default_factory=list)
     _computed: set[tuple[str, int]] = field(default_factory=set)
 
-    def note(self, loss: Loss) -> None:
+    def note(self, loss: DeviceLoss) -> None:
         """Begin a loss, unless its lease has lost its child already."""
         if not any(one.lease_id == loss.lease_id for one in self._open):
             self.found.append(loss)

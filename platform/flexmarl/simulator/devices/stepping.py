@@ -13,18 +13,18 @@ from heapq import heappush
 from math import ceil, floor, inf
 
 from flexmarl.contracts.hardware import Hardware
-from flexmarl.simulator.devices.batch import Batch, Rates
+from flexmarl.simulator.devices.batch import DecodeBatch, Rates
 from flexmarl.simulator.devices.clock import Clock
-from flexmarl.simulator.devices.engines import Engine
+from flexmarl.simulator.devices.engines import SimulatedEngine
 from flexmarl.simulator.devices.trace import Trace
-from flexmarl.simulator.devices.turns import Turn
+from flexmarl.simulator.devices.turns import SimulatedTurn
 from flexmarl.simulator.scenarios.scenario import EngineModel
 
 ROUNDING = 1e-6
 """Share of a step that counts as rounding."""
 
 
-class Steps(Batch):
+class Steps(DecodeBatch):
     """Replies that make a token each per step; they join only where a step begins."""
 
     def __init__(self, rates: Rates) -> None:
@@ -50,7 +50,7 @@ class Steps(Batch):
         self._steps += 1 + more
         self.tokens += (1 + more) * len(self._replies)
 
-    def enter(self, turn: Turn) -> None:
+    def enter(self, turn: SimulatedTurn) -> None:
         """Join; `begin` follows when all have."""
         self._entered += 1
         turn.began = self._steps - int(turn.made)
@@ -67,10 +67,10 @@ class Steps(Batch):
     def held(self) -> float:
         return sum(turn.prompt + self.made(turn) for turn in self.turns())
 
-    def made(self, turn: Turn) -> float:
+    def made(self, turn: SimulatedTurn) -> float:
         return float(min(turn.reply, self._steps - turn.began))
 
-    def ended(self) -> list[Turn]:
+    def ended(self) -> list[SimulatedTurn]:
         """Take out the replies that have all their tokens."""
         found, replies, steps = [], self._replies, self._steps
         if replies and replies[0][0] <= steps:
@@ -101,7 +101,7 @@ class Steps(Batch):
         self.end = self._at + self._left + (steps - 1) * self._each
 
 
-class SteppedEngine(Engine):
+class SteppedEngine(SimulatedEngine):
     _batch: Steps
 
     def __init__(
@@ -110,7 +110,7 @@ class SteppedEngine(Engine):
         super().__init__(clock, trace, model, lease_id, hardware)
         self._batch = Steps(self._rates)
 
-    def _prompt(self, turn: Turn) -> None:
+    def _prompt(self, turn: SimulatedTurn) -> None:
         """Let a request wait for the next step; an idle engine begins one when all have come that come now."""
         turn.phase = "prompt"
         self._prompts.turns[id(turn)] = turn

@@ -32,7 +32,7 @@ TOLD: frozenset[Kind] = frozenset(
 """Kinds that real children tell their nodes."""
 
 
-class Interval(NamedTuple):
+class TraceInterval(NamedTuple):
     lease_id: int
     kind: Kind
     began: float
@@ -42,7 +42,7 @@ class Interval(NamedTuple):
 
 
 @dataclass(slots=True)
-class Held:
+class DeviceTenure:
     """A device while a run has it."""
 
     device_id: str
@@ -56,10 +56,10 @@ class Held:
 
 @dataclass(slots=True)
 class Trace:
-    held: dict[int, Held] = field(default_factory=dict)
+    held: dict[int, DeviceTenure] = field(default_factory=dict)
     """By lease, in the order of their grants."""
-    _ended: list[Interval] = field(default_factory=list)
-    _open: dict[int, Interval] = field(default_factory=dict)
+    _ended: list[TraceInterval] = field(default_factory=list)
+    _open: dict[int, TraceInterval] = field(default_factory=dict)
     _begun: int = 0
 
     @property
@@ -70,7 +70,7 @@ class Trace:
     def begin(self, lease: int, kind: Kind, now: float, policy: str = "") -> int:
         """Note that a device begins with something, and return the number to end it by."""
         self._begun += 1
-        self._open[self._begun] = Interval(lease, kind, now, policy=policy)
+        self._open[self._begun] = TraceInterval(lease, kind, now, policy=policy)
         return self._begun
 
     def end(self, number: int, now: float, tokens: float = 0.0) -> None:
@@ -79,13 +79,13 @@ class Trace:
             raise KeyError(number)
         begun = self._open.pop(number, None)
         if begun is not None and now > begun.began:
-            self._ended.append(Interval(begun.lease_id, begun.kind, begun.began, now, begun.policy, tokens))
+            self._ended.append(TraceInterval(begun.lease_id, begun.kind, begun.began, now, begun.policy, tokens))
 
     def break_off(self, lease: int, now: float) -> None:
         """Note that all that a device was doing ended unfinished: its child is gone."""
         for number in [number for number, begun in self._open.items() if begun.lease_id == lease]:
             self.end(number, now)
 
-    def until(self, now: float) -> list[Interval]:
+    def until(self, now: float) -> list[TraceInterval]:
         """List all intervals, those that go on cut at this moment."""
         return [*self._ended, *(begun._replace(ended=now) for begun in self._open.values() if now > begun.began)]

@@ -44,7 +44,7 @@ class Running:
 
 
 @dataclass(slots=True)
-class Lane:
+class TrainerLane:
     """The commands of a trainer."""
 
     lease_id: int
@@ -53,7 +53,7 @@ class Lane:
     running: Running | None = None
 
 
-class Cut(NamedTuple):
+class MicroBatchSize(NamedTuple):
     """What there is to learn in a micro-batch."""
 
     rows: int
@@ -61,7 +61,7 @@ class Cut(NamedTuple):
 
 
 @dataclass(slots=True)
-class Shared:
+class SharedDevices:
     """What trainers share with others."""
 
     takes: Callable[[tuple[int, ...], float], float] = lambda leases, seconds: seconds
@@ -85,9 +85,9 @@ class Training:
         self.trained = 0
         """Tokens of all committed steps."""
         self.losses = Losses()
-        self.shared = Shared()
-        self._cut: dict[tuple[str, int], Cut] = {}
-        self._lanes: dict[int, Lane] = {}
+        self.shared = SharedDevices()
+        self._cut: dict[tuple[str, int], MicroBatchSize] = {}
+        self._lanes: dict[int, TrainerLane] = {}
         self._gangs: dict[str, tuple[int, ...]] = {}
 
     @property
@@ -97,11 +97,11 @@ class Training:
 
     def cut(self, ref: MicroBatchRef, rows: int, tokens: int) -> None:
         """Note what a micro-batch has to learn."""
-        self._cut[ref.policy, ref.no] = Cut(rows, tokens)
+        self._cut[ref.policy, ref.no] = MicroBatchSize(rows, tokens)
 
     def host(self, lease_id: int, life: str) -> None:
         """A trainer is ready."""
-        self._lanes[lease_id] = Lane(lease_id, life)
+        self._lanes[lease_id] = TrainerLane(lease_id, life)
 
     def release(self, lease_id: int) -> None:
         """A trainer is gone. What a gang was at that it belonged to breaks off, as its leader tells."""
@@ -131,7 +131,7 @@ class Training:
             lane.orders.append((no, order))
             self._next(lane, idle=True)
 
-    def _next(self, lane: Lane, *, idle: bool = False) -> None:
+    def _next(self, lane: TrainerLane, *, idle: bool = False) -> None:
         """Begin with the next command, if none is under way; a lane that was idle has read nothing ahead."""
         while lane.orders and lane.running is None:
             no, order = lane.orders.popleft()
@@ -162,12 +162,18 @@ class Training:
                 return delays.carry + delays.fetch
         return delays.carry
 
-    def _break_off(self, lane: Lane) -> None:
+    def _break_off(self, lane: TrainerLane) -> None:
         """Let a trainer be at nothing any more."""
         lane.running = None
 
     def _begin(
-        self, lane: Lane, running: Running, seconds: float, kind: Kind | None, policy: str, shown: tuple[int, ...]
+        self,
+        lane: TrainerLane,
+        running: Running,
+        seconds: float,
+        kind: Kind | None,
+        policy: str,
+        shown: tuple[int, ...],
     ) -> None:
         """Let what has been carried to a trainer be worked on."""
         if lane.running is not running:
@@ -183,7 +189,7 @@ class Training:
             return self._clock.after
         return self._host.work if kind == "train" else self._host.after
 
-    def _done(self, lane: Lane, running: Running) -> None:
+    def _done(self, lane: TrainerLane, running: Running) -> None:
         if lane.running is not running:
             return  # it broke off
         lane.running = None
@@ -221,7 +227,7 @@ class Training:
                 return own.checkpoint
         return 0.0
 
-    def _fact(self, lane: Lane, no: int, order: c.Command, seconds: float) -> e.Event:
+    def _fact(self, lane: TrainerLane, no: int, order: c.Command, seconds: float) -> e.Event:
         match order:
             case c.BindPolicy(policy=policy):
                 version = order.version or 0

@@ -14,14 +14,14 @@ import msgspec
 class Answering(Protocol):
     """Whoever answers turns."""
 
-    def drop(self, turn: "Turn") -> None:
+    def drop(self, turn: "SimulatedTurn") -> None:
         """Forget a turn."""
 
-    def made_of(self, turn: "Turn") -> float:
+    def made_of(self, turn: "SimulatedTurn") -> float:
         """Return the tokens that one of its turns has."""
 
 
-class Turn(msgspec.Struct, eq=False):
+class SimulatedTurn(msgspec.Struct, eq=False):
     """One request, from its asking to its reply. There are millions: a structure is made in a sixth of the time."""
 
     policy: str
@@ -30,7 +30,7 @@ class Turn(msgspec.Struct, eq=False):
     follow: str
     prompt: float
     reply: int
-    done: Callable[["Turn"], None]
+    done: Callable[["SimulatedTurn"], None]
     role: str = ""
     scale: float = 1.0
     """How many times as long its prompt takes, and how many steps a token."""
@@ -91,7 +91,7 @@ class Holdings:
         """Call `changed` whenever other weights are held."""
         self._changed = changed
 
-    def answering(self, turn: Turn) -> int | None:
+    def answering(self, turn: SimulatedTurn) -> int | None:
         """Return the version that would answer a turn, None when none may."""
         newest, pinned = self.newest.get(turn.policy), turn.pinned
         if newest == pinned:
@@ -100,7 +100,7 @@ class Holdings:
             return newest if newest is not None and newest > pinned else None
         return pinned if pinned in self._former.get(turn.policy, ()) else None
 
-    def fresh(self, turn: Turn) -> float:
+    def fresh(self, turn: SimulatedTurn) -> float:
         """Return what of a prompt was not computed for others; prompts behind this one find it."""
         if not turn.prefixes:
             return turn.prompt

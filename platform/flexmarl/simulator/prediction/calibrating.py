@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from flexmarl.contracts.paces import RunRows
 from flexmarl.contracts.specification import ExperimentSpec
+from flexmarl.contracts.timings import RunRows
 from flexmarl.simulator.prediction.fitting import RunPace, machine, pace_of, profile_of
 from flexmarl.simulator.prediction.predicting import simulated
 from flexmarl.simulator.prediction.profile import Ends

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flexmarl.contracts.base import Strict
-from flexmarl.contracts.paces import Commanded, Decoded, Played, RunRows, Settled, Taken
+from flexmarl.contracts.timings import CohortRollout, CommandDelay, Commanded, Decoded, RunRows, Settled
 
 SIDES = {"platform.playing": (True, False), "platform.training": (False, True), "platform.both": (True, True)}
 """Figure -> whether episodes were played, and whether trainers had commands."""
@@ -145,8 +145,8 @@ def alone(rows: RunRows) -> RunRows:
     def slow(began: float, ended: float) -> float:
         return 1.0 + waited.mean(began, ended)
 
-    def taken(own: Sequence[Taken]) -> list[Taken]:
-        return [Taken(row.created, row.seconds / slow(row.created, row.created + row.seconds)) for row in own]
+    def taken(own: Sequence[CommandDelay]) -> list[CommandDelay]:
+        return [CommandDelay(row.created, row.seconds / slow(row.created, row.created + row.seconds)) for row in own]
 
     return replace(
         rows,
@@ -250,7 +250,7 @@ def carrying(commanded: Sequence[Commanded], hop: float) -> dict[str, float]:
     return told if commit is None else told | {"platform.commit": max(0.0, commit - (carry or 0.0))}
 
 
-def turns(played: Sequence[Played], generated: Sequence[tuple[float, float]]) -> float | None:
+def turns(played: Sequence[CohortRollout], generated: Sequence[tuple[float, float]]) -> float | None:
     """Return what the rollout workers take for a turn: a cohort's rollout without its generation, over its turns."""
     found = []
     for cohort in played:

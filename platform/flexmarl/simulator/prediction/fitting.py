@@ -12,11 +12,11 @@ from statistics import fmean, median
 from typing import Literal
 
 from flexmarl.contracts.base import Strict
-from flexmarl.contracts.paces import Commanded, RunRows
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.team import Lora
+from flexmarl.contracts.timings import Commanded, RunRows
 from flexmarl.simulator.prediction import estimates
-from flexmarl.simulator.prediction.profile import OF_THE_PLATFORM, Ends, Figure, Profile, complete
+from flexmarl.simulator.prediction.profile import OF_THE_PLATFORM, Ends, Profile, ProfileFigure, complete
 from flexmarl.simulator.scenarios.scenario import Delays, EngineModel, Host, Machine, Scale, TrainerModel
 from flexmarl.simulator.scenarios.teams import paced
 
@@ -116,7 +116,7 @@ def profile_of(spec: ExperimentSpec, pace: RunPace) -> Profile:
         own |= estimates.line(pace.gradients.get(model_key(spec, policy), ()))
         told |= {f"{name} {policy}": value for name, value in own.items()}
     told |= {f"{name} {role}": value for role, own in pace.roles.items() for name, value in own.items()}
-    figures = {n: Figure(low=s, likely=s, high=s, source=pace.source, of="1 run") for n, s in told.items()}
+    figures = {n: ProfileFigure(low=s, likely=s, high=s, source=pace.source, of="1 run") for n, s in told.items()}
     return Profile(figures=complete(spec, figures), lasts=pace.lasts, parameters=pace.parameters, cores=pace.cores)
 
 

@@ -9,7 +9,7 @@ from flexmarl.contracts.base import Record
 from flexmarl.contracts.model_sizes import FACTORY_SIZES, adapter_parameters
 from flexmarl.contracts.packaged_models import PACKAGED_MODELS
 from flexmarl.contracts.specification import ExperimentSpec
-from flexmarl.contracts.specification.team import FactoryModel, PackageModel
+from flexmarl.contracts.specification.team import FactoryModel, PackageModel, RegisteredModel
 
 HELD_VERSIONS = 2
 """Of a policy, by an engine: the newest, and the one that groups on their way may still name."""
@@ -17,7 +17,7 @@ _BYTES = {"fp32": 4, "fp64": 8, "bf16": 2}
 _VOCABULARY = 32
 
 
-class Part(Record):
+class MemoryPart(Record):
     name: str
     low: float
     likely: float
@@ -29,7 +29,7 @@ class DeviceMemory(Record):
 
     use: str
     policies: tuple[str, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[MemoryPart, ...]
 
     def total(self, end: str) -> float:
         """Return one end of the sum."""
@@ -48,6 +48,8 @@ def parameters_of(spec: ExperimentSpec, measured: Mapping[str, int]) -> dict[str
             found[name] = size.layers * layer + (_VOCABULARY + 1) * size.hidden
         elif isinstance(policy.source, PackageModel):
             found[name] = PACKAGED_MODELS[policy.source.name].parameters
+        elif isinstance(policy.source, RegisteredModel) and policy.source.parameters:
+            found[name] = policy.source.parameters
     return found
 
 
@@ -56,7 +58,7 @@ def engine(spec: ExperimentSpec, policies: Sequence[str], sizes: Mapping[str, in
     if any(name not in sizes for name in policies):
         return DeviceMemory(use="engine", policies=tuple(policies), parts=())
     weights = sum(HELD_VERSIONS * _BYTES[spec.policies[name].precision] * sizes[name] for name in policies)
-    cache = Part(name="cache", low=0.1 * weights, likely=0.3 * weights, high=weights)
+    cache = MemoryPart(name="cache", low=0.1 * weights, likely=0.3 * weights, high=weights)
     return DeviceMemory(use="engine", policies=tuple(policies), parts=(_exactly("weights", weights), cache))
 
 
@@ -73,13 +75,13 @@ def trainer(spec: ExperimentSpec, policies: Sequence[str], sizes: Mapping[str, i
         masters = 4 if own.precision == "bf16" else 0
         optimizer += trained * (wide + 2 * wide + masters) / ranks  # gradient, two moments
     low, likely, high = (0.1, 0.3, 0.6) if all(_recomputes(spec, n) for n in policies) else (0.25, 0.75, 2.0)
-    activations = Part(name="activations", low=low * weights, likely=likely * weights, high=high * weights)
+    activations = MemoryPart(name="activations", low=low * weights, likely=likely * weights, high=high * weights)
     parts = (_exactly("weights", weights), _exactly("optimizer", optimizer), activations)
     return DeviceMemory(use="trainer", policies=tuple(policies), parts=parts)
 
 
-def _exactly(name: str, count: float) -> Part:
-    return Part(name=name, low=count, likely=count, high=count)
+def _exactly(name: str, count: float) -> MemoryPart:
+    return MemoryPart(name=name, low=count, likely=count, high=count)
 
 
 def _recomputes(spec: ExperimentSpec, policy: str) -> bool:

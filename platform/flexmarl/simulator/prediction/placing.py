@@ -10,7 +10,7 @@ from itertools import islice
 from statistics import fmean
 from typing import Any, Literal
 
-from flexmarl.algorithms.placement import Plan, Stage, plan_placement
+from flexmarl.algorithms.placement import PlacementPlan, Stage, plan_placement
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.simulator.scenarios.draws import Scripts
 from flexmarl.simulator.scenarios.scenario import Scenario
@@ -21,7 +21,7 @@ Kind = Literal["temporal", "spatial"]
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class CohortWork:
     """What there is to do in a cohort."""
 
     longest_s: float
@@ -32,21 +32,21 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
-    plan: Plan
+class PlacementChoice:
+    plan: PlacementPlan
     micro_batch_groups: int
     settings: dict[str, Any]
     """What it changes of a specification."""
 
 
-def place(scenario: Scenario, devices: int, mode: Kind | None = None) -> Placement | None:
+def place(scenario: Scenario, devices: int, mode: Kind | None = None) -> PlacementChoice | None:
     """Return the placement on so many devices that takes least per step, of one kind or of both; None: too few."""
     kinds: tuple[Kind, ...] = ("temporal", "spatial") if mode is None else (mode,)
     found = [one for kind in kinds for one in _placements(scenario, devices, kind)]
     return min(found, key=lambda one: (one.plan.seconds, one.micro_batch_groups), default=None)
 
 
-def _placements(scenario: Scenario, devices: int, kind: Kind) -> Iterator[Placement]:
+def _placements(scenario: Scenario, devices: int, kind: Kind) -> Iterator[PlacementChoice]:
     """List the best placement of a kind for each size of micro-batches."""
     batch, work = scenario.spec.batch, cohort_work(scenario)
     sizes = [size for size in (1, 2, 4, 8, 16, 32, 64) if size < batch.tasks_per_step] + [batch.tasks_per_step]
@@ -54,10 +54,10 @@ def _placements(scenario: Scenario, devices: int, kind: Kind) -> Iterator[Placem
         parts = -(-batch.tasks_per_step // size)
         plan = plan_placement(profile(scenario, work, parts, kind), EDGES, devices, parts, kind)
         if plan is not None:
-            yield Placement(plan, size, _settings(scenario, plan, size))
+            yield PlacementChoice(plan, size, _settings(scenario, plan, size))
 
 
-def profile(scenario: Scenario, work: Work, parts: int, kind: Kind) -> dict[str, Stage]:
+def profile(scenario: Scenario, work: CohortWork, parts: int, kind: Kind) -> dict[str, Stage]:
     """Return what rollout and training take for a cohort in so many micro-batches of each policy.
 
     Replies that run together each take `token` a step, and slow one another down by `token / batch`: n of them end when
@@ -94,7 +94,7 @@ def profile(scenario: Scenario, work: Work, parts: int, kind: Kind) -> dict[str,
     }
 
 
-def cohort_work(scenario: Scenario) -> Work:
+def cohort_work(scenario: Scenario) -> CohortWork:
     """Return what there is to do in a cohort, on the average of some."""
     spec, token, times = scenario.spec, scenario.machine.engine.token, scenario.machine.answers
     roles = {role: number for number, role in enumerate(sorted(spec.agents))}
@@ -113,7 +113,7 @@ def cohort_work(scenario: Scenario) -> Work:
                     prompts[spec.policy_of(role)] += prompt / COHORTS
             cohort = draw // spec.batch.tasks_per_step
             longest[cohort] = max(longest[cohort], took)
-    return Work(fmean(longest), replies, prompts)
+    return CohortWork(fmean(longest), replies, prompts)
 
 
 def most_trainers(spec: ExperimentSpec) -> int:
@@ -127,7 +127,7 @@ def _swaps(spec: ExperimentSpec) -> int:
     return policies if (spec.resources.trainer_policies or policies) < policies else 0
 
 
-def _settings(scenario: Scenario, plan: Plan, size: int) -> dict[str, Any]:
+def _settings(scenario: Scenario, plan: PlacementPlan, size: int) -> dict[str, Any]:
     devices, shared = plan.devices(), plan.beside("rollout", "training")
     trainers = min(devices["training"], most_trainers(scenario.spec))
     resources: dict[str, Any] = {"rollout_devices": devices["rollout"], "training_devices": trainers}

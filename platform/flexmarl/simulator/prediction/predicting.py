@@ -16,7 +16,7 @@ from flexmarl.simulator.prediction.fitting import machine
 from flexmarl.simulator.prediction.memory import DeviceMemory
 from flexmarl.simulator.prediction.profile import OF_A_MODEL, OF_A_ROLE, OF_THE_PLATFORM, Ends, Profile, Source
 from flexmarl.simulator.prediction.splitting import Own, Simulated, SplitAdvice, advised
-from flexmarl.simulator.reporting.report import CAUSES, EXPLAINED, USES, Report
+from flexmarl.simulator.reporting.report import CAUSES, EXPLAINED, USES, SimulationReport
 from flexmarl.simulator.runs import simulate
 from flexmarl.simulator.scenarios.scenario import RoleLoad, Scenario, Spread, Workload
 from flexmarl.simulator.scenarios.teams import workload_of
@@ -38,7 +38,7 @@ class Range(Record):
     high: float
 
 
-class Device(Record):
+class PredictedDevice(Record):
     """One device of the run, and what its children would hold."""
 
     no: int
@@ -59,7 +59,7 @@ class Prediction(Record):
     seconds: Range
     """From asking for devices, which are free at once, to the end of the budget."""
     device_seconds: Range
-    devices: tuple[Device, ...]
+    devices: tuple[PredictedDevice, ...]
     memory: tuple[DeviceMemory, ...]
     why: tuple[str, ...]
     """What makes the ranges wide, the worst first."""
@@ -146,7 +146,7 @@ def _split(spec: ExperimentSpec, profile: Profile, steps: int, own: Own, spare: 
     return advised(asked, own, (at(Ends()), at(low), at(high)), spare)
 
 
-def simulated(spec: ExperimentSpec, profile: Profile, ends: Ends, steps: int, seed: int) -> Report:
+def simulated(spec: ExperimentSpec, profile: Profile, ends: Ends, steps: int, seed: int) -> SimulationReport:
     """Play one end of what is known; evaluations that would be seen once or never are spread over all steps."""
     told, machines = workload(spec, profile, ends), machine(spec, profile, ends)
     even = _evenly(spec, steps)
@@ -172,14 +172,14 @@ def _evenly(spec: ExperimentSpec, steps: int) -> ExperimentSpec:
     return spec.model_copy(update={"evaluation": own.model_copy(update={"every_steps": 1, "tasks": tasks})})
 
 
-def _whole(spec: ExperimentSpec, report: Report) -> float:
+def _whole(spec: ExperimentSpec, report: SimulationReport) -> float:
     """Return the seconds to the end of the budget: the start and first step as simulated, then a step like another."""
     seconds = report.began + max(0, spec.budget.train_steps - 1) * report.step_s
     limit = spec.budget.seconds
     return seconds if limit is None else min(seconds, report.began + limit)
 
 
-def _devices(spec: ExperimentSpec, report: Report) -> tuple[Device, ...]:
+def _devices(spec: ExperimentSpec, report: SimulationReport) -> tuple[PredictedDevice, ...]:
     """Say which device serves or trains which policies, as the simulated core placed them."""
     touched: dict[int, set[str]] = {lease: set() for lease in report.uses}
     for interval in report.intervals:
@@ -187,12 +187,12 @@ def _devices(spec: ExperimentSpec, report: Report) -> tuple[Device, ...]:
             touched[interval.lease_id].add(interval.policy)
     order = list(spec.policies)
     return tuple(
-        Device(no=no, use=report.uses[lease], policies=tuple(sorted(touched[lease], key=order.index)))
+        PredictedDevice(no=no, use=report.uses[lease], policies=tuple(sorted(touched[lease], key=order.index)))
         for no, lease in enumerate(sorted(report.uses), start=1)
     )
 
 
-def _why(profile: Profile, likely: Sequence[Report]) -> tuple[str, ...]:
+def _why(profile: Profile, likely: Sequence[SimulationReport]) -> tuple[str, ...]:
     """Name what is known least of what took place at all, and how much chance alone does."""
     grouped: dict[tuple[str, Source, str], float] = {}
     unasked = set() if any(report.swaps for report in likely) else {"trainer.swap"}

@@ -68,7 +68,7 @@ OF_A_ROLE: dict[str, Known] = {
 }
 
 
-class Figure(Strict):
+class ProfileFigure(Strict):
     low: float
     likely: float
     high: float
@@ -77,7 +77,7 @@ class Figure(Strict):
     """What it was read from, in words."""
 
     @model_validator(mode="after")
-    def _in_order(self) -> "Figure":
+    def _in_order(self) -> "ProfileFigure":
         if not self.low <= self.likely <= self.high:
             raise ValueError(f"{self.low}, {self.likely}, {self.high} are not in order")
         return self
@@ -89,7 +89,7 @@ class Figure(Strict):
 
 
 class Profile(Strict):
-    figures: dict[str, Figure]
+    figures: dict[str, ProfileFigure]
     lasts: tuple[float, float, float] | None = None
     """Turns of an episode, where its end is not fixed: mean, standard deviation, and the share of its square that lies
     between groups."""
@@ -104,12 +104,12 @@ class Profile(Strict):
         return float(getattr(self.figures[f"{name} {of}".rstrip()], end))
 
 
-def declared(value: float, of: str) -> Figure:
+def declared(value: float, of: str) -> ProfileFigure:
     """Return a figure that the specification states."""
-    return Figure(low=value, likely=value, high=value, source="declared", of=of)
+    return ProfileFigure(low=value, likely=value, high=value, source="declared", of=of)
 
 
-def complete(spec: ExperimentSpec, known: Mapping[str, Figure]) -> dict[str, Figure]:
+def complete(spec: ExperimentSpec, known: Mapping[str, ProfileFigure]) -> dict[str, ProfileFigure]:
     """Return every figure that a prediction of an experiment needs: what is known, and defaults for the rest."""
     figures = dict(known)
     small = all(isinstance(policy.source, FactoryModel) for policy in spec.policies.values())
@@ -121,6 +121,6 @@ def complete(spec: ExperimentSpec, known: Mapping[str, Figure]) -> dict[str, Fig
     return figures
 
 
-def _default(what: Known, small: bool) -> Figure:
+def _default(what: Known, small: bool) -> ProfileFigure:
     likely = what.small if small else what.large
-    return Figure(low=likely / what.factor, likely=likely, high=likely * what.factor, source="default")
+    return ProfileFigure(low=likely / what.factor, likely=likely, high=likely * what.factor, source="default")

@@ -14,12 +14,12 @@ from flexmarl.contracts.base import Record
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.simulator.prediction.placing import EDGES, Kind, cohort_work, most_trainers, profile
 from flexmarl.simulator.prediction.whatif import Alternative, changed
-from flexmarl.simulator.reporting.report import Report
+from flexmarl.simulator.reporting.report import SimulationReport
 from flexmarl.simulator.scenarios.scenario import Scenario
 
 WORTH = 0.02
 """Least share of time that a split must save to be told of."""
-Simulated = Callable[[ExperimentSpec], Report]
+Simulated = Callable[[ExperimentSpec], SimulationReport]
 
 
 class Change(Record):
@@ -57,9 +57,9 @@ class SplitAdvice(Record):
 class Own:
     """The run as it is asked for, simulated at what is likely and at both ends."""
 
-    likely: Report
-    low: Report
-    high: Report
+    likely: SimulationReport
+    low: SimulationReport
+    high: SimulationReport
 
 
 def devices_of(spec: ExperimentSpec) -> int:
@@ -117,7 +117,7 @@ def advised(
     """Look for a better split. `simulated` are for what is likely, the low and the high end; `spare` is asked before
     each simulation. A split whose ends could not be simulated any more is told with what is likely alone."""
     spec, looked_at, stopped = scenario.spec, 0, False
-    best: tuple[float, ExperimentSpec, Report] | None = None
+    best: tuple[float, ExperimentSpec, SimulationReport] | None = None
     for paths in proposed(scenario):
         found = changed(spec, Alternative("", paths))
         if not isinstance(found, ExperimentSpec) or found == spec:
@@ -135,7 +135,7 @@ def advised(
 
 def _told(
     spec: ExperimentSpec,
-    best: tuple[float, ExperimentSpec, Report],
+    best: tuple[float, ExperimentSpec, SimulationReport],
     own: Own,
     simulated: tuple[Simulated, Simulated, Simulated],
     spare: Callable[[], bool],
@@ -158,7 +158,7 @@ def _told(
     )
 
 
-def _gain(own: Report, other: Report) -> float:
+def _gain(own: SimulationReport, other: SimulationReport) -> float:
     return 1.0 - own.tokens_s / other.tokens_s
 
 

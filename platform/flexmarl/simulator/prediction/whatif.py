@@ -19,7 +19,7 @@ from flexmarl.contracts.resolve import layered
 from flexmarl.contracts.rules import broken_rules
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.routers import ROUTER
-from flexmarl.simulator.reporting.report import CAUSES, EXPLAINED, USES, Cause, Report, Use
+from flexmarl.simulator.reporting.report import CAUSES, EXPLAINED, USES, Cause, SimulationReport, Use
 
 AS_IT_WAS = "as it was"
 WORTH = 0.02
@@ -116,7 +116,7 @@ def changed(spec: ExperimentSpec, alternative: Alternative) -> ExperimentSpec | 
 
 
 def advice(
-    alternative: Alternative, base: Sequence[Report], other: Sequence[Report], actual_step_s: float
+    alternative: Alternative, base: Sequence[SimulationReport], other: Sequence[SimulationReport], actual_step_s: float
 ) -> dict[str, Any]:
     """Compare a change with the replay, seed by seed."""
     gains, careful = [], []
@@ -144,7 +144,7 @@ def _careful(saved: float, replay: float, actual: float) -> float:
     return max(0.0, saved - max(0.0, replay - actual)) / actual
 
 
-def _why(base: Sequence[Report], other: Sequence[Report]) -> str:
+def _why(base: Sequence[SimulationReport], other: Sequence[SimulationReport]) -> str:
     """Return which cause of standing still shrinks most, in device seconds a step."""
     shrunk: dict[tuple[Use, Cause], tuple[float, float]] = {}
     for use in USES:
@@ -159,7 +159,7 @@ def _why(base: Sequence[Report], other: Sequence[Report]) -> str:
     return f"{kind}s: {EXPLAINED[why]}, {was:.{digits}f} s a step become {now:.{digits}f} s"
 
 
-def _costs(alternative: Alternative, base: Sequence[Report], other: Sequence[Report]) -> list[str]:
+def _costs(alternative: Alternative, base: Sequence[SimulationReport], other: Sequence[SimulationReport]) -> list[str]:
     found = [alternative.semantics] if alternative.semantics else []
     was, now = (fmean(fmean(one.lag.values()) if one.lag else 0.0 for one in side) for side in (base, other))
     if now > was + 0.005:

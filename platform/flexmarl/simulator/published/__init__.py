@@ -3,7 +3,15 @@
 A table names one workload, its parameters and a row per system; what a row changes are settings that a user could give.
 """
 
-from flexmarl.simulator.published.reproducing import Cell, Outcome, reproduce
-from flexmarl.simulator.published.table import Parameter, Row, Table, load_tables
+from flexmarl.simulator.published.reproducing import ReproducedCell, Reproduction, reproduce
+from flexmarl.simulator.published.table import PublishedParameter, PublishedRow, PublishedTable, load_tables
 
-__all__ = ["Cell", "Outcome", "Parameter", "Row", "Table", "load_tables", "reproduce"]
+__all__ = [
+    "PublishedParameter",
+    "PublishedRow",
+    "PublishedTable",
+    "ReproducedCell",
+    "Reproduction",
+    "load_tables",
+    "reproduce",
+]

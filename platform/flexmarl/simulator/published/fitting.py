@@ -7,10 +7,10 @@ from typing import Any
 from scipy.optimize import minimize
 
 from flexmarl.simulator.published.reproducing import distance, reproduce
-from flexmarl.simulator.published.table import Table
+from flexmarl.simulator.published.table import PublishedTable
 
 
-def fit(table: Table, rounds: int = 60, without: str = "") -> dict[str, float]:
+def fit(table: PublishedTable, rounds: int = 60, without: str = "") -> dict[str, float]:
     """Return fitted parameters by name, found on their rows but `without`; at most `rounds` plays of these rows.
 
     Searched by Nelder and Mead over logarithms, for the table's criterion.

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any, Literal
 
 from flexmarl.contracts.resolve import layered
-from flexmarl.simulator.published.table import Parameter, Row, Table
+from flexmarl.simulator.published.table import PublishedParameter, PublishedRow, PublishedTable
 from flexmarl.simulator.runs import simulate
 from flexmarl.simulator.scenarios.library import compose
 from flexmarl.simulator.scenarios.scenario import Scenario
@@ -19,7 +19,7 @@ Standing = Literal["fitted", "reached", "missed", "explained"]
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class ReproducedCell:
     """A row's figure, as published and as simulated."""
 
     published: float
@@ -33,8 +33,8 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    cells: dict[str, Cell]
+class Reproduction:
+    cells: dict[str, ReproducedCell]
     figures: dict[str, tuple[dict[str, float], ...]]
     """Row -> all figures of every simulation."""
     freedom: int
@@ -46,7 +46,7 @@ class Outcome:
         return tuple(name for name, cell in self.cells.items() if cell.standing == "missed")
 
 
-def reproduce(table: Table, values: Mapping[str, float] | None = None) -> Outcome:
+def reproduce(table: PublishedTable, values: Mapping[str, float] | None = None) -> Reproduction:
     """Play every row. `values` takes the place of parameters' own. Raises SpecProblems and SimulationError."""
     once: dict[str, tuple[dict[str, float], ...]] = {}  # rows that set the same are one simulation
     figures = {}
@@ -63,17 +63,20 @@ def reproduce(table: Table, values: Mapping[str, float] | None = None) -> Outcom
             found = fmean(one[figure] for one in figures[name])
             cells[f"{name}.{figure}"] = _cell(table, row, published, found, name in fitted)
     freedom = len(cells) - sum(own.source == "fitted" for own in table.parameters.values())
-    return Outcome(cells, figures, freedom)
+    return Reproduction(cells, figures, freedom)
 
 
-def played(table: Table, row: Row, values: Mapping[str, float]) -> tuple[dict[str, float], ...]:
+def played(table: PublishedTable, row: PublishedRow, values: Mapping[str, float]) -> tuple[dict[str, float], ...]:
     """Simulate a row once per seed."""
     made = (scenario_of(table, row, values, {"seed": seed}) for seed in range(table.seeds))
     return tuple(simulate(one).figures() for one in made)
 
 
 def scenario_of(
-    table: Table, row: Row, values: Mapping[str, float] | None = None, changes: Mapping[str, Any] | None = None
+    table: PublishedTable,
+    row: PublishedRow,
+    values: Mapping[str, float] | None = None,
+    changes: Mapping[str, Any] | None = None,
 ) -> Scenario:
     """Return what a row plays: the table's scenario, its preset, what all rows set over that, parameters, its own."""
     found = values or {}
@@ -81,30 +84,30 @@ def scenario_of(
     return compose(table.scenario, row.preset, layered(table.over_presets, *given, row.changes, changes or {}))
 
 
-def compared(table: Table, row: Row, plain: Mapping[str, float], name: str) -> float:
+def compared(table: PublishedTable, row: PublishedRow, plain: Mapping[str, float], name: str) -> float:
     """Return what stands beside the published figure: the row's own, or its gain over another."""
     if not row.over:
         return plain[name]
     return plain[row.over] / plain[name] if table.less_is_better else plain[name] / plain[row.over]
 
 
-def distance(table: Table, cells: Mapping[str, Cell], rows: tuple[str, ...]) -> float:
+def distance(table: PublishedTable, cells: Mapping[str, ReproducedCell], rows: tuple[str, ...]) -> float:
     """Return how far rows are off, as the table's criterion says."""
     if table.criterion == "worst":
         return max(abs(cells[name].error) for name in rows)
     return fmean(log(cells[name].simulated / cells[name].published) ** 2 for name in rows)
 
 
-def _cell(table: Table, row: Row, published: float, simulated: float, fitted: bool) -> Cell:
+def _cell(table: PublishedTable, row: PublishedRow, published: float, simulated: float, fitted: bool) -> ReproducedCell:
     standing: Standing = "explained" if row.why else "missed"
     if fitted:
         standing = "fitted"
     elif simulated >= published if table.sought else abs(simulated / published - 1.0) <= table.tolerance:
         standing = "reached"
-    return Cell(published, simulated, standing)
+    return ReproducedCell(published, simulated, standing)
 
 
-def placed(own: Parameter, value: float) -> dict[str, Any]:
+def placed(own: PublishedParameter, value: float) -> dict[str, Any]:
     """Write a value to all its places."""
     return layered(*(_at(path, value * times, own.whole) for path, times in own.paths.items()))
 

@@ -19,7 +19,7 @@ from flexmarl.contracts.resolve import layered
 _LESS_IS_BETTER = frozenset({"step_s", "step_median_s", "rollout_s"})
 
 
-class Parameter(Strict):
+class PublishedParameter(Strict):
     """A number of the models that the rows share."""
 
     value: float
@@ -44,7 +44,7 @@ class Parameter(Strict):
         return self
 
 
-class Row(Strict):
+class PublishedRow(Strict):
     """What a paper measured of one system or setting."""
 
     title: str
@@ -61,7 +61,7 @@ class Row(Strict):
     """Why it cannot be reached, with the arithmetic; empty: it has to be."""
 
 
-class Table(Strict):
+class PublishedTable(Strict):
     title: str
     source: str
     figure: str = "step_s"
@@ -82,8 +82,8 @@ class Table(Strict):
     """A table whose scenario lies under this one's, and whose parameters it takes over."""
     constants_of: str = ""
     """A table whose parameters this one takes over where it states none of the same name."""
-    parameters: dict[Name, Parameter] = {}
-    rows: dict[Name, Row] = Field(min_length=1)
+    parameters: dict[Name, PublishedParameter] = {}
+    rows: dict[Name, PublishedRow] = Field(min_length=1)
     remarks: str = ""
     """What was left out of the systems, and what the comparison does not show."""
 
@@ -108,23 +108,25 @@ class Table(Strict):
 
 
 @cache
-def load_tables() -> dict[str, Table]:
+def load_tables() -> dict[str, PublishedTable]:
     """Read the tables, by name, with the parameters that they take over from others."""
     folder = resources.files("flexmarl.simulator.published").joinpath("tables")
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".yaml")), key=lambda f: f.name)
-    read = {f.name.removesuffix(".yaml"): Table.model_validate(yaml.safe_load(f.read_text("utf-8"))) for f in files}
+    read = {
+        f.name.removesuffix(".yaml"): PublishedTable.model_validate(yaml.safe_load(f.read_text("utf-8"))) for f in files
+    }
     own = {name: _with_constants(table, read) for name, table in read.items()}
     return {name: _over_another(table, own) for name, table in own.items()}
 
 
-def _with_constants(table: Table, read: dict[str, Table]) -> Table:
+def _with_constants(table: PublishedTable, read: dict[str, PublishedTable]) -> PublishedTable:
     if not table.constants_of:
         return table
     taken = _taken_over(read[table.constants_of], table.constants_of)
     return table.model_copy(update={"parameters": taken | table.parameters})
 
 
-def _over_another(table: Table, read: dict[str, Table]) -> Table:
+def _over_another(table: PublishedTable, read: dict[str, PublishedTable]) -> PublishedTable:
     if not table.lies_over:
         return table
     under = read[table.lies_over]
@@ -133,7 +135,7 @@ def _over_another(table: Table, read: dict[str, Table]) -> Table:
     return table.model_copy(update={"scenario": scenario, "over_presets": over, "parameters": taken | table.parameters})
 
 
-def _taken_over(other: Table, called: str) -> dict[str, Parameter]:
+def _taken_over(other: PublishedTable, called: str) -> dict[str, PublishedParameter]:
     """Return another table's parameters, none of which is fitted here."""
     return {
         name: own.model_copy(

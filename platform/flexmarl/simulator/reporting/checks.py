@@ -40,7 +40,7 @@ SERVED_AGAIN = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SchedulingFault:
     name: str
     since: float
     until: float
@@ -93,7 +93,7 @@ class Checks:
     _bound: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(who waits, who was served meanwhile) -> how often."""
     _waits: dict[str, float] = field(default_factory=dict)
-    _starved: dict[str, Finding] = field(default_factory=dict)
+    _starved: dict[str, SchedulingFault] = field(default_factory=dict)
 
     _turns: Overtaking = field(init=False)
 
@@ -108,12 +108,12 @@ class Checks:
         cluster.playing.engines.asked_for = lambda turn: checks._turns.look(cluster.clock.now)
         return checks
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[SchedulingFault]:
         """Return what was found up to now."""
         found = [*self._to_and_fro(), *self._starved.values()]
         if self._throttled.seconds > SHORT_S:
             found.append(
-                Finding(
+                SchedulingFault(
                     "double_throttle", *self._throttled.longest,
                     f"for {self._throttled.seconds:.1f} s, and {self._throttled.total:.1f} s in all, no engine had a "
                     f"turn, although the lag rule allowed another cohort: {self._throttled.what}",
@@ -122,14 +122,14 @@ class Checks:
             )  # fmt: skip
         if self._places.seconds > SHORT_S:
             found.append(
-                Finding(
+                SchedulingFault(
                     "double_throttle", *self._places.longest,
                     f"for {self._places.seconds:.1f} s no engine had a turn, although {self._places.what}",
                     "Let one limit decide: mechanisms.parallel.episodes or members, and look for what else holds them.",
                 )
             )  # fmt: skip
         found += [
-            Finding(
+            SchedulingFault(
                 "starvation", *turn,
                 "Serve turns of one rank in the order in which they came; for more room raise machine.engine.slots.",
             )
@@ -137,7 +137,7 @@ class Checks:
         ]  # fmt: skip
         if self._blocked.seconds > SHORT_S:
             found.append(
-                Finding(
+                SchedulingFault(
                     "head_of_line", *self._blocked.longest,
                     f"for {self._blocked.seconds:.1f} s a full slice lay uncut and no gradient was asked for: "
                     f"{self._blocked.what}",
@@ -176,14 +176,14 @@ class Checks:
         """Return the time in which a place is hardly worth the load that it cost."""
         return STINT_LOADS * self.machine.engine.load * self.machine.times(policy)
 
-    def _to_and_fro(self) -> list[Finding]:
+    def _to_and_fro(self) -> list[SchedulingFault]:
         found = []
         for pair, times in self._reversals.items():
             if len(times) >= REVERSALS:
                 one, other = sorted(pair)
                 leases = ", ".join(str(lease) for lease in sorted({lease for _, _, lease in times}))
                 found.append(
-                    Finding(
+                    SchedulingFault(
                         "ping_pong", times[0][0], times[-1][1],
                         f"places went from {one} to {other} and back {len(times)} times on leases {leases}, after "
                         f"{max(back - at for at, back, _ in times):.1f} s at most, of which loads are a large part",
@@ -229,10 +229,10 @@ class Checks:
         return True, f"draws {settled[:8]} of cohort {cohort.no} are settled, draw {min(cohort.open)} is not"
 
     def _see_waits(self, now: float, ctx: Context, decision: Decision) -> None:
-        policies = {name: ctx.state.policies[name].home for name in ctx.plan.trainable}
+        policies = {name: ctx.state.policies[name].placement for name in ctx.plan.trainable}
         bound = [ruling.policy for ruling in decision.rulings if ruling.kind is RulingKind.DEVICES_BOUND]
-        for name, home in policies.items():
-            since = home.waiting_since
+        for name, placement in policies.items():
+            since = placement.waiting_since
             if since is None or self._waits.get(name) != since:
                 for key in [key for key in self._bound if key[0] == name]:
                     del self._bound[key]
@@ -244,7 +244,7 @@ class Checks:
                 self._bound[name, other] += 1
             most = max(((self._bound[name, other], other) for other in policies if other != name), default=(0, ""))
             if most[0] >= SERVED_AGAIN and now - since > SHORT_S:
-                self._starved[name] = Finding(
+                self._starved[name] = SchedulingFault(
                     "starvation", since, now,
                     f"{name} has work and no device since {since:.1f} s; meanwhile {most[1]} was bound {most[0]} times",
                     "Serve whoever waits longest; for more room raise resources.training_devices or trainer_policies.",

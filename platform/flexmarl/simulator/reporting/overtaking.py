@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from flexmarl.simulator.devices.turns import Turn
-from flexmarl.simulator.rollout.playing import Playing
+from flexmarl.simulator.devices.turns import SimulatedTurn
+from flexmarl.simulator.rollout.playing import RolloutModel
 
 LOOK_S = 1.0
 OVERTAKEN = 8
@@ -18,7 +18,7 @@ Place = str | tuple[str, int]
 """Where turns wait: an engine, or the weights (policy, version) that no engine holds."""
 
 
-class Starved(NamedTuple):
+class StarvedInterval(NamedTuple):
     since: float
     until: float
     evidence: str
@@ -26,7 +26,7 @@ class Starved(NamedTuple):
 
 @dataclass(slots=True)
 class _Seen:
-    turn: Turn
+    turn: SimulatedTurn
     """Held, so that no other turn has its identity."""
     at: float
     passed: set[int] = field(default_factory=set)
@@ -35,17 +35,17 @@ class _Seen:
 
 @dataclass(slots=True)
 class Overtaking:
-    playing: Playing
+    playing: RolloutModel
     _next: float = 0.0
     _seen: dict[Place, dict[int, _Seen]] = field(default_factory=dict)
-    _worst: tuple[int, Starved | None] = (0, None)
+    _worst: tuple[int, StarvedInterval | None] = (0, None)
 
     def look(self, now: float) -> None:
         """See who waits, and who of those that came later is answered."""
         if now < self._next:
             return
         self._next = now + LOOK_S
-        places: dict[Place, list[Turn]] = {one.name: one.requests() for one in self.playing.engines.values()}
+        places: dict[Place, list[SimulatedTurn]] = {one.name: one.requests() for one in self.playing.engines.values()}
         for turn in self.playing.starved():
             places.setdefault((turn.policy, turn.pinned), []).append(turn)
         answered = [turn for turns in places.values() for turn in turns if turn.phase in ("prompt", "reply")]
@@ -56,16 +56,16 @@ class Overtaking:
                 if one.turn.phase in ("queued", "asked"):
                     self._compare(place, one, served, now)
 
-    def findings(self, short_s: float) -> list[Starved]:
+    def findings(self, short_s: float) -> list[StarvedInterval]:
         """Return the turn that was passed by most, if one waited for longer than that."""
         worst = self._worst[1]
         return [worst] if worst is not None and worst.until - worst.since > short_s else []
 
-    def _known(self, place: Place, turns: Iterable[Turn], now: float) -> dict[int, _Seen]:
+    def _known(self, place: Place, turns: Iterable[SimulatedTurn], now: float) -> dict[int, _Seen]:
         before = self._seen.get(place, {})
         return {id(turn): before.get(id(turn)) or _Seen(turn, now) for turn in turns}
 
-    def _served(self, place: Place, answered: list[Turn]) -> list[_Seen]:
+    def _served(self, place: Place, answered: list[SimulatedTurn]) -> list[_Seen]:
         """List who is answered at an engine, or anywhere by the weights that turns wait for."""
         if isinstance(place, str):
             return [one for one in self._seen[place].values() if one.turn.phase in ("prompt", "reply")]
@@ -80,4 +80,4 @@ class Overtaking:
                 f"a turn of {one.turn.role or one.turn.policy} waits for {where} since {one.at:.1f} s; meanwhile "
                 f"{len(one.passed)} turns that came later and rank no higher were answered there"
             )
-            self._worst = len(one.passed), Starved(one.at, now, evidence)
+            self._worst = len(one.passed), StarvedInterval(one.at, now, evidence)

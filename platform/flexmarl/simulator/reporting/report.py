@@ -12,8 +12,8 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Literal
 
 from flexmarl.contracts.rulings import RulingKind
-from flexmarl.simulator.devices.losses import Loss
-from flexmarl.simulator.devices.trace import BUSY, Held, Interval
+from flexmarl.simulator.devices.losses import DeviceLoss
+from flexmarl.simulator.devices.trace import BUSY, DeviceTenure, TraceInterval
 from flexmarl.simulator.scenarios.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ EXPLAINED: dict[Cause, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SimulationReport:
     """Seconds and counts over the steps that count."""
 
     steps: tuple[float, ...]
@@ -74,13 +74,13 @@ class Report:
     """Tokens whose gradient was computed again, up to the end."""
     replayed_tokens: float
     """Reply tokens of episodes that were played again since their rollout worker was lost, up to the end."""
-    losses: tuple[Loss, ...]
+    losses: tuple[DeviceLoss, ...]
     handled: int
     """Facts that the core decided on, from the start of the simulation."""
     events: int
     """Everything that happened, from the start of the simulation."""
-    intervals: tuple[Interval, ...]
-    held: dict[int, Held]
+    intervals: tuple[TraceInterval, ...]
+    held: dict[int, DeviceTenure]
     """Lease -> device and time."""
 
     @property
@@ -123,7 +123,7 @@ class Report:
         return {name: round(value, 6) for name, value in shown.items()}
 
 
-def report(scenario: Scenario, cluster: "Cluster") -> Report:
+def report(scenario: Scenario, cluster: "Cluster") -> SimulationReport:
     """Read a finished simulation."""
     first, last = scenario.warm_up, scenario.warm_up + scenario.steps
     times = [0.0, *cluster.log.stepped][first : last + 1]
@@ -134,7 +134,7 @@ def report(scenario: Scenario, cluster: "Cluster") -> Report:
     held = {n: h for n, h in cluster.trace.held.items() if h.since < ended and h.until > began}
     busy, idle = shares(intervals, held, began, ended)
     losses = cluster.hosting.losses
-    return Report(
+    return SimulationReport(
         steps=tuple(after - before for before, after in pairwise(times)),
         began=began,
         ended=ended,
@@ -184,8 +184,8 @@ def _means(cluster: "Cluster", metric: str, first: int, last: int) -> dict[str, 
 
 
 @dataclass(slots=True)
-class _Standing:
-    """Devices of one kind by what they do at a moment."""
+class _DeviceCounts:
+    """Number of devices of one use by activity at one moment."""
 
     held: int = 0
     doing: dict[int, list[str]] = field(default_factory=dict)
@@ -203,7 +203,7 @@ class _Standing:
         self.held -= 1
         self._count(self.doing.pop(lease), -1)
 
-    def change(self, interval: Interval, begins: bool) -> None:
+    def change(self, interval: TraceInterval, begins: bool) -> None:
         """Let a device begin or end with something."""
         kinds = self.doing.get(interval.lease_id)
         if kinds is None:
@@ -229,10 +229,10 @@ _HOLD, _BEGIN, _END, _FREE = range(4)
 
 
 def shares(
-    intervals: Sequence[Interval], held: Mapping[int, Held], began: float, ended: float
+    intervals: Sequence[TraceInterval], held: Mapping[int, DeviceTenure], began: float, ended: float
 ) -> tuple[dict[Use, float], dict[Use, dict[Cause, float]]]:
     """Go through the window from edge to edge; each device's time between two edges has one cause."""
-    edges: list[tuple[float, int, int, Interval | None]] = []
+    edges: list[tuple[float, int, int, TraceInterval | None]] = []
     for lease, its in held.items():
         edges.append((max(began, its.since), _HOLD, lease, None))
         edges.append((min(ended, its.until), _FREE, lease, None))
@@ -240,7 +240,7 @@ def shares(
         edges.append((max(began, one.began), _BEGIN, one.lease_id, one))
         edges.append((min(ended, one.ended), _END, one.lease_id, one))
     edges.sort(key=lambda edge: edge[:2])
-    all_of: dict[Use, _Standing] = {use: _Standing() for use in USES}
+    all_of: dict[Use, _DeviceCounts] = {use: _DeviceCounts() for use in USES}
     busy: dict[Use, float] = dict.fromkeys(USES, 0.0)
     idle: dict[Use, dict[Cause, float]] = {use: dict.fromkeys(CAUSES, 0.0) for use in USES}
     at = began
@@ -263,7 +263,7 @@ def shares(
 
 
 def _add(
-    all_of: dict[Use, _Standing], seconds: float, busy: dict[Use, float], idle: dict[Use, dict[Cause, float]]
+    all_of: dict[Use, _DeviceCounts], seconds: float, busy: dict[Use, float], idle: dict[Use, dict[Cause, float]]
 ) -> None:
     """Add the device time between two edges to what every device did in it."""
     for use, own in all_of.items():
@@ -275,7 +275,7 @@ def _add(
         idle[use][_cause(use, own, other)] += seconds * left
 
 
-def _cause(use: Use, own: _Standing, other: _Standing) -> Cause:
+def _cause(use: Use, own: _DeviceCounts, other: _DeviceCounts) -> Cause:
     if own.at_work:
         return "tail"
     if other.at_work:

@@ -10,13 +10,13 @@ from flexmarl.contracts import events as e
 from flexmarl.contracts.wire import EpisodeOutcome
 from flexmarl.orchestrator.types import Decision, NumberedCommand, Ruling
 from flexmarl.simulator.cluster.cluster import Cluster
-from flexmarl.simulator.devices.turns import Turn
+from flexmarl.simulator.devices.turns import SimulatedTurn
 from flexmarl.simulator.rollout.episodes import EpisodePlaying
 from flexmarl.simulator.rollout.groups import Episode
 
 
 @dataclass(slots=True)
-class Watch:
+class RunWatch:
     """A run with all that was told to its core, all that it decided, and all turns that were asked."""
 
     cluster: Cluster
@@ -28,12 +28,12 @@ class Watch:
     """Command -> when it was made void."""
     rulings: list[Ruling] = field(default_factory=list)
     """What it decided that is no command: above all what is not trained, and why."""
-    turns: dict[int, Turn] = field(default_factory=dict)
+    turns: dict[int, SimulatedTurn] = field(default_factory=dict)
     episodes: list[Episode] = field(default_factory=list)
     """Every attempt that began."""
 
     @classmethod
-    def over(cls, cluster: Cluster) -> "Watch":
+    def over(cls, cluster: Cluster) -> "RunWatch":
         """Watch a run from now on."""
         watch = cls(cluster)
         cluster.driver.heard = watch._heard
@@ -48,7 +48,7 @@ class Watch:
         self.void.update((no, now) for no in decision.void)
         self.rulings += decision.rulings
 
-    def _asked(self, turn: Turn) -> None:
+    def _asked(self, turn: SimulatedTurn) -> None:
         self.turns[id(turn)] = turn
 
     @property

@@ -12,14 +12,14 @@ from flexmarl.contracts import events as e
 from flexmarl.simulator.devices.clock import Clock
 from flexmarl.simulator.devices.engine_pools import Pools
 from flexmarl.simulator.rollout import facts
-from flexmarl.simulator.rollout.flow import Flow
+from flexmarl.simulator.rollout.flow import TurnFlow
 from flexmarl.simulator.rollout.groups import Episode
-from flexmarl.simulator.rollout.playing import Playing, Told
+from flexmarl.simulator.rollout.playing import RolloutModel, Told
 from flexmarl.simulator.scenarios.draws import Draws, Sheet, Sheets
 from flexmarl.simulator.scenarios.scenario import Scenario, Workload
 
 
-class EpisodePlaying(Playing):
+class EpisodePlaying(RolloutModel):
     def __init__(self, clock: Clock, host: Clock, scenario: Scenario, told: Told) -> None:
         super().__init__(clock, host, scenario, told)
         stages, model = scenario.workload.stages, scenario.machine.wide_engine
@@ -29,7 +29,7 @@ class EpisodePlaying(Playing):
         for number, stage in enumerate(stages):
             asked[number, : len(stage)] = [self._names.index(scenario.spec.policy_of(role)) for role in stage]
         self._pools = Pools(self.engines, model, scenario.machine.answers)
-        self._flow = Flow(asked, len(self._names), self._pools, model.prefill)
+        self._flow = TurnFlow(asked, len(self._names), self._pools, model.prefill)
         self._rows: dict[int, Episode] = {}
         self._row_of: dict[int, tuple[int, list[int]]] = {}
         """Episode -> its row and its pools."""
@@ -41,7 +41,7 @@ class EpisodePlaying(Playing):
         if self._rows:
             self._go_on()
 
-    def demand(self) -> dict[str, e.TurnsAsked]:
+    def demand(self) -> dict[str, e.RequestedTurns]:
         """Count the turns of each policy that no engine and that an engine has."""
         found: dict[str, list[int]] = {}
         for number, (held, waiting) in enumerate(zip(*self._flow.counts(), strict=True)):
@@ -49,7 +49,7 @@ class EpisodePlaying(Playing):
             counts[0] += int(held)
             counts[1] += int(waiting)
         found.pop("", None)
-        return {n: e.TurnsAsked(waiting=found[n][1], in_flight=found[n][0]) for n in sorted(found) if any(found[n])}
+        return {n: e.RequestedTurns(waiting=found[n][1], in_flight=found[n][0]) for n in sorted(found) if any(found[n])}
 
     @property
     def changes(self) -> int:

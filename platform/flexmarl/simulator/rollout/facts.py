@@ -50,7 +50,7 @@ def settled(
 
 
 def demand(
-    policies: Mapping[str, e.TurnsAsked], depths: dict[int, int], queued: dict[int, int], cache: dict[int, int]
+    policies: Mapping[str, e.RequestedTurns], depths: dict[int, int], queued: dict[int, int], cache: dict[int, int]
 ) -> e.DemandReported:
     """Return what the run's rollout workers ask for."""
     values = {

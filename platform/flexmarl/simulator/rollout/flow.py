@@ -70,7 +70,7 @@ class Columns:
         return more
 
 
-class Flow:
+class TurnFlow:
     """`asked` is the policy of each turn of a round, by stage and column; -1 where a stage asks fewer."""
 
     def __init__(self, asked: Places, policies: int, pools: Pools, prefill: float) -> None:

@@ -10,9 +10,9 @@ import msgspec
 from flexmarl.contracts import commands as c
 from flexmarl.contracts.specification.mechanisms import Parallel
 from flexmarl.contracts.wire import EpisodeOutcome, SampleRef
-from flexmarl.simulator.devices.turns import Turn
+from flexmarl.simulator.devices.turns import SimulatedTurn
 from flexmarl.simulator.rollout import facts
-from flexmarl.simulator.rollout.together import Together
+from flexmarl.simulator.rollout.together import RoundBarrier
 from flexmarl.simulator.scenarios import chance
 from flexmarl.simulator.scenarios.draws import Script, Sheet
 from flexmarl.simulator.scenarios.scenario import Scenario
@@ -24,16 +24,16 @@ EpisodeKey = tuple[int, int, int, bool]
 class Episode(msgspec.Struct, eq=False):
     """One attempt at a member of a group."""
 
-    group: "Group"
+    group: "SimulatedGroup"
     member: int
     attempt: int
     twin: bool
     """It plays beside a first one."""
     script: Script | Sheet
     began: float
-    held: list[Turn] = []
+    held: list[SimulatedTurn] = []
     """Turns of this stage behind those that may be asked at once."""
-    asked: dict[str, Turn] = {}
+    asked: dict[str, SimulatedTurn] = {}
     rows: list[SampleRef] = []
     """Its samples so far."""
     tokens: float = 0.0
@@ -65,7 +65,7 @@ class Episode(msgspec.Struct, eq=False):
         return f"{draw}.{self.member}.{role}", f"{draw}.{role}"
 
 
-class EpisodeTurn(Turn, eq=False, kw_only=True):
+class EpisodeTurn(SimulatedTurn, eq=False, kw_only=True):
     episode: Episode
     number: int
 
@@ -91,12 +91,12 @@ class EpisodeTurn(Turn, eq=False, kw_only=True):
 
 
 @dataclass(slots=True, eq=False)
-class Group:
+class SimulatedGroup:
     no: int
     command: c.PlayGroups
     order: c.GroupOrder
     began: float
-    seats: Mapping[str, "Seat"] = field(default_factory=dict)
+    seats: Mapping[str, "RoleSettings"] = field(default_factory=dict)
     """Of each role, how it is asked."""
     shares: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Role -> shares of its prompts that its turn before, and the group's other members, had too."""
@@ -105,12 +105,12 @@ class Group:
     finished: int = 0
     waiting: deque[int] = field(default_factory=deque)
     """Members that have no place yet."""
-    together: Together | None = None
+    together: RoundBarrier | None = None
     """Where its episodes wait for the others of their command before each turn."""
     over: bool = False
 
 
-class Seat(NamedTuple):
+class RoleSettings(NamedTuple):
     """How a role is asked by the groups of one command."""
 
     policy: str
@@ -119,7 +119,7 @@ class Seat(NamedTuple):
     scale: float
 
 
-Begin = Callable[[Group, int], bool]
+Begin = Callable[[SimulatedGroup, int], bool]
 
 
 class Team(NamedTuple):
@@ -137,11 +137,11 @@ class Team(NamedTuple):
     shares: dict[str, tuple[float, float]]
     """What prompts of a role have in common, of roles that have anything."""
 
-    def seats(self, command: c.PlayGroups) -> dict[str, Seat]:
+    def seats(self, command: c.PlayGroups) -> dict[str, RoleSettings]:
         """Return how roles are asked by the groups of a command."""
         pins, follows, scales = command.pins, command.follows, self.scales
         return {
-            role: Seat(policy, pins[policy].version, follows.get(policy, ""), scales[policy])
+            role: RoleSettings(policy, pins[policy].version, follows.get(policy, ""), scales[policy])
             for role, policy in self.policies.items()
             if policy in pins
         }
@@ -156,14 +156,14 @@ class Team(NamedTuple):
         return cls(scenario, policies, scales, widths, spec.mechanisms.parallel.agents, workload.shares(policies))
 
 
-class Places:
+class EpisodeSlots:
     """Episodes of the run that play at once; whoever finds no place gets the next one in its turn."""
 
     def __init__(self, limit: int | None) -> None:
         self._free = limit
-        self._queue: deque[tuple[Begin, Group, int]] = deque()
+        self._queue: deque[tuple[Begin, SimulatedGroup, int]] = deque()
 
-    def enter(self, begin: Begin, group: Group, member: int) -> None:
+    def enter(self, begin: Begin, group: SimulatedGroup, member: int) -> None:
         """Begin with a member at once or when there is a place. `begin` returns False when it needs none any more."""
         if self._free is None:
             begin(group, member)
@@ -182,7 +182,7 @@ class Places:
             self._free -= begin(group, member)
 
 
-def idle_places(groups: Iterable[Group], limits: Parallel) -> int:
+def idle_places(groups: Iterable[SimulatedGroup], limits: Parallel) -> int:
     """Count the members that could begin by all limits of episodes at once, and have not."""
     held = could = 0
     for group in groups:

@@ -8,25 +8,25 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from flexmarl.contracts import commands as c
-from flexmarl.simulator.devices.turns import Turn
-from flexmarl.simulator.rollout.groups import EpisodeTurn, Group
+from flexmarl.simulator.devices.turns import SimulatedTurn
+from flexmarl.simulator.rollout.groups import EpisodeTurn, SimulatedGroup
 
 
-class Starved:
+class StarvedTurns:
     """Turns whose weights no engine holds."""
 
     def __init__(self) -> None:
-        self._turns: dict[str, list[Turn]] = {}
+        self._turns: dict[str, list[SimulatedTurn]] = {}
 
-    def add(self, turn: Turn) -> None:
+    def add(self, turn: SimulatedTurn) -> None:
         """Keep a turn."""
         self._turns.setdefault(turn.policy, []).append(turn)
 
-    def pop(self, policy: str) -> list[Turn]:
+    def pop(self, policy: str) -> list[SimulatedTurn]:
         """Return the turns of a policy that are still to be asked; they are others' to keep."""
         return [turn for turn in self._turns.pop(policy, ()) if turn.phase == "asked"]
 
-    def turns(self) -> list[Turn]:
+    def turns(self) -> list[SimulatedTurn]:
         """List those of all policies."""
         return [turn for turns in self._turns.values() for turn in turns if turn.phase == "asked"]
 
@@ -35,15 +35,15 @@ class Starved:
         return Counter(turn.policy for turn in self.turns())
 
 
-class Held:
+class HeldTurns:
     """`again`: asks a turn that goes on; `played`: command -> groups that are played of it, kept by another."""
 
-    def __init__(self, again: Callable[[Turn], None], played: Mapping[int, Sequence[Group]]) -> None:
+    def __init__(self, again: Callable[[SimulatedTurn], None], played: Mapping[int, Sequence[SimulatedGroup]]) -> None:
         self._again, self._played = again, played
-        self._turns: dict[int, list[Turn]] = {}
+        self._turns: dict[int, list[SimulatedTurn]] = {}
         """Command that is held -> its turns that were to be asked."""
 
-    def keeps(self, turn: Turn) -> bool:
+    def keeps(self, turn: SimulatedTurn) -> bool:
         """Take a turn that is to be asked, if its command is held."""
         own = self._turns.get(turn.episode.group.no) if isinstance(turn, EpisodeTurn) else None
         if own is None:
@@ -62,13 +62,13 @@ class Held:
                 self._turns[no] = [turn for turn in _at_engines(self._played.get(no, ())) if _taken_back(turn)]
 
 
-def _at_engines(groups: Iterable[Group]) -> Iterator[Turn]:
+def _at_engines(groups: Iterable[SimulatedGroup]) -> Iterator[SimulatedTurn]:
     for group in groups:
         for episode in group.playing:
             yield from [turn for turn in episode.asked.values() if turn.engine is not None]
 
 
-def _taken_back(turn: Turn) -> bool:
+def _taken_back(turn: SimulatedTurn) -> bool:
     assert turn.engine is not None
     turn.engine.drop(turn)
     if turn.follow == "restart_turn":

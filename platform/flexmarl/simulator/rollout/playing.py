@@ -16,15 +16,15 @@ from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus
 from flexmarl.simulator.devices.clock import Clock
-from flexmarl.simulator.devices.fleet import Fleet
-from flexmarl.simulator.devices.foresight import Foresight
-from flexmarl.simulator.devices.turns import Turn
+from flexmarl.simulator.devices.expected_lengths import ExpectedLengths
+from flexmarl.simulator.devices.fleet import SimulatedFleet
+from flexmarl.simulator.devices.turns import SimulatedTurn
 from flexmarl.simulator.rollout import facts
-from flexmarl.simulator.rollout.groups import Episode, EpisodeTurn, Group, Places, Team, outcome_of
-from flexmarl.simulator.rollout.hands import Hands
-from flexmarl.simulator.rollout.holding import Held, Starved
+from flexmarl.simulator.rollout.groups import Episode, EpisodeSlots, EpisodeTurn, SimulatedGroup, Team, outcome_of
+from flexmarl.simulator.rollout.holding import HeldTurns, StarvedTurns
 from flexmarl.simulator.rollout.scoring import Scoring
-from flexmarl.simulator.rollout.together import Together
+from flexmarl.simulator.rollout.together import RoundBarrier
+from flexmarl.simulator.rollout.worker_time import WorkerTime
 from flexmarl.simulator.scenarios.draws import Draws, Script, Sheet, breaks_off
 from flexmarl.simulator.scenarios.recorded import RecordedDraws, scripts_of
 from flexmarl.simulator.scenarios.scenario import Scenario, Workload
@@ -35,16 +35,16 @@ SampleId = tuple[int, int, int, str, int]
 
 
 @lru_cache(maxsize=4096)
-def _turns_asked(waiting: int, in_flight: int) -> e.TurnsAsked:
-    return e.TurnsAsked(waiting=waiting, in_flight=in_flight)
+def _turns_asked(waiting: int, in_flight: int) -> e.RequestedTurns:
+    return e.RequestedTurns(waiting=waiting, in_flight=in_flight)
 
 
-class Playing:
+class RolloutModel:
     def __init__(self, clock: Clock, host: Clock, scenario: Scenario, told: Told) -> None:
         spec, workload = scenario.spec, scenario.workload
         chosen = spec.mechanisms.router
-        foresight = Foresight(workload, chosen.type == "skew_aware") if chosen.reads_lengths else None
-        self.engines = Fleet(ROUTERS.make(chosen), foresight)
+        expected_lengths = ExpectedLengths(workload, chosen.type == "skew_aware") if chosen.reads_lengths else None
+        self.engines = SimulatedFleet(ROUTERS.make(chosen), expected_lengths)
         """Those that are ready."""
         self.tokens: dict[SampleId, int] = {}
         """Reply tokens of every sample of a settled group, until they are forgotten."""
@@ -54,21 +54,21 @@ class Playing:
         roles = {role: number for number, role in enumerate(sorted(spec.agents))}
         self._draws: Draws[Any] | RecordedDraws = self._drawn(workload, roles, scenario.seed)
         self._team = Team.of(scenario)
-        self.groups: dict[int, list[Group]] = {}
-        self._starved = Starved()
-        self.held = Held(self._route, self.groups)
+        self.groups: dict[int, list[SimulatedGroup]] = {}
+        self._starved = StarvedTurns()
+        self.held = HeldTurns(self._route, self.groups)
         self._scoring = Scoring(clock, workload)
-        self.hands = Hands(host, scenario.machine.delays, Places(spec.mechanisms.parallel.episodes))
+        self.worker_time = WorkerTime(host, scenario.machine.delays, EpisodeSlots(spec.mechanisms.parallel.episodes))
 
     def play(self, no: int, command: c.PlayGroups) -> None:
         """Begin with the groups of a command."""
         self.groups[no] = groups = []
         parallel = self._team.scenario.spec.mechanisms.parallel
-        together = Together(self._clock) if parallel.turns == "together" else None
+        together = RoundBarrier(self._clock) if parallel.turns == "together" else None
         now, seats, shares = self._clock.now, self._team.seats(command), self._team.shares
         for order in command.groups:
             members = deque(range(order.members))
-            groups.append(Group(no, command, order, now, seats, shares, waiting=members, together=together))
+            groups.append(SimulatedGroup(no, command, order, now, seats, shares, waiting=members, together=together))
         for group in groups:
             for _ in range(min(group.order.members, parallel.members or group.order.members)):
                 self._next_member(group)
@@ -104,7 +104,7 @@ class Playing:
         for turn in self._starved.pop(policy):
             self._route(turn)
 
-    def hand_back(self, turn: Turn) -> None:
+    def hand_back(self, turn: SimulatedTurn) -> None:
         """Let a turn go on at another engine."""
         if turn.engine is not None:
             turn.engine.drop(turn)
@@ -112,28 +112,28 @@ class Playing:
             turn.made, turn.segments = 0.0, ()
         self._route(turn)
 
-    def starved(self) -> list[Turn]:
+    def starved(self) -> list[SimulatedTurn]:
         """List the turns whose weights no engine holds."""
         return self._starved.turns()
 
-    def demand(self) -> dict[str, e.TurnsAsked]:
+    def demand(self) -> dict[str, e.RequestedTurns]:
         """Count the turns of each policy that no engine and that an engine has."""
         held = self.engines.asked
         starved = self._starved.counts()
         counts = {name: (starved[name], held.get(name, 0)) for name in sorted({*held, *starved})}
         return {name: _turns_asked(*both) for name, both in counts.items() if any(both)}
 
-    def _next_member(self, group: Group) -> None:
+    def _next_member(self, group: SimulatedGroup) -> None:
         """Begin with a group's next member as soon as the run has a place for it."""
         if group.waiting and not group.over:
-            self.hands.places.enter(self._begin_member, group, group.waiting.popleft())
+            self.worker_time.places.enter(self._begin_member, group, group.waiting.popleft())
 
-    def _begin_member(self, group: Group, member: int) -> bool:
+    def _begin_member(self, group: SimulatedGroup, member: int) -> bool:
         if not group.over:
             self._begin(group, member, 1, twin=False)
         return not group.over
 
-    def _begin(self, group: Group, member: int, attempt: int, twin: bool) -> None:
+    def _begin(self, group: SimulatedGroup, member: int, attempt: int, twin: bool) -> None:
         order = group.order
         script: Script | Sheet = self._draws.script(order.draw, member, order.members, attempt, order.task_seed)
         if twin:
@@ -175,9 +175,9 @@ class Playing:
                 policy, pinned, follow, prompt, reply, answered, role, scale, to, 0.0, prefixes,
                 episode=episode, number=number,
             )  # fmt: skip
-        if self.hands.busy:
+        if self.worker_time.busy:
             command = group.no if episode.stage == 1 else 0
-            self.hands.take(episode.script.key, len(asked), partial(self._send, episode), command)
+            self.worker_time.take(episode.script.key, len(asked), partial(self._send, episode), command)
         else:
             self._send(episode)
 
@@ -192,11 +192,11 @@ class Playing:
         for turn in turns:
             self._route(turn)
 
-    def _route(self, turn: Turn) -> None:
+    def _route(self, turn: SimulatedTurn) -> None:
         if not self.held.keeps(turn) and not self.engines.send(turn):
             self._starved.add(turn)
 
-    def _answered(self, turn: Turn) -> None:
+    def _answered(self, turn: SimulatedTurn) -> None:
         assert isinstance(turn, EpisodeTurn)
         episode = turn.episode
         if self.engines.learns:
@@ -239,7 +239,7 @@ class Playing:
             self._clock.at(when, self._broke_off, episode)
             return
         if not episode.twin:
-            self.hands.places.leave()
+            self.worker_time.places.leave()
         self._scoring.score(when, self._rewarded, episode)
 
     def _broke_off(self, episode: Episode) -> None:
@@ -252,7 +252,7 @@ class Playing:
         if again:
             self._begin(group, episode.member, episode.attempt + 1, episode.twin)
         elif not episode.twin:
-            self.hands.places.leave()
+            self.worker_time.places.leave()
         self._scoring.over(episode)
         if counts and not again and all(other.member != episode.member for other in group.playing):
             self._settle_member(episode, "simulated: attempts broke off")  # else the one beside it may still finish
@@ -282,7 +282,7 @@ class Playing:
         key = draw, outcome.member, outcome.attempt
         self.tokens.update({(*key, ref.role, ref.turn): ref.tokens for ref in outcome.samples})
 
-    def _look(self, group: Group) -> None:
+    def _look(self, group: SimulatedGroup) -> None:
         """Settle a group that has all it needs, cancel what it does not need, play its slowest a second time."""
         order = group.order
         if order.enough and group.finished >= order.enough:
@@ -296,14 +296,14 @@ class Playing:
             for episode in [one for one in group.playing if not one.twin and one.member not in twins]:
                 self._begin(group, episode.member, episode.attempt, twin=True)
 
-    def _end(self, group: Group) -> None:
+    def _end(self, group: SimulatedGroup) -> None:
         group.over = True
         beside = self.groups[group.no]
         beside.remove(group)
         if not beside:
             del self.groups[group.no]
 
-    def _cancel_rest(self, group: Group) -> None:
+    def _cancel_rest(self, group: SimulatedGroup) -> None:
         group.over = True  # places that come free are for others
         for episode in list(group.playing):
             self._abandon(episode)
@@ -318,16 +318,16 @@ class Playing:
         self._stop(episode)
         self._scoring.over(episode)
         if not episode.twin and not episode.played:
-            self.hands.places.leave()
+            self.worker_time.places.leave()
 
-    def _tell(self, group: Group, episodes: tuple[EpisodeOutcome, ...], part: bool = False) -> None:
+    def _tell(self, group: SimulatedGroup, episodes: tuple[EpisodeOutcome, ...], part: bool = False) -> None:
         command, draw = group.command, group.order.draw
         versions = {name: pin.version for name, pin in command.pins.items()}
         fact = facts.settled(group.no, command, draw, group.began, self._clock.now, episodes, versions, part)
-        self.hands.settle(self._told, fact)
+        self.worker_time.settle(self._told, fact)
 
 
-def _cancel_others(group: Group) -> None:
+def _cancel_others(group: SimulatedGroup) -> None:
     """Note that the members of a group that have not ended are cancelled."""
     reason, status = f"rollout: {group.order.enough} members of its group had finished", EpisodeStatus.CANCELLED
     for member in range(group.order.members):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from flexmarl.simulator.devices.clock import Clock
 
 
-class Together:
+class RoundBarrier:
     """The episodes of one command."""
 
     def __init__(self, clock: Clock) -> None:

@@ -54,7 +54,7 @@ class Lot(NamedTuple):
     score: float
 
 
-class Waits(NamedTuple):
+class RecordedWaits(NamedTuple):
     """What episodes wait for beside what their environment takes."""
 
     turn_s: float = 0.0
@@ -64,10 +64,10 @@ class Waits(NamedTuple):
     where all episodes of a step are asked for at once."""
 
 
-NO_MORE = Waits()
+NO_MORE = RecordedWaits()
 
 
-class Record(NamedTuple):
+class EpisodeRecord(NamedTuple):
     groups: tuple[tuple[Lot, ...], ...]
     """By draw, in the order in which they were drawn."""
     failure: float
@@ -81,13 +81,13 @@ class RecordedWorkload(Workload):
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
-    record: Record
+    record: EpisodeRecord
 
 
 class RecordedDraws:
     """The scripts of a run that was recorded; the same verbs as `Draws`."""
 
-    def __init__(self, record: Record, seed: int) -> None:
+    def __init__(self, record: EpisodeRecord, seed: int) -> None:
         self._groups = record.groups
         self._first = seed * max(1, len(record.groups) // _APART)
         self._drawn: dict[int, int] = {}
@@ -122,8 +122,8 @@ def record_of(
     turns: Iterable[RecordedTurn],
     together: Iterable[frozenset[str]],
     failure: float = 0.0,
-    waits: Waits | None = NO_MORE,
-) -> Record:
+    waits: RecordedWaits | None = NO_MORE,
+) -> EpisodeRecord:
     """Make a record of rows. `together` are the roles that the environment asks beside each other.
 
     With `waits`, what an episode's turns do not explain of its length is waited for; None where all of that is the
@@ -143,10 +143,10 @@ def record_of(
             late = one.began - first[one.step] if waits is not None and waits.starts else 0.0
             groups.setdefault(one.draw, {})[one.member] = _lot(one, own, beside, waits, late)
     lots = tuple(tuple(groups[draw][member] for member in sorted(groups[draw])) for draw in sorted(groups))
-    return Record(lots, min(0.9, failure), waits.turn_s if waits is not None else 0.0)
+    return EpisodeRecord(lots, min(0.9, failure), waits.turn_s if waits is not None else 0.0)
 
 
-def workload_of_record(record: Record) -> RecordedWorkload:
+def workload_of_record(record: EpisodeRecord) -> RecordedWorkload:
     """Return the workload that plays a record. Raises ValueError for an empty one."""
     if not record.groups:
         raise ValueError("the record holds no episode")
@@ -159,7 +159,7 @@ def _lot(
     episode: RecordedEpisode,
     own: Mapping[tuple[str, int], RecordedTurn],
     together: Sequence[frozenset[str]],
-    waits: Waits | None,
+    waits: RecordedWaits | None,
     late: float,
 ) -> Lot:
     """Cut an episode into stages; what its turns do not explain of its length is what the environment took.

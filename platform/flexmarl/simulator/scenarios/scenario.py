@@ -171,7 +171,7 @@ class EngineModel(Strict):
         return self
 
 
-class Kind(Strict):
+class DeviceKind(Strict):
     """Devices that differ from the others."""
 
     devices: int = Field(ge=1)
@@ -278,7 +278,7 @@ class Machine(Strict):
     engine: EngineModel = EngineModel()
     trainer: TrainerModel = TrainerModel()
     delays: Delays = Delays()
-    kinds: tuple[Kind, ...] = ()
+    kinds: tuple[DeviceKind, ...] = ()
     """Kinds of devices, each of the next ones in their order; those that are left over are as `engine` says."""
     scale: dict[Name, Annotated[Scale, BeforeValidator(_of_all)]] = {}
     """Policy -> how many times as long everything of it takes, one number for all, or apart. Absent: once."""
@@ -294,13 +294,13 @@ class Machine(Strict):
         wide = {"batch": own.batch * width, "prefill": own.prefill * width, "kv_tokens": own.kv_tokens * width}
         return own.model_copy(update=wide | {"slots": max(1, round(own.slots * width))}) if width != 1.0 else own
 
-    def kind(self, number: int) -> Kind:
+    def kind(self, number: int) -> DeviceKind:
         """Return the kind of a device by its number."""
         for kind in self.kinds:
             if number < kind.devices:
                 return kind
             number -= kind.devices
-        return Kind(devices=1, engine=self.wide_engine)
+        return DeviceKind(devices=1, engine=self.wide_engine)
 
     def times(self, policy: str) -> float:
         """Return how many times as long training a policy takes, and loading what was trained."""

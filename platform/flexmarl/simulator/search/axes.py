@@ -23,7 +23,7 @@ _EXTRA = {"type": "extra_groups", "surplus": "join"}
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class SearchAxis:
     path: str
     """Where a value goes, `layout` or a dotted path below `spec`."""
     values: Values
@@ -34,7 +34,7 @@ class Axis:
     """It is a number: if one value of it makes no difference, others make none."""
 
 
-def axes(spec: ExperimentSpec, total: int, learns: Mapping[str, float], bound: int) -> list[Axis]:
+def axes(spec: ExperimentSpec, total: int, learns: Mapping[str, float], bound: int) -> list[SearchAxis]:
     """List what may be changed.
 
     `total` counts the devices; `learns` is what each policy's gradients of a step take on one of them.
@@ -101,12 +101,12 @@ def balanced(spec: ExperimentSpec, total: int, learns: Mapping[str, float], engi
     return _gangs(total - training, training, by_work(training, learns))
 
 
-def _layouts(total: int, learns: Mapping[str, float]) -> Axis:
+def _layouts(total: int, learns: Mapping[str, float]) -> SearchAxis:
     names = sorted(learns)
     parts = sorted({max(1, round(total * part / 24)) for part in (3, 4, 5, 6, 7, 8, 10, 12)} & set(range(1, total)))
     elastic = [_elastic(total, part, names, most) for part in parts for most in (1, 2, part) if most <= part]
     fixed = [_fixed(total, by_work(part, learns)) for part in parts if part >= len(names)]
-    return Axis(LAYOUT, (*fixed, *elastic), lambda own, stride: dict(_near_layouts(own, total, learns)))
+    return SearchAxis(LAYOUT, (*fixed, *elastic), lambda own, stride: dict(_near_layouts(own, total, learns)))
 
 
 def _near_layouts(spec: ExperimentSpec, total: int, learns: Mapping[str, float]) -> Iterator[tuple[str, Any]]:
@@ -154,12 +154,12 @@ def _elastic(total: int, training: int, names: list[str], most: int) -> dict[str
     return {"resources": {"rollout_devices": total - training, "training_devices": training}, "policies": own}
 
 
-def _choice(path: str, values: Values) -> Axis:
+def _choice(path: str, values: Values) -> SearchAxis:
     """Make an axis of values that have no order: each is one step away."""
-    return Axis(path, values, lambda spec, stride: {str(value): value for value in values})
+    return SearchAxis(path, values, lambda spec, stride: {str(value): value for value in values})
 
 
-def _amount(path: str, values: Values, least: float, most: float, *, unlimited: int | None = None) -> Axis:
+def _amount(path: str, values: Values, least: float, most: float, *, unlimited: int | None = None) -> SearchAxis:
     """Make an axis of numbers. `unlimited` is what None comes to, where that is a value."""
     read, whole = attrgetter(path), isinstance(values[0], int)
 
@@ -169,4 +169,4 @@ def _amount(path: str, values: Values, least: float, most: float, *, unlimited: 
         steps = (min(now - 1, round(less)), max(now + 1, round(more))) if whole else (less, more)
         return {str(step): step for step in steps if least <= step <= most}
 
-    return Axis(path, values, near, ordered=True)
+    return SearchAxis(path, values, near, ordered=True)

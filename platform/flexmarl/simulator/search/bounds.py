@@ -69,8 +69,8 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Asks:
-    """Seconds that a step's work takes on one device, at its best pace."""
+class StepDemand:
+    """Seconds that the work of a step takes on one device at the highest throughput."""
 
     engines: float
     trained: dict[str, float]
@@ -111,11 +111,11 @@ def least(scenario: Scenario) -> Bound:
     )
 
 
-def asks(scenario: Scenario) -> Asks:
+def asks(scenario: Scenario) -> StepDemand:
     """Return what the first step of a scenario asks of engines and trainers."""
     mean = _means(scenario, 1)
     own = {name.removeprefix("taken "): seconds for name, seconds in mean.items() if name.startswith("taken ")}
-    return Asks(max(mean["replies"], mean["prompts"]), own)
+    return StepDemand(max(mean["replies"], mean["prompts"]), own)
 
 
 def _means(scenario: Scenario, cohorts: int) -> dict[str, float]:

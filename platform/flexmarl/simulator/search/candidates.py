@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import layered
-from flexmarl.simulator.reporting.report import Report
+from flexmarl.simulator.reporting.report import SimulationReport
 from flexmarl.simulator.scenarios import chance
 from flexmarl.simulator.scenarios.library import compose
 from flexmarl.simulator.scenarios.scenario import Scenario
-from flexmarl.simulator.search.axes import LAYOUT, NARROW, Axis, axes, balanced, devices, laid
-from flexmarl.simulator.search.bounds import Asks, asks
+from flexmarl.simulator.search.axes import LAYOUT, NARROW, SearchAxis, axes, balanced, devices, laid
+from flexmarl.simulator.search.bounds import StepDemand, asks
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +30,17 @@ class Candidate:
         """Return what is laid over the workload and the preset."""
         return layered(*(laid(path, value) for path, value in self.chosen.items()))
 
-    def beside(self, steps: "Iterable[Step]") -> "Candidate":
+    def beside(self, steps: "Iterable[SearchStep]") -> "Candidate":
         """Return the candidate that is these steps away."""
         return Candidate(self.preset, {**self.chosen, **{step.path: step.value for step in steps}})
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundCandidate:
     candidate: Candidate
     scenario: Scenario
     """Of its first seed."""
-    reports: tuple[Report, ...]
+    reports: tuple[SimulationReport, ...]
     """One for each seed."""
 
     @property
@@ -59,7 +59,7 @@ class Found:
         return self.scenario.spec.model_dump_json()
 
 
-class Step(NamedTuple):
+class SearchStep(NamedTuple):
     """A candidate that is one step away from another."""
 
     path: str
@@ -80,7 +80,7 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class SearchSpace:
     """What may be chosen. `scenario` is a document as workloads have it, `bound` the highest lag bound, `over` the
     preset that is searched against."""
 
@@ -88,8 +88,8 @@ class Space:
     over: str
     presets: tuple[str, ...]
     bound: int
-    axes: tuple[Axis, ...]
-    work: Asks
+    axes: tuple[SearchAxis, ...]
+    work: StepDemand
     devices: int
     room: Mapping[str, Any]
     """How many policies a device holds, whatever presets say: more room is no mechanism."""
@@ -135,7 +135,7 @@ class Space:
         }
         return Candidate(preset, chosen)
 
-    def near(self, found: Found, stride: float = NARROW) -> Iterator[Step]:
+    def near(self, found: FoundCandidate, stride: float = NARROW) -> Iterator[SearchStep]:
         """List what is one step away from a candidate."""
         own = found.candidate
         for axis in self.axes:
@@ -143,7 +143,7 @@ class Space:
                 continue
             for called, value in axis.near(found.scenario.spec, stride).items():
                 one = Candidate(own.preset, {**own.chosen, axis.path: value})
-                yield Step(axis.path, called, value, one, axis.ordered)
+                yield SearchStep(axis.path, called, value, one, axis.ordered)
 
     def _plain(self, preset: str) -> Scenario | None:
         try:
@@ -155,13 +155,13 @@ class Space:
         return balanced(plain.spec, self.devices, self.work.trained, self.work.engines)
 
 
-def space(document: Mapping[str, Any], over: str, presets: Iterable[str], bound: int) -> Space:
+def space(document: Mapping[str, Any], over: str, presets: Iterable[str], bound: int) -> SearchSpace:
     """Return what is searched: all slots, their numbers, and every split of the devices that the document states."""
     before = compose(document, over)
     work, many = asks(before), devices(before.spec)
     own = axes(before.spec, many, work.trained, bound)
     room = before.spec.resources.model_dump(include={"engine_policies", "trainer_policies"})
-    return Space(document, over, tuple(presets), bound, tuple(own), work, many, {"spec": {"resources": room}})
+    return SearchSpace(document, over, tuple(presets), bound, tuple(own), work, many, {"spec": {"resources": room}})
 
 
 def is_read(scenario: Scenario, path: str) -> bool:

@@ -19,11 +19,11 @@ from math import inf
 from statistics import fmean
 from typing import NamedTuple
 
-from flexmarl.simulator.reporting.report import Report
+from flexmarl.simulator.reporting.report import SimulationReport
 from flexmarl.simulator.scenarios import chance
 from flexmarl.simulator.scenarios.scenario import Scenario
 from flexmarl.simulator.search.axes import LAYOUT, NARROW, WIDE
-from flexmarl.simulator.search.candidates import Candidate, Found, Space, Step, is_read
+from flexmarl.simulator.search.candidates import Candidate, FoundCandidate, SearchSpace, SearchStep, is_read
 
 LEAST_RATIO = 0.98
 """Least mean length of trained rows over that of generated ones, and least share of the tokens per step of the preset
@@ -35,9 +35,9 @@ AT_ONCE, SINGLE = 6, 3
 LEADING = 3
 """Seeds under which a candidate was played before others are steps away from it."""
 
-Play = Callable[[list[Scenario]], list[Report | None]]
+Play = Callable[[list[Scenario]], list[SimulationReport | None]]
 """Simulates scenarios, in any order and at the same time; None for one that came to no end."""
-Tell = Callable[[int, Found], None]
+Tell = Callable[[int, FoundCandidate], None]
 """Told of every trial, by its number."""
 
 
@@ -59,11 +59,13 @@ UNSEEN = range(100, 103)
 class Pair(NamedTuple):
     """What is searched against and what was found, under the same seeds."""
 
-    over: Found
-    own: Found
+    over: FoundCandidate
+    own: FoundCandidate
 
 
-def search(within: Space, trials: int, seed: int, play: Play, tell: Tell = lambda number, found: None) -> list[Found]:
+def search(
+    within: SearchSpace, trials: int, seed: int, play: Play, tell: Tell = lambda number, found: None
+) -> list[FoundCandidate]:
     """Return the best candidates of so many trials, the best one first. All were played under the same seeds."""
     hunt = _Hunt(within, trials, chance.mixed(0, seed), play, tell)
     hunt.open()
@@ -74,7 +76,7 @@ def search(within: Space, trials: int, seed: int, play: Play, tell: Tell = lambd
     return found
 
 
-def against(within: Space, found: Found, seeds: range, play: Play) -> Pair | None:
+def against(within: SearchSpace, found: FoundCandidate, seeds: range, play: Play) -> Pair | None:
     """Play a candidate and the preset that is searched against, long and under some seeds; None if one has no end."""
     steps = LENGTHS[-1].steps
     over, own = (_played(within, one, steps, seeds, play) for one in (Candidate(within.over), found.candidate))
@@ -84,8 +86,8 @@ def against(within: Space, found: Found, seeds: range, play: Play) -> Pair | Non
 class _Hunt:
     """The trials. Its candidates are in the order of their times per step."""
 
-    def __init__(self, within: Space, trials: int, key: int, play: Play, tell: Tell) -> None:
-        self.found: list[Found] = []
+    def __init__(self, within: SearchSpace, trials: int, key: int, play: Play, tell: Tell) -> None:
+        self.found: list[FoundCandidate] = []
         self._within, self._left, self._key, self._play, self._tell = within, trials, key, play, tell
         self._all = trials
         self._tried: set[str] = set()
@@ -129,7 +131,7 @@ class _Hunt:
                 done.add(leader.name)
             self._go(leader, steps, several)
 
-    def _go(self, leader: Found, steps: list[Step], several: list[Candidate]) -> None:
+    def _go(self, leader: FoundCandidate, steps: list[SearchStep], several: list[Candidate]) -> None:
         """Try single steps, and several at once, and note what each single one gained."""
         times = {id(one.candidate): one.first_s for one in self._try([one.candidate for one in steps] + several)}
         for step in steps:
@@ -138,7 +140,7 @@ class _Hunt:
             if seconds == leader.first_s:
                 self._idle.add(step.alike)
 
-    def _leader(self, done: Set[str]) -> Found | None:
+    def _leader(self, done: Set[str]) -> FoundCandidate | None:
         """Return the best candidate that is not done, the best under as many seeds as a leader is played under."""
         while leader := next((one for one in self.found if one.name not in done), None):
             if len(leader.reports) >= LEADING:
@@ -147,18 +149,18 @@ class _Hunt:
             self.found = sorted([*others, *([sure] if sure else [])], key=lambda one: one.step_s)
         return None
 
-    def _sure(self, found: Found) -> Found | None:
+    def _sure(self, found: FoundCandidate) -> FoundCandidate | None:
         """Play a candidate under the seeds that are missing for it to lead; None if one has no end."""
         seeds = range(len(found.reports), LEADING)
         made = [one for seed in seeds if (one := self._within.made(found.candidate, seed=seed)) is not None]
         reports = found.reports + tuple(report for report in self._play(made) if report is not None)
         return replace(found, reports=reports) if len(reports) == LEADING else None
 
-    def _single(self, near: list[Step], many: int) -> list[Step]:
+    def _single(self, near: list[SearchStep], many: int) -> list[SearchStep]:
         """Return the next steps: those that were never gone, then those that gained most when they were gone last."""
         order = {id(step): chance.mixed(self._key, len(self._tried) * 1000 + n) for n, step in enumerate(near)}
         near = sorted(near, key=lambda step: (-self._gains.get(step.name, inf), order[id(step)]))
-        kept, paths = list[Step](), list[str]()
+        kept, paths = list[SearchStep](), list[str]()
         for step in near:
             if len(kept) == many:
                 break
@@ -168,7 +170,7 @@ class _Hunt:
                 paths.append(step.path)
         return kept
 
-    def _together(self, leader: Found, near: list[Step], wanted: int) -> list[Candidate]:
+    def _together(self, leader: FoundCandidate, near: list[SearchStep], wanted: int) -> list[Candidate]:
         """List what is several steps away: all that gained alone, then two of these; then two by chance."""
         gained = sorted((s for s in near if self._gains.get(s.name, 0.0) > 0.0), key=lambda s: -self._gains[s.name])
         kept: dict[str, Candidate] = {}
@@ -181,7 +183,7 @@ class _Hunt:
                 kept.setdefault(made.spec.model_dump_json(), one)
         return list(kept.values())
 
-    def _read_together(self, leader: Found, steps: list[Step]) -> Scenario | None:
+    def _read_together(self, leader: FoundCandidate, steps: list[SearchStep]) -> Scenario | None:
         """Return what steps lead to, None if one of them or what the leader has makes no difference then."""
         made = self._within.made(leader.candidate.beside(steps))
         apart = len({step.path for step in steps}) == len(steps)
@@ -189,19 +191,19 @@ class _Hunt:
         read = made is not None and all(is_read(made, path) for path in (*(step.path for step in steps), *had))
         return made if apart and read else None
 
-    def _agreeing(self, leader: Found, gained: list[Step]) -> list[Step]:
+    def _agreeing(self, leader: FoundCandidate, gained: list[SearchStep]) -> list[SearchStep]:
         """Return steps that all make a difference beside each other, those that gained most before others."""
-        kept: list[Step] = []
+        kept: list[SearchStep] = []
         for step in gained:
             if self._read_together(leader, [*kept, step]) is not None:
                 kept.append(step)
         return kept
 
-    def _best_two(self, gained: list[Step]) -> list[list[Step]]:
+    def _best_two(self, gained: list[SearchStep]) -> list[list[SearchStep]]:
         """Return all twos, those first whose steps gained most alone: a gain is a sign even where it is not the sum."""
         return sorted(map(list, combinations(gained, 2)), key=lambda two: -sum(self._gains[step.name] for step in two))
 
-    def _two(self, near: list[Step], wanted: int) -> Iterator[list[Step]]:
+    def _two(self, near: list[SearchStep], wanted: int) -> Iterator[list[SearchStep]]:
         """Yield two steps by chance: what only gains together is not found step by step."""
         key = chance.mixed(self._key, len(self._tried))
         for number in range(4 * wanted if near else 0):
@@ -211,7 +213,7 @@ class _Hunt:
         made = self._within.made(candidate)
         return made is not None and made.spec.model_dump_json() not in self._tried
 
-    def _try(self, candidates: list[Candidate]) -> list[Found]:
+    def _try(self, candidates: list[Candidate]) -> list[FoundCandidate]:
         """Play what was not played before, as far as the trials last; returns what is a candidate."""
         fresh = []
         for candidate in islice(filter(self._is_new, candidates), self._left):
@@ -225,7 +227,9 @@ class _Hunt:
         reports = self._play([made for _, made in fresh])
         played = zip(count(number + 1), fresh, reports, strict=False)
         numbers = {id(one[0]): at for at, one, report in played if report is not None}
-        tried = [Found(*one, (report,)) for one, report in zip(fresh, reports, strict=True) if report is not None]
+        tried = [
+            FoundCandidate(*one, (report,)) for one, report in zip(fresh, reports, strict=True) if report is not None
+        ]
         if not self._least:  # the first one is what is searched against
             self._least = LEAST_RATIO * tried[0].reports[0].tokens if tried else inf
         tried = [one for one in tried if _trains_as_much(one.reports, self._least)]
@@ -236,7 +240,7 @@ class _Hunt:
         return tried
 
 
-def _longer(within: Space, found: list[Found], length: Length, play: Play) -> list[Found]:
+def _longer(within: SearchSpace, found: list[FoundCandidate], length: Length, play: Play) -> list[FoundCandidate]:
     seeds = range(length.seeds)
     before = _played(within, Candidate(within.over), length.steps, seeds, play)
     least = LEAST_RATIO * fmean(report.tokens for report in before.reports) if before else 0.0
@@ -245,12 +249,12 @@ def _longer(within: Space, found: list[Found], length: Length, play: Play) -> li
     return sorted(kept, key=lambda one: one.step_s)
 
 
-def _played(within: Space, candidate: Candidate, steps: int, seeds: range, play: Play) -> Found | None:
+def _played(within: SearchSpace, candidate: Candidate, steps: int, seeds: range, play: Play) -> FoundCandidate | None:
     made = [one for seed in seeds if (one := within.made(candidate, steps, seed)) is not None]
     reports = [report for report in play(made) if report is not None]
-    return Found(candidate, made[0], tuple(reports)) if made and len(reports) == len(seeds) else None
+    return FoundCandidate(candidate, made[0], tuple(reports)) if made and len(reports) == len(seeds) else None
 
 
-def _trains_as_much(reports: tuple[Report, ...], least: float) -> bool:
+def _trains_as_much(reports: tuple[SimulationReport, ...], least: float) -> bool:
     ratio = min(report.length_ratio for report in reports)
     return ratio >= LEAST_RATIO and fmean(report.tokens for report in reports) >= least

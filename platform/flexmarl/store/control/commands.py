@@ -42,8 +42,8 @@ class Taken:
     """What it plays stood still when it was taken."""
 
 
-class Standing(StrEnum):
-    """What becomes of a command that somebody works on."""
+class ClaimStatus(StrEnum):
+    """State of a claimed command."""
 
     GOES_ON = "goes_on"
     HELD = "held"
@@ -132,7 +132,7 @@ def _taken(run_id: int, no: int, token: UUID, takes: int, epoch: int, body: str,
     return Taken(run_id, no, token, takes, epoch, command_adapter.validate_json(body), held)
 
 
-def extend(conn: Connection, held: Sequence[Taken], ttl_s: float) -> list[Standing]:
+def extend(conn: Connection, held: Sequence[Taken], ttl_s: float) -> list[ClaimStatus]:
     """Move the deadlines of held commands; says of each what becomes of it.
 
     A command whose row somebody else has locked is not waited for, since whoever locks several waits for us in turn: it
@@ -162,8 +162,8 @@ def extend(conn: Connection, held: Sequence[Taken], ttl_s: float) -> list[Standi
             "ttl": ttl_s,
         },
     ).fetchall()
-    alive = {token: Standing.HELD if stands else Standing.GOES_ON for token, stands in rows}
-    return [alive.get(taken.token, Standing.GONE) for taken in held]
+    alive = {token: ClaimStatus.HELD if stands else ClaimStatus.GOES_ON for token, stands in rows}
+    return [alive.get(taken.token, ClaimStatus.GONE) for taken in held]
 
 
 def held_among(conn: Connection, taken: Sequence[Taken]) -> list[bool]:

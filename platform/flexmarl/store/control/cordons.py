@@ -22,7 +22,7 @@ class DrainMode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
+class CordonRow:
     """What an administrator decided about a node or device."""
 
     state: str
@@ -52,7 +52,7 @@ class Drained:
     since: float
 
 
-def ruling(conn: Connection, kind: Kind, key: str) -> Ruling | None:
+def ruling(conn: Connection, kind: Kind, key: str) -> CordonRow | None:
     """Read what holds for a node or device now, and keep others from changing it until the transaction ends."""
     pool = sql.SQL("pool" if kind == "device" else "''")
     query = sql.SQL(
@@ -63,7 +63,7 @@ def ruling(conn: Connection, kind: Kind, key: str) -> Ruling | None:
         """
     ).format(pool=pool, **_names(kind))
     row = conn.execute(query, [key]).fetchone()
-    return None if row is None else Ruling(*row)
+    return None if row is None else CordonRow(*row)
 
 
 def cordon(conn: Connection, kind: Kind, key: str) -> None:

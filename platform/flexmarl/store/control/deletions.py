@@ -29,7 +29,7 @@ _DELETABLE = frozenset({*(status.value for status in TERMINAL), RunStatus.DRAFT.
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class DeletionRequest:
     """What is to be deleted, and who asked for it."""
 
     run_id: int
@@ -42,7 +42,7 @@ class Request:
     request_id: str = ""
 
 
-def ask(conn: Connection, request: Request) -> None:
+def ask(conn: Connection, request: DeletionRequest) -> None:
     """Note that a run is to be deleted, in the caller's transaction."""
     conn.execute(
         "INSERT INTO store.run_deletion (run_id, operation, run, key, project, asked_by, reason, request_id) "

@@ -11,7 +11,7 @@ from psycopg import Connection
 
 from flexmarl.contracts.events import EngineSlept, EngineWoke, PolicyUnloaded, WeightsServed
 from flexmarl.contracts.hardware import Hardware
-from flexmarl.contracts.plane_tokens import Plane, sign
+from flexmarl.contracts.plane_tokens import TokenPlane, sign
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.control.commands import Taken, finish, guard
 from flexmarl.store.control.inbox import put_event
@@ -157,7 +157,7 @@ def routes(conn: Connection, run_id: int) -> list[EngineRoute]:
     ).fetchall()
     found: dict[int, EngineRoute] = {}
     for lease_id, endpoint, secret, incarnation, now, policy, version, digest, former, former_digest, kind in rows:
-        token = sign(secret, run_id, Plane.ROLLOUT, now)
+        token = sign(secret, run_id, TokenPlane.ROLLOUT, now)
         route = found.setdefault(lease_id, EngineRoute(lease_id, endpoint, token, incarnation, {}, {}, Hardware(kind)))
         if policy is not None:
             route.holds[policy] = PolicyPin(version=version, digest=digest)

@@ -23,7 +23,7 @@ from flexmarl.store.errors import FenceLost
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class WaitingRequest:
     """A device request that waits for its answer."""
 
     run_id: int
@@ -45,7 +45,7 @@ class Demand:
     """Rollout engine that the run's nodes must have; empty: any will do."""
 
 
-def open_demands(conn: Connection) -> list[Demand]:
+def open_demands(conn: Connection) -> list[WaitingRequest]:
     """List the device requests that wait, over all runs, oldest first."""
     rows = conn.execute(
         """
@@ -79,12 +79,12 @@ def open_demands(conn: Connection) -> list[Demand]:
 def _demand(
     run_id: int, no: int, body: str, project: str, priority: int, since: float, running: bool, replaces: bool,
     holds: Mapping[str, int] | None, uses: Sequence[str] | None, engine: str,
-) -> Demand:  # fmt: skip
+) -> WaitingRequest:  # fmt: skip
     request = RequestDevices.model_validate_json(body)
     trainers = request.trainers + request.beside
     wanted = {DeviceUse.ENGINE.value: request.engines, DeviceUse.TRAINER.value: trainers}
     stalled = any(count and use not in (uses or ()) for use, count in wanted.items())
-    return Demand(run_id, no, request, project, priority, since, running, replaces, holds, stalled, engine)
+    return WaitingRequest(run_id, no, request, project, priority, since, running, replaces, holds, stalled, engine)
 
 
 def grant(

@@ -37,7 +37,7 @@ class WaitingFact(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingFacts:
     """Facts that waited at a time of the database's clock."""
 
     now: float
@@ -122,10 +122,10 @@ def ask(conn: Connection, run_id: int, behind: int, besides: Sequence[int], at_m
     )
 
 
-def heard(answer: Cursor[Any]) -> Waiting:
+def heard(answer: Cursor[Any]) -> WaitingFacts:
     """Read the answer to `ask`. Whatever a pipeline sent before it has succeeded then, or its error is raised."""
     rows = answer.fetchall()
-    return Waiting(rows[0][0], [WaitingFact._make(row[1:]) for row in rows if row[1] is not None])
+    return WaitingFacts(rows[0][0], [WaitingFact._make(row[1:]) for row in rows if row[1] is not None])
 
 
 def move(conn: Connection, run_id: int, ids: Sequence[int], seqs: Sequence[int], at: float) -> None:

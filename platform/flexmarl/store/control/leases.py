@@ -16,11 +16,11 @@ from flexmarl.contracts.commands import HostLease
 from flexmarl.contracts.events import ChildLost, ChildReady, DeviceUse, LeaseEnded
 from flexmarl.store.control.commands import Taken, guard
 from flexmarl.store.control.decisions import release_lease
-from flexmarl.store.control.grants import Demand, grant, open_demands
+from flexmarl.store.control.grants import WaitingRequest, grant, open_demands
 from flexmarl.store.control.inbox import put_event
 from flexmarl.store.control.nodes import (
-    Device,
     DeviceFacts,
+    DeviceRow,
     NodeFacts,
     devices_of,
     heartbeat_node,
@@ -31,15 +31,39 @@ from flexmarl.store.errors import LeaseLost
 from flexmarl.store.server_paths import without_paths
 
 __all__ = [
-    "ChildEndpoint", "Demand", "Device", "DeviceFacts", "Hosting", "NodeFacts", "Orphan", "Renewal",
-    "child_lost", "child_ready", "child_started", "children_of", "devices_of", "end", "end_orphan", "endpoint",
-    "expire", "grant", "heartbeat_node", "let_go", "open_demands", "orphans", "register_node", "release_run", "renew",
-    "request_release", "supply", "take_hosting",
+    "ChildEndpoint",
+    "DeviceFacts",
+    "DeviceRow",
+    "LeaseHold",
+    "NodeFacts",
+    "Orphan",
+    "Renewal",
+    "WaitingRequest",
+    "child_lost",
+    "child_ready",
+    "child_started",
+    "children_of",
+    "devices_of",
+    "end",
+    "end_orphan",
+    "endpoint",
+    "expire",
+    "grant",
+    "heartbeat_node",
+    "let_go",
+    "open_demands",
+    "orphans",
+    "register_node",
+    "release_run",
+    "renew",
+    "request_release",
+    "supply",
+    "take_hosting",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Hosting:
+class LeaseHold:
     """A device worker's hold on a lease."""
 
     lease_id: int
@@ -86,7 +110,7 @@ class Orphan:
     pid_started: float
 
 
-def take_hosting(conn: Connection, taken: Taken, ttl_s: float) -> Hosting | None:
+def take_hosting(conn: Connection, taken: Taken, ttl_s: float) -> LeaseHold | None:
     """Become the host of a lease under the token of its command; None when the lease has ended.
 
     A child that the former host left is told as lost here. Raises TokenLost.
@@ -116,13 +140,13 @@ def take_hosting(conn: Connection, taken: Taken, ttl_s: float) -> Hosting | None
         assert fence is not None
         if incarnation:
             _put_lost(conn, run_id, command.lease_id, incarnation, "its device worker ended")
-    return Hosting(
+    return LeaseHold(
         command.lease_id, device_id, run_id, DeviceUse(use), fence[0], taken.token, state == "releasing", pid,
         pid_started,
     )  # fmt: skip
 
 
-def renew(conn: Connection, hosting: Hosting, ttl_s: float) -> Renewal:
+def renew(conn: Connection, hosting: LeaseHold, ttl_s: float) -> Renewal:
     """Extend a hosted lease and its command together; the answer says what to do next."""
     row = conn.execute(
         """
@@ -141,7 +165,7 @@ def renew(conn: Connection, hosting: Hosting, ttl_s: float) -> Renewal:
     return Renewal(False) if row is None else Renewal(True, row[0] == "releasing", row[1])
 
 
-def child_started(conn: Connection, hosting: Hosting, pid: int, pid_started: float) -> None:
+def child_started(conn: Connection, hosting: LeaseHold, pid: int, pid_started: float) -> None:
     """Note the child's process before it serves, so that a successor can prove it dead. Raises LeaseLost."""
     cursor = conn.execute(
         "UPDATE store.lease SET pid = %s, pid_started = %s WHERE id = %s AND token = %s AND state <> 'ended'",
@@ -152,7 +176,7 @@ def child_started(conn: Connection, hosting: Hosting, pid: int, pid_started: flo
 
 
 def child_ready(
-    conn: Connection, hosting: Hosting, incarnation: str, endpoint: str, secret: str, rendezvous: str = ""
+    conn: Connection, hosting: LeaseHold, incarnation: str, endpoint: str, secret: str, rendezvous: str = ""
 ) -> None:
     """Publish a child that answers, and tell the driver. Raises LeaseLost."""
     event = ChildReady(lease_id=hosting.lease_id, use=hosting.use, incarnation=incarnation)
@@ -169,7 +193,7 @@ def child_ready(
         put_event(conn, hosting.run_id, f"ready:{incarnation}", event)
 
 
-def child_lost(conn: Connection, hosting: Hosting, incarnation: str, reason: str, ready: bool = True) -> None:
+def child_lost(conn: Connection, hosting: LeaseHold, incarnation: str, reason: str, ready: bool = True) -> None:
     """Withdraw a child that ended, and tell the driver. Does nothing when the lease has another host.
 
     `ready` False: it ended before it was.
@@ -202,7 +226,7 @@ def release_run(conn: Connection, run_id: int) -> list[int]:
     return [row[0] for row in rows]
 
 
-def let_go(conn: Connection, hosting: Hosting) -> None:
+def let_go(conn: Connection, hosting: LeaseHold) -> None:
     """Stop hosting without ending the lease: the command may be taken again at once by a restarted worker."""
     with conn.transaction():
         conn.execute(
@@ -219,7 +243,7 @@ def let_go(conn: Connection, hosting: Hosting) -> None:
         )
 
 
-def end(conn: Connection, taken: Taken, hosting: Hosting, reason: str, cannot_start: bool = False) -> None:
+def end(conn: Connection, taken: Taken, hosting: LeaseHold, reason: str, cannot_start: bool = False) -> None:
     """Free the device: nothing of the lease runs. Tells the driver and finishes the command. Raises LeaseLost.
 
     `cannot_start`: no child of it could ever work on this host.

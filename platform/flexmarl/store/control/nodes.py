@@ -40,7 +40,7 @@ class DeviceFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class DeviceRow:
     id: str
     node: str
     kind: str
@@ -126,7 +126,7 @@ def processes_of(conn: Connection, node: str) -> list[tuple[str, int]]:
 class Supply:
     """What can serve runs at one moment: devices that are ready on nodes that live."""
 
-    free: list[Device]
+    free: list[DeviceRow]
     """Those that a lease could have now, in a fixed order."""
     capacity: dict[str, int]
     """Pool -> its devices, leased ones included."""
@@ -154,7 +154,7 @@ def supply(conn: Connection) -> Supply:
     return Supply([device for free, device in usable if free], capacity, engines)
 
 
-def devices_of(conn: Connection, node: str) -> list[Device]:
+def devices_of(conn: Connection, node: str) -> list[DeviceRow]:
     """List a node's devices that exist, in a fixed order."""
     rows = conn.execute(
         "SELECT id, node, kind, ordinal, pool, facts::text FROM store.device "
@@ -164,7 +164,7 @@ def devices_of(conn: Connection, node: str) -> list[Device]:
     return [_device(*row) for row in rows]
 
 
-def device(conn: Connection, device_id: str) -> Device | None:
+def device(conn: Connection, device_id: str) -> DeviceRow | None:
     """Read one device."""
     row = conn.execute(
         "SELECT id, node, kind, ordinal, pool, facts::text FROM store.device WHERE id = %s", [device_id]
@@ -172,8 +172,8 @@ def device(conn: Connection, device_id: str) -> Device | None:
     return None if row is None else _device(*row)
 
 
-def _device(identity: str, node: str, kind: str, ordinal: int, pool: str, facts: str) -> Device:
-    return Device(identity, node, kind, ordinal, pool, orjson.loads(facts))
+def _device(identity: str, node: str, kind: str, ordinal: int, pool: str, facts: str) -> DeviceRow:
+    return DeviceRow(identity, node, kind, ordinal, pool, orjson.loads(facts))
 
 
 def _json(value: object) -> str:

@@ -11,7 +11,7 @@ from psycopg import Connection
 
 
 @dataclass(frozen=True, slots=True)
-class Quota:
+class QuotaRow:
     project: str
     pool: str
     devices: int
@@ -25,7 +25,7 @@ class PoolRules:
 
     bindings: dict[str, set[str]]
     """Pool -> projects that may use it. A pool that is missing is open to all."""
-    quotas: list[Quota]
+    quotas: list[QuotaRow]
     """By pool and project."""
     held: dict[tuple[str, str], int]
     """(project, pool) -> seats taken now."""
@@ -68,7 +68,7 @@ def rules(conn: Connection) -> PoolRules:
         if kind == "bound":
             found.bindings.setdefault(pool, set()).add(project)
         elif kind == "quota":
-            found.quotas.append(Quota(project, pool, devices, version))
+            found.quotas.append(QuotaRow(project, pool, devices, version))
         elif kind == "held":
             found.held[project, pool] = devices
         elif kind == "weight":
@@ -86,13 +86,13 @@ def bind(conn: Connection, pool: str, projects: set[str]) -> None:
         )
 
 
-def quota(conn: Connection, project: str, pool: str) -> Quota | None:
+def quota(conn: Connection, project: str, pool: str) -> QuotaRow | None:
     """Read one quota and keep others from changing it until the transaction ends."""
     row = conn.execute(
         "SELECT project, pool, devices, version FROM store.pool_quota WHERE project = %s AND pool = %s FOR UPDATE",
         [project, pool],
     ).fetchone()
-    return None if row is None else Quota(*row)
+    return None if row is None else QuotaRow(*row)
 
 
 def set_quota(conn: Connection, project: str, pool: str, devices: int) -> None:

@@ -12,7 +12,7 @@ from psycopg import Connection
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CommittedState:
     last_command: int
     """Highest number of a command, 0 without any."""
     under_way: Mapping[int, str]
@@ -34,7 +34,7 @@ class CommandRow:
     status: str
 
 
-def read(conn: Connection, run_id: int) -> Standing:
+def read(conn: Connection, run_id: int) -> CommittedState:
     """Read a run's rows. Call it in the transaction, of one snapshot, that reads its log."""
     last = conn.execute("SELECT coalesce(max(no), 0) FROM store.command WHERE run_id = %s", [run_id]).fetchone()
     open_ones = conn.execute(
@@ -53,7 +53,7 @@ def read(conn: Connection, run_id: int) -> Standing:
     ).fetchall()
     waiting = conn.execute("SELECT DISTINCT body ->> 'kind' FROM store.inbox WHERE run_id = %s", [run_id]).fetchall()
     assert last is not None
-    return Standing(
+    return CommittedState(
         last_command=last[0],
         under_way=dict(open_ones),
         versions={policy: (version, digest) for policy, version, digest in versions},

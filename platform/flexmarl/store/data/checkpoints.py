@@ -18,7 +18,7 @@ from flexmarl.store.errors import Refused
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class CheckpointRow:
     label: Literal["best", "last", "step"]
     step: int
     versions: Mapping[str, int]
@@ -29,7 +29,7 @@ class Checkpoint:
     at: float = 0.0
 
 
-def written(conn: Connection, taken: Taken, checkpoint: Checkpoint) -> None:
+def written(conn: Connection, taken: Taken, checkpoint: CheckpointRow) -> None:
     """Record a checkpoint, tell the driver and finish the command, in one transaction. Raises TokenLost, EpochStale."""
     lease_id = getattr(taken.command, "lease_id", 0)
     event = CheckpointWritten(
@@ -61,7 +61,7 @@ def written(conn: Connection, taken: Taken, checkpoint: Checkpoint) -> None:
         finish(conn, taken)
 
 
-def of_run(conn: Connection, run_id: int) -> list[Checkpoint]:
+def of_run(conn: Connection, run_id: int) -> list[CheckpointRow]:
     """List a run's checkpoints, newest first."""
     rows = conn.execute(
         """
@@ -72,6 +72,6 @@ def of_run(conn: Connection, run_id: int) -> list[Checkpoint]:
         [run_id],
     ).fetchall()
     return [
-        Checkpoint(label, step, orjson.loads(versions), path, size, orjson.loads(parts), at)
+        CheckpointRow(label, step, orjson.loads(versions), path, size, orjson.loads(parts), at)
         for label, step, versions, path, size, parts, at in rows
     ]

@@ -17,7 +17,7 @@ GRANT_S = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class VersionOrigin:
     policy: str
     from_run: int
     from_policy: str
@@ -33,7 +33,7 @@ class Origin:
 _COLUMNS = "policy, from_run, from_policy, from_version, from_step, checkpoint, digest, state"
 
 
-def put(conn: Connection, run_id: int, origins: Iterable[Origin]) -> None:
+def put(conn: Connection, run_id: int, origins: Iterable[VersionOrigin]) -> None:
     """Write where a new run's policies come from."""
     for one in origins:
         conn.execute(
@@ -46,15 +46,15 @@ def put(conn: Connection, run_id: int, origins: Iterable[Origin]) -> None:
         )  # fmt: skip
 
 
-def origins(conn: Connection, run_id: int) -> dict[str, Origin]:
+def origins(conn: Connection, run_id: int) -> dict[str, VersionOrigin]:
     """Read where a run's policies come from: policy -> origin."""
     rows = conn.execute(
         f"SELECT {_COLUMNS} FROM store.lineage WHERE run_id = %s ORDER BY policy".encode(), [run_id]
     ).fetchall()
-    return {row[0]: Origin(*row) for row in rows}
+    return {row[0]: VersionOrigin(*row) for row in rows}
 
 
-def readable(conn: Connection, run_id: int, policy: str) -> Origin | None:
+def readable(conn: Connection, run_id: int, policy: str) -> VersionOrigin | None:
     """Read what a policy may begin with now, None for one with weights of its own. Raises Refused without the right."""
     origin = origins(conn, run_id).get(policy)
     if origin is None:
@@ -106,12 +106,12 @@ def grant(conn: Connection, run_id: int, from_run: int, granted: bool) -> None:
     )
 
 
-def copies(conn: Connection, run_id: int) -> list[tuple[int, Origin]]:
+def copies(conn: Connection, run_id: int) -> list[tuple[int, VersionOrigin]]:
     """List what was made from a run's versions: number of the new run, and what it took."""
     rows = conn.execute(
         f"SELECT run_id, {_COLUMNS} FROM store.lineage WHERE from_run = %s ORDER BY run_id, policy".encode(), [run_id]
     ).fetchall()
-    return [(row[0], Origin(*row[1:])) for row in rows]
+    return [(row[0], VersionOrigin(*row[1:])) for row in rows]
 
 
 def bound(conn: Connection, run_id: int, policy: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from psycopg import Connection
 
 from flexmarl.contracts.status import TERMINAL
+from flexmarl.store.control import model_rows
 
 NEWEST = 3
 """Versions of a policy that are kept, whatever else names them: the served one, one in flight, one to spare."""
@@ -41,8 +42,9 @@ WHERE n.named OR v.version > last.newest - %(newest)s
 
 
 def contents(conn: Connection) -> set[str]:
-    """Return the digests of weights and training states that are to be kept."""
-    return {digest for _, _, *digests in _rows(conn) for digest in digests if digest}
+    """Return the digests of weights, training states and imported models that are to be kept."""
+    of_runs = {digest for _, _, *digests in _rows(conn) for digest in digests if digest}
+    return of_runs | model_rows.contents(conn)
 
 
 def of_ended(conn: Connection, ended_for_s: float) -> dict[int, dict[str, set[str]]]:

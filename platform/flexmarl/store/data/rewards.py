@@ -31,8 +31,8 @@ _GIVEN_BACK = """
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """An episode whose reward is to be computed; `body` is the worker's business."""
+class RewardRequest:
+    """An episode whose reward is to be computed. `body`: its content, in a form that only the worker reads."""
 
     draw: int
     member: int
@@ -62,7 +62,7 @@ class Given:
     reason: str
 
 
-def ask(conn: Connection, taken: Taken, tasks: Sequence[Asked]) -> list[int]:
+def ask(conn: Connection, taken: Taken, tasks: Sequence[RewardRequest]) -> list[int]:
     """Write tasks, in order; returns their numbers. Raises TokenLost or EpochStale for a play that is not held.
 
     What earlier takers of the play left behind goes, and what an earlier play of these very members did: they have

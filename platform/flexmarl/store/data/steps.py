@@ -22,7 +22,7 @@ from flexmarl.store.errors import LeaseLost, Refused
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyVersion:
+class PolicyVersionRow:
     policy: str
     version: int
     parent: int | None
@@ -32,7 +32,7 @@ class PolicyVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class Bind:
+class BoundState:
     """What a trainer holds after a bind."""
 
     lease_id: int
@@ -55,7 +55,7 @@ class Bind:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepRow:
     """What a trainer made of an accumulator."""
 
     lease_id: int
@@ -78,7 +78,7 @@ class Step:
         return self.accumulator.partition(":")[2]
 
 
-def version_of(conn: Connection, run_id: int, policy: str, version: int) -> PolicyVersion:
+def version_of(conn: Connection, run_id: int, policy: str, version: int) -> PolicyVersionRow:
     """Read a committed version. Raises Refused when there is none."""
     row = conn.execute(
         "SELECT policy, version, parent, digest, state FROM store.policy_version "
@@ -87,7 +87,7 @@ def version_of(conn: Connection, run_id: int, policy: str, version: int) -> Poli
     ).fetchone()
     if row is None:
         raise Refused("no_version", f"{policy} has no version {version} in run {run_id}")
-    return PolicyVersion(*row)
+    return PolicyVersionRow(*row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,9 @@ class Applied:
     """Number -> entropy coefficient of its gradient."""
 
 
-def steps_behind_state(conn: Connection, run_id: int, policy: str, version: int) -> tuple[PolicyVersion, list[Applied]]:
+def steps_behind_state(
+    conn: Connection, run_id: int, policy: str, version: int
+) -> tuple[PolicyVersionRow, list[Applied]]:
     """Return the last version up to one whose training state is durable, and the steps from there, oldest first.
 
     A policy that nobody trains never has such a state: then it is the version itself, without steps.
@@ -128,20 +130,20 @@ def steps_behind_state(conn: Connection, run_id: int, policy: str, version: int)
         Applied(no, digest, rate, {int(n): float(c) for n, c in (parts or {}).items()})
         for no, digest, rate, parts in rows
     ]
-    return PolicyVersion(*base), steps
+    return PolicyVersionRow(*base), steps
 
 
-def newest_versions(conn: Connection, run_id: int) -> dict[str, PolicyVersion]:
+def newest_versions(conn: Connection, run_id: int) -> dict[str, PolicyVersionRow]:
     """Read the newest committed version of every policy of a run."""
     rows = conn.execute(
         "SELECT DISTINCT ON (policy) policy, version, parent, digest, state FROM store.policy_version "
         "WHERE run_id = %s ORDER BY policy, version DESC",
         [run_id],
     ).fetchall()
-    return {row[0]: PolicyVersion(*row) for row in rows}
+    return {row[0]: PolicyVersionRow(*row) for row in rows}
 
 
-def commit_bind(conn: Connection, taken: Taken, bind: Bind) -> None:
+def commit_bind(conn: Connection, taken: Taken, bind: BoundState) -> None:
     """Commit version 0 or confirm a restored one, tell the driver and finish the command, in one transaction.
 
     Raises TokenLost, EpochStale, LeaseLost, or Refused when the version's digest is another one.
@@ -189,7 +191,7 @@ def commit_answer(conn: Connection, taken: Taken, lease_id: int, incarnation: st
         finish(conn, taken)
 
 
-def commit_step(conn: Connection, taken: Taken, step: Step) -> None:
+def commit_step(conn: Connection, taken: Taken, step: StepRow) -> None:
     """Apply the rows, commit the version, tell the driver and finish the command, in one transaction.
 
     Raises TokenLost, EpochStale, LeaseLost, or Refused when the newest version is not the parent or the accumulator
@@ -230,7 +232,7 @@ def commit_step(conn: Connection, taken: Taken, step: Step) -> None:
         finish(conn, taken)
 
 
-def _goes_on(conn: Connection, run_id: int, bind: Bind) -> None:
+def _goes_on(conn: Connection, run_id: int, bind: BoundState) -> None:
     """Let gradients that an accumulator held when it was suspended count under the trainer that took it up."""
     conn.execute(
         "UPDATE store.micro_batch SET accumulator = %s WHERE run_id = %s AND policy = %s AND status = 'accumulated' "
@@ -249,7 +251,7 @@ def _now_durable(conn: Connection, run_id: int, policy: str, states: Mapping[int
         )
 
 
-def _apply(conn: Connection, run_id: int, step: Step) -> None:
+def _apply(conn: Connection, run_id: int, step: StepRow) -> None:
     cursor = conn.execute(
         """
         UPDATE store.micro_batch SET status = 'applied', version = %s, done_at = clock_timestamp()

@@ -13,7 +13,7 @@ NEWEST = 2**62
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class DecisionPosition:
     """Everything before it was read: the last command's number, and the last ruling's event and place."""
 
     command: int = NEWEST
@@ -22,7 +22,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DecisionFilter:
     """None: any."""
 
     kinds: Sequence[str] | None = None
@@ -51,7 +51,9 @@ class DecisionRow:
     """Code of a failed command's refusal."""
 
 
-def page(conn: Connection, run_id: int, wanted: Wanted, before: Position, limit: int) -> list[DecisionRow]:
+def page(
+    conn: Connection, run_id: int, wanted: DecisionFilter, before: DecisionPosition, limit: int
+) -> list[DecisionRow]:
     """Read the newest decisions behind a position."""
     arguments = {
         "run": run_id, "kinds": None if wanted.kinds is None else list(wanted.kinds),
@@ -63,12 +65,12 @@ def page(conn: Connection, run_id: int, wanted: Wanted, before: Position, limit:
     return sorted(found, key=lambda row: (row.seq, row.command, row.place), reverse=True)[:limit]
 
 
-def behind(rows: Sequence[DecisionRow], before: Position) -> Position:
+def behind(rows: Sequence[DecisionRow], before: DecisionPosition) -> DecisionPosition:
     """Return the position after a page."""
     commands = [row.place for row in rows if row.command]
     ruled = [(row.seq, row.place) for row in rows if not row.command]
     seq, place = min(ruled, default=(before.seq, before.ord))
-    return Position(min(commands, default=before.command), seq, place)
+    return DecisionPosition(min(commands, default=before.command), seq, place)
 
 
 # A checkpoint and an evaluation are of the cohort whose step they follow; a gradient is of its micro-batch's.

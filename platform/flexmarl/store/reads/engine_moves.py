@@ -15,7 +15,7 @@ KINDS = (RulingKind.ENGINE_MOVED.value, RulingKind.ENGINE_ASSIGNED.value)
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class EngineMovePosition:
     """Everything before it was read."""
 
     seq: int = 2**62
@@ -45,7 +45,7 @@ class EngineMove:
 
 
 def page(
-    conn: Connection, run_id: int, kinds: Sequence[str], policies: Sequence[str], before: Position, limit: int
+    conn: Connection, run_id: int, kinds: Sequence[str], policies: Sequence[str], before: EngineMovePosition, limit: int
 ) -> list[EngineMove]:
     """Read the newest moves behind a position; an empty filter means any."""
     rows = conn.execute(

@@ -33,8 +33,8 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """An engine's own figures, the last of one incarnation. None: it does not know, or told too little to say."""
+class EngineFigures:
+    """The last figures that an incarnation of an engine reported. None: not reported."""
 
     age_s: float
     running: int
@@ -71,7 +71,7 @@ class EngineRow:
     lost_at: float | None
     lost_reason: str
     """Why the last one was."""
-    told: Told | None = None
+    told: EngineFigures | None = None
 
 
 @dataclass(slots=True)
@@ -176,7 +176,7 @@ def _told(conn: Connection, run_id: int, until: float | None) -> dict[int, _Samp
     return found
 
 
-def _figures(samples: "_Samples | None", incarnation: str | None) -> Told | None:
+def _figures(samples: "_Samples | None", incarnation: str | None) -> EngineFigures | None:
     """Return the last figures of a life (None: of the last one), with what follows from those before."""
     if samples is None:
         return None
@@ -188,4 +188,4 @@ def _figures(samples: "_Samples | None", incarnation: str | None) -> Told | None
     before = [row for row in own[1:] if row[1] - age <= RATE_S]
     rate = (generated - before[-1][5]) / (before[-1][1] - age) if before and before[-1][1] > age else None
     hits = cached / prompts if cached is not None and prompts else None
-    return Told(max(age, 0.0), running, waiting, slots, cache_use, hits, rate)
+    return EngineFigures(max(age, 0.0), running, waiting, slots, cache_use, hits, rate)

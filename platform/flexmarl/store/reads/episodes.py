@@ -103,7 +103,7 @@ class EpisodePage:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class EpisodeCount:
     """Matching episodes of one outcome and score."""
 
     score: float
@@ -146,13 +146,13 @@ def page(
     return EpisodePage(rows, position_of(rows[0], ordering) if rows and position is not None else None, onward)
 
 
-def tallies(conn: Connection, run_id: int, wanted: EpisodeFilter, bound: int = BOUND) -> list[Tally]:
+def tallies(conn: Connection, run_id: int, wanted: EpisodeFilter, bound: int = BOUND) -> list[EpisodeCount]:
     """Count the newest matching episodes, at most `bound`, by outcome and score."""
     keys = _narrowed(_ordered(run_id, wanted, NEWEST, None), wanted, bound)
     statement = SQL(
         "SELECT team_score, status, solved, count(*) FROM ({keys}) k GROUP BY team_score, status, solved ORDER BY 1"
     )
-    return [Tally(*row) for row in conn.execute(statement.format(keys=keys)).fetchall()]
+    return [EpisodeCount(*row) for row in conn.execute(statement.format(keys=keys)).fetchall()]
 
 
 def looks_at_all(conn: Connection, run_id: int, wanted: EpisodeFilter) -> bool:

@@ -30,7 +30,7 @@ class QueuePoint:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedPoint:
+class RequestedPoint:
     """One policy in one part of a window."""
 
     at: float
@@ -40,14 +40,14 @@ class AskedPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedNow:
+class RequestedNow:
     policy: str
     waiting: int
     in_flight: int
 
 
 @dataclass(frozen=True, slots=True)
-class OpenTurns:
+class OpenTurnRows:
     """What rollout workers wait for now. `told`: whether any has said anything lately."""
 
     told: bool
@@ -67,7 +67,7 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class LoadWindow:
     """Seconds since the epoch; parts are as long as makes at most `POINTS` of them."""
 
     since: float
@@ -80,11 +80,11 @@ class Window:
         return float(max(SLOT_S, -(-(self.until - self.since) // (POINTS * SLOT_S)) * SLOT_S))
 
 
-def window(conn: Connection, seconds: float, until: float | None) -> Window:
+def window(conn: Connection, seconds: float, until: float | None) -> LoadWindow:
     """Return the window that ends now, or at the end of a run."""
     row = conn.execute("SELECT coalesce(%s::float8, extract(epoch FROM clock_timestamp())::float8)", [until]).fetchone()
     assert row is not None
-    return Window(row[0] - min(seconds, KEPT_S), row[0], live=until is None)
+    return LoadWindow(row[0] - min(seconds, KEPT_S), row[0], live=until is None)
 
 
 _SLOTS = """
@@ -93,7 +93,7 @@ _SLOTS = """
 """
 
 
-def _asked_of(own: Window, run_id: int) -> dict[str, object]:
+def _asked_of(own: LoadWindow, run_id: int) -> dict[str, object]:
     """Return the arguments of a window's queries; the last part of a run that goes on is left out while it is short."""
     most = min(SLOTS - 1, int((own.until - own.since) / SLOT_S) + 1)
     cut = own.live and own.part_s > SLOT_S
@@ -104,7 +104,7 @@ def _asked_of(own: Window, run_id: int) -> dict[str, object]:
     }  # fmt: skip
 
 
-def queues(conn: Connection, run_id: int, own: Window) -> list[QueuePoint]:
+def queues(conn: Connection, run_id: int, own: LoadWindow) -> list[QueuePoint]:
     """Read the engines' queues over a window, oldest first."""
     rows = conn.execute(
         f"""
@@ -124,7 +124,7 @@ def queues(conn: Connection, run_id: int, own: Window) -> list[QueuePoint]:
     return [QueuePoint(float(row[0]), *row[1:]) for row in rows]
 
 
-def asked(conn: Connection, run_id: int, own: Window) -> list[AskedPoint]:
+def asked(conn: Connection, run_id: int, own: LoadWindow) -> list[RequestedPoint]:
     """Read what was asked of each policy over a window, oldest first; a slot that no worker told of counts as none."""
     rows = conn.execute(
         f"""
@@ -137,10 +137,10 @@ def asked(conn: Connection, run_id: int, own: Window) -> list[AskedPoint]:
         """.encode(),
         {**_asked_of(own, run_id), "each": own.part_s / SLOT_S},
     ).fetchall()
-    return [AskedPoint(float(row[0]), *row[1:]) for row in rows]
+    return [RequestedPoint(float(row[0]), *row[1:]) for row in rows]
 
 
-def asked_now(conn: Connection, run_id: int) -> list[AskedNow]:
+def asked_now(conn: Connection, run_id: int) -> list[RequestedNow]:
     """Read what rollout workers ask of each policy, as each of them told last."""
     rows = conn.execute(
         f"""
@@ -157,10 +157,10 @@ def asked_now(conn: Connection, run_id: int) -> list[AskedNow]:
         """.encode(),
         {"run": run_id, "slot_s": SLOT_S, "slots": SLOTS, "most": int(FRESH_S / SLOT_S) + 1},
     ).fetchall()
-    return [AskedNow(*row) for row in rows]
+    return [RequestedNow(*row) for row in rows]
 
 
-def open_turns(conn: Connection, run_id: int, limit: int) -> OpenTurns:
+def open_turns(conn: Connection, run_id: int, limit: int) -> OpenTurnRows:
     """Read the turns that have waited longest for their reply."""
     rows = conn.execute(
         "SELECT open, longest FROM store.open_turns WHERE run_id = %s AND at > clock_timestamp() - "
@@ -168,7 +168,7 @@ def open_turns(conn: Connection, run_id: int, limit: int) -> OpenTurns:
         [run_id, FRESH_S],
     ).fetchall()
     turns = sorted((OpenTurn(**turn) for _, longest in rows for turn in longest), key=lambda turn: turn.since)
-    return OpenTurns(bool(rows), sum(row[0] for row in rows), turns[:limit])
+    return OpenTurnRows(bool(rows), sum(row[0] for row in rows), turns[:limit])
 
 
 def moved(conn: Connection, run_id: int) -> list[Moved]:

@@ -15,7 +15,7 @@ from flexmarl.store.data.payload import SIZE
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class RowCounts:
     """Rows of one policy by place, and what they take."""
 
     policy: str
@@ -57,7 +57,7 @@ class Partition:
     attached: bool
 
 
-def places(conn: Connection, run_id: int, untrained_roles: Sequence[str]) -> list[Places]:
+def places(conn: Connection, run_id: int, untrained_roles: Sequence[str]) -> list[RowCounts]:
     """Count a run's rows by policy and place. Reads every sample's row, never its payload."""
     rows = conn.execute(
         f"""
@@ -97,7 +97,7 @@ def places(conn: Connection, run_id: int, untrained_roles: Sequence[str]) -> lis
         """.encode(),
         {"run": run_id, "untrained": list(untrained_roles)},
     ).fetchall()
-    return [Places(*row) for row in rows]
+    return [RowCounts(*row) for row in rows]
 
 
 def partitions(conn: Connection, run_id: int) -> list[Partition]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from psycopg import Connection
 
 
-class Stretch(NamedTuple):
+class RecentRows(NamedTuple):
     """Rows of the newest draws."""
 
     episodes: list[tuple[Any, ...]]
@@ -40,7 +40,7 @@ def counted_of(conn: Connection, run_ids: Sequence[int]) -> dict[int, tuple[int,
     return {int(run): (int(episodes), int(steps)) for run, episodes, steps in rows}
 
 
-def stretch(conn: Connection, run_id: int, episodes: int) -> Stretch:
+def stretch(conn: Connection, run_id: int, episodes: int) -> RecentRows:
     """Read the newest draws: whole groups, until about so many episodes."""
     since = conn.execute(
         """
@@ -79,7 +79,7 @@ def stretch(conn: Connection, run_id: int, episodes: int) -> Stretch:
         """,
         first,
     ).fetchone()
-    return Stretch(rows, turns, float(failed[0]) if failed else 0.0)
+    return RecentRows(rows, turns, float(failed[0]) if failed else 0.0)
 
 
 def step_seconds(conn: Connection, run_id: int, since_step: int) -> list[float]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from psycopg import Connection
 from psycopg.pq import TransactionStatus
 
-from flexmarl.store.reads.report_rows import Progress, Tally, nobody, tally
+from flexmarl.store.reads.report_rows import Progress, RunCounts, nobody, tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class PromiseCheck:
     """One promise. `expected` and `found` are what two sources say."""
 
     name: str
@@ -42,10 +42,10 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class PromiseReport:
     """Every promise, and how many rows there are. `seq` is the last event of the view they were read in."""
 
-    checks: list[Check]
+    checks: list[PromiseCheck]
     counts: Counts
     seq: int
 
@@ -55,12 +55,12 @@ def counts(conn: Connection, run_id: int) -> Counts:
     return full_report(conn, run_id).counts
 
 
-def consistency_report(conn: Connection, run_id: int) -> list[Check]:
+def consistency_report(conn: Connection, run_id: int) -> list[PromiseCheck]:
     """Check the store's promises on a run, in one consistent view of the rows."""
     return full_report(conn, run_id).checks
 
 
-def full_report(conn: Connection, run_id: int, progress: Progress = nobody) -> Report:
+def full_report(conn: Connection, run_id: int, progress: Progress = nobody) -> PromiseReport:
     """Check the promises and count the rows. `progress` hears between statements how far it is, and may raise."""
     alone = conn.info.transaction_status == TransactionStatus.IDLE
     with conn.transaction():
@@ -68,10 +68,10 @@ def full_report(conn: Connection, run_id: int, progress: Progress = nobody) -> R
             conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         found = tally(conn, run_id, progress)
     checks = [
-        Check(name, expected == shown, expected, shown, _DETAILS[name])
+        PromiseCheck(name, expected == shown, expected, shown, _DETAILS[name])
         for name, (expected, shown) in _compared(found).items()
     ]
-    return Report(checks, _counts(found), found.state.seq)
+    return PromiseReport(checks, _counts(found), found.state.seq)
 
 
 _DETAILS = {
@@ -95,7 +95,7 @@ _DETAILS = {
 }
 
 
-def _compared(found: Tally) -> dict[str, tuple[int, int]]:
+def _compared(found: RunCounts) -> dict[str, tuple[int, int]]:
     """Put what two sources say side by side, check by check."""
     state, log, rows, batches = found.state, found.log, found.rows, found.batches
     settled = state.settled
@@ -119,7 +119,7 @@ def _compared(found: Tally) -> dict[str, tuple[int, int]]:
     }
 
 
-def _counts(found: Tally) -> Counts:
+def _counts(found: RunCounts) -> Counts:
     return Counts(
         events=found.log.events,
         waiting_events=found.waiting_events,

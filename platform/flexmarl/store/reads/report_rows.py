@@ -36,7 +36,7 @@ def nobody(done: int, now: str) -> None:
 
 
 @dataclass(slots=True)
-class State:
+class StateCounts:
     """What the run's state says of itself."""
 
     seq: int = 0
@@ -48,7 +48,7 @@ class State:
 
 
 @dataclass(slots=True)
-class Log:
+class EventCounts:
     """What events say, handled or waiting; `events` counts the handled."""
 
     events: int = 0
@@ -63,7 +63,7 @@ class Log:
 
 
 @dataclass(slots=True)
-class Rows:
+class SampleCounts:
     episodes: int = 0
     samples: int = 0
     tokens: int = 0
@@ -94,10 +94,10 @@ class Batches:
 
 
 @dataclass(slots=True)
-class Tally:
-    state: State
-    log: Log
-    rows: Rows
+class RunCounts:
+    state: StateCounts
+    log: EventCounts
+    rows: SampleCounts
     batches: Batches
     in_flight: int = 0
     groups: int = 0
@@ -112,11 +112,11 @@ class Tally:
     open_attempts: int = 0
 
 
-def tally(conn: Connection, run_id: int, progress: Progress = nobody) -> Tally:
+def tally(conn: Connection, run_id: int, progress: Progress = nobody) -> RunCounts:
     """Read every row of a run once, in the caller's transaction."""
     reader = _Reader(conn, run_id, progress)
     state = reader.state()
-    found = Tally(state, reader.log(state.seq), Rows(), Batches())
+    found = RunCounts(state, reader.log(state.seq), SampleCounts(), Batches())
     ordered = reader.commands(found)
     have = reader.episodes(found.rows, found.log.episodes)
     _groups(found, ordered, have)
@@ -126,7 +126,7 @@ def tally(conn: Connection, run_id: int, progress: Progress = nobody) -> Tally:
     return found
 
 
-def _groups(found: Tally, ordered: tuple[Array, Array], have: tuple[Array, Array]) -> None:
+def _groups(found: RunCounts, ordered: tuple[Array, Array], have: tuple[Array, Array]) -> None:
     """Compare members that were ordered with episodes that events told of, and with those that are there."""
     draws, members = ordered
     told = _summed(found.log.settled["draw"], found.log.settled["told"])
@@ -202,15 +202,15 @@ class _Reader:
                 return
             behind = upto
 
-    def state(self) -> State:
+    def state(self) -> StateCounts:
         """Read what the run says of itself; a run without a state has nothing."""
         row = self._conn.execute(sql.STATE.encode(), {"run": self._run}).fetchone()
-        return State() if row is None else State(*row)
+        return StateCounts() if row is None else StateCounts(*row)
 
-    def log(self, newest: int) -> Log:
+    def log(self, newest: int) -> EventCounts:
         """Read the events, and those that wait."""
         (retired,) = self._row(sql.RETIRED)
-        found, columns, gone = Log(), _Columns(">i4", ">i4"), _Columns(">i4")
+        found, columns, gone = EventCounts(), _Columns(">i4", ">i4"), _Columns(">i4")
         for low in range(0, newest, EVENTS):
             row = self._row(sql.EVENTS, low=low, high=low + EVENTS, retired=retired)
             _add(found, row)
@@ -227,7 +227,7 @@ class _Reader:
         (found.retired,) = gone.whole()
         return found
 
-    def commands(self, found: Tally) -> tuple[Array, Array]:
+    def commands(self, found: RunCounts) -> tuple[Array, Array]:
         """Read the orders of groups: draws and their members."""
         columns = _Columns(">i4", ">i4")
         (newest,) = self._row("SELECT coalesce(max(no), 0) FROM store.command WHERE run_id = %(run)s")
@@ -240,7 +240,7 @@ class _Reader:
         draws, members = columns.whole()
         return draws, members
 
-    def episodes(self, rows: Rows, expected: int) -> tuple[Array, Array]:
+    def episodes(self, rows: SampleCounts, expected: int) -> tuple[Array, Array]:
         """Count episode rows, by draw."""
         columns = _Columns(">i4", ">i4")
         for number, span in enumerate(self._ranges(sql.NEXT_EPISODE, EPISODES), start=1):
@@ -250,7 +250,7 @@ class _Reader:
         rows.episodes = int(have.sum())
         return draws, have
 
-    def samples(self, rows: Rows, expected: int) -> None:
+    def samples(self, rows: SampleCounts, expected: int) -> None:
         """Count sample rows, their tokens and their payloads by reference."""
         for span in self._ranges(sql.NEXT_SAMPLE, SAMPLES):
             some = self._row(sql.SAMPLES, **span)
@@ -265,7 +265,7 @@ class _Reader:
         rows = self._conn.execute(sql.POLICIES.encode(), {"run": self._run}).fetchall()
         return [(str(name), int(last), int(bound), bool(older)) for name, last, bound, older in rows]
 
-    def trained(self, found: Tally) -> None:
+    def trained(self, found: RunCounts) -> None:
         """Read the micro-batches, policy by policy."""
         policies = self.policies()
         total, before = sum(last + 1 for _, last, _, _ in policies), 0
@@ -273,7 +273,7 @@ class _Reader:
             self._trained(policy, found, before, total)
             before += policy[1] + 1
 
-    def _trained(self, policy: tuple[str, int, int, bool], found: Tally, before: int, total: int) -> None:
+    def _trained(self, policy: tuple[str, int, int, bool], found: RunCounts, before: int, total: int) -> None:
         """Read one policy's micro-batches and compare what they applied with the samples."""
         name, last, bound, older = policy
         batches, columns = found.batches, _Columns(">i4", ">i4", ">i8")
@@ -305,7 +305,7 @@ class _Reader:
         (exact,) = self._row(sql.DISTINCT, policy=policy)
         return int(exact)
 
-    def rest(self, found: Tally) -> None:
+    def rest(self, found: RunCounts) -> None:
         """Read what is few: versions, what waits, leases, attempts."""
         (
             found.versions, found.versions_with_parent, found.versions_chained,
@@ -314,7 +314,7 @@ class _Reader:
         self._progress(1000, "")
 
 
-def _add(found: Log, row: tuple[Any, ...]) -> None:
+def _add(found: EventCounts, row: tuple[Any, ...]) -> None:
     found.events += row[0]
     found.steps += row[1]
     found.episodes += row[2]

@@ -13,7 +13,7 @@ PHASES = ("bind", "suspend", "resume", "sleep", "wake")
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class SwapPosition:
     """Everything before it was read."""
 
     ended: float = inf
@@ -37,7 +37,7 @@ class Swap:
 
 
 def page(
-    conn: Connection, run_id: int, phases: Sequence[str], policies: Sequence[str], before: Position, limit: int
+    conn: Connection, run_id: int, phases: Sequence[str], policies: Sequence[str], before: SwapPosition, limit: int
 ) -> list[Swap]:
     """Read the newest swaps behind a position; an empty filter means any."""
     rows = conn.execute(

@@ -6,7 +6,16 @@ look costs about the same however long a run was.
 
 from psycopg import Connection
 
-from flexmarl.contracts.paces import Commanded, Decoded, Played, Role, RunRows, Settled, Taken, Worked
+from flexmarl.contracts.timings import (
+    CohortRollout,
+    CommandDelay,
+    Commanded,
+    Decoded,
+    RunRows,
+    Settled,
+    TurnLengths,
+    Worked,
+)
 from flexmarl.store.reads import activity
 
 MOST = 4000
@@ -167,7 +176,7 @@ def _parameters(conn: Connection, run_id: int) -> dict[str, int]:
     return {policy: int(count) for policy, count in rows}
 
 
-def _roles(conn: Connection, run_id: int) -> list[Role]:
+def _roles(conn: Connection, run_id: int) -> list[TurnLengths]:
     rows = conn.execute(
         """
         SELECT role, avg(n_prompt)::float8, avg(n_response)::float8, coalesce(stddev(n_response), 0)::float8
@@ -175,7 +184,7 @@ def _roles(conn: Connection, run_id: int) -> list[Role]:
         """,
         [run_id, 10 * MOST],
     ).fetchall()
-    return [Role(*row) for row in rows]
+    return [TurnLengths(*row) for row in rows]
 
 
 def _turns(conn: Connection, run_id: int) -> tuple[float, float, float]:
@@ -198,7 +207,7 @@ def _turns(conn: Connection, run_id: int) -> tuple[float, float, float]:
     return mean, deviation, min(1.0, max(0.0, alike))
 
 
-def _played(conn: Connection, run_id: int, since: float) -> list[Played]:
+def _played(conn: Connection, run_id: int, since: float) -> list[CohortRollout]:
     rows = conn.execute(
         """
         WITH asked AS (
@@ -221,10 +230,10 @@ def _played(conn: Connection, run_id: int, since: float) -> list[Played]:
         """,
         {"run": run_id, "since": since},
     ).fetchall()
-    return [Played(*row) for row in rows]
+    return [CohortRollout(*row) for row in rows]
 
 
-def _taken_after(conn: Connection, run_id: int, since: float, kind: str) -> list[Taken]:
+def _taken_after(conn: Connection, run_id: int, since: float, kind: str) -> list[CommandDelay]:
     rows = conn.execute(
         """
         SELECT extract(epoch FROM created_at)::float8, extract(epoch FROM taken_at - created_at)::float8
@@ -234,7 +243,7 @@ def _taken_after(conn: Connection, run_id: int, since: float, kind: str) -> list
         """,
         [run_id, kind, since, MOST],
     ).fetchall()
-    return [Taken(*row) for row in rows]
+    return [CommandDelay(*row) for row in rows]
 
 
 def _starts(conn: Connection, run_id: int) -> list[float]:

@@ -20,7 +20,7 @@ _TURN = 13
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class TrainedTurn:
     """A turn's place in a micro-batch, as the cut fixed it."""
 
     advantage: float
@@ -49,7 +49,7 @@ class TurnRecord:
     arrays: Arrays
     unreadable: str
     """Why the arrays are empty, when the payload cannot be had; else empty itself."""
-    cut: Cut | None
+    cut: TrainedTurn | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def group(conn: Connection, run_id: int, draw: int) -> list[EpisodeSummary]:
     return [summary(row) for row in rows]
 
 
-def advantages(conn: Connection, run_id: int, keys: Sequence[Key]) -> dict[Key, dict[tuple[str, int], Cut]]:
+def advantages(conn: Connection, run_id: int, keys: Sequence[Key]) -> dict[Key, dict[tuple[str, int], TrainedTurn]]:
     """Find where the turns of some episodes are cut, by episode and (role, turn)."""
     rows = conn.execute(
         f"""
@@ -103,9 +103,9 @@ def advantages(conn: Connection, run_id: int, keys: Sequence[Key]) -> dict[Key, 
         """.encode(),
         _asked(run_id, keys),
     ).fetchall()
-    found: dict[Key, dict[tuple[str, int], Cut]] = {}
+    found: dict[Key, dict[tuple[str, int], TrainedTurn]] = {}
     for draw, member, attempt, role, turn, *cut in rows:
-        found.setdefault((draw, member, attempt), {})[(role, turn)] = Cut(*cut)
+        found.setdefault((draw, member, attempt), {})[(role, turn)] = TrainedTurn(*cut)
     return found
 
 

@@ -18,7 +18,7 @@ _END = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class TransitionPosition:
     """Everything before it was read: the last fact's place in the log, and the last cut."""
 
     seq: int = 2**62
@@ -28,7 +28,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TransitionFilter:
     """Empty, or None: any."""
 
     kinds: Sequence[str] = ()
@@ -53,7 +53,9 @@ class Transition:
     """Place in the event log; None for a cut, which the driver decides itself."""
 
 
-def page(conn: Connection, run_id: int, wanted: Wanted, before: Position, limit: int) -> list[Transition]:
+def page(
+    conn: Connection, run_id: int, wanted: TransitionFilter, before: TransitionPosition, limit: int
+) -> list[Transition]:
     """Read the newest transitions behind a position."""
     kinds = wanted.kinds or KINDS
     facts = [_FACTS[kind] for kind in kinds if kind in _FACTS and (kind != "publish" or wanted.cohort is None)]
@@ -69,11 +71,11 @@ def page(conn: Connection, run_id: int, wanted: Wanted, before: Position, limit:
     return sorted(found, key=lambda row: row.at, reverse=True)[:limit]
 
 
-def behind(rows: Sequence[Transition], before: Position) -> Position:
+def behind(rows: Sequence[Transition], before: TransitionPosition) -> TransitionPosition:
     """Return the position after a page."""
     seq = min((row.seq for row in rows if row.seq is not None), default=before.seq)
     cuts = [(row.at, row.policy, row.micro_batch or 0) for row in rows if row.seq is None]
-    return Position(seq, *min(cuts, default=(before.cut_at, before.policy, before.no)))
+    return TransitionPosition(seq, *min(cuts, default=(before.cut_at, before.policy, before.no)))
 
 
 _CUT = b"""

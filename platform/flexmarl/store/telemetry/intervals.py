@@ -41,7 +41,7 @@ class DeviceInterval:
 
 
 @dataclass(frozen=True, slots=True)
-class Busy:
+class BusySeconds:
     """Busy seconds of one device in one phase since a moment."""
 
     device_id: str
@@ -91,7 +91,7 @@ def between(conn: Connection, run_id: int | Sequence[int], since: float, until: 
     return [DeviceInterval(*row) for row in rows]
 
 
-def busy(conn: Connection, run_id: int, since: float) -> list[Busy]:
+def busy(conn: Connection, run_id: int, since: float) -> list[BusySeconds]:
     """Sum the busy seconds of a run's devices since a moment, by phase."""
     rows = conn.execute(
         """
@@ -101,7 +101,7 @@ def busy(conn: Connection, run_id: int, since: float) -> list[Busy]:
         """,
         {"run": run_id, "since": since},
     ).fetchall()
-    return [Busy(*row) for row in rows]
+    return [BusySeconds(*row) for row in rows]
 
 
 def worked(conn: Connection, run_id: int, since: float, until: float) -> dict[str, tuple[float, float]]:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 import orjson
 from psycopg import Connection
 
-from flexmarl.contracts.events import TurnsAsked
+from flexmarl.contracts.events import RequestedTurns
 
 SLOT_S = 2
 """Seconds of a slot: nobody tells more often."""
@@ -25,7 +25,7 @@ def until_next(now: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineLoad:
+class EngineReport:
     """One engine's own figures. Tokens are counted over its life; None: it does not know."""
 
     run_id: int
@@ -62,10 +62,10 @@ class OpenTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedReport:
-    """What one rollout worker asks engines for now, and which replies have moved in its life."""
+class TurnReport:
+    """Open turns of one rollout worker, and the replies that changed engines since it started."""
 
-    asked: Mapping[str, TurnsAsked]
+    asked: Mapping[str, RequestedTurns]
     open: int
     """Turns without a reply."""
     longest: Sequence[OpenTurn]
@@ -73,7 +73,7 @@ class AskedReport:
     """(cause, engine that was left) -> replies."""
 
 
-def put_engines(conn: Connection, loads: Sequence[EngineLoad]) -> None:
+def put_engines(conn: Connection, loads: Sequence[EngineReport]) -> None:
     """Store what some engines told now; one that serves its lease no more is left out."""
     if not loads:
         return
@@ -92,11 +92,11 @@ def put_engines(conn: Connection, loads: Sequence[EngineLoad]) -> None:
           generated = excluded.generated, prompts = excluded.prompts, cached = excluded.cached,
           cache_use = excluded.cache_use
         """,
-        [SLOT_S, SLOTS, *([getattr(load, name) for load in loads] for name in EngineLoad.__slots__)],
+        [SLOT_S, SLOTS, *([getattr(load, name) for load in loads] for name in EngineReport.__slots__)],
     )
 
 
-def put_asked(conn: Connection, run_id: int, worker: str, report: AskedReport) -> None:
+def put_asked(conn: Connection, run_id: int, worker: str, report: TurnReport) -> None:
     """Store what a rollout worker asks for now."""
     asked = sorted(report.asked.items())
     moved = sorted(report.moved.items())

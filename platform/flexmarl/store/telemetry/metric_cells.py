@@ -31,7 +31,7 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MetricBucket:
     """A bucket before its ends have a place on the axis."""
 
     first_step: int
@@ -127,10 +127,10 @@ def pick(cells: Cells, max_points: int) -> tuple[list[int], list[float]]:
     return order, [kept[step] for step in order]
 
 
-def cut(cells: Cells, most: int) -> list[Part]:
+def cut(cells: Cells, most: int) -> list[MetricBucket]:
     """Cut a series into at most `most` buckets of about equal numbers of cells."""
     return [
-        Part(
+        MetricBucket(
             int(cells.steps[low, 0]),
             int(cells.steps[high - 1, 1]),
             float(cells.values[low:high, 2].min()),

@@ -16,14 +16,14 @@ _LOCK = 0x5E2135
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class IngestResult:
     """What a batch did."""
 
     added: int
     replaced: int
 
 
-def put_points(conn: Connection, run_id: int, points: Sequence[MetricPoint]) -> Stored:
+def put_points(conn: Connection, run_id: int, points: Sequence[MetricPoint]) -> IngestResult:
     """Write a batch; of several points with one key the last counts."""
     newest = {(p.name, p.agent, p.stat, p.step): p for p in points}
     rows = [newest[key] for key in sorted(newest)]
@@ -47,4 +47,4 @@ def put_points(conn: Connection, run_id: int, points: Sequence[MetricPoint]) -> 
             ],
         ).fetchone()  # fmt: skip
     assert found is not None
-    return Stored(*found)
+    return IngestResult(*found)

@@ -52,7 +52,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class SeriesWindow:
     """What of the series is asked for: on which axis, between which values (both included), how fine."""
 
     x: Axis = "step"
@@ -91,7 +91,7 @@ def series(
     names: Sequence[str],
     *,
     agent: str | None = None,
-    window: Window | None = None,
+    window: SeriesWindow | None = None,
     policy_of: Mapping[str, str] | None = None,
 ) -> list[Series]:
     """Read series by name, thinned to about `max_points` each.
@@ -99,7 +99,7 @@ def series(
     On the axis `version` a point lies at the version that its agent's policy (`policy_of`, or the agent itself) had at
     the end of its step; series of the team have no such axis and are left out.
     """
-    window = window or Window()
+    window = window or SeriesWindow()
     policies = policy_of or {}
     plans = _plans(conn, run_id, names, agent, window)
     if window.x == "version":
@@ -153,7 +153,7 @@ def export(
         after = rows[-1][:4]
 
 
-def _plans(conn: Connection, run_id: int, names: Sequence[str], agent: str | None, window: Window) -> list[_Plan]:
+def _plans(conn: Connection, run_id: int, names: Sequence[str], agent: str | None, window: SeriesWindow) -> list[_Plan]:
     """Decide per series what is read point by point: all of a short one, the ends of a window in a long one."""
     rows = conn.execute(
         """
@@ -182,7 +182,7 @@ def _reach(span: Sequence[int | float], x: Axis) -> tuple[float, float]:
     return (-float("inf"), float("inf")) if x == "version" else (span[1], span[3])
 
 
-def _plan(key: Key, spans: list[tuple[int | float, ...]], window: Window) -> _Plan:
+def _plan(key: Key, spans: list[tuple[int | float, ...]], window: SeriesWindow) -> _Plan:
     if sum(span[0] for span in spans) <= max(WHOLE, window.max_points):
         return _Plan(key, [(int(spans[0][1]), int(spans[-1][3]))])
     plan = _Plan(key)
@@ -197,7 +197,7 @@ def _plan(key: Key, spans: list[tuple[int | float, ...]], window: Window) -> _Pl
 
 
 def _bounded_by_version(
-    conn: Connection, run_id: int, plans: list[_Plan], window: Window, policies: Mapping[str, str]
+    conn: Connection, run_id: int, plans: list[_Plan], window: SeriesWindow, policies: Mapping[str, str]
 ) -> list[_Plan]:
     """Turn bounds on versions into bounds on steps: a policy's version never falls."""
     if window.start is None and window.end is None:
@@ -221,7 +221,7 @@ def _bounded_by_version(
     return kept
 
 
-def _points(conn: Connection, run_id: int, plans: list[_Plan], window: Window) -> list[Cells]:
+def _points(conn: Connection, run_id: int, plans: list[_Plan], window: SeriesWindow) -> list[Cells]:
     """Read the ranges of all plans in one query. Values travel as packed bytes: a row per series, not per point."""
     wanted = [(no, *plan.key, low, high) for no, plan in enumerate(plans) for low, high in plan.ranges]
     cells = [Cells.none() for _ in plans]
@@ -256,7 +256,7 @@ def _points(conn: Connection, run_id: int, plans: list[_Plan], window: Window) -
 
 
 def _drawn(
-    conn: Connection, run_id: int, key: Key, cells: Cells, window: Window, policies: Mapping[str, str]
+    conn: Connection, run_id: int, key: Key, cells: Cells, window: SeriesWindow, policies: Mapping[str, str]
 ) -> Series:
     """Thin one series and give its points their place on the axis."""
     if window.buckets:
@@ -277,7 +277,7 @@ def _places(
     key: Key,
     steps: Sequence[int],
     cells: Cells,
-    window: Window,
+    window: SeriesWindow,
     policies: Mapping[str, str],
 ) -> dict[int, float]:
     """Map steps to their x. Points that were read know theirs; those of summaries are looked up."""

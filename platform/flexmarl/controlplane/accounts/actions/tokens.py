@@ -15,7 +15,7 @@ from flexmarl.controlplane.accounts.actions.refusals import bad
 from flexmarl.controlplane.accounts.actions.services import find_service_account
 from flexmarl.controlplane.accounts.models import ApiToken, User
 from flexmarl.controlplane.common.actions import record
-from flexmarl.controlplane.common.actor import Actor, Limits
+from flexmarl.controlplane.common.actor import Actor, TokenLimits
 from flexmarl.controlplane.common.preconditions import Precondition, any_version
 from flexmarl.controlplane.common.problems import Conflict, NotFound, PermissionDenied
 from flexmarl.controlplane.common.scopes import Scope
@@ -42,7 +42,7 @@ def create_token(
     owner, held = _owner(actor, service_account)
     if not 1 <= expires_in_days <= MAX_TOKEN_DAYS:
         raise bad("/expires_in_days", "out_of_range", f"{expires_in_days} is not between 1 and {MAX_TOKEN_DAYS}.")
-    limits = actor.limits or Limits()
+    limits = actor.limits or TokenLimits()
     wanted = _scopes(scopes, held)
     within = _projects(actor, list(projects), owner, limits)
     ranges = _networks(list(networks), limits)
@@ -132,7 +132,7 @@ def _scopes(scopes: Iterable[str] | None, held: frozenset[Scope]) -> list[str]:
     return wanted
 
 
-def _projects(actor: Actor, projects: list[str], owner: User, limits: Limits) -> list[str]:
+def _projects(actor: Actor, projects: list[str], owner: User, limits: TokenLimits) -> list[str]:
     """Projects of the new token: those asked for, else those of the token it is made with."""
     for index, name in enumerate(projects):
         inside = not limits.projects or name in limits.projects
@@ -143,7 +143,7 @@ def _projects(actor: Actor, projects: list[str], owner: User, limits: Limits) ->
     return sorted(set(projects)) or sorted(limits.projects)
 
 
-def _networks(texts: list[str], limits: Limits) -> list[str]:
+def _networks(texts: list[str], limits: TokenLimits) -> list[str]:
     if len(texts) > MOST_NETWORKS:
         raise bad("/networks", "too_many", f"At most {MOST_NETWORKS} ranges.")
     outer = [ip_network(text) for text in limits.networks]
@@ -169,6 +169,6 @@ def _inside(inner: IPv4Network | IPv6Network, outer: IPv4Network | IPv6Network) 
     return isinstance(inner, IPv6Network) and isinstance(outer, IPv6Network) and inner.subnet_of(outer)
 
 
-def _end(days: int, limits: Limits) -> datetime:
+def _end(days: int, limits: TokenLimits) -> datetime:
     end = timezone.now() + timedelta(days=days)
     return end if limits.until is None else min(end, limits.until)

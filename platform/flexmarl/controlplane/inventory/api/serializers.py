@@ -94,7 +94,7 @@ class NodeSerializer(serializers.Serializer[Any]):
     web_url = serializers.CharField()
 
 
-class NoteSerializer(StrictSerializer):
+class HostActionSerializer(StrictSerializer):
     note = serializers.CharField(required=False, allow_blank=True, max_length=MAX_NOTE)
 
 

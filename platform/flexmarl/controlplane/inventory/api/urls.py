@@ -14,7 +14,7 @@ urlpatterns = [
     path("nodes", views.NodesView.as_view(), name="api-nodes"),
     path("nodes/<str:name>", views.NodeView.as_view(), name="api-node"),
     re_path(
-        r"^nodes/(?P<name>[^/]+)/actions/(?P<action>cordon|uncordon|enable)$",
+        r"^nodes/(?P<name>[^/]+)/actions/(?P<action>cordon|enable)$",
         views.NodeActionView.as_view(),
         name="api-node-action",
     ),

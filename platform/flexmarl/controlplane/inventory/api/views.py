@@ -18,8 +18,7 @@ from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.inventory import actions, changes, pool_actions, queries
 from flexmarl.controlplane.inventory.api import serializers as shapes
 
-RULES = {"cordon": actions.cordon, "uncordon": actions.enable, "enable": actions.enable}
-"""Action -> what it does; `uncordon` is the older word for `enable`."""
+RULES = {"cordon": actions.cordon, "enable": actions.enable}
 
 
 class PoolsView(ApiView):
@@ -158,10 +157,10 @@ class NodeActionView(ApiView):
     scopes = {"POST": Scope.CLUSTER_ADMIN}
     versioned = {"POST": True}
 
-    @extend_schema(operation_id="nodes_act", request=shapes.NoteSerializer, responses=shapes.NodeSerializer)
+    @extend_schema(operation_id="nodes_act", request=shapes.HostActionSerializer, responses=shapes.NodeSerializer)
     def post(self, request: Request, name: str, action: str) -> Response:
         """Cordon a node (no new leases; what runs goes on), or enable it again. Needs If-Match."""
-        body = shapes.NoteSerializer(data=request.data)
+        body = shapes.HostActionSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         RULES[action](
             actor_of(request), "node", name, if_match(request, required=True), body.validated_data.get("note")

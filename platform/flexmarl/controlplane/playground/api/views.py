@@ -64,7 +64,7 @@ class _AskView(OpenAIView):
         if not question.stream:
             return Response(answers.whole(talk, talk.replies()))
         answer = StreamingHttpResponse(
-            Stream(talk, request_id_of(request)),
+            AnswerStream(talk, request_id_of(request)),
             content_type="text/event-stream",
             headers={"Cache-Control": "no-store"},
         )
@@ -97,7 +97,7 @@ class CompletionsView(_AskView):
     pass
 
 
-class Stream:
+class AnswerStream:
     """A talk's events. `close` is what the server calls for an answer that nobody came to read."""
 
     def __init__(self, talk: Talk, request_id: str) -> None:

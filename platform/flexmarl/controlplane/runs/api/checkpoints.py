@@ -17,7 +17,7 @@ from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs import archives, checkpoints, forks, queries
 from flexmarl.controlplane.runs.api.serializers import CloneSerializer, RunDetailSerializer
 from flexmarl.controlplane.runs.api.views import detail
-from flexmarl.controlplane.runs.forks import Source
+from flexmarl.controlplane.runs.forks import ForkSource
 
 NEWEST = "newest"
 STATES = ["whole", "missing", "damaged", "removing", "removed"]
@@ -150,7 +150,7 @@ class ForkView(ApiView):
         body = ForkSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         given, actor = body.validated_data, actor_of(request)
-        source = Source(given["checkpoint"], given["take"])
+        source = ForkSource(given["checkpoint"], given["take"])
         run = queries.find_run(actor, run_id)
         made = forks.fork(
             actor, run, body.draft(), source, project=given["project"], marks=body.marks(), **body.options()
@@ -182,9 +182,9 @@ class ArchiveView(ApiView):
     def get(self, request: Request, run_id: str, step: int) -> StreamingHttpResponse:
         """Download a checkpoint as Hugging Face folders: whole models, adapters with their base, or merged models."""
         run = queries.find_run(actor_of(request), run_id)
-        wanted = archives.Wanted(step, self.values.get("policy", ""), self.values.get("form", ""))
+        wanted = archives.ArchiveRequest(step, self.values.get("policy", ""), self.values.get("form", ""))
         ready = archives.prepare(run, wanted)
-        answer = StreamingHttpResponse(archives.Stream(ready), content_type="application/x-tar")
+        answer = StreamingHttpResponse(archives.ArchiveStream(ready), content_type="application/x-tar")
         answer["Content-Length"] = str(ready.bytes)
         answer["Content-Disposition"] = f'attachment; filename="{run.key}-step-{step}.tar"'
         return answer

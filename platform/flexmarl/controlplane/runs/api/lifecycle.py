@@ -89,7 +89,7 @@ def _shown(statuses: frozenset[RunStatus]) -> list[str]:
     return [*shown, STOPPED] if RunStatus.COMPLETED in statuses else shown
 
 
-class TransitionsView(ApiView):
+class RunTransitionsView(ApiView):
     scopes = {"GET": Scope.RUNS_READ}
 
     @extend_schema(operation_id="transitions", responses=TransitionsSerializer)

@@ -25,7 +25,7 @@ from flexmarl.controlplane.runs.api.serializers import (
     SearchSerializer,
 )
 from flexmarl.controlplane.runs.api.views import detail
-from flexmarl.controlplane.runs.bulk import Wish
+from flexmarl.controlplane.runs.bulk import BulkAction
 
 MOST_EXTERNAL = 120
 
@@ -61,11 +61,11 @@ class BulkView(ApiView):
         if ("ids" in given) == ("filter" in given):
             problem = "Send either ids or filter."
             raise ValidationProblem(problem, errors=[FieldError("/ids", "ambiguous", problem)])
-        wish = Wish(given["action"], given["reason"], tuple(given["tags"]), given["dry_run"])
+        action = BulkAction(given["action"], given["reason"], tuple(given["tags"]), given["dry_run"])
         actor = actor_of(request)
         if "ids" in given:
-            return Response(bulk.act_on_ids(actor, given["ids"], wish))
-        return Response(bulk.act_on_matching(actor, given["filter"], given.get("expected_count"), wish))
+            return Response(bulk.act_on_ids(actor, given["ids"], action))
+        return Response(bulk.act_on_matching(actor, given["filter"], given.get("expected_count"), action))
 
 
 class ExternalRunView(ApiView):
@@ -119,7 +119,7 @@ class CloneView(ApiView):
         return detail(made, status=201)
 
 
-class ArchiveView(ApiView):
+class ArchiveRunsView(ApiView):
     scopes = {"POST": Scope.RUNS_WRITE}
 
     @extend_schema(operation_id="runs_archive", request=None, responses=RunDetailSerializer)

@@ -22,7 +22,7 @@ class QueuedRunSerializer(serializers.Serializer[Any]):
     web_url = serializers.CharField()
 
 
-class WishSerializer(serializers.Serializer[Any]):
+class PoolRequestSerializer(serializers.Serializer[Any]):
     pool = serializers.CharField()
     devices = serializers.IntegerField()
     position = serializers.IntegerField(help_text="Position in the queue of this pool; 1 is next.")
@@ -35,7 +35,7 @@ class QueueEntrySerializer(serializers.Serializer[Any]):
     run_text = serializers.CharField()
     project = serializers.CharField(allow_null=True)
     priority = serializers.IntegerField()
-    pools = WishSerializer(many=True)
+    pools = PoolRequestSerializer(many=True)
     purpose = serializers.ChoiceField(["start", "replacement"])
     code = serializers.ChoiceField([unmet.value for unmet in Unmet])
     pool = serializers.CharField()

@@ -28,7 +28,7 @@ urlpatterns = [
         rf"^runs/(?P<run_id>[^/]+)/actions/(?P<verb>{_VERBS})$", views.RunActionView.as_view(), name="api-run-action"
     ),
     path("runs/<str:run_id>/actions/clone", many.CloneView.as_view(), name="api-run-clone"),
-    path("runs/<str:run_id>/actions/archive", many.ArchiveView.as_view(), name="api-run-archive"),
+    path("runs/<str:run_id>/actions/archive", many.ArchiveRunsView.as_view(), name="api-run-archive"),
     path("runs/<str:run_id>/actions/restore", many.RestoreView.as_view(), name="api-run-restore"),
     path("runs/<str:run_id>/actions/set-priority", queue.PriorityView.as_view(), name="api-run-priority"),
     path("runs/<str:run_id>/actions/move-pool", queue.MovePoolView.as_view(), name="api-run-move-pool"),
@@ -58,7 +58,7 @@ urlpatterns = [
     path("runs/<str:run_id>/attempts", lifecycle.AttemptsView.as_view(), name="api-run-attempts"),
     path("runs/<str:run_id>/operations", lifecycle.RunOperationsView.as_view(), name="api-run-operations"),
     path("storage", storage.StorageView.as_view(), name="api-storage"),
-    path("transitions", lifecycle.TransitionsView.as_view(), name="api-transitions"),
+    path("transitions", lifecycle.RunTransitionsView.as_view(), name="api-transitions"),
     path("runs/<str:run_id>/config-diff", configuration.ConfigDiffView.as_view(), name="api-run-config-diff"),
     path("operations/<str:operation_id>", views.OperationView.as_view(), name="api-operation"),
 ]

@@ -91,7 +91,7 @@ class PlanView(ApiView):
             known_project(project)
         elif actor.may(Scope.RUNS_READ, DEFAULT_PROJECT):
             project = DEFAULT_PROJECT
-        draft = replace(body.draft(), project=project, checkpoints=CheckpointSources(actor))
+        draft = replace(body.draft(), project=project, checkpoints=CheckpointSources(actor, project))
         return Response(plans.plan(draft, predict=body.validated_data["predict"]))
 
 

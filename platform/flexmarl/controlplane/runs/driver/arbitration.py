@@ -12,7 +12,7 @@ from psycopg import Connection
 
 from flexmarl.contracts.events import GangRecalled
 from flexmarl.controlplane.runs.driver.session import RunSession
-from flexmarl.controlplane.runs.pool_look import Look, look
+from flexmarl.controlplane.runs.pool_look import PoolLook, look
 from flexmarl.orchestrator.pool import recalls
 from flexmarl.orchestrator.pool.arbiter import Arbitration, arbitrate
 from flexmarl.orchestrator.pool.device_requests import REPLACE
@@ -52,7 +52,7 @@ def grant_devices(conn: Connection, sessions: Mapping[int, RunSession]) -> tuple
     return granted, explained
 
 
-def _recall(conn: Connection, sessions: Mapping[int, RunSession], seen: Look, result: Arbitration) -> set[int]:
+def _recall(conn: Connection, sessions: Mapping[int, RunSession], seen: PoolLook, result: Arbitration) -> set[int]:
     """Tell runs of this driver to give a part of a gang back; returns those that were told."""
     told = set()
     for recall in recalls.recalls(seen.demands, result, seen.free, seen.rules):

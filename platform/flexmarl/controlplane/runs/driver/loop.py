@@ -23,7 +23,7 @@ from flexmarl.controlplane.runs.driver.announcing import Announcer
 from flexmarl.controlplane.runs.driver.arbitration import grant_devices, wants_devices
 from flexmarl.controlplane.runs.driver.draining import tell_drains
 from flexmarl.controlplane.runs.driver.pushing import BrokerPush, NodePush, Pushes
-from flexmarl.controlplane.runs.driver.session import CoreRaised, RunSession, Turn
+from flexmarl.controlplane.runs.driver.session import CommittedTurn, CoreRaised, RunSession
 from flexmarl.controlplane.runs.driver.turning import turns
 from flexmarl.store.connection import connect
 from flexmarl.store.control import commands, inbox, leases, runs
@@ -51,7 +51,7 @@ RECONNECT_S = (0.1, 0.2, 0.3, 0.5, 0.5, 1.0, 2.0)
 
 
 @dataclass(slots=True)
-class Held:
+class DrivenRun:
     """A run this driver holds, and when to look at it next (monotonic clock)."""
 
     lease: RunLease
@@ -99,7 +99,7 @@ class Driver:
         turned: Callable[[], None] = lambda: None,
     ) -> None:
         self.owner = owner
-        self.held: dict[int, Held] = {}
+        self.held: dict[int, DrivenRun] = {}
         self._url = database_url
         self._pushes = pushes
         self._announcer = announcer
@@ -159,11 +159,11 @@ class Driver:
                 del self.held[run_id]
             for run_id in still - self.held.keys():
                 # Ours by its row, let go after an error: nobody else may take it, so take it up again.
-                self.held[run_id] = Held(RunLease(run_id, self.owner, runs.load_run(conn, run_id).fence))
+                self.held[run_id] = DrivenRun(RunLease(run_id, self.owner, runs.load_run(conn, run_id).fence))
         if now >= self._schedule.claim:
             self._schedule.claim = now + CLAIM_S
             for lease in runs.claim_runs(conn, self.owner, RUN_TTL_S):
-                self.held[lease.run_id] = Held(lease)
+                self.held[lease.run_id] = DrivenRun(lease)
 
     # -- one run ----------------------------------------------------------------------------------------------------
     def _look(self, conn: Connection, run_id: int) -> None:
@@ -189,7 +189,7 @@ class Driver:
         except Exception as error:  # whatever is wrong with one run, the others go on; after some tries it is failed
             self._unexpected(conn, held, error)
 
-    def _turns(self, conn: Connection, held: Held) -> None:
+    def _turns(self, conn: Connection, held: DrivenRun) -> None:
         if held.session is None:
             held.session = RunSession.load(conn, held.lease)
             held.push_at = 0.0
@@ -212,7 +212,7 @@ class Driver:
         now = time.monotonic()
         held.look_at = 0.0 if now >= until else now + self._idle_s(held.session)
 
-    def _after(self, held: Held, turn: Turn) -> None:
+    def _after(self, held: DrivenRun, turn: CommittedTurn) -> None:
         assert held.session is not None
         if turn.issued:
             held.push_at = 0.0
@@ -222,7 +222,7 @@ class Driver:
             self._schedule.arbitrate = 0.0
         self._announcer.changed(held.lease.run_id, turn.seq, moved=turn.moved)
 
-    def _leave(self, conn: Connection, held: Held) -> None:
+    def _leave(self, conn: Connection, held: DrivenRun) -> None:
         """Let an ended run go, with every device that was granted behind its back. A late fact brings it here again."""
         leases.release_run(conn, held.lease.run_id)
         runs.release_run(conn, held.lease)
@@ -234,7 +234,7 @@ class Driver:
         rest = session.rest_s()
         return POLL_S if rest is None else min(POLL_S, rest + 0.001)
 
-    def _unexpected(self, conn: Connection, held: Held, error: Exception) -> None:
+    def _unexpected(self, conn: Connection, held: DrivenRun, error: Exception) -> None:
         held.session = None
         held.errors += 1
         held.look_at = held.push_at = time.monotonic() + min(0.2 * 2**held.errors, 5.0)
@@ -249,7 +249,7 @@ class Driver:
                 log.warning("run_lost", run_id=held.lease.run_id, reason=str(lost))
 
     # -- outside ----------------------------------------------------------------------------------------------------
-    def _push(self, conn: Connection, held: Held) -> None:
+    def _push(self, conn: Connection, held: DrivenRun) -> None:
         """Point at every command that nobody looks at. One push per child is enough: its node takes them in order."""
         run_id = held.lease.run_id
         due = commands.due(conn, run_id)

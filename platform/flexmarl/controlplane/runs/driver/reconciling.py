@@ -12,7 +12,7 @@ from flexmarl.contracts.commands import COMMAND_KINDS, Route
 from flexmarl.contracts.status import TERMINAL
 from flexmarl.orchestrator.state.tree import RunState
 from flexmarl.store.control import reconciliation
-from flexmarl.store.control.reconciliation import CommandRow, Standing
+from flexmarl.store.control.reconciliation import CommandRow, CommittedState
 from flexmarl.store.control.runs import StoredEvent, StoredRun
 
 _LIVES_WITH_ITS_LEASE = "host_lease"
@@ -23,7 +23,7 @@ SHOWN = 5
 
 
 def differences(
-    conn: Connection, stored: StoredRun, tail: list[StoredEvent], state: RunState, rows: Standing
+    conn: Connection, stored: StoredRun, tail: list[StoredEvent], state: RunState, rows: CommittedState
 ) -> list[str]:
     """Say in words where rows and log differ; empty when they agree. An ended run is compared no more."""
     if stored.status in TERMINAL:
@@ -52,7 +52,7 @@ def _log(stored: StoredRun, tail: list[StoredEvent]) -> Iterator[str]:
         yield f"the log should hold events {stored.snapshot_seq + 1} to {stored.seq} and {len(tail)} are there"
 
 
-def _numbers(state: RunState, rows: Standing) -> Iterator[str]:
+def _numbers(state: RunState, rows: CommittedState) -> Iterator[str]:
     if rows.last_command + 1 != state.next_command:
         yield f"the last command is {rows.last_command}, the log decided {state.next_command - 1}"
     for name, policy in state.policies.items():
@@ -61,7 +61,7 @@ def _numbers(state: RunState, rows: Standing) -> Iterator[str]:
             yield f"{name} has {number} micro-batches, the log cut {policy.next_micro_batch}"
 
 
-def _unknown_commands(known: Mapping[int, str], rows: Standing) -> Iterator[str]:
+def _unknown_commands(known: Mapping[int, str], rows: CommittedState) -> Iterator[str]:
     for no, kind in rows.under_way.items():
         if no not in known and kind not in (_LIVES_WITH_ITS_LEASE, _ENDS_AFTER_ITS_FACTS):
             yield f"command {no} ({kind}) is in progress but not in the log"
@@ -87,7 +87,7 @@ def _ends_with_its_fact(kind: str) -> bool:
     return COMMAND_KINDS[kind].route is Route.NODE
 
 
-def _versions(state: RunState, rows: Standing) -> Iterator[str]:
+def _versions(state: RunState, rows: CommittedState) -> Iterator[str]:
     if rows.waiting & {"step_committed", "policy_bound"}:
         return
     for name, policy in state.policies.items():
@@ -98,7 +98,7 @@ def _versions(state: RunState, rows: Standing) -> Iterator[str]:
             yield f"{name} version {version} has digest {digest[:12]}, the log {policy.digest[:12]}"
 
 
-def _leases(state: RunState, rows: Standing) -> Iterator[str]:
+def _leases(state: RunState, rows: CommittedState) -> Iterator[str]:
     if "devices_granted" not in rows.waiting:
         held = {lease_id for lease_id, now in rows.leases.items() if now == "held"}
         for lease_id in sorted(held - state.leases.keys()):

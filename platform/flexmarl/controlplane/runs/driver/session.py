@@ -48,7 +48,7 @@ class CoreRaised(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class CommittedTurn:
     """What a committed turn means for the rest of the driver."""
 
     events: int
@@ -67,7 +67,7 @@ class Decided:
     """What is to be written, and what it will mean when it is."""
 
     stored: StoredDecision
-    turn: Turn
+    turn: CommittedTurn
     replaced: list[int]
     """Facts of the inbox in whose place something else is logged."""
 
@@ -154,7 +154,7 @@ class RunSession:
         stored = self._stored(entries, decided, now, progress)
         self._go_on(stored, now)
         moved, held = stored.status is not before, any(c.command.kind == "hold_groups" for c in stored.commands)
-        turn = Turn(len(entries), self.seq, len(stored.commands), stored.status, moved, held)
+        turn = CommittedTurn(len(entries), self.seq, len(stored.commands), stored.status, moved, held)
         return Decided(stored, turn, replaced)
 
     def rest_s(self) -> float | None:

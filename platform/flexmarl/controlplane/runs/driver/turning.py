@@ -14,7 +14,7 @@ from typing import Any
 
 from psycopg import Connection, Cursor
 
-from flexmarl.controlplane.runs.driver.session import BATCH, CoreRaised, Decided, RunSession, Turn
+from flexmarl.controlplane.runs.driver.session import BATCH, CommittedTurn, CoreRaised, Decided, RunSession
 from flexmarl.store.control import decisions, inbox
 from flexmarl.store.control.inbox import WaitingFact
 
@@ -22,7 +22,7 @@ LOOK_BACK = 16
 """Numbers of facts become visible out of order: every so many answers are asked for from the first number on."""
 
 
-class Ahead:
+class FactPrefetch:
     """The oldest facts of a run's inbox, up to two batches of them, and the time at which they waited."""
 
     def __init__(self, run_id: int) -> None:
@@ -63,8 +63,8 @@ class Ahead:
 
 
 @dataclass(frozen=True, slots=True)
-class UnderWay:
-    """A decision that was sent and whose answer nobody has read yet."""
+class PendingDecision:
+    """A decision that was sent to the database and whose result has not been read."""
 
     decided: Decided
     answer: Cursor[Any]
@@ -74,13 +74,13 @@ class UnderWay:
 
 def turns(
     session: RunSession, conn: Connection, poisoned: Collection[str] = (), until: float = math.inf
-) -> Generator[Turn, None, None]:
+) -> Generator[CommittedTurn, None, None]:
     """Take batches of facts, decide and commit until nothing is left to do. What comes meanwhile has its own hint.
 
     No batch is begun after `until` (monotonic clock). Go through all of them: what is decided ahead is kept only then.
     Raises CoreRaised when the core raises; then and on any other error the session is of no use any more.
     """
-    ahead = Ahead(session.lease.run_id)
+    ahead = FactPrefetch(session.lease.run_id)
     ahead.hear(ahead.ask(conn))
     if ahead.more or len(ahead.facts) > BATCH:
         with decisions.sending(conn, session.lease):
@@ -94,10 +94,10 @@ def turns(
 
 
 def _overlapped(
-    session: RunSession, conn: Connection, ahead: Ahead, poisoned: Collection[str], until: float
-) -> Iterator[Turn]:
+    session: RunSession, conn: Connection, ahead: FactPrefetch, poisoned: Collection[str], until: float
+) -> Iterator[CommittedTurn]:
     """Decide on a batch while the server writes what the batch before led to."""
-    under_way: UnderWay | None = None
+    under_way: PendingDecision | None = None
     while (goes_on := session.due(ahead.facts, ahead.now) and time.monotonic() < until) or under_way is not None:
         decided, raised = None, None
         if goes_on:
@@ -114,15 +114,15 @@ def _overlapped(
             under_way = _sent(session, conn, ahead, decided)
 
 
-def _sent(session: RunSession, conn: Connection, ahead: Ahead, decided: Decided) -> UnderWay:
+def _sent(session: RunSession, conn: Connection, ahead: FactPrefetch, decided: Decided) -> PendingDecision:
     """Send a decision as one transaction, with the question for more facts; wait for no answer."""
     conn.execute("BEGIN")
     decisions.write(conn, session.lease, decided.stored, [*decided.replaced, *ahead.repeated()])
     answer = ahead.ask(conn)
-    return UnderWay(decided, answer, conn.execute("COMMIT"))
+    return PendingDecision(decided, answer, conn.execute("COMMIT"))
 
 
-def _told(session: RunSession, ahead: Ahead, sent: UnderWay) -> Turn:
+def _told(session: RunSession, ahead: FactPrefetch, sent: PendingDecision) -> CommittedTurn:
     """Wait until a decision is durable."""
     ahead.hear(sent.answer)
     if sent.commit.statusmessage != "COMMIT":

@@ -12,7 +12,7 @@ from flexmarl.controlplane.runs.models.state import (
     LoggedEvent,
     Note,
     PolicyVersion,
-    RunState,
+    RunStateRow,
 )
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "PolicyVersion",
     "Run",
     "RunDeletion",
-    "RunState",
+    "RunStateRow",
     "SavedView",
     "TrajectoryLabel",
     "VerbOutcome",

@@ -10,7 +10,7 @@ from flexmarl.contracts.events import Verb
 from flexmarl.controlplane.accounts.models import Project
 from flexmarl.controlplane.common.ids import uuid7
 from flexmarl.controlplane.common.models import Entity
-from flexmarl.controlplane.experiments.models import Experiment, Plan
+from flexmarl.controlplane.experiments.models import Experiment, StoredPlan
 
 NUMBER_SEQUENCE = "runs_run_no_seq"
 
@@ -51,7 +51,7 @@ class Run(Entity):
     """Since when lists leave it out; only ended runs and drafts are archived."""
     parent = models.ForeignKey("self", null=True, on_delete=models.SET_NULL, related_name="copies")
     """The run this one was cloned from."""
-    plan = models.ForeignKey(Plan, null=True, editable=False, on_delete=models.SET_NULL, related_name="runs")
+    plan = models.ForeignKey(StoredPlan, null=True, editable=False, on_delete=models.SET_NULL, related_name="runs")
     """What was predicted of it, where it was made from a plan that did."""
     external_id = models.CharField(max_length=120, blank=True, editable=False)
     """What the scheduler that made the run calls it; at most one run of a project has it."""

@@ -6,7 +6,7 @@ from django.db import models
 from flexmarl.controlplane.runs.models.run import Run
 
 
-class RunState(models.Model):
+class RunStateRow(models.Model):
     run = models.OneToOneField(
         Run,
         to_field="no",

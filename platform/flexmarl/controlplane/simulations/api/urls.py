@@ -10,5 +10,9 @@ urlpatterns = [
     path("simulations", views.SimulationsView.as_view(), name="api-simulations"),
     path("simulations/<uuid:simulation_id>", views.SimulationView.as_view(), name="api-simulation"),
     path("simulations/<uuid:simulation_id>/actions/cancel", views.CancelView.as_view(), name="api-simulation-cancel"),
-    path("simulations/<uuid:simulation_id>/timeline", views.TimelineView.as_view(), name="api-simulation-timeline"),
+    path(
+        "simulations/<uuid:simulation_id>/timeline",
+        views.SimulationTimelineView.as_view(),
+        name="api-simulation-timeline",
+    ),
 ]

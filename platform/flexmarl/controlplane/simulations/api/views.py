@@ -81,7 +81,7 @@ class CancelView(ApiView):
         return Response(queries.simulation_detail(actions.cancel(actor, queries.find_simulation(actor, simulation_id))))
 
 
-class TimelineView(ApiView):
+class SimulationTimelineView(ApiView):
     scopes = {"GET": Scope.RUNS_READ}
     parameters = (Parameter("name", "Preset or alternative."),)
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flexmarl.simulator.devices.trace import Interval
+from flexmarl.simulator.devices.trace import TraceInterval
 
 COLOURS = {
     "rollout": "#2f6f8f", "train": "#b3541e", "step": "#7a3512", "load": "#8a8f98", "start": "#c9ccd1",
@@ -19,10 +19,10 @@ MANY = 20_000
 """Intervals above which the shortest are left out."""
 
 
-def gantt(title: str, intervals: Iterable[Interval], uses: Mapping[int, str]) -> dict[str, Any]:
+def gantt(title: str, intervals: Iterable[TraceInterval], uses: Mapping[int, str]) -> dict[str, Any]:
     """Return `{data, layout}`: one trace per kind of interval."""
     shown = sorted(intervals, key=lambda one: one.began - one.ended)[:MANY]
-    by_kind: defaultdict[str, list[Interval]] = defaultdict(list)
+    by_kind: defaultdict[str, list[TraceInterval]] = defaultdict(list)
     for interval in sorted(shown, key=lambda one: one.began):
         by_kind[interval.kind].append(interval)
     rows = {lease: f"{use} {lease}" for lease, use in uses.items()}
@@ -37,7 +37,7 @@ def gantt(title: str, intervals: Iterable[Interval], uses: Mapping[int, str]) ->
     return {"data": [_bars(kind, by_kind[kind], rows) for kind in COLOURS if kind in by_kind], "layout": layout}
 
 
-def _bars(kind: str, intervals: list[Interval], rows: Mapping[int, str]) -> dict[str, Any]:
+def _bars(kind: str, intervals: list[TraceInterval], rows: Mapping[int, str]) -> dict[str, Any]:
     return {
         "type": "bar",
         "orientation": "h",

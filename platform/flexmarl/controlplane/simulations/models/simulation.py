@@ -9,11 +9,11 @@ from django.db import models
 from flexmarl.controlplane.accounts.models import Project
 from flexmarl.controlplane.common.models import LeasedWork
 from flexmarl.controlplane.runs.models import Run
-from flexmarl.controlplane.simulations.choices import Kind
+from flexmarl.controlplane.simulations.choices import SimulationKind
 
 
 class Simulation(LeasedWork):
-    kind = models.CharField(max_length=12, choices=[(str(kind), str(kind)) for kind in Kind])
+    kind = models.CharField(max_length=12, choices=[(str(kind), str(kind)) for kind in SimulationKind])
     name = models.CharField(max_length=64)
     project = models.ForeignKey(
         Project,

@@ -17,17 +17,17 @@ from flexmarl.contracts.specification.environment_base import EnvironmentFacts
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.telemetry.advisor.hysteresis import NEWEST, settled
-from flexmarl.controlplane.telemetry.advisor.rules import NAMES, WORKING, Advisory, Facts, Verdict, verdict_of
+from flexmarl.controlplane.telemetry.advisor.rules import NAMES, WORKING, AdviceVerdict, Advisory, Facts, verdict_of
 from flexmarl.controlplane.telemetry.timeline import bubble
 from flexmarl.controlplane.telemetry.timeline.windows import window_of
 from flexmarl.store.reads import advisor_inputs
 from flexmarl.store.reads.activity import WORK
 
 LOOKS = {
-    Verdict.HEALTHY: ("Healthy", "ok", "circle-check"),
-    Verdict.WATCH: ("Watch", "wn", "alert-triangle"),
-    Verdict.DEGRADED: ("Degraded", "bad", "alert-circle"),
-    Verdict.STALLED: ("Stalled", "bad", "player-pause"),
+    AdviceVerdict.HEALTHY: ("Healthy", "ok", "circle-check"),
+    AdviceVerdict.WATCH: ("Watch", "wn", "alert-triangle"),
+    AdviceVerdict.DEGRADED: ("Degraded", "bad", "alert-circle"),
+    AdviceVerdict.STALLED: ("Stalled", "bad", "player-pause"),
 }
 """Verdict -> (word, tone, icon)."""
 
@@ -58,7 +58,7 @@ def _verdict(run: Run, rows: Sequence[Advisory]) -> dict[str, Any]:
     """Say how a run is in one word and one sentence: the worst advisory that is no tip."""
     found = verdict_of(rows)
     word, tone, icon = LOOKS[found]
-    worst = rows[0] if rows and found is not Verdict.HEALTHY else None
+    worst = rows[0] if rows and found is not AdviceVerdict.HEALTHY else None
     return {
         "verdict": found.value,
         "word": word,

@@ -21,7 +21,7 @@ class Severity(StrEnum):
     ALARM = "alarm"
 
 
-class Verdict(StrEnum):
+class AdviceVerdict(StrEnum):
     HEALTHY = "healthy"
     WATCH = "watch"
     DEGRADED = "degraded"
@@ -377,12 +377,12 @@ def advise(facts: Facts) -> list[Advisory]:
     return sorted(found, key=lambda advisory: _ORDER.index(advisory.severity))
 
 
-def verdict_of(advisories: Sequence[Advisory]) -> Verdict:
+def verdict_of(advisories: Sequence[Advisory]) -> AdviceVerdict:
     """Say in one word how a working run is."""
     alarms = [advisory for advisory in advisories if advisory.severity is Severity.ALARM]
     if any(advisory.rule == "stalled" for advisory in alarms):
-        return Verdict.STALLED
+        return AdviceVerdict.STALLED
     if alarms:
-        return Verdict.DEGRADED
+        return AdviceVerdict.DEGRADED
     watched = any(advisory.severity is Severity.WATCH for advisory in advisories)
-    return Verdict.WATCH if watched else Verdict.HEALTHY
+    return AdviceVerdict.WATCH if watched else AdviceVerdict.HEALTHY

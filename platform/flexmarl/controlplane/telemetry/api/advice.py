@@ -12,7 +12,7 @@ from flexmarl.controlplane.common.api.views import ApiView
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs.queries import find_run
 from flexmarl.controlplane.telemetry import queries
-from flexmarl.controlplane.telemetry.advisor.rules import Severity, Verdict
+from flexmarl.controlplane.telemetry.advisor.rules import AdviceVerdict, Severity
 
 
 class ChartSerializer(serializers.Serializer[Any]):
@@ -22,7 +22,7 @@ class ChartSerializer(serializers.Serializer[Any]):
 
 
 class VerdictSerializer(serializers.Serializer[Any]):
-    verdict = serializers.ChoiceField([v.value for v in Verdict])
+    verdict = serializers.ChoiceField([v.value for v in AdviceVerdict])
     word = serializers.CharField()
     tone = serializers.CharField()
     icon = serializers.CharField()

@@ -144,7 +144,7 @@ class QueuePointSerializer(serializers.Serializer[Any]):
     skew = serializers.FloatField(allow_null=True, help_text="That over the mean queue; null without any request.")
 
 
-class AskedPointSerializer(serializers.Serializer[Any]):
+class RequestedPointSerializer(serializers.Serializer[Any]):
     at = serializers.FloatField()
     policy = serializers.CharField()
     waiting = serializers.FloatField()
@@ -187,7 +187,7 @@ class LoadSerializer(serializers.Serializer[Any]):
     states = serializers.DictField(child=serializers.IntegerField(), help_text="Engines by state.")
     skew = serializers.FloatField(allow_null=True, help_text="Longest queue of an engine over the mean one, now.")
     queues = QueuePointSerializer(many=True)
-    asked = AskedPointSerializer(many=True)
+    asked = RequestedPointSerializer(many=True)
     open = serializers.IntegerField(help_text="Turns without a reply.")
     longest = OpenTurnSerializer(many=True)
     reply_moves = ReplyMoveSerializer(many=True)

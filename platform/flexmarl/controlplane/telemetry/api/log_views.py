@@ -17,7 +17,7 @@ from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs.queries import find_run
 from flexmarl.controlplane.telemetry.live import logbook
-from flexmarl.controlplane.telemetry.live.stream import Stream
+from flexmarl.controlplane.telemetry.live.stream import LiveStream
 from flexmarl.store.telemetry.logs import LogFilter
 
 NDJSON = "application/x-ndjson"
@@ -109,7 +109,7 @@ class LogsView(ApiView):
             return Response({"results": rows, "next_after": rows[-1]["seq"] if rows else after or 0})
         start = after if after is not None else (rows[0]["seq"] - 1 if rows else 0)
         answer = StreamingHttpResponse(
-            Stream(str(actor.user_id), logbook.follow(caller_of(request), str(run.id), wanted, start)),
+            LiveStream(str(actor.user_id), logbook.follow(caller_of(request), str(run.id), wanted, start)),
             content_type=NDJSON,
         )
         answer.headers["Cache-Control"] = "no-store"

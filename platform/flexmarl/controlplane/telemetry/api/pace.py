@@ -98,7 +98,7 @@ class BubbleView(ApiView):
         return Response(queries.bubble(run, **window_arguments(self.values)))
 
 
-class SpanSerializer(serializers.Serializer[Any]):
+class BubbleSpanSerializer(serializers.Serializer[Any]):
     t0 = serializers.FloatField()
     t1 = serializers.FloatField(allow_null=True)
 
@@ -116,7 +116,7 @@ class BlockSerializer(serializers.Serializer[Any]):
     done = serializers.FloatField(allow_null=True)
 
 
-class OptimizerStepSerializer(SpanSerializer):
+class OptimizerStepSerializer(BubbleSpanSerializer):
     version = serializers.IntegerField()
 
 
@@ -125,7 +125,7 @@ class PublicationSerializer(serializers.Serializer[Any]):
     at = serializers.FloatField()
 
 
-class WaitSerializer(SpanSerializer):
+class WaitSerializer(BubbleSpanSerializer):
     cause = serializers.CharField()
     title = serializers.CharField()
     seconds = serializers.FloatField()
@@ -142,7 +142,7 @@ class LaneSerializer(serializers.Serializer[Any]):
     open_since = serializers.ListField(child=serializers.FloatField())
 
 
-class StepSpanSerializer(SpanSerializer):
+class StepSpanSerializer(BubbleSpanSerializer):
     step = serializers.IntegerField()
 
 

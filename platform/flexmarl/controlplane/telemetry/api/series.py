@@ -26,7 +26,7 @@ from flexmarl.controlplane.runs.queries import find_run
 from flexmarl.controlplane.telemetry.api import series_shapes as shapes
 from flexmarl.controlplane.telemetry.api.ndjson import NdjsonParser
 from flexmarl.controlplane.telemetry.charts import ingest, series
-from flexmarl.store.telemetry.metrics import Window
+from flexmarl.store.telemetry.metrics import SeriesWindow
 
 _NAMES = Parameter("names", "Comma-separated names of series.")
 _AGENT = Parameter("agent", "Role or policy; empty for the team; all when absent.")
@@ -69,10 +69,10 @@ class SeriesDataView(ApiView):
             detail = f"max_points={points} is not between 4 and {series.MAX_POINTS}."
             raise _refuse("max_points", "out_of_range", detail, f"Send {series.DEFAULT_POINTS}, or omit it.")
         values = self.values
-        window = Window(
+        window = SeriesWindow(
             values.get("x", "step"), values.get("from"), values.get("to"), points, values.get("buckets", False)
         )
-        asked = series.Question(names, values.get("agent"), values.get("stat"), window)
+        asked = series.SeriesQuery(names, values.get("agent"), values.get("stat"), window)
         return Response(series.answer(find_run(actor_of(request), run_id), asked))
 
 
@@ -89,8 +89,8 @@ class CompareView(ApiView):
         body.is_valid(raise_exception=True)
         given = body.validated_data
         runs = [find_run(actor_of(request), reference) for reference in dict.fromkeys(given["runs"])]
-        window = Window(given["x"], given["from"], given["to"], given["max_points"], given["buckets"])
-        return Response(series.compare(runs, series.Question(given["names"], given["agent"], given["stat"], window)))
+        window = SeriesWindow(given["x"], given["from"], given["to"], given["max_points"], given["buckets"])
+        return Response(series.compare(runs, series.SeriesQuery(given["names"], given["agent"], given["stat"], window)))
 
 
 class SeriesExportView(ApiView):

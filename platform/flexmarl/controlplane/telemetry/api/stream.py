@@ -43,7 +43,9 @@ class StreamView(ApiView):
         told = stream.read(request.headers.get("Last-Event-ID", ""))
         known = {topic: seq for topic, seq in seqs.items() if seq is not None}
         listener = stream.Listener(caller_of(request), known, told)
-        answer = StreamingHttpResponse(stream.Stream(str(actor.user_id), listener.events()), content_type=EVENT_STREAM)
+        answer = StreamingHttpResponse(
+            stream.LiveStream(str(actor.user_id), listener.events()), content_type=EVENT_STREAM
+        )
         answer.headers["Cache-Control"] = "no-store"
         answer.headers["X-Accel-Buffering"] = "no"
         return answer

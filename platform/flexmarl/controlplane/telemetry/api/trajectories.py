@@ -106,7 +106,7 @@ class TrajectoryView(ApiView):
         return Response(trajectories.detail(_run(request, run_id), trajectory_id))
 
 
-class TokensView(ApiView):
+class TurnTokensView(ApiView):
     scopes = {"GET": Scope.TRAJECTORIES_READ}
 
     @extend_schema(operation_id="runs_trajectory_tokens", responses=shapes.TokensSerializer)
@@ -154,11 +154,11 @@ class GroupView(ApiView):
         return Response(episode_groups.group(_run(request, run_id), draw))
 
 
-class CompareView(ApiView):
+class ComparedEpisodesView(ApiView):
     scopes = {"GET": Scope.TRAJECTORIES_READ}
     parameters = (Parameter("ids", "Comma-separated ids of 2 to 8 trajectories of one group.", required=True),)
 
-    @extend_schema(operation_id="runs_trajectory_compare", responses=shapes.CompareSerializer)
+    @extend_schema(operation_id="runs_trajectory_compare", responses=shapes.ComparedEpisodesSerializer)
     def get(self, request: Request, run_id: str) -> Response:
         """Put members of a group side by side, aligned by turn, with what differs marked."""
         ids = [text for text in self.values.get("ids", "").split(",") if text]

@@ -170,6 +170,6 @@ class _DifferenceSerializer(serializers.Serializer[Any]):
     role = serializers.CharField()
 
 
-class CompareSerializer(GroupSerializer):
+class ComparedEpisodesSerializer(GroupSerializer):
     rows = _CompareRowSerializer(many=True)
     first_difference = _DifferenceSerializer(allow_null=True)

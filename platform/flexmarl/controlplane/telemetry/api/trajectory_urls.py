@@ -11,10 +11,10 @@ _ONE = f"{_LIST}/<str:trajectory_id>"
 trajectory_routes = [
     path(_LIST, views.TrajectoriesView.as_view(), name="api-run-trajectories"),
     path(f"{_LIST}/facets", views.FacetsView.as_view(), name="api-run-trajectory-facets"),
-    path(f"{_LIST}/compare", views.CompareView.as_view(), name="api-run-trajectory-compare"),
+    path(f"{_LIST}/compare", views.ComparedEpisodesView.as_view(), name="api-run-trajectory-compare"),
     path(f"{_LIST}/export", views.ExportView.as_view(), name="api-run-trajectory-export"),
     path(_ONE, views.TrajectoryView.as_view(), name="api-run-trajectory"),
-    path(f"{_ONE}/tokens", views.TokensView.as_view(), name="api-run-trajectory-tokens"),
+    path(f"{_ONE}/tokens", views.TurnTokensView.as_view(), name="api-run-trajectory-tokens"),
     path(f"{_ONE}/labels", views.LabelsView.as_view(), name="api-run-trajectory-labels"),
     path(f"{_RUN}/groups/<int:draw>", views.GroupView.as_view(), name="api-run-group"),
 ]

@@ -25,7 +25,7 @@ urlpatterns = [
     path("devices", views.DevicesView.as_view(), name="api-devices"),
     path("devices/<str:device_id>", views.DeviceView.as_view(), name="api-device"),
     re_path(
-        r"^devices/(?P<device_id>[^/]+)/actions/(?P<action>cordon|uncordon|enable)$",
+        r"^devices/(?P<device_id>[^/]+)/actions/(?P<action>cordon|enable)$",
         views.DeviceActionView.as_view(),
         name="api-device-action",
     ),

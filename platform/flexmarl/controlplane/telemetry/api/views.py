@@ -15,7 +15,7 @@ from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.inventory import actions as inventory_actions
 from flexmarl.controlplane.inventory import queries as inventory
-from flexmarl.controlplane.inventory.api.serializers import NoteSerializer
+from flexmarl.controlplane.inventory.api.serializers import HostActionSerializer
 from flexmarl.controlplane.inventory.api.views import RULES
 from flexmarl.controlplane.runs.queries import find_run
 from flexmarl.controlplane.telemetry import queries
@@ -102,10 +102,10 @@ class DeviceActionView(ApiView):
     scopes = {"POST": Scope.CLUSTER_ADMIN}
     versioned = {"POST": True}
 
-    @extend_schema(operation_id="devices_act", request=NoteSerializer, responses=shapes.DeviceSerializer)
+    @extend_schema(operation_id="devices_act", request=HostActionSerializer, responses=shapes.DeviceSerializer)
     def post(self, request: Request, device_id: str, action: str) -> Response:
         """Cordon a device (no new leases; what runs goes on), or enable it again. Needs If-Match."""
-        body = NoteSerializer(data=request.data)
+        body = HostActionSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         RULES[action](
             actor_of(request), "device", device_id, if_match(request, required=True), body.validated_data.get("note")

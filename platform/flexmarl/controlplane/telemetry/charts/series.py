@@ -15,7 +15,7 @@ from flexmarl.controlplane.common.store import EachTime, store_connection
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.telemetry.charts.definitions import define
 from flexmarl.store.telemetry import metrics
-from flexmarl.store.telemetry.metrics import Window
+from flexmarl.store.telemetry.metrics import SeriesWindow
 
 DEFAULT_POINTS = 500
 MAX_POINTS = 5000
@@ -25,13 +25,13 @@ TEAM_AXES: tuple[metrics.Axis, ...] = ("step", "time", "samples")
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SeriesQuery:
     """Which series are asked for and how. Without an agent: those of all agents and of the team."""
 
     names: Sequence[str]
     agent: str | None = None
     stat: str | None = None
-    window: Window = field(default_factory=lambda: Window(max_points=DEFAULT_POINTS))
+    window: SeriesWindow = field(default_factory=lambda: SeriesWindow(max_points=DEFAULT_POINTS))
 
 
 def describe(name: str) -> tuple[str, str]:
@@ -78,10 +78,10 @@ def data(
     max_points: int = DEFAULT_POINTS,
 ) -> dict[str, Any]:
     """Read points of series. `seq` is the run's newest event when they were read."""
-    return answer(run, Question(names, agent, None, Window(x, start, end, max_points)))
+    return answer(run, SeriesQuery(names, agent, None, SeriesWindow(x, start, end, max_points)))
 
 
-def answer(run: Run, asked: Question) -> dict[str, Any]:
+def answer(run: Run, asked: SeriesQuery) -> dict[str, Any]:
     """Answer a question about one run. Raises ValidationProblem for the versions of a team's series."""
     found = metrics.series(
         store_connection(), run.no, asked.names, agent=asked.agent, window=asked.window, policy_of=policies(run)
@@ -92,7 +92,7 @@ def answer(run: Run, asked: Question) -> dict[str, Any]:
     return {"series": [_series(series, asked) for series in shown], "x": asked.window.x, "seq": run.state.seq}
 
 
-def _series(series: metrics.Series, asked: Question) -> dict[str, Any]:
+def _series(series: metrics.Series, asked: SeriesQuery) -> dict[str, Any]:
     row: dict[str, Any] = {
         "name": series.name,
         "agent": series.agent,
@@ -105,7 +105,7 @@ def _series(series: metrics.Series, asked: Question) -> dict[str, Any]:
     return row
 
 
-def _refuse_team(run: Run, asked: Question, found: set[str]) -> None:
+def _refuse_team(run: Run, asked: SeriesQuery, found: set[str]) -> None:
     """Refuse versions for series that only the team has."""
     missing = [name for name in asked.names if name not in found]
     if not missing:
@@ -118,7 +118,7 @@ def _refuse_team(run: Run, asked: Question, found: set[str]) -> None:
         raise ValidationProblem(detail, errors=[FieldError("x", "no_version", detail, hint, "query")])
 
 
-def compare(runs: Sequence[Run], asked: Question) -> dict[str, Any]:
+def compare(runs: Sequence[Run], asked: SeriesQuery) -> dict[str, Any]:
     """Answer one question for several runs."""
     rows = []
     for run in runs:

@@ -20,7 +20,7 @@ from flexmarl.controlplane.common.leased_work import Holder, Stopped, end
 from flexmarl.controlplane.common.models import OPEN, WorkState
 from flexmarl.controlplane.runs.models import ConsistencyCheck
 from flexmarl.store.connection import connect
-from flexmarl.store.reads.report import Report, full_report
+from flexmarl.store.reads.report import PromiseReport, full_report
 
 log = structlog.get_logger(__name__)
 STATEMENT_S, LEASE_S, BEAT_S, IDLE_S = 20.0, 30.0, 0.5, 0.5
@@ -70,11 +70,11 @@ def _watch(holder: Holder) -> Callable[[int, str], None]:
     return heard
 
 
-def _ok(found: Report) -> bool:
+def _ok(found: PromiseReport) -> bool:
     return all(one.ok for one in found.checks)
 
 
-def _result(found: Report) -> dict[str, Any]:
+def _result(found: PromiseReport) -> dict[str, Any]:
     return {"checks": [asdict(one) for one in found.checks], "counts": asdict(found.counts), "seq": found.seq}
 
 

@@ -10,7 +10,7 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import from_epoch, rfc3339
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.store.reads import decision_log
-from flexmarl.store.reads.decision_log import NEWEST, DecisionRow, Position, Wanted
+from flexmarl.store.reads.decision_log import NEWEST, DecisionFilter, DecisionPosition, DecisionRow
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 500
@@ -18,9 +18,11 @@ KINDS = (*COMMAND_KINDS, *(kind.value for kind in RulingKind))
 _ORDERING = "-command,-seq,-ord"
 
 
-def decisions(run: Run, wanted: Wanted, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> dict[str, Any]:
+def decisions(
+    run: Run, wanted: DecisionFilter, cursor: str | None = None, limit: int = DEFAULT_LIMIT
+) -> dict[str, Any]:
     """Return a page. Raises ValidationProblem on a cursor that is not one."""
-    before = Position()
+    before = DecisionPosition()
     if cursor is not None:
         before = _position(cursor)
     found = decision_log.page(store_connection(), run.no, wanted, before, limit + 1)
@@ -34,13 +36,13 @@ def decisions(run: Run, wanted: Wanted, cursor: str | None = None, limit: int = 
     }
 
 
-def _position(cursor: str) -> Position:
+def _position(cursor: str) -> DecisionPosition:
     values = decode(cursor, _ORDERING).values
     if not all(isinstance(value, int) and 0 <= value <= NEWEST for value in values):
         detail = "The cursor is invalid here."
         hint = "Omit it to begin with the newest decisions."
         raise ValidationProblem(detail, errors=[FieldError("cursor", "not_a_cursor", detail, hint, "query")])
-    return Position(*values)
+    return DecisionPosition(*values)
 
 
 def _row(row: DecisionRow) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.store.reads import places
-from flexmarl.store.reads.places import Places
+from flexmarl.store.reads.places import RowCounts
 
 
 def store_state(run: Run) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def store_state(run: Run) -> dict[str, Any]:
     }
 
 
-def _row(found: Places, ended: bool) -> dict[str, Any]:
+def _row(found: RowCounts, ended: bool) -> dict[str, Any]:
     """Return one policy's rows. Nothing waits for its cut in a run that has ended: it was left, and stays recorded."""
     waiting = max(0, found.ready)
     return {

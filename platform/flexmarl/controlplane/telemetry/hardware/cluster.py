@@ -14,7 +14,7 @@ from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.controlplane.inventory.models import Interval
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.runs import queue
-from flexmarl.controlplane.runs.models import RunState
+from flexmarl.controlplane.runs.models import RunStateRow
 
 
 def devices(device_id: str | None = None, *, actor: Actor) -> list[dict[str, Any]]:
@@ -68,7 +68,7 @@ def _gauge(name: str, words: str, labels: Sequence[str], values: Mapping[tuple[s
 
 
 def _runs_by_status() -> Counter[tuple[str, ...]]:
-    rows = RunState.objects.values("status", "reason").annotate(count=Count("pk")).order_by("status", "reason")
+    rows = RunStateRow.objects.values("status", "reason").annotate(count=Count("pk")).order_by("status", "reason")
     found: Counter[tuple[str, ...]] = Counter()
     for row in rows:
         found[shown_status(row["status"], row["reason"]),] += row["count"]

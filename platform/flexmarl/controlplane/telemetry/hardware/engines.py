@@ -9,8 +9,8 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import from_epoch, rfc3339
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.store.reads import engine_moves, engine_rows
-from flexmarl.store.reads.engine_moves import EngineMove, Position
-from flexmarl.store.reads.engine_rows import EngineRow, Told
+from flexmarl.store.reads.engine_moves import EngineMove, EngineMovePosition
+from flexmarl.store.reads.engine_rows import EngineFigures, EngineRow
 
 MOVE_KINDS = engine_moves.KINDS
 DEFAULT_LIMIT = 50
@@ -57,7 +57,7 @@ def _engine(row: EngineRow) -> dict[str, Any]:
     }
 
 
-def _load(told: Told) -> dict[str, Any]:
+def _load(told: EngineFigures) -> dict[str, Any]:
     return {
         "age_s": round(told.age_s, 1),
         "running": told.running,
@@ -77,20 +77,20 @@ def moves(
     limit: int = DEFAULT_LIMIT,
 ) -> dict[str, Any]:
     """Return a page of places given and moved, newest first. Raises ValidationProblem on a cursor that is not one."""
-    before = Position() if cursor is None else _position(cursor)
+    before = EngineMovePosition() if cursor is None else _position(cursor)
     found = engine_moves.page(store_connection(), run.no, kinds, policies, before, limit + 1)
     shown = found[:limit]
     last = Cursor(_ORDERING, False, [shown[-1].seq, shown[-1].ord]).encode() if len(found) > limit else None
     return {"results": [_move(row) for row in shown], "next": last}
 
 
-def _position(cursor: str) -> Position:
+def _position(cursor: str) -> EngineMovePosition:
     values = decode(cursor, _ORDERING).values
-    if not all(isinstance(value, int) and 0 <= value <= Position().seq for value in values):
+    if not all(isinstance(value, int) and 0 <= value <= EngineMovePosition().seq for value in values):
         detail = "The cursor is invalid here."
         hint = "Omit it to begin with the newest moves."
         raise ValidationProblem(detail, errors=[FieldError("cursor", "not_a_cursor", detail, hint, "query")])
-    return Position(*values)
+    return EngineMovePosition(*values)
 
 
 def _move(row: EngineMove) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from flexmarl.controlplane.common.times import from_epoch, rfc3339
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.telemetry.hardware.engines import ended_at, engines
 from flexmarl.store.reads import load_rows
-from flexmarl.store.reads.load_rows import AskedNow, Moved, OpenTurns, Window
+from flexmarl.store.reads.load_rows import LoadWindow, Moved, OpenTurnRows, RequestedNow
 from flexmarl.store.telemetry.load_reports import KEPT_S, OpenTurn
 
 DEFAULT_WINDOW_S = 300.0
@@ -29,7 +29,7 @@ def load(run: Run, window_s: float = DEFAULT_WINDOW_S) -> dict[str, Any]:
     own = load_rows.window(conn, window_s, ended)
     rows = engines(run)
     asked = load_rows.asked_now(conn, run.no) if ended is None else []
-    open_now = load_rows.open_turns(conn, run.no, LONGEST) if ended is None else OpenTurns(False, 0, [])
+    open_now = load_rows.open_turns(conn, run.no, LONGEST) if ended is None else OpenTurnRows(False, 0, [])
     return {
         "window": [own.since, own.until],
         "part_s": own.part_s,
@@ -46,9 +46,9 @@ def load(run: Run, window_s: float = DEFAULT_WINDOW_S) -> dict[str, Any]:
     }
 
 
-def _policy(run: Run, name: str, asked: Iterable[AskedNow], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _policy(run: Run, name: str, asked: Iterable[RequestedNow], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return one policy's turns, and what could make its replies at once."""
-    now = next((one for one in asked if one.policy == name), AskedNow(name, 0, 0))
+    now = next((one for one in asked if one.policy == name), RequestedNow(name, 0, 0))
     own = [row for row in rows if row["state"] in ANSWERING and any(s["policy"] == name for s in row["serves"])]
     slots = [row["load"]["slots"] for row in own if row["load"] is not None]
     return {
@@ -68,7 +68,7 @@ def skew(rows: Iterable[Mapping[str, Any]]) -> float | None:
     return max(queues) * len(queues) / sum(queues) if sum(queues) else None
 
 
-def _series(run: Run, own: Window) -> dict[str, Any]:
+def _series(run: Run, own: LoadWindow) -> dict[str, Any]:
     conn = store_connection()
     points = [
         {

@@ -29,7 +29,7 @@ class Probes:
     def __init__(self, inner: ASGI3Application) -> None:
         self._inner: Any = inner
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="readiness")
-        self._look: asyncio.Future[readiness.Report] | None = None
+        self._look: asyncio.Future[readiness.ReadinessReport] | None = None
         self._looked_at = 0.0
         self._found: dict[str, str] = {}
         """What the look under way has found until now: check -> result."""
@@ -46,7 +46,7 @@ class Probes:
         else:
             await self._inner(scope, receive, send)
 
-    async def _report(self) -> readiness.Report:
+    async def _report(self) -> readiness.ReadinessReport:
         look = self._look
         if look is None or (look.done() and time.monotonic() - self._looked_at >= KEPT_S):
             self._looked_at = time.monotonic()

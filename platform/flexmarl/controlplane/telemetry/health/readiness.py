@@ -29,7 +29,7 @@ ALIVE = {"status": "ok"}
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReadinessReport:
     """What a look found."""
 
     checks: dict[str, str]
@@ -54,7 +54,7 @@ class Report:
         return {"status": state, "checks": self.checks, "processes": silent, "notices": notices}
 
 
-def report(checks: dict[str, str]) -> Report:
+def report(checks: dict[str, str]) -> ReadinessReport:
     """Look at everything. For a thread of its own: its connection is given back at the end."""
     database.purpose.set(Purpose.HEALTH)
     try:
@@ -63,7 +63,7 @@ def report(checks: dict[str, str]) -> Report:
         connections.close_all()
 
 
-def look(checks: dict[str, str] | None = None) -> Report:
+def look(checks: dict[str, str] | None = None) -> ReadinessReport:
     """Look at everything on the connection of this thread. Without any driver there is none to fail.
 
     `checks` takes what was found as soon as it was, for whoever does not wait for the end.
@@ -76,7 +76,7 @@ def look(checks: dict[str, str] | None = None) -> Report:
     works = not drivers or any(process.state == "running" for process in drivers)
     checks["driver"] = "ok" if works else "failed"
     late = tuple(process for process in found if process.state != "running")
-    return Report(checks, late, tuple(machine.notices()))
+    return ReadinessReport(checks, late, tuple(machine.notices()))
 
 
 def _processes() -> list[ProcessState]:
@@ -87,12 +87,12 @@ def _processes() -> list[ProcessState]:
         return []
 
 
-def unanswered(after_s: float, found: Mapping[str, str]) -> Report:
+def unanswered(after_s: float, found: Mapping[str, str]) -> ReadinessReport:
     """Return the report of a look that did not end in time. Only the check that is under way is to blame."""
     left = [name for name in (*_CHECKS, "driver") if name not in found]
     log.warning("not_ready", check=left[0] if left else "", error=f"no answer within {after_s:g} s")
     checks = {**found, **{name: "unknown" if number else "failed" for number, name in enumerate(left)}}
-    return Report(checks, (), tuple(machine.notices()))
+    return ReadinessReport(checks, (), tuple(machine.notices()))
 
 
 def _passes(name: str, check: Callable[[], None]) -> bool:

@@ -3,7 +3,7 @@
 A hint may be lost on its way; what it would have told is told at the next heartbeat. No sequence goes back: a hint that
 comes late is left out. An event's id holds the sequences told so far; a client that comes back with it in Last-Event-ID
 is told only what has moved since. Who may listen is looked up each minute and when rights change; the stream ends when
-a topic is no longer theirs. `Places` bounds the streams of one caller in this process.
+a topic is no longer theirs. `StreamSlots` bounds the streams of one caller in this process.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ MAX_STREAMS = 8
 """Open streams of one caller."""
 
 
-class Places:
+class StreamSlots:
     """Counts the open streams of each caller."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Places:
         measuring.PROCESS.opened("streams", -1)
 
 
-PLACES = Places()
+PLACES = StreamSlots()
 
 
 class Listener:
@@ -138,7 +138,7 @@ class Listener:
         return {topic: seq for topic, seq in found.items() if seq is not None}
 
 
-class Stream:
+class LiveStream:
     """A caller's events together with their place, which is given back once, however the stream ends.
 
     `close` is what the server calls for an answer that nobody came to read.

@@ -12,14 +12,14 @@ from flexmarl.contracts.wire import Origin
 from flexmarl.controlplane.telemetry.timeline import bubble
 from flexmarl.controlplane.telemetry.timeline.timeline import device_rows
 from flexmarl.controlplane.telemetry.timeline.windows import Window
-from flexmarl.simulator.devices.trace import TOLD, Held
-from flexmarl.simulator.reporting.laws import answered_by, asked_by
-from flexmarl.simulator.reporting.watching import Watch
+from flexmarl.simulator.devices.trace import TOLD, DeviceTenure
+from flexmarl.simulator.reporting.invariants import answered_by, asked_by
+from flexmarl.simulator.reporting.watching import RunWatch
 from flexmarl.store.reads.activity import CommandSpan, LeaseSpan
 from flexmarl.store.telemetry.intervals import DeviceInterval
 
 
-def timeline(watch: Watch, since: float, until: float) -> dict[str, Any]:
+def timeline(watch: RunWatch, since: float, until: float) -> dict[str, Any]:
     """Return what `telemetry.timeline` returns of a real run, for a window of a simulated one."""
     window = Window(since, until)
     devices, found, _ = accounts(watch, window)
@@ -33,7 +33,7 @@ def timeline(watch: Watch, since: float, until: float) -> dict[str, Any]:
     }
 
 
-def intervals(watch: Watch, until: float) -> list[DeviceInterval]:
+def intervals(watch: RunWatch, until: float) -> list[DeviceInterval]:
     """List the busy intervals that real children would have told, by device and time."""
     held = watch.cluster.trace.held
     found = [
@@ -46,7 +46,7 @@ def intervals(watch: Watch, until: float) -> list[DeviceInterval]:
     return sorted(found, key=lambda one: (one.device_id, one.t0))
 
 
-def commands(watch: Watch) -> list[CommandSpan]:
+def commands(watch: RunWatch) -> list[CommandSpan]:
     """List what was asked of workers, from the decision to its answer."""
     answers: dict[Any, float] = {}
     settled: dict[int, float] = {}
@@ -81,7 +81,9 @@ def _version(command: c.Command) -> int:
     return -1
 
 
-def accounts(watch: Watch, window: Window) -> tuple[list[bubble.DeviceBubble], list[DeviceInterval], list[CommandSpan]]:
+def accounts(
+    watch: RunWatch, window: Window
+) -> tuple[list[bubble.DeviceBubble], list[DeviceInterval], list[CommandSpan]]:
     """Return what `bubble.read` returns of a real run: devices, intervals and commands of a window."""
     since, until = window.since, window.until
     told = intervals(watch, until)
@@ -95,7 +97,7 @@ def accounts(watch: Watch, window: Window) -> tuple[list[bubble.DeviceBubble], l
     return bubble.split(leases, found, asked, [], window), found, asked
 
 
-def steps(watch: Watch, window: Window) -> list[dict[str, Any]]:
+def steps(watch: RunWatch, window: Window) -> list[dict[str, Any]]:
     """List the train steps that reach into a window."""
     stepped = [0.0, *watch.cluster.log.stepped]
     return [
@@ -105,7 +107,7 @@ def steps(watch: Watch, window: Window) -> list[dict[str, Any]]:
     ]
 
 
-def _lease(watch: Watch, lease_id: int, own: Held, first_busy: float | None) -> LeaseSpan:
+def _lease(watch: RunWatch, lease_id: int, own: DeviceTenure, first_busy: float | None) -> LeaseSpan:
     until = None if own.until == float("inf") else own.until
     device = watch.cluster.pool.devices[own.device_id]
     return LeaseSpan(

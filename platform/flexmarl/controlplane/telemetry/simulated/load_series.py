@@ -12,7 +12,7 @@ from typing import Any
 from flexmarl.controlplane.telemetry.hardware.load import skew
 from flexmarl.orchestrator.types import Metric
 from flexmarl.simulator.cluster.loads import EngineSample, Loads
-from flexmarl.store.reads.load_rows import Window
+from flexmarl.store.reads.load_rows import LoadWindow
 
 
 def series(metrics: Iterable[Metric]) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def load(loads: Loads, roles: dict[str, list[str]], since: float, until: float) 
 
     Nothing is asked any more at the end of a simulation, so what is of the moment is empty, as of an ended run.
     """
-    window = Window(since, until)
+    window = LoadWindow(since, until)
     part = window.part_s
     engines: dict[float, dict[int, list[EngineSample]]] = defaultdict(lambda: defaultdict(list))
     for sample in loads.engines:

@@ -13,12 +13,12 @@ from flexmarl.contracts.wire import EpisodeStatus, Origin
 from flexmarl.controlplane.telemetry.flow.pipeline import flow, lane, passed, trainer_time, waits
 from flexmarl.controlplane.telemetry.simulated import device_timeline
 from flexmarl.controlplane.telemetry.timeline.windows import Window
-from flexmarl.simulator.reporting.watching import Watch
+from flexmarl.simulator.reporting.watching import RunWatch
 from flexmarl.store.reads.activity import CommandSpan
 from flexmarl.store.reads.pipeline import PlayedGroup, Slice
 
 
-def pipeline(watch: Watch, spec: ExperimentSpec, step: int) -> dict[str, Any]:
+def pipeline(watch: RunWatch, spec: ExperimentSpec, step: int) -> dict[str, Any]:
     """Return what the drawings of the pipeline page need, for a train step of a simulated run."""
     stepped = [0.0, *watch.cluster.log.stepped]
     window = Window(stepped[step - 1], stepped[step], step=step)
@@ -47,7 +47,7 @@ def pipeline(watch: Watch, spec: ExperimentSpec, step: int) -> dict[str, Any]:
     }
 
 
-def slices(watch: Watch, commands: list[CommandSpan]) -> list[Slice]:
+def slices(watch: RunWatch, commands: list[CommandSpan]) -> list[Slice]:
     """List the micro-batches that were cut, by policy and number."""
     done = {(one.policy, one.micro_batch): one.t1 for one in commands if one.kind == "accumulate"}
     found = []
@@ -68,7 +68,7 @@ def slices(watch: Watch, commands: list[CommandSpan]) -> list[Slice]:
     return sorted(found, key=lambda one: (one.policy, one.no))
 
 
-def groups(watch: Watch) -> dict[int, PlayedGroup]:
+def groups(watch: RunWatch) -> dict[int, PlayedGroup]:
     """Return the settled training groups by draw."""
     found: dict[int, PlayedGroup] = {}
     for _, fact, outcome in watch.settled():
@@ -85,7 +85,7 @@ def groups(watch: Watch) -> dict[int, PlayedGroup]:
     return found
 
 
-def staleness(watch: Watch, spec: ExperimentSpec, commands: list[CommandSpan], step: int) -> list[dict[str, Any]]:
+def staleness(watch: RunWatch, spec: ExperimentSpec, commands: list[CommandSpan], step: int) -> list[dict[str, Any]]:
     """Count a step's samples by policy and by versions behind the weights that were trained."""
     until = watch.cluster.log.stepped[step - 1]
     trained = {

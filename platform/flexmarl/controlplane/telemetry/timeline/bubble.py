@@ -104,7 +104,7 @@ def split(
         for lease in leases
         if lease.use == "engine"
     }
-    asked = _Asked(commands, pauses, window)
+    asked = _CommandSpans(commands, pauses, window)
     out = []
     for lease in leases:
         end = window.until if lease.until is None else min(lease.until, window.until)
@@ -115,8 +115,8 @@ def split(
     return [row for row in out if row.held]
 
 
-class _Asked:
-    """Spans of what was asked of the run's workers, by kind."""
+class _CommandSpans:
+    """Spans of the commands to the run's workers, by kind."""
 
     def __init__(
         self, commands: Sequence[CommandSpan], pauses: Sequence[tuple[float, float | None]], window: Window

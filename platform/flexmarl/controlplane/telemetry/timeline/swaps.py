@@ -9,7 +9,7 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import from_epoch, rfc3339
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.store.reads import swaps as stored
-from flexmarl.store.reads.swaps import Position, Swap
+from flexmarl.store.reads.swaps import Swap, SwapPosition
 
 PHASES = stored.PHASES
 DEFAULT_LIMIT = 50
@@ -25,7 +25,7 @@ def swaps(
     limit: int = DEFAULT_LIMIT,
 ) -> dict[str, Any]:
     """Return a page of swaps, newest first. Raises ValidationProblem on a cursor that is not one."""
-    before = Position() if cursor is None else _position(cursor)
+    before = SwapPosition() if cursor is None else _position(cursor)
     found = stored.page(store_connection(), run.no, phases, policies, before, limit + 1)
     shown = found[:limit]
     more = len(found) > limit
@@ -33,10 +33,10 @@ def swaps(
     return {"results": [_swap(row) for row in shown], "next": last}
 
 
-def _position(cursor: str) -> Position:
+def _position(cursor: str) -> SwapPosition:
     values = decode(cursor, _ORDERING).values
     if len(values) == 3 and all(isinstance(value, int | float) for value in values):
-        return Position(float(values[0]), int(values[1]), int(values[2]))
+        return SwapPosition(float(values[0]), int(values[1]), int(values[2]))
     detail = "The cursor is invalid here."
     hint = "Omit it to begin with the newest swaps."
     raise ValidationProblem(detail, errors=[FieldError("cursor", "not_a_cursor", detail, hint, "query")])

@@ -17,7 +17,7 @@ from flexmarl.controlplane.telemetry.trajectories.decoding import decoder_of, te
 from flexmarl.controlplane.telemetry.trajectories.trajectories import identity_of, member_of, parse_id, step_of
 from flexmarl.store.reads import trajectories
 from flexmarl.store.reads.episodes import EpisodeSummary
-from flexmarl.store.reads.trajectories import Cut, EpisodeDetail
+from flexmarl.store.reads.trajectories import EpisodeDetail, TrainedTurn
 
 FEWEST, MOST = 2, 8
 MAX_WORDS = 1500
@@ -25,7 +25,7 @@ MAX_WORDS = 1500
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class TurnText:
     """One turn of one member."""
 
     role: str
@@ -76,7 +76,7 @@ def _spread(values: Sequence[float]) -> tuple[float | None, float | None]:
     return mean, sqrt(sum((value - mean) ** 2 for value in values) / len(values))
 
 
-def _shared(cuts: Mapping[tuple[str, int], Cut]) -> dict[str, float]:
+def _shared(cuts: Mapping[tuple[str, int], TrainedTurn]) -> dict[str, float]:
     """The advantage of each role whose turns all have the same."""
     found: dict[str, set[float]] = {}
     for (role, _), cut in cuts.items():
@@ -104,9 +104,9 @@ def compare(run: Run, ids: Sequence[str]) -> dict[str, Any]:
     return {**frame, "members": [by_id[name] for name in shown], **rows}
 
 
-def _said(run: Run, one: EpisodeDetail) -> list[Said]:
+def _said(run: Run, one: EpisodeDetail) -> list[TurnText]:
     return [
-        Said(
+        TurnText(
             turn.role,
             turn.version,
             text_of(decoder_of(run.no, turn.policy), turn.arrays.response_ids().tolist(), special=False),
@@ -115,7 +115,7 @@ def _said(run: Run, one: EpisodeDetail) -> list[Said]:
     ]
 
 
-def aligned(members: Mapping[str, Sequence[Said]]) -> dict[str, Any]:
+def aligned(members: Mapping[str, Sequence[TurnText]]) -> dict[str, Any]:
     """Align what members said by turn and role, best first, and mark what differs."""
     rows: list[dict[str, Any]] = []
     first: dict[str, Any] | None = None
@@ -130,7 +130,7 @@ def aligned(members: Mapping[str, Sequence[Said]]) -> dict[str, Any]:
     return {"rows": rows, "first_difference": first}
 
 
-def _cell(name: str, said: Said | None, role: str) -> dict[str, Any] | None:
+def _cell(name: str, said: TurnText | None, role: str) -> dict[str, Any] | None:
     if said is None or said.role != role:
         return None
     return {"id": name, "version": said.version, "text": said.text}

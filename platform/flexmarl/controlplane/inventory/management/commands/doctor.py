@@ -7,9 +7,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from flexmarl.controlplane.inventory.doctor import Finding, Level, examine
+from flexmarl.controlplane.inventory.doctor import DoctorFinding, FindingLevel, examine
 
-MARKS = {Level.OK: "ok     ", Level.WARNING: "warning", Level.ERROR: "ERROR  "}
+MARKS = {FindingLevel.OK: "ok     ", FindingLevel.WARNING: "warning", FindingLevel.ERROR: "ERROR  "}
 
 
 class Command(BaseCommand):
@@ -25,7 +25,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Report, and fail when something is broken."""
         findings = examine()
-        broken = any(finding.level is Level.ERROR for finding in findings)
+        broken = any(finding.level is FindingLevel.ERROR for finding in findings)
         if options["json"]:
             self.stdout.write(
                 json.dumps({"ok": not broken, "checks": [asdict(finding) for finding in findings]}, indent=1)
@@ -36,6 +36,6 @@ class Command(BaseCommand):
             raise SystemExit(1)
 
 
-def _line(finding: Finding) -> str:
+def _line(finding: DoctorFinding) -> str:
     advice = f"\n                     -> {finding.advice}" if finding.advice else ""
     return f"{MARKS[finding.level]}  {finding.check:<10}  {finding.text}{advice}"

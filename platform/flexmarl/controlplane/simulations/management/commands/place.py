@@ -13,7 +13,7 @@ from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import DEFAULT_PRESET, layered
 from flexmarl.controlplane.simulations.management.options import change, check_writable, workload_named
 from flexmarl.simulator import Scenario, SimulationError, simulate
-from flexmarl.simulator.prediction.placing import Kind, Placement, cohort_work, place, profile
+from flexmarl.simulator.prediction.placing import Kind, PlacementChoice, cohort_work, place, profile
 from flexmarl.simulator.scenarios.library import compose, load_workloads
 
 
@@ -59,7 +59,7 @@ class Command(BaseCommand):
         if options["json"]:
             options["json"].write_text(json.dumps(written, indent=1))
 
-    def _checked(self, options: dict[str, Any], changes: dict[str, Any], plan: Placement) -> float | None:
+    def _checked(self, options: dict[str, Any], changes: dict[str, Any], plan: PlacementChoice) -> float | None:
         """Simulate a placement; None when its preset does not go with it."""
         settings = layered(changes, {"spec": plan.settings})
         try:
@@ -74,7 +74,7 @@ class Command(BaseCommand):
         return took
 
 
-def _advice(scenario: Scenario, kind: Kind, plan: Placement) -> str:
+def _advice(scenario: Scenario, kind: Kind, plan: PlacementChoice) -> str:
     """Say whether one more device for rollout is worth it where rollout has its own."""
     stages, devices = profile(scenario, cohort_work(scenario), plan.plan.parts, kind), plan.plan.devices()
     if kind == "temporal" or not one_more(

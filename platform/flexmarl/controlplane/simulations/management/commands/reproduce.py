@@ -11,7 +11,7 @@ from flexmarl.contracts.problems import SpecProblems
 from flexmarl.controlplane.common.collecting import collected_seldom
 from flexmarl.controlplane.simulations.management.options import check_writable
 from flexmarl.simulator import SimulationError
-from flexmarl.simulator.published import Outcome, Table, load_tables, reproduce
+from flexmarl.simulator.published import PublishedTable, Reproduction, load_tables, reproduce
 from flexmarl.simulator.published.fitting import fit
 
 
@@ -55,7 +55,9 @@ class Command(BaseCommand):
         if missed:
             raise CommandError("Not within tolerance: " + "; ".join(missed))
 
-    def _table(self, name: str, table: Table, options: dict[str, Any]) -> tuple[Outcome, dict[str, float]]:
+    def _table(
+        self, name: str, table: PublishedTable, options: dict[str, Any]
+    ) -> tuple[Reproduction, dict[str, float]]:
         judged = "at least the target" if table.sought else f"within {table.tolerance:.0%}"
         self.stdout.write(f"\n{table.title} ({table.source}); {table.figure}, {judged}")
         values: dict[str, float] = {}
@@ -74,12 +76,12 @@ class Command(BaseCommand):
             raise CommandError(f"{name}: {ended}") from ended
         return outcome, left
 
-    def _parameters(self, table: Table, values: dict[str, float]) -> None:
+    def _parameters(self, table: PublishedTable, values: dict[str, float]) -> None:
         for name, own in table.parameters.items():
             rows = f" on {', '.join(own.fitted_on)}" if own.fitted_on else ""
             self.stdout.write(f"  {name} = {values.get(name, own.value):.6g}, {own.source}{rows}: {own.note}")
 
-    def _rows(self, table: Table, outcome: Outcome) -> None:
+    def _rows(self, table: PublishedTable, outcome: Reproduction) -> None:
         width = max(len(_title(table, name)) for name in outcome.cells)
         stated = "sought" if table.sought else "published"
         for name, cell in outcome.cells.items():
@@ -94,7 +96,7 @@ class Command(BaseCommand):
         judged = len(outcome.cells)
         self.stdout.write(f"{judged} figures, {outcome.freedom} of them not determined by the fit. {table.remarks}")
 
-    def _left_out(self, table: Table, rounds: int) -> dict[str, float]:
+    def _left_out(self, table: PublishedTable, rounds: int) -> dict[str, float]:
         """Predict each fitted row by parameters that were fitted without it, where the others suffice for these."""
         found: dict[str, float] = {}
         rows, numbers = len(table.fitted()), sum(own.source == "fitted" for own in table.parameters.values())
@@ -108,13 +110,13 @@ class Command(BaseCommand):
         return found
 
 
-def _title(table: Table, cell: str) -> str:
+def _title(table: PublishedTable, cell: str) -> str:
     """Say which row a figure is of, and which figure where it is not the table's own."""
     row, _, figure = cell.partition(".")
     return f"{table.rows[row].title}: {figure}" if figure else table.rows[row].title
 
 
-def _document(table: Table, outcome: Outcome) -> dict[str, Any]:
+def _document(table: PublishedTable, outcome: Reproduction) -> dict[str, Any]:
     return {
         "source": table.source,
         "figure": table.figure,

@@ -15,13 +15,13 @@ from django.core.management.base import BaseCommand, CommandError
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import layered, load_presets
 from flexmarl.controlplane.simulations.management.options import check_writable
-from flexmarl.simulator import Report, Scenario, SimulationError, simulate
+from flexmarl.simulator import Scenario, SimulationError, SimulationReport, simulate
 from flexmarl.simulator.published import load_tables
 from flexmarl.simulator.published.reproducing import placed
 from flexmarl.simulator.scenarios.library import load_workloads
 from flexmarl.simulator.search.axes import LAYOUT
 from flexmarl.simulator.search.bounds import least
-from flexmarl.simulator.search.candidates import Found, space
+from flexmarl.simulator.search.candidates import FoundCandidate, space
 from flexmarl.simulator.search.searching import SEEDS, UNSEEN, Pair, against, search
 
 
@@ -55,17 +55,17 @@ class Command(BaseCommand):
             within = space(document, options["over"], load_presets(), options["bound"])
         except SpecProblems as refused:
             raise CommandError("\n".join(f"{p.pointer}: {p.detail} {p.hint}" for p in refused.problems)) from refused
-        trials: list[tuple[int, Found]] = []
-        known: dict[str, Report | None] = {}
+        trials: list[tuple[int, FoundCandidate]] = []
+        known: dict[str, SimulationReport | None] = {}
 
-        def tell(number: int, one: Found) -> None:
+        def tell(number: int, one: FoundCandidate) -> None:
             trials.append((number, one))
             if options["list"]:
                 self.stdout.write(f"trial {number:>4} {one.step_s:9.2f} s per step, {_short(one)}")
 
         with ProcessPoolExecutor(options["processes"]) as pool:
 
-            def play(scenarios: list[Scenario]) -> list[Report | None]:
+            def play(scenarios: list[Scenario]) -> list[SimulationReport | None]:
                 names = [one.model_dump_json() for one in scenarios]
                 fresh = {name: one for name, one in zip(names, scenarios, strict=True) if name not in known}
                 known.update(zip(fresh, pool.map(_played, fresh.values()), strict=True))
@@ -84,7 +84,7 @@ class Command(BaseCommand):
         if options["json"]:
             options["json"].write_text(json.dumps(_figures(found, seen, new, trials), indent=1))
 
-    def _show(self, options: Mapping[str, Any], found: list[Found], seen: Pair, new: Pair | None) -> None:
+    def _show(self, options: Mapping[str, Any], found: list[FoundCandidate], seen: Pair, new: Pair | None) -> None:
         title = f"{options['workload']}, bound {options['bound']}, {options['trials']} trials, seed {options['seed']}"
         self.stdout.write(f"{title}; devices, tasks and groups per step as in {options['over']}")
         over = seen.over.step_s
@@ -102,7 +102,7 @@ class Command(BaseCommand):
                 f"{new.over.step_s / new.own.step_s:.2f} x"
             )
 
-    def _bounds(self, best: Found, seen: Pair) -> None:
+    def _bounds(self, best: FoundCandidate, seen: Pair) -> None:
         """Say what no schedule is below, and which gain that leaves."""
         own, before = least(best.scenario), seen.over.step_s
         for said, seconds in (
@@ -114,7 +114,7 @@ class Command(BaseCommand):
             gain = f"{before / seconds:.2f} x" if seconds else "no limit"
             self.stdout.write(f"{said + ':':<66} {seconds:7.2f} s ({gain})")
 
-    def _published(self, trials: list[tuple[int, Found]]) -> None:
+    def _published(self, trials: list[tuple[int, FoundCandidate]]) -> None:
         """Say how trials fared by when they publish."""
         by: dict[str, list[float]] = defaultdict(list)
         for _, one in trials:
@@ -135,14 +135,14 @@ def _document(name: str) -> dict[str, Any]:
     return layered(table.scenario, *(placed(own, own.value) for own in table.parameters.values()))
 
 
-def _played(scenario: Scenario) -> Report | None:
+def _played(scenario: Scenario) -> SimulationReport | None:
     try:
         return simulate(scenario)
     except SimulationError:
         return None
 
 
-def _short(one: Found) -> str:
+def _short(one: FoundCandidate) -> str:
     """Say in a line what a candidate is."""
     spec = one.scenario.spec
     gangs = "+".join(str(spec.policies[name].devices.most) for name in spec.trainable_policies())
@@ -152,7 +152,7 @@ def _short(one: Found) -> str:
     return f"from {one.candidate.preset}, {devices}{', ' if said else ''}{said}"
 
 
-def _settings(best: Found) -> dict[str, Any]:
+def _settings(best: FoundCandidate) -> dict[str, Any]:
     """Return the settings as a preset's document, devices and all."""
     chosen = best.scenario.spec.mechanisms
     ordinary = type(chosen)().model_dump(mode="json")
@@ -162,7 +162,9 @@ def _settings(best: Found) -> dict[str, Any]:
     return {"title": "Found by search", "description": "", "paper": "", "spec": {"mechanisms": mechanisms, **spec}}
 
 
-def _figures(found: list[Found], seen: Pair, new: Pair | None, trials: list[tuple[int, Found]]) -> dict[str, Any]:
+def _figures(
+    found: list[FoundCandidate], seen: Pair, new: Pair | None, trials: list[tuple[int, FoundCandidate]]
+) -> dict[str, Any]:
     return {
         "over": [report.figures() for report in seen.over.reports],
         "found": [

@@ -17,8 +17,8 @@ from flexmarl.controlplane.common.collecting import collected_seldom
 from flexmarl.controlplane.simulations.management import pool_simulation
 from flexmarl.controlplane.simulations.management.gantt import gantt
 from flexmarl.controlplane.simulations.management.options import change, check_writable, workload_named
-from flexmarl.simulator import Report, SimulationError
-from flexmarl.simulator.reporting.checks import Finding
+from flexmarl.simulator import SimulationError, SimulationReport
+from flexmarl.simulator.reporting.checks import SchedulingFault
 from flexmarl.simulator.runs import examine
 from flexmarl.simulator.scenarios.library import compose, load_workloads
 
@@ -70,7 +70,7 @@ class Command(BaseCommand):
         if not found:
             raise CommandError("No preset finished; see the reason in each line above.")
 
-    def _compare(self, options: Mapping[str, Any]) -> Mapping[str, list[Report]]:
+    def _compare(self, options: Mapping[str, Any]) -> Mapping[str, list[SimulationReport]]:
         """Show and write what came to an end, and return it."""
         presets = options["presets"] or list(load_presets())
         changes = layered({"steps": options["steps"]}, *(change(text) for text in options["changes"]))
@@ -78,8 +78,8 @@ class Command(BaseCommand):
         if isinstance(workload, str) and workload not in load_workloads():
             known = ", ".join(load_workloads())
             raise CommandError(f"--workload {workload} does not exist. Known: {known}; or the path of a YAML file.")
-        found: dict[str, list[Report]] = {}
-        findings: dict[str, list[Finding]] = {}
+        found: dict[str, list[SimulationReport]] = {}
+        findings: dict[str, list[SchedulingFault]] = {}
         self.stdout.write(_line("preset", COLUMNS.values()))
         for preset in presets:
             try:
@@ -132,13 +132,13 @@ def _line(first: str, cells: Any) -> str:
     return f"{first:<16}" + "".join(f"{cell:>16}" for cell in cells)
 
 
-def _cell(name: str, reports: list[Report]) -> str:
+def _cell(name: str, reports: list[SimulationReport]) -> str:
     values = [report.figures()[name] for report in reports]
     shown = f"{fmean(values):.1%}" if name.endswith(("_busy", "_share")) else f"{fmean(values):.4g}"
     return f"{shown} ±{stdev(values):.2g}" if len(values) > 1 and name in ("step_s", "tokens_s") else shown
 
 
-def _told(reports: list[Report], findings: list[Finding]) -> list[str]:
+def _told(reports: list[SimulationReport], findings: list[SchedulingFault]) -> list[str]:
     """Say below a row what faults cost, and what is wrong with the schedule."""
     lines = []
     if any(report.losses for report in reports):
@@ -160,7 +160,9 @@ def _told(reports: list[Report], findings: list[Finding]) -> list[str]:
 
 
 def _document(
-    options: Mapping[str, Any], found: Mapping[str, list[Report]], findings: Mapping[str, list[Finding]]
+    options: Mapping[str, Any],
+    found: Mapping[str, list[SimulationReport]],
+    findings: Mapping[str, list[SchedulingFault]],
 ) -> dict[str, Any]:
     return {
         "workload": options["workload"],

@@ -15,7 +15,7 @@ from django.db import OperationalError, connection
 from flexmarl.controlplane.common.collecting import collected_seldom
 from flexmarl.controlplane.common.heartbeats import heartbeat_of
 from flexmarl.controlplane.common.store import database_url
-from flexmarl.controlplane.simulations.executing import IDLE_S, Asked, run
+from flexmarl.controlplane.simulations.executing import IDLE_S, StopSignal, run
 from flexmarl.controlplane.telemetry.checks.checking import CheckingThread
 
 log = structlog.get_logger(__name__)
@@ -39,7 +39,7 @@ class Command(BaseCommand):
         heartbeat = heartbeat_of("simulations")
         heartbeat.start()
         heartbeat.report(database_url())
-        asked = Asked(heartbeat.watch("loop", STUCK_S))
+        asked = StopSignal(heartbeat.watch("loop", STUCK_S))
 
         def on_signal(number: int, frame: FrameType | None) -> None:
             asked.stop = True

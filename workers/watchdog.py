@@ -42,8 +42,8 @@ class Hangs:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What was seen of a child at one moment."""
+class ChildObservation:
+    """Health and processor time of a child at one moment."""
 
     at: float
     health: ChildHealth | None
@@ -52,18 +52,18 @@ class Look:
     """Processor time of all its threads since it began."""
 
 
-class Vigil:
-    """Judges the looks at one life. Pure."""
+class Watchdog:
+    """Decides from successive observations of one incarnation whether it hangs. Pure."""
 
     def __init__(self, stuck_s: float) -> None:
         self._stuck_s = stuck_s
-        self._last: Look | None = None
+        self._last: ChildObservation | None = None
         self._beats = -1
         self._silent = 0
         self._without_s = 0.0
         self._without_cpu_s = 0.0
 
-    def judge(self, look: Look) -> str:
+    def judge(self, look: ChildObservation) -> str:
         """Say why the child counts as hanging; empty while it does not."""
         last, self._last = self._last, look
         if last is None:
@@ -83,22 +83,22 @@ class Vigil:
         return ""
 
 
-def _idle(last: Look, look: Look) -> bool:
+def _idle(last: ChildObservation, look: ChildObservation) -> bool:
     return look.cpu_s - last.cpu_s < QUIET_CPU_S
 
 
-class Watchman:
+class WatchdogThread:
     """Looks at one child every second from a thread of its own, until it hangs or the watch ends."""
 
     def __init__(
         self, incarnation: str, pid: int, url: str, secret: str, stuck_s: float, report: Callable[[Hangs], None]
     ) -> None:
         self._incarnation, self._url, self._secret, self._report = incarnation, url, secret, report
-        self._pid, self._vigil = pid, Vigil(stuck_s)
+        self._pid, self._watchdog = pid, Watchdog(stuck_s)
         self.held = 0
         """Bytes of memory it held at the last look."""
         self._over = threading.Event()
-        threading.Thread(target=self._watch, name=f"vigil-{incarnation}", daemon=True).start()
+        threading.Thread(target=self._watch, name=f"watchdog-{incarnation}", daemon=True).start()
 
     def stop(self) -> None:
         """End the watch; a verdict that is being spoken may still come."""
@@ -111,7 +111,7 @@ class Watchman:
                 health = ask(self._url, self._secret)
                 used = process.cpu_times()
                 self.held = process.memory_info().rss
-                reason = self._vigil.judge(Look(time.monotonic(), health, used.user + used.system))
+                reason = self._watchdog.judge(ChildObservation(time.monotonic(), health, used.user + used.system))
                 if reason:
                     self._report(Hangs(self._incarnation, reason))
                     return

@@ -1,6 +1,6 @@
-"""What must hold of every step of a simulation: what it trains is trained once, of its cohort, and young enough.
+"""Invariants of every step of a simulation: its rows are trained once, belong to its cohort and are within their bound.
 
-As all laws (`laws`), these are written from what was told, decided and asked for, not from the counters of the core.
+Like those of `invariants`, they are computed from events, commands and turns, not from the counters of the core.
 """
 
 from collections import Counter
@@ -11,13 +11,13 @@ from flexmarl.contracts import events as e
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.wire import CutSample, Origin
 from flexmarl.orchestrator.plan import Plan
-from flexmarl.simulator.reporting.watching import Watch
+from flexmarl.simulator.reporting.watching import RunWatch
 
 RowId = tuple[int, int, int, str, int]
 """(draw, member, attempt, role, turn)"""
 
 
-def micro_batches_are_trained_once(watch: Watch) -> Iterator[str]:
+def micro_batches_are_trained_once(watch: RunWatch) -> Iterator[str]:
     """Each micro-batch is in one committed step at most, and its gradient was there before."""
     counts = Counter(trained_in(watch))
     twice = next((key for key, count in counts.items() if count > 1), None)
@@ -29,12 +29,12 @@ def micro_batches_are_trained_once(watch: Watch) -> Iterator[str]:
         yield f"micro-batch {missing[1]} of {missing[0]} was trained without a gradient"
 
 
-def trained_in(watch: Watch) -> list[tuple[str, int]]:
+def trained_in(watch: RunWatch) -> list[tuple[str, int]]:
     """List the micro-batches of all committed steps."""
     return [(fact.policy, no) for fact, numbers in _steps(watch) for no in numbers]
 
 
-def _steps(watch: Watch) -> Iterator[tuple[e.StepCommitted, tuple[int, ...]]]:
+def _steps(watch: RunWatch) -> Iterator[tuple[e.StepCommitted, tuple[int, ...]]]:
     """List the committed steps with their micro-batches."""
     asked = {
         (order.policy, order.next_version, order.accumulator): order.micro_batches
@@ -46,20 +46,20 @@ def _steps(watch: Watch) -> Iterator[tuple[e.StepCommitted, tuple[int, ...]]]:
             yield fact, asked[fact.policy, fact.version, fact.accumulator]
 
 
-def rows_are_within_their_bound(watch: Watch) -> Iterator[str]:
+def rows_are_within_their_bound(watch: RunWatch) -> Iterator[str]:
     """Nothing older than a policy's bound is trained, but where it trains what it admitted, however old it grew."""
     spec, made, cut = watch.cluster.driver.core.plan.spec, _first_makers(watch), _rows_cut(watch)
     for fact, numbers in _steps(watch):
         rule = spec.lag_policy_of(fact.policy)
         for row in (row for no in numbers for row in cut[fact.policy, no]):
-            # Of a row that was not told other laws say so.
+            # Of a row that was not told other invariants say so.
             first = made.get((row.draw, row.member, row.attempt, row.role, row.turn), fact.version)
             lag = fact.version - 1 - first
             if lag > rule.bound and rule.at_cut != "train":
                 yield f"version {fact.version} of {fact.policy} learned from draw {row.draw}, {lag} versions old"
 
 
-def _rows_cut(watch: Watch) -> dict[tuple[str, int], tuple[CutSample, ...]]:
+def _rows_cut(watch: RunWatch) -> dict[tuple[str, int], tuple[CutSample, ...]]:
     """Return the rows of each micro-batch."""
     return {
         (order.ref.policy, order.ref.no): order.samples
@@ -68,7 +68,7 @@ def _rows_cut(watch: Watch) -> dict[tuple[str, int], tuple[CutSample, ...]]:
     }
 
 
-def _first_makers(watch: Watch) -> dict[RowId, int]:
+def _first_makers(watch: RunWatch) -> dict[RowId, int]:
     """Return which version made the first token of each row that was told."""
     found: dict[RowId, int] = {}
     policy_of = watch.cluster.driver.core.plan.policy_of
@@ -81,7 +81,7 @@ def _first_makers(watch: Watch) -> dict[RowId, int]:
     return found
 
 
-def steps_train_their_groups(watch: Watch) -> Iterator[str]:
+def steps_train_their_groups(watch: RunWatch) -> Iterator[str]:
     """A step has as many groups as it needs, refused ones among them where nothing is drawn in their place.
 
     It has more where surplus may join it, or would be too old for the next one; fewer where all it has left are lost,
@@ -108,7 +108,7 @@ def steps_train_their_groups(watch: Watch) -> Iterator[str]:
                 yield f"{name}; draws {sorted(left)[:3]} were given up"
 
 
-def _asked(watch: Watch) -> dict[int, set[int]]:
+def _asked(watch: RunWatch) -> dict[int, set[int]]:
     """Return the training draws that were asked for, by the cohort that they were asked for."""
     found: dict[int, set[int]] = {}
     for numbered in watch.commands.values():
@@ -118,7 +118,7 @@ def _asked(watch: Watch) -> dict[int, set[int]]:
     return found
 
 
-def _cut(watch: Watch) -> dict[int, set[int]]:
+def _cut(watch: RunWatch) -> dict[int, set[int]]:
     """Return the draws of which something was cut, by cohort."""
     found: dict[int, set[int]] = {}
     for numbered in watch.commands.values():
@@ -127,7 +127,7 @@ def _cut(watch: Watch) -> dict[int, set[int]]:
     return found
 
 
-def _gone(watch: Watch) -> dict[tuple[int, RulingKind], set[int]]:
+def _gone(watch: RunWatch) -> dict[tuple[int, RulingKind], set[int]]:
     """Return the draws of which it was decided that they, or rows of them, are not trained, by cohort and kind."""
     found: dict[tuple[int, RulingKind], set[int]] = {}
     for ruling in watch.rulings:
@@ -137,7 +137,7 @@ def _gone(watch: Watch) -> dict[tuple[int, RulingKind], set[int]]:
     return found
 
 
-def _at_their_bound(watch: Watch, plan: Plan) -> set[int]:
+def _at_their_bound(watch: RunWatch, plan: Plan) -> set[int]:
     """Return the draws that were trained as old as a policy allows that waits for what would grow older."""
     made, rows = _first_makers(watch), _rows_cut(watch)
     return {

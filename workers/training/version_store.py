@@ -38,7 +38,7 @@ _WEIGHTS, _STATE, _BASE = "weights", "training_state", "base"
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredVersion:
     """Digests of a version: what engines load, and what a trainer restores."""
 
     weights: str
@@ -55,7 +55,7 @@ def owner_of(run_id: int, policy: str) -> str:
     return f"run-{run_id}-{policy}"
 
 
-class Shelf:
+class VersionStore:
     def __init__(self, home: str, run_id: int, policy: str) -> None:
         self._home = home
         self._owner = owner_of(run_id, policy)
@@ -64,7 +64,7 @@ class Shelf:
         """State digest -> weights digest, oldest first."""
         self._weights: dict[str, int] = {}
         """Weights digest -> bytes, oldest first."""
-        self._beside = ThreadPoolExecutor(1, thread_name_prefix=f"shelf-{policy}")
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix=f"store-{policy}")
         self._evicting: Future[None] | None = None
         self._storing: Future[object] | None = None
         """A training state that is written beside the next step."""
@@ -72,7 +72,7 @@ class Shelf:
         """What the description of each version says beside its kind."""
         self._recall()
 
-    def put(self, weights: "Weights", state: "Weights") -> Stored:
+    def put(self, weights: "Weights", state: "Weights") -> StoredVersion:
         """Store a version durably; what is too old by then goes while the next one is trained."""
         published = self._published(weights)
         restorable = encode(state, {"kind": _STATE, "weights": published.digest})
@@ -88,9 +88,9 @@ class Shelf:
         self._note_weights(manifest.digest, manifest.bytes)
         self._note_state(restorable.digest, published.digest)
         self._evicting = self._beside.submit(self._evict, self._let_go())
-        return Stored(published.digest, restorable.digest)
+        return StoredVersion(published.digest, restorable.digest)
 
-    def put_behind(self, weights: "Weights", state: "Weights") -> Stored:
+    def put_behind(self, weights: "Weights", state: "Weights") -> StoredVersion:
         """Store a version whose training state is on disk only when `settle` has returned."""
         published = self._published(weights)
         still = {name: tensor.clone() for name, tensor in state.items()}  # the next step moves the ones given
@@ -101,7 +101,7 @@ class Shelf:
         self._storing = self._beside.submit(self._tier.store, restorable)
         self._note_state(restorable.digest, published.digest)
         self._evicting = self._beside.submit(self._evict, self._let_go())
-        return Stored(published.digest, restorable.digest)
+        return StoredVersion(published.digest, restorable.digest)
 
     def put_weights(self, weights: "Weights") -> str:
         """Store the weights of a version without its training state."""
@@ -111,7 +111,7 @@ class Shelf:
         self._evicting = self._beside.submit(self._evict, self._let_go())
         return manifest.digest
 
-    def adopt(self, stored: Stored) -> bool:
+    def adopt(self, stored: StoredVersion) -> bool:
         """Keep a version that lies here already; False when it does not."""
         self.settle()
         manifest = self._tier.locate(stored.weights) if self._tier.claim(stored.weights) else None
@@ -123,12 +123,12 @@ class Shelf:
         self._evicting = self._beside.submit(self._evict, self._let_go())
         return True
 
-    def put_state(self, weights: str, state: "Weights") -> Stored:
+    def put_state(self, weights: str, state: "Weights") -> StoredVersion:
         """Store the training state of a version whose weights lie here."""
         self.settle()
         manifest = self._tier.store(encode(state, {"kind": _STATE, "weights": weights}))
         self._note_state(manifest.digest, weights)
-        return Stored(weights, manifest.digest)
+        return StoredVersion(weights, manifest.digest)
 
     def put_base(self, base: "Weights", lora: Lora) -> None:
         """Keep what the adapters put from now on are laid over."""

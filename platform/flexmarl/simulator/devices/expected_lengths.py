@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 
 from flexmarl.algorithms.routing import ReplyLengths
-from flexmarl.simulator.devices.turns import Turn
+from flexmarl.simulator.devices.turns import SimulatedTurn
 from flexmarl.simulator.scenarios import chance
 from flexmarl.simulator.scenarios.scenario import Ranker, RoleLoad, Workload
 
@@ -19,7 +19,7 @@ _GUESS, _DRAWS, _HALVINGS = 7, 4096, 24
 _MOST_NOISE = 8.0
 
 
-class Foresight:
+class ExpectedLengths:
     def __init__(self, workload: Workload, longest_first: bool) -> None:
         """`longest_first`: turns that wait at an engine are ranked by what is expected of them."""
         self._workload, self._longest_first = workload, longest_first
@@ -30,16 +30,16 @@ class Foresight:
         """Return what an average turn took so far; 0: unknown."""
         return self._lengths.usual
 
-    def note(self, turn: Turn) -> None:
+    def note(self, turn: SimulatedTurn) -> None:
         """A reply has ended."""
         self._lengths.note(turn.role, turn.reply, turn.task)
 
-    def look(self, turn: Turn) -> None:
+    def look(self, turn: SimulatedTurn) -> None:
         """Note what is expected of a turn."""
         turn.expected = self._left(turn)
         turn.rank = turn.expected if self._longest_first else 0.0
 
-    def _left(self, turn: Turn) -> float:
+    def _left(self, turn: SimulatedTurn) -> float:
         ranker, load = self._workload.ranker, self._workload.load(turn.role)
         if ranker is None:
             limit = round(load.reply.most) if load.reply.most < float("inf") else UNKNOWN

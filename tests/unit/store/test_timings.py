@@ -5,8 +5,8 @@ from statistics import fmean, stdev, variance
 import psycopg
 import pytest
 
-from flexmarl.contracts.paces import Worked
 from flexmarl.contracts.status import RunStatus
+from flexmarl.contracts.timings import Worked
 from flexmarl.contracts.wire import EpisodeStatus, Origin
 from flexmarl.store.control import runs
 from flexmarl.store.control.nodes import DeviceFacts, NodeFacts, register_node

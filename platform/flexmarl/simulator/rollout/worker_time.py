@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from flexmarl.contracts import events as e
 from flexmarl.simulator.devices.clock import Clock
-from flexmarl.simulator.rollout.groups import Places
+from flexmarl.simulator.rollout.groups import EpisodeSlots
 from flexmarl.simulator.scenarios.scenario import Delays
 
 Then = Callable[[], None]
 
 
-class Asked(NamedTuple):
+class QueuedWork(NamedTuple):
     command: int
     """Whose first turns they are; 0: they are not the first ones."""
     turns: int
@@ -28,10 +28,10 @@ class Asked(NamedTuple):
 class Worker:
     def __init__(self, host: Clock, turn: float) -> None:
         self._host, self._turn = host, turn
-        self._asked: list[Asked] = []
+        self._asked: list[QueuedWork] = []
         self._busy = False
 
-    def take(self, asked: Asked) -> None:
+    def take(self, asked: QueuedWork) -> None:
         """Put work behind the rest."""
         self._asked.append(asked)
         if not self._busy:
@@ -46,14 +46,14 @@ class Worker:
         if own:
             self._host.after(self._turn * sum(one.turns for one in own), self._send, own)
 
-    def _send(self, done: list[Asked]) -> None:
+    def _send(self, done: list[QueuedWork]) -> None:
         for one in done:
             one.then()
         self._begin()
 
 
-class Hands:
-    def __init__(self, host: Clock, delays: Delays, places: Places) -> None:
+class WorkerTime:
+    def __init__(self, host: Clock, delays: Delays, places: EpisodeSlots) -> None:
         self.busy = delays.turn > 0.0
         """Whether turns are any work at all."""
         self.places = places
@@ -63,7 +63,7 @@ class Hands:
 
     def take(self, key: int, turns: int, then: Then, command: int = 0) -> None:
         """Do what so many turns of the episode of a key need, then go on; the first ones name their command."""
-        self._workers[key % len(self._workers)].take(Asked(command, turns, then))
+        self._workers[key % len(self._workers)].take(QueuedWork(command, turns, then))
 
     def settle(self, told: Callable[[e.Event], None], fact: e.Event) -> None:
         """Tell that a group is over, once its rows are written."""

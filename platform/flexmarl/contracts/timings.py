@@ -51,7 +51,7 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class CommandDelay:
     """A command: when it was made, and how long until it was taken."""
 
     created: float
@@ -69,7 +69,7 @@ class Worked:
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class TurnLengths:
     role: str
     prompt: float
     reply: float
@@ -78,7 +78,7 @@ class Role:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class CohortRollout:
     """A cohort's rollout: from its first episode to the end of its last."""
 
     began: float
@@ -102,17 +102,17 @@ class RunRows:
     lasted: dict[tuple[str, str], list[float]]
     """(kind, policy) -> seconds, of `load`, `bind`, `suspend`, `resume`."""
     parameters: dict[str, int]
-    roles: list[Role]
+    roles: list[TurnLengths]
     turns: tuple[float, float, float]
     """Of finished training episodes: mean, standard deviation, and the share of its square that lies between groups."""
-    played: list[Played]
+    played: list[CohortRollout]
     open: list[tuple[float, float]]
     """When rollout workers were at a command: (from, to)."""
     generated: list[tuple[float, float]]
     """When its engines generated: (from, to), one after the other per engine."""
-    picked_up: list[Taken]
+    picked_up: list[CommandDelay]
     """From a command to play groups until a worker took it."""
-    hops: list[Taken]
+    hops: list[CommandDelay]
     """From a command to an engine until its node took it."""
     starts: list[float]
     """From a lease until its child was ready."""

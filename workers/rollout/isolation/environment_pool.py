@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from flexmarl.contracts.specification.environment_base import IsolatedEnvironmentOptions
 from workers.rollout.environments.base import Ask, Outcome, Reply
-from workers.rollout.isolation.lines import Begin, Move, Standing, outcome_of
-from workers.rollout.isolation.processes import EnvironmentBroke, Host, Process, start
+from workers.rollout.isolation.lines import Begin, EpisodeProgress, ReplyBatch, outcome_of
+from workers.rollout.isolation.processes import EnvironmentBroke, ForkedProcess, ForkHost, start
 
 IDLE_S = 30.0
 """How long a process without an episode is kept, and a host without processes."""
@@ -23,12 +23,12 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Troupe:
+class EnvironmentPool:
     """The processes of one run's environments in one rollout worker."""
 
     spec: IsolatedEnvironmentOptions
-    _host: Host | None = None
-    _resting: list[Process] = field(default_factory=list)
+    _host: ForkHost | None = None
+    _resting: list[ForkedProcess] = field(default_factory=list)
     _playing: int = 0
     _sweeper: asyncio.TimerHandle | None = None
 
@@ -47,13 +47,13 @@ class Troupe:
         process = self._rested() or await self._hosted().fork()
         self._playing += 1
         try:
-            standing = await process.ask(order)
+            progress = await process.ask(order)
         except BaseException:  # broken or cancelled: the process may still work, and nobody waits for it
             self.leave(process, whole=False)
             raise
-        return IsolatedEpisode(self, process, standing, standing.task)
+        return IsolatedEpisode(self, process, progress, progress.task)
 
-    def _rested(self) -> Process | None:
+    def _rested(self) -> ForkedProcess | None:
         """Take a process that plays nothing and is still there."""
         while self._resting:
             process = self._resting.pop()
@@ -62,12 +62,12 @@ class Troupe:
             process.end()
         return None
 
-    def _hosted(self) -> Host:
+    def _hosted(self) -> ForkHost:
         if self._host is None or not self._host.alive():
             self._host = start(self.spec.model_dump_json())
         return self._host
 
-    def leave(self, process: Process, *, whole: bool) -> None:
+    def leave(self, process: ForkedProcess, *, whole: bool) -> None:
         """Take a process back when it waits for an order, end it when it was left in the middle of one."""
         self._playing -= 1
         if not whole:
@@ -106,31 +106,31 @@ class Troupe:
 class IsolatedEpisode:
     """An episode that plays elsewhere. Leave it in every case."""
 
-    troupe: Troupe
-    process: Process
-    standing: Standing
+    pool: EnvironmentPool
+    process: ForkedProcess
+    progress: EpisodeProgress
     task: dict[str, object]
     whole: bool = True
     """Whether the process waits for an order, so that it can be used again."""
 
     def asks(self) -> list[Ask]:
         """Return who must act now; empty when the episode is over."""
-        return self.standing.asks
+        return self.progress.asks
 
     async def act(self, replies: list[Reply]) -> None:
         """Move on. Raises EnvironmentBroke for an environment that raised, hung or died."""
         self.whole = False
-        self.standing = await _within(self.troupe.spec.step_timeout_s, self.process.ask(Move(replies)))
+        self.progress = await _within(self.pool.spec.step_timeout_s, self.process.ask(ReplyBatch(replies)))
         self.whole = True
 
     def outcome(self) -> Outcome:
         """Return the account; only when `asks` is empty."""
-        assert self.standing.score is not None
-        return outcome_of(self.standing.score)
+        assert self.progress.score is not None
+        return outcome_of(self.progress.score)
 
     def leave(self) -> None:
         """Let go of the process."""
-        self.troupe.leave(self.process, whole=self.whole)
+        self.pool.leave(self.process, whole=self.whole)
 
 
 async def _within(limit: float, answer: Awaitable[T]) -> T:

@@ -1,8 +1,8 @@
-"""What must hold of every simulation, whatever was decided: looked at from outside, from facts, commands and turns.
+"""Invariants of every simulation, whatever was decided, checked from outside: from events, commands and turns.
 
-`Watch` is put on a run before it plays; `broken` looks at it whenever the run stands still, at its end or between.
-The laws are written from what was told and asked for, not from the counters of the core or of the models: where they
-speak of these, it is to compare them.
+`RunWatch` is put on a run before it plays; `broken` looks at it whenever the run stands still, at its end or between.
+They are computed from events, commands and turns, not from the counters of the core or of the models; where they read
+these counters, they compare them.
 """
 
 from collections import Counter
@@ -15,14 +15,14 @@ from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.wire import EpisodeStatus, Origin
 from flexmarl.simulator.reporting.report import shares
-from flexmarl.simulator.reporting.step_laws import (
+from flexmarl.simulator.reporting.step_invariants import (
     RowId,
     micro_batches_are_trained_once,
     rows_are_within_their_bound,
     steps_train_their_groups,
     trained_in,
 )
-from flexmarl.simulator.reporting.watching import Watch
+from flexmarl.simulator.reporting.watching import RunWatch
 from flexmarl.simulator.rollout.episodes import EpisodePlaying
 from flexmarl.simulator.rollout.groups import EpisodeKey, EpisodeTurn
 from flexmarl.simulator.scenarios.draws import Sheet
@@ -31,21 +31,21 @@ from flexmarl.simulator.scenarios.scenario import Stages
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    law: str
+    invariant: str
     evidence: str
 
 
-def broken(watch: Watch) -> list[Broken]:
-    """Return the laws that do not hold, each with the first evidence against it."""
+def broken(watch: RunWatch) -> list[Broken]:
+    """Return the invariants that do not hold, each with the first evidence against it."""
     found = []
-    for law in LAWS:
-        evidence = next(law(watch), None)
+    for invariant in INVARIANTS:
+        evidence = next(invariant(watch), None)
         if evidence is not None:
-            found.append(Broken(law.__name__, evidence))
+            found.append(Broken(invariant.__name__, evidence))
     return found
 
 
-def tokens_are_conserved(watch: Watch) -> Iterator[str]:
+def tokens_are_conserved(watch: RunWatch) -> Iterator[str]:
     """What engines made is what the turns have: answered, cancelled, or on their way."""
     made, restarted, truncated = watch.made_whole(), False, 0
     for turn in watch.turns.values():
@@ -58,7 +58,7 @@ def tokens_are_conserved(watch: Watch) -> Iterator[str]:
         yield f"engines made {engines:.1f} tokens, turns have {made:.1f}"
 
 
-def answered_turns_are_told_once(watch: Watch) -> Iterator[str]:
+def answered_turns_are_told_once(watch: RunWatch) -> Iterator[str]:
     """A finished episode's rows are the turns that it asked, numbered without a gap, with the tokens that were made."""
     replies: dict[EpisodeKey, Counter[tuple[str, int, int]]] = {}
     for turn in watch.turns.values():
@@ -92,7 +92,7 @@ def _rows_of(stages: Stages, sheet: Sheet) -> dict[tuple[str, int, int], int]:
     return {(role, 0, made): 1 for role, made in tokens.items()}
 
 
-def episodes_take_their_time(watch: Watch) -> Iterator[str]:
+def episodes_take_their_time(watch: RunWatch) -> Iterator[str]:
     """Nobody finishes before its environment and its replies can be done by the quickest device."""
     scenario = watch.cluster.scenario
     quickest = min([scenario.machine.engine.token, *(kind.engine.token for kind in scenario.machine.kinds)])
@@ -115,7 +115,7 @@ def episodes_take_their_time(watch: Watch) -> Iterator[str]:
             yield f"{name} took {took:.3f} s; its environment and its longest replies alone take {needed:.3f} s"
 
 
-def slots_are_those_of_turns(watch: Watch) -> Iterator[str]:
+def slots_are_those_of_turns(watch: RunWatch) -> Iterator[str]:
     """A slot that an engine counts as taken is that of a turn under way; whoever waits has none."""
     engines = watch.cluster.playing.engines
     counts: Counter[tuple[int, bool]] = Counter()
@@ -133,7 +133,7 @@ def slots_are_those_of_turns(watch: Watch) -> Iterator[str]:
             yield f"turns of {policy or 'nobody'} have {taken:g} slots taken, {held:g} are under way"
 
 
-def groups_settle_once(watch: Watch) -> Iterator[str]:
+def groups_settle_once(watch: RunWatch) -> Iterator[str]:
     """Every member of a draw has one outcome per command."""
     seen: set[tuple[int, int, Origin, int]] = set()
     for now, fact, outcome in watch.settled():
@@ -143,7 +143,7 @@ def groups_settle_once(watch: Watch) -> Iterator[str]:
         seen.add(key)
 
 
-def versions_are_allowed(watch: Watch) -> Iterator[str]:
+def versions_are_allowed(watch: RunWatch) -> Iterator[str]:
     """Tokens are made by the pinned weights, or by newer ones that were committed where the policy follows them."""
     committed: Counter[str] = Counter()
     makers = _last_makers(watch)
@@ -170,7 +170,7 @@ def versions_are_allowed(watch: Watch) -> Iterator[str]:
                 yield f"{name} has {row.tokens} tokens in segments {row.segments}"
 
 
-def _last_makers(watch: Watch) -> dict[tuple[int, int, int, bool, str, int], set[int]]:
+def _last_makers(watch: RunWatch) -> dict[tuple[int, int, int, bool, str, int], set[int]]:
     """Return which weights made the end of each reply; of several, where its command was taken twice."""
     found: dict[tuple[int, int, int, bool, str, int], set[int]] = {}
     for turn in watch.turns.values():
@@ -179,7 +179,7 @@ def _last_makers(watch: Watch) -> dict[tuple[int, int, int, bool, str, int], set
     return found
 
 
-def engines_hold_one_version(watch: Watch) -> Iterator[str]:
+def engines_hold_one_version(watch: RunWatch) -> Iterator[str]:
     """Engines that serve one version at a time have forgotten an older one before they hold a newer one."""
     held: dict[tuple[int, str, str], int] = {}
     for now, fact in watch.facts if watch.cluster.driver.core.plan.one_version else ():
@@ -191,7 +191,7 @@ def engines_hold_one_version(watch: Watch) -> Iterator[str]:
                 yield f"engine {fact.lease_id} has {fact.policy} {older} and {fact.version} at {now:.3f} s"
 
 
-def rows_are_conserved(watch: Watch) -> Iterator[str]:
+def rows_are_conserved(watch: RunWatch) -> Iterator[str]:
     """A row is cut once at most; it is trained, on its way, or recorded: of an evaluation, or with a cause."""
     state = watch.cluster.driver.core.state
     told = {
@@ -222,7 +222,7 @@ def rows_are_conserved(watch: Watch) -> Iterator[str]:
         yield f"{len(told)} rows told, {len(cut)} cut, {waiting} wait, {state.samples_recorded} recorded: {left} left"
 
 
-def commands_are_carried_out_or_void(watch: Watch) -> Iterator[str]:
+def commands_are_carried_out_or_void(watch: RunWatch) -> Iterator[str]:
     """A command was answered, is void, or somebody is still at it and the core waits for the answer."""
     answered = {answered_by(fact) for _, fact in watch.facts}
     waited_for = {command.no for command in watch.cluster.driver.core.state.outstanding.values()}
@@ -281,7 +281,7 @@ def answered_by(fact: e.Event) -> Key | None:
     return None
 
 
-def devices_have_one_lease(watch: Watch) -> Iterator[str]:
+def devices_have_one_lease(watch: RunWatch) -> Iterator[str]:
     """No device is held twice at once, but by a trainer beside an engine."""
     held = sorted(
         (own.device_id, own.since, own.until, lease)
@@ -293,7 +293,7 @@ def devices_have_one_lease(watch: Watch) -> Iterator[str]:
             yield f"{one[0]} is leased as {one[3]} until {one[2]:.3f} s and as {other[3]} from {other[1]:.3f} s"
 
 
-def device_time_adds_up(watch: Watch) -> Iterator[str]:
+def device_time_adds_up(watch: RunWatch) -> Iterator[str]:
     """A device does something only while it is held, and each of its moments is work or idle by one cause."""
     now, held = watch.cluster.clock.now, watch.cluster.trace.held
     intervals = watch.cluster.trace.until(now)
@@ -310,7 +310,7 @@ def device_time_adds_up(watch: Watch) -> Iterator[str]:
                 yield f"the time of {use}s adds up to {total:.9f}, its least part is {worst:.9f}"
 
 
-LAWS: tuple[Callable[[Watch], Iterator[str]], ...] = (
+INVARIANTS: tuple[Callable[[RunWatch], Iterator[str]], ...] = (
     tokens_are_conserved,
     answered_turns_are_told_once,
     episodes_take_their_time,

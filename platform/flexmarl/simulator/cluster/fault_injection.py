@@ -7,7 +7,7 @@ out of its pool before its leases end.
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.simulator.cluster.cluster import Cluster
-from flexmarl.simulator.cluster.hosting import Child
+from flexmarl.simulator.cluster.hosting import SimulatedChild
 from flexmarl.simulator.cluster.pool import PoolDevice
 from flexmarl.simulator.scenarios import chance
 from flexmarl.simulator.scenarios.faults import NodeLoss, WorkerLoss
@@ -30,7 +30,7 @@ def virtual_device(number: int, pool: str, node_devices: int) -> PoolDevice:
     return PoolDevice(f"{node}.{number:04d}", node, pool, number)
 
 
-class Misfortune:
+class FaultInjector:
     def __init__(self, scenario: Scenario, cluster: Cluster) -> None:
         self._faults, self._seed = scenario.faults, scenario.seed
         self._cluster, self._clock, self._hosting = cluster, cluster.clock, cluster.hosting
@@ -58,7 +58,7 @@ class Misfortune:
                 for use in e.DeviceUse:
                     self._next_loss(device, use, 0)
 
-    def _on(self, device: PoolDevice) -> list[Child]:
+    def _on(self, device: PoolDevice) -> list[SimulatedChild]:
         return [child for child in self._hosting.children.values() if child.device is device]
 
     def _numbered(self, number: int) -> list[PoolDevice]:

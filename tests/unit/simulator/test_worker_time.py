@@ -5,14 +5,14 @@ import pytest
 from flexmarl.contracts.events import TimerFired
 from flexmarl.simulator.devices.clock import Clock
 from flexmarl.simulator.devices.cores import Cores
-from flexmarl.simulator.rollout.groups import Places
-from flexmarl.simulator.rollout.hands import Hands
+from flexmarl.simulator.rollout.groups import EpisodeSlots
+from flexmarl.simulator.rollout.worker_time import WorkerTime
 from flexmarl.simulator.scenarios.scenario import Delays, Host
 
 
 def test_a_worker_does_all_that_has_come_and_then_sends_it_off() -> None:
     clock, sent = Clock(), []
-    hands = Hands(clock, Delays(turn=1.0, workers=2), Places(None))
+    hands = WorkerTime(clock, Delays(turn=1.0, workers=2), EpisodeSlots(None))
 
     def ask(key: int, name: str) -> None:
         hands.take(key, 1, lambda: sent.append((name, clock.now)))
@@ -28,7 +28,7 @@ def test_a_worker_does_all_that_has_come_and_then_sends_it_off() -> None:
 
 def test_the_first_turns_of_a_command_go_off_before_another_one_is_begun_with() -> None:
     clock, sent = Clock(), []
-    hands = Hands(clock, Delays(turn=1.0), Places(None))
+    hands = WorkerTime(clock, Delays(turn=1.0), EpisodeSlots(None))
 
     def ask(name: str, command: int) -> None:
         hands.take(0, 1, lambda: sent.append((name, clock.now)), command)
@@ -43,7 +43,7 @@ def test_the_first_turns_of_a_command_go_off_before_another_one_is_begun_with() 
 def test_the_rows_of_a_group_are_written_slower_while_cores_are_wanting() -> None:
     clock, told = Clock(), []
     cores = Cores(clock, Host(cores=1, playing=2.0), lambda: (True, False))
-    hands = Hands(cores, Delays(settle=0.5), Places(None))
+    hands = WorkerTime(cores, Delays(settle=0.5), EpisodeSlots(None))
     hands.settle(lambda _: told.append(clock.now), TimerFired())
     clock.at(1.0, cores.begin)
     clock.at(1.0, hands.settle, lambda _: told.append(clock.now), TimerFired())

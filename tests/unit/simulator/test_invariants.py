@@ -11,8 +11,8 @@ from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import load_presets
-from flexmarl.simulator.reporting.laws import broken
-from flexmarl.simulator.reporting.watching import Watch
+from flexmarl.simulator.reporting.invariants import broken
+from flexmarl.simulator.reporting.watching import RunWatch
 from flexmarl.simulator.runs import alone, long_enough
 from flexmarl.simulator.scenarios.library import compose, load_workloads
 from flexmarl.simulator.scenarios.scenario import Scenario
@@ -25,10 +25,10 @@ FAULTS = {
 BATCH = {"tasks_per_step": 2, "episodes_per_task": 2, "micro_batch_groups": 1, "rollout_groups": 1, "mini_batches": 2}
 
 
-def played(scenario: Scenario, steps: int) -> Watch:
+def played(scenario: Scenario, steps: int) -> RunWatch:
     """Play until the run made its steps, ended, or has nothing left to do."""
     cluster = alone(long_enough(scenario))
-    watch = Watch.over(cluster)
+    watch = RunWatch.over(cluster)
     while len(cluster.log.stepped) < steps and not cluster.driver.ended and cluster.clock.play():
         pass
     return watch
@@ -40,7 +40,7 @@ CASES = [(p, w) for p in load_presets() for w in load_workloads() if w != "hub" 
 
 
 @pytest.mark.parametrize(("preset", "workload"), CASES)
-def test_laws_hold_for_every_preset_and_workload(preset: str, workload: str):
+def test_invariants_hold_for_every_preset_and_workload(preset: str, workload: str):
     changes = {"steps": 2, "warm_up": 0, "faults": FAULTS, "spec": {"batch": BATCH}}
     watch = played(compose(workload, preset, changes), 2)
     assert not broken(watch)
@@ -103,7 +103,7 @@ def by_chance(preset: str, given: dict[str, Any], **more: Any) -> Scenario:
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(preset=st.sampled_from(sorted(load_presets())), given_=st.fixed_dictionaries(chances))
-def test_laws_hold_by_chance(preset: str, given_: dict[str, Any]):
+def test_invariants_hold_by_chance(preset: str, given_: dict[str, Any]):
     assert not broken(played(by_chance(preset, given_), 2))
 
 
@@ -114,22 +114,22 @@ def test_laws_hold_by_chance(preset: str, given_: dict[str, Any]):
     tick=st.sampled_from([0.1, 1.0, 7.0]),
     engine=st.sampled_from([{}, {"slots": 1}, {"kv_tokens": 700.0, "replicas": 2}, {"slots": 2, "cell": 1e-5}]),
 )
-def test_laws_hold_by_chance_over_whole_episodes(
+def test_invariants_hold_by_chance_over_whole_episodes(
     preset: str, given_: dict[str, Any], tick: float, engine: dict[str, Any]
 ):
     whole = {"granularity": "episode", "tick": tick, "machine": {"engine": engine, "scale": {"critic": 1.5}}}
     assert not broken(played(by_chance(preset, given_, **whole), 2))
 
 
-def told_twice(watch: Watch) -> None:
+def told_twice(watch: RunWatch) -> None:
     watch.facts.append(next((now, fact) for now, fact in watch.facts if isinstance(fact, e.GroupSettled)))
 
 
-def group_forgotten(watch: Watch) -> None:
+def group_forgotten(watch: RunWatch) -> None:
     watch.facts.remove(next((now, fact) for now, fact in watch.facts if isinstance(fact, e.GroupSettled)))
 
 
-def answered_by_the_future(watch: Watch) -> None:
+def answered_by_the_future(watch: RunWatch) -> None:
     at, (now, fact) = next((i, p) for i, p in enumerate(watch.facts) if isinstance(p[1], e.GroupSettled))
     outcome = fact.episodes[0]
     row = outcome.samples[0]
@@ -138,17 +138,17 @@ def answered_by_the_future(watch: Watch) -> None:
     watch.facts[at] = now, fact.model_copy(update={"episodes": (other, *fact.episodes[1:])})
 
 
-def cut_twice(watch: Watch) -> None:
+def cut_twice(watch: RunWatch) -> None:
     no, numbered = next((n, o) for n, o in watch.commands.items() if isinstance(o.command, c.CutMicroBatch))
     other = numbered.command.model_copy(update={"ref": numbered.command.ref.model_copy(update={"no": 99})})
     watch.commands[-no] = type(numbered)(-no, 1, other)
 
 
-def stepped_twice(watch: Watch) -> None:
+def stepped_twice(watch: RunWatch) -> None:
     watch.facts.append(next((now, fact) for now, fact in watch.facts if isinstance(fact, e.StepCommitted)))
 
 
-def cut_for(watch: Watch, cohort: int, other: int) -> None:
+def cut_for(watch: RunWatch, cohort: int, other: int) -> None:
     """Say of what was cut for one cohort that it was for another."""
     for no, numbered in list(watch.commands.items()):
         if isinstance(numbered.command, c.CutMicroBatch) and numbered.command.cohort == cohort:
@@ -156,33 +156,33 @@ def cut_for(watch: Watch, cohort: int, other: int) -> None:
             watch.commands[no] = type(numbered)(no, numbered.epoch, moved)
 
 
-def trained_a_step_early(watch: Watch) -> None:
+def trained_a_step_early(watch: RunWatch) -> None:
     cut_for(watch, 1, 0)
 
 
-def step_left_empty(watch: Watch) -> None:
+def step_left_empty(watch: RunWatch) -> None:
     cut_for(watch, 0, 5)
 
 
-def load_forgotten(watch: Watch) -> None:
+def load_forgotten(watch: RunWatch) -> None:
     watch.facts.remove(next((now, fact) for now, fact in watch.facts if isinstance(fact, e.WeightsServed)))
 
 
-def device_leased_twice(watch: Watch) -> None:
+def device_leased_twice(watch: RunWatch) -> None:
     first, second, *_ = watch.cluster.trace.held.values()
     second.device_id = first.device_id
 
 
-def worked_for_nobody(watch: Watch) -> None:
+def worked_for_nobody(watch: RunWatch) -> None:
     held = next(iter(watch.cluster.trace.held.values()))
     held.until = held.since + 1.0
 
 
-def tokens_from_nowhere(watch: Watch) -> None:
+def tokens_from_nowhere(watch: RunWatch) -> None:
     watch.cluster.hosting.gone_made += 5.0
 
 
-def turn_left_out(watch: Watch) -> None:
+def turn_left_out(watch: RunWatch) -> None:
     at, (now, fact) = next((i, p) for i, p in enumerate(watch.facts) if isinstance(p[1], e.GroupSettled))
     outcome = fact.episodes[0]
     row = outcome.samples[0].model_copy(update={"turn": 1})
@@ -190,36 +190,36 @@ def turn_left_out(watch: Watch) -> None:
     watch.facts[at] = now, fact.model_copy(update={"episodes": (other, *fact.episodes[1:])})
 
 
-def kept_beside_newer(watch: Watch) -> None:
+def kept_beside_newer(watch: RunWatch) -> None:
     watch.facts.remove(next((now, fact) for now, fact in watch.facts if isinstance(fact, e.PolicyUnloaded)))
 
 
-def row_left_out(watch: Watch) -> None:
+def row_left_out(watch: RunWatch) -> None:
     at, (now, fact) = next((i, p) for i, p in enumerate(watch.facts) if isinstance(p[1], e.GroupSettled))
     other = fact.episodes[0].model_copy(update={"samples": ()})
     watch.facts[at] = now, fact.model_copy(update={"episodes": (other, *fact.episodes[1:])})
 
 
-def finished_at_once(watch: Watch) -> None:
+def finished_at_once(watch: RunWatch) -> None:
     at, (now, fact) = next((i, p) for i, p in enumerate(watch.facts) if isinstance(p[1], e.GroupSettled))
     other = fact.episodes[0].model_copy(update={"duration_s": 0.01})
     watch.facts[at] = now, fact.model_copy(update={"episodes": (other, *fact.episodes[1:])})
 
 
-def slot_not_given_back(watch: Watch) -> None:
+def slot_not_given_back(watch: RunWatch) -> None:
     next(iter(watch.cluster.playing.engines.values())).load.running += 1
 
 
-def slot_of_nobody(watch: Watch) -> None:
+def slot_of_nobody(watch: RunWatch) -> None:
     watch.cluster.playing._pools._taken[0] += 1.0
 
 
-def tokens_told_twice(watch: Watch) -> None:
+def tokens_told_twice(watch: RunWatch) -> None:
     watch.episodes.append(next(one for one in watch.episodes if one.rows))
 
 
 @pytest.mark.parametrize(
-    ("tamper", "law"),
+    ("tamper", "invariant"),
     [
         (tokens_told_twice, "tokens_are_conserved"),
         (turn_left_out, "answered_turns_are_told_once"),
@@ -228,15 +228,15 @@ def tokens_told_twice(watch: Watch) -> None:
         (slot_of_nobody, "slots_are_those_of_turns"),
     ],
 )
-def test_what_breaks_a_law_of_whole_episodes_is_found(tamper: Callable[[Watch], None], law: str):
+def test_what_breaks_a_law_of_whole_episodes_is_found(tamper: Callable[[RunWatch], None], invariant: str):
     changes = {"steps": 2, "warm_up": 0, "spec": {"batch": BATCH}, "granularity": "episode"}
     watch = played(compose("long_tail", "flexmarl", changes), 2)
     assert not broken(watch)
     tamper(watch)
-    assert law in [one.law for one in broken(watch)]
+    assert invariant in [one.invariant for one in broken(watch)]
 
 
-def made_long_before(watch: Watch) -> None:
+def made_long_before(watch: RunWatch) -> None:
     """Let what the last step trained have been made by the first weights."""
     for _, fact in watch.facts:
         if isinstance(fact, e.GroupSettled):
@@ -247,7 +247,7 @@ def made_long_before(watch: Watch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tamper", "law"),
+    ("tamper", "invariant"),
     [
         (told_twice, "groups_settle_once"),
         (group_forgotten, "rows_are_conserved"),
@@ -268,10 +268,10 @@ def made_long_before(watch: Watch) -> None:
         (slot_not_given_back, "slots_are_those_of_turns"),
     ],
 )
-def test_what_breaks_a_law_is_found(tamper: Callable[[Watch], None], law: str):
+def test_what_breaks_a_law_is_found(tamper: Callable[[RunWatch], None], invariant: str):
     changes = {"steps": 2, "warm_up": 0, "spec": {"batch": BATCH}}
     preset = "laminar" if tamper is kept_beside_newer else "flexmarl"
     watch = played(compose("long_tail", preset, changes), 2)
     assert not broken(watch)
     tamper(watch)
-    assert law in [one.law for one in broken(watch)]
+    assert invariant in [one.invariant for one in broken(watch)]

@@ -15,7 +15,7 @@ from workers.lives import (
     YOUNG_S,
     Lives,
 )
-from workers.vigil import SILENT_PROBES, WATCHED_S, Look, Vigil
+from workers.watchdog import SILENT_PROBES, WATCHED_S, ChildObservation, Watchdog
 
 STUCK_S = 60.0
 WORKING, IDLE = True, False
@@ -27,10 +27,10 @@ def health(beats, working=WORKING):
 
 def verdicts(looks, every_s=2.0):
     """Judge looks of (health, processor seconds since the last one), one every two seconds."""
-    vigil, cpu, said = Vigil(STUCK_S), 0.0, []
+    watchdog, cpu, said = Watchdog(STUCK_S), 0.0, []
     for number, (answer, used) in enumerate(looks):
         cpu += used
-        said.append(vigil.judge(Look(number * every_s, answer, cpu)))
+        said.append(watchdog.judge(ChildObservation(number * every_s, answer, cpu)))
     return said
 
 

@@ -8,7 +8,7 @@ from flexmarl.contracts.events import ChildLost, DeviceUse, MicroBatchAccumulate
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.contracts.wire import TrainStats
 from flexmarl.orchestrator import Orchestrator
-from flexmarl.orchestrator.run.relevance import Attention
+from flexmarl.orchestrator.run.relevance import Relevance
 from flexmarl.orchestrator.serving import weight_sync
 from tests.unit.orchestrator.asking import quiet
 from tests.unit.orchestrator.fake_cluster import Faults, make_spec, running, started
@@ -58,7 +58,7 @@ SHARED = {"agents": {"speaker": {"policy": "both"}, "listener": {"policy": "both
 TIMED = {"budget": {"train_steps": 4, "seconds": 0.4}}
 
 
-class Thorough(Attention):
+class Thorough(Relevance):
     """Looks at everything, always."""
 
     def seen_to(self, ctx, event):
@@ -68,7 +68,7 @@ class Thorough(Attention):
 def same_with_short_ways(cluster):
     """Tell the log to a core without short ways: every decision and the state in the end are the same."""
     thorough = Orchestrator(cluster.spec)
-    thorough._attention = Thorough()
+    thorough._relevance = Thorough()
     for number, ((event, now), decision) in enumerate(zip(cluster.log, cluster.decisions, strict=True)):
         assert thorough.handle(event, now) == decision, f"event {number}, {event}"
     assert thorough.snapshot() == cluster.core.snapshot()
@@ -150,7 +150,7 @@ def test_gradients_for_a_trainer_that_died_cost_no_look_at_everything(monkeypatc
     trainer = next(own for own in cluster.core.state.leases.values() if own.use is DeviceUse.TRAINER)
     cluster.tell(ChildLost(lease_id=trainer.lease_id, incarnation=trainer.incarnation))
     looked = []
-    monkeypatch.setattr(Attention, "looked", lambda self, ctx: looked.append(ctx))
+    monkeypatch.setattr(Relevance, "looked", lambda self, ctx: looked.append(ctx))
     done = MicroBatchAccumulated(
         policy=late.policy, micro_batch=late.micro_batch, accumulator=late.accumulator,
         stats=TrainStats(rows=1, tokens=1, z=1.0, loss_sum=0.0, entropy_sum=0.0, seconds=0.1),

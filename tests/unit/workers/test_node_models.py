@@ -1,0 +1,193 @@
+"""A node imports models in processes of their own, and fetches those that its devices need."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from flexmarl.contracts.specification.team import RegisteredModel
+from flexmarl.store.control import model_rows
+from flexmarl.store.data.model_roots import ModelRoots
+from tests.unit.workers.test_inspecting import write_chat_model
+from workers import settings
+from workers.models import UnsupportedModel, tokenizer_of
+from workers.models.inspecting import inspect
+from workers.models.opening import allow
+from workers.models.places import folder_of
+from workers.models.stored import FILES, OWNER, put_model, stored_folder
+from workers.models.weights import initial_weights
+from workers.nodes import models as node_models
+from workers.nodes.models import Holding, Importing
+from workers.transfer import LocalTier
+
+
+class Node:
+    """A node of a test: its home, its allowed root with a model, and the store."""
+
+    def __init__(self, conn, folder: Path) -> None:
+        self.conn, self.home, self.root = conn, folder / "home", folder / "models"
+        self.home.mkdir()
+        self.model = write_chat_model(self.root / "mine")
+        urls = {"DATABASE_URL": "postgresql://here/x", "REDIS_URL": "redis://here/0"}
+        known = settings.load({**urls, "FLEXMARL_HOME": str(self.home), "FLEXMARL_CLUSTER_KEY": "x"})
+        self.settings = replace(known, node="box", model_roots=(str(self.root),))
+        self.importing = Importing(self.settings, self.store)
+        self.holding = Holding(self.settings, self.store, "box:1")
+
+    async def store(self, call):
+        return call(self.conn)
+
+    def asked(self, **source: str) -> UUID:
+        model = uuid4()
+        model_rows.create(self.conn, model, "default", "mine", {"type": "folder", **source}, ("ada", "1"))
+        return model
+
+    def row(self, model: UUID) -> tuple[str, str, str, str, dict]:
+        return self.conn.execute(
+            "SELECT state, reason, reason_text, digest, facts FROM store.model WHERE id = %s", [model]
+        ).fetchone()
+
+
+@pytest.fixture
+def node(store_conn, tmp_path: Path) -> Iterator[Node]:
+    yield Node(store_conn, tmp_path)
+    allow(ModelRoots())
+
+
+@pytest.mark.services
+def test_a_model_is_imported_and_read_by_its_digest_without_its_folder(node: Node):
+    model = node.asked(path=str(node.model))
+    asyncio.run(node.importing.tend())
+    state, reason, text, digest, facts = node.row(model)
+    assert (state, reason) == ("done", ""), text
+    assert (facts["architecture"], facts["context"]) == ("llama", 128)
+    assert digest in LocalTier(node.home, OWNER).claims()
+    weights, words = load_file(node.model / "model.safetensors"), (node.model / "tokenizer.json").read_bytes()
+    allow(ModelRoots(), str(node.home))
+    source = RegisteredModel(name="mine", digest=digest)
+    (node.model / "model.safetensors").unlink()
+    found = initial_weights(source, 0, 0)
+    assert found.keys() == weights.keys()
+    assert all(torch.equal(found[name], weights[name]) for name in weights)
+    assert tokenizer_of(source, ()) == words
+    assert inspect(folder_of(source)).tokenizer == facts["tokenizer"]
+
+
+@pytest.mark.services
+def test_what_no_run_may_use_fails_by_its_code(node: Node):
+    (node.model / "model.safetensors").write_bytes((node.model / "model.safetensors").read_bytes()[:-1])
+    for path, code in ((str(node.model), "unreadable_weights"), (str(node.root / "none"), "unreadable_folder")):
+        model = node.asked(path=path)
+        asyncio.run(node.importing.tend())
+        state, reason, text, digest, _ = node.row(model)
+        assert (state, reason, digest) == ("failed", code, "")
+        assert str(node.root) not in text
+    assert LocalTier(node.home, OWNER).claims() == {}
+
+
+@pytest.mark.services
+@pytest.mark.parametrize(
+    ("script", "reason", "said"),
+    [
+        ("echo oops >&2; exit 1", "fault", "code 1: oops"),
+        ("kill -9 $$", "out_of_memory", "ended by signal 9"),
+        ("exec sleep 60", "time_limit", "not done after 1 s"),
+    ],
+)
+def test_a_process_that_does_not_import_is_told(node: Node, monkeypatch, tmp_path, script, reason, said):
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(node_models.sys, "executable", str(python))
+    monkeypatch.setattr(node_models, "LIMIT_S", 1.0)
+    model = node.asked(path=str(node.model))
+    asyncio.run(node.importing.tend())
+    assert node.row(model)[:2] == ("failed", reason)
+    assert said in node.row(model)[2]
+
+
+@pytest.mark.services
+def test_a_cancelled_import_is_killed(node: Node, monkeypatch, tmp_path):
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 60\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(node_models.sys, "executable", str(python))
+    monkeypatch.setattr(node_models, "RENEW_S", 0.2)
+    model = node.asked(path=str(node.model))
+
+    async def cancelled() -> None:
+        tending = asyncio.create_task(node.importing.tend())
+        while not (tmp_path / "pid").exists():
+            await asyncio.sleep(0.05)
+        node.conn.execute("UPDATE store.model SET state = 'cancelled'")
+        await asyncio.wait_for(tending, 5.0)
+
+    asyncio.run(cancelled())
+    assert node.row(model)[0] == "cancelled"
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+@pytest.mark.services
+def test_a_node_fetches_what_its_devices_need_and_keeps_what_it_imported(node: Node, monkeypatch, tmp_path):
+    theirs = tmp_path / "theirs"
+    allow(ModelRoots((str(node.root),)), str(theirs))
+    digest = put_model(theirs, str(node.model)).digest
+    other = LocalTier(theirs, "peer")
+
+    class Peer:
+        name = "peer"
+
+        def manifest(self, wanted: str) -> bytes:
+            return other.manifest(wanted)
+
+        def fetch(self, wanted: str, chunk: str, room: memoryview) -> None:
+            described = other.description(wanted)
+            other.read_chunk(wanted, described.chunks.index(chunk), room)
+
+        def delta(self, *_: object) -> None:
+            return None
+
+    monkeypatch.setattr(node_models, "Peer", lambda *_: Peer())
+    monkeypatch.setattr(node_models, "addresses_for", lambda *_: ["far:1"])
+    wanted = {digest}
+    monkeypatch.setattr(model_rows, "held_by", lambda *_: wanted)
+    asyncio.run(node.holding.tend())
+    mine = LocalTier(node.home, OWNER)
+    assert mine.claims().keys() == {digest}
+    allow(ModelRoots(), str(node.home))
+    made = stored_folder(digest)
+    for name in FILES:
+        if (node.model / name).exists():
+            assert (made / name).read_bytes() == (node.model / name).read_bytes()
+    wanted.clear()
+    asyncio.run(node.holding.tend())
+    assert mine.claims().keys() == {digest}, "young claims may belong to a row that is on its way"
+    monkeypatch.setattr(node_models, "GRACE_S", 0.0)
+    asyncio.run(node.holding.tend())
+    assert mine.claims() == {}
+
+
+def test_a_model_that_no_host_has_is_told_after_a_while(tmp_path: Path):
+    allow(ModelRoots(), str(tmp_path))
+    with pytest.raises(UnsupportedModel, match="no host that holds the imported model aaaaaaaaaaaa answered"):
+        stored_folder("a" * 64, 0.3)
+    with pytest.raises(UnsupportedModel, match="no digest yet"):
+        stored_folder("")
+    allow(ModelRoots())
+
+
+def test_equal_folders_have_equal_digests_and_every_file_counts(tmp_path: Path):
+    allow(ModelRoots((str(tmp_path),)), str(tmp_path / "home"))
+    model = write_chat_model(tmp_path / "mine")
+    first = put_model(tmp_path / "home", str(model)).digest
+    assert put_model(tmp_path / "home", str(model)).digest == first
+    config = json.loads((model / "generation_config.json").read_text())
+    (model / "generation_config.json").write_text(json.dumps({**config, "max_length": 9}))
+    assert put_model(tmp_path / "home", str(model)).digest != first
+    allow(ModelRoots())

@@ -1,0 +1,66 @@
+"""Takes a model into the state plane: `python -m workers.models.importing <home> <source>`, with the source as JSON.
+
+A process of its own, since it holds all weights for a moment and its node none. Each line it writes is one JSON object:
+`{"now": ...}` while it goes on, then either `{"digest": ..., "facts": ...}` or `{"code": ..., "detail": ...}`.
+"""
+
+import argparse
+import os
+import sys
+from typing import Annotated
+
+import msgspec
+from pydantic import Field, TypeAdapter
+
+from flexmarl.contracts.specification.team import FolderModel, PackageModel
+from flexmarl.store.data.model_roots import ModelRoots
+from workers.models.errors import ModelRefused, UnsupportedModel
+from workers.models.inspecting import inspect
+from workers.models.opening import allow
+from workers.models.places import folder_of
+from workers.models.stored import put_model
+from workers.transfer import StateFull
+
+Source = Annotated[FolderModel | PackageModel, Field(discriminator="type")]
+NICENESS = 5
+
+
+def import_model(home: str, source: FolderModel | PackageModel) -> None:
+    """Import a model, saying how far it is. Raises UnsupportedModel or StateFull."""
+    _say({"now": "opening"})
+    path = folder_of(source)
+    _say({"now": "checking"})
+    facts = inspect(path)
+    _say({"now": "storing"})
+    stored = put_model(home, path)
+    _say({"digest": stored.digest, "facts": facts})
+
+
+def _say(line: dict[str, object]) -> None:
+    sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("home")
+    parser.add_argument("source")
+    parser.add_argument("--model-root", action="append", default=[], help="folder below which a model may lie")
+    asked = parser.parse_args()
+    os.nice(NICENESS)
+    allow(ModelRoots(tuple(asked.model_root), (asked.home,)), asked.home)
+    source: FolderModel | PackageModel = TypeAdapter(Source).validate_json(asked.source)
+    try:
+        import_model(asked.home, source)
+    except ModelRefused as error:
+        _say({"code": error.code, "detail": str(error)})
+    except UnsupportedModel as error:
+        _say({"code": "unreadable_folder" if isinstance(source, FolderModel) else "not_made", "detail": str(error)})
+    except StateFull as error:
+        _say({"code": StateFull.code, "detail": error.detail})
+    except MemoryError:
+        _say({"code": "out_of_memory", "detail": "the host has too little memory to hold the model's weights"})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""The node imports models that people ask for, and holds those that its devices need.
+
+Invariants: an import is a process that can be killed, and its row says who has it; what comes of it counts only while
+this node still has the row. Models that leases on this node's devices name are fetched before anybody asks, and claimed
+as long as they are named; what this node imported, it keeps.
+"""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+import psycopg
+import structlog
+
+from flexmarl.store.control import model_rows
+from flexmarl.store.control.model_rows import Import
+from flexmarl.store.control.nodes import addresses_for
+from flexmarl.store.server_paths import without_paths
+from workers.children import child_environment
+from workers.models.stored import OWNER
+from workers.roots import python_path
+from workers.settings import Settings
+from workers.transfer import LocalTier, StateError
+from workers.transfer.base import Source
+from workers.transfer.objects import ObjectStore
+from workers.transfer.peer import Peer
+from workers.transfer.plane import Plane
+
+log = structlog.get_logger(__name__)
+Store = Callable[[Callable[[psycopg.Connection], Any]], Awaitable[Any]]
+
+TEND_S = 1.0
+LEASE_S = 15.0
+RENEW_S = 3.0
+LIMIT_S = 3600.0
+"""Longest time of one import."""
+GRACE_S = 3600.0
+"""A claim is younger than that while its row may still be on its way."""
+NO_RUN = 0
+MOST_WORDS = 500
+
+
+class Importing:
+    def __init__(self, settings: Settings, store: Store) -> None:
+        self._settings = settings
+        self._store = store
+
+    async def tend(self) -> None:
+        """Import what waits, one model at a time."""
+        taken = await self._store(lambda conn: model_rows.take(conn, self._settings.node, LEASE_S))
+        if taken is None:
+            return
+        log.info("importing a model", model=str(taken.id), source=dict(taken.source))
+        try:
+            last = await self._imported(taken)
+        except _NotWantedError:
+            log.info("import stopped", model=str(taken.id))
+            return
+        if "digest" in last:
+            await self._store(lambda conn: model_rows.done(conn, taken, last["digest"], last["facts"]))
+        else:
+            await self._store(lambda conn: model_rows.failed(conn, taken, last["code"], last["detail"]))
+        log.info("import ended", model=str(taken.id), code=last.get("code", ""))
+
+    async def _imported(self, taken: Import) -> dict[str, Any]:
+        """Run the import and return its last line. Raises _NotWantedError."""
+        roots = [f"--model-root={root}" for root in self._settings.model_roots]
+        source = msgspec.json.encode(taken.source).decode()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "workers.models.importing", str(self._settings.home), source, *roots,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, limit=2**22,
+            env=child_environment({"PYTHONPATH": python_path(), "CUDA_VISIBLE_DEVICES": ""}),
+        )  # fmt: skip
+        said = asyncio.create_task(_all_of(process))
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                return await self._followed(taken, process, said)
+        except TimeoutError:
+            return {"code": "time_limit", "detail": f"The import was not done after {LIMIT_S:.0f} s."}
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+            said.cancel()
+
+    async def _followed(
+        self, taken: Import, process: asyncio.subprocess.Process, said: "asyncio.Task[str]"
+    ) -> dict[str, Any]:
+        assert process.stdout is not None
+        now, reading = "", asyncio.ensure_future(process.stdout.readline())
+        while True:
+            await asyncio.wait([reading], timeout=RENEW_S)
+            if reading.done():
+                if not (line := reading.result()):
+                    break
+                told = msgspec.json.decode(line)
+                if "now" not in told:
+                    return dict(told)
+                now, reading = told["now"], asyncio.ensure_future(process.stdout.readline())
+            if not await self._store(partial(model_rows.goes_on, taken=taken, now_at=now, lease_s=LEASE_S)):
+                reading.cancel()
+                raise _NotWantedError
+        code = await process.wait()
+        if code < 0:
+            text = f"Its process was ended by signal {-code}, most likely for lack of memory."
+            return {"code": "out_of_memory", "detail": text}
+        last = without_paths((await said).strip().rpartition("\n")[2])[:MOST_WORDS]
+        return {"code": "fault", "detail": f"The import ended with code {code}: {last}"}
+
+
+class _NotWantedError(Exception):
+    """The import was cancelled, or another node has it."""
+
+
+async def _all_of(process: asyncio.subprocess.Process) -> str:
+    assert process.stderr is not None
+    return (await process.stderr.read()).decode(errors="replace")
+
+
+class Holding:
+    """Fetches and claims the models that this node is to hold."""
+
+    def __init__(self, settings: Settings, store: Store, address: str) -> None:
+        """`address` is this node's own, which is not asked."""
+        self._settings = settings
+        self._store = store
+        self._address = address
+        self._tier = LocalTier(settings.home, OWNER)
+        self._objects = [ObjectStore(settings.object_store)] if settings.object_store else []
+        self._failing: set[str] = set()
+
+    async def tend(self) -> None:
+        """Fetch what is missing, and let go of what nobody names any more."""
+        wanted = await self._store(lambda conn: model_rows.held_by(conn, self._settings.node))
+        missing = await asyncio.to_thread(self._missing, wanted)
+        if missing:
+            addresses = await self._store(lambda conn: addresses_for(conn, NO_RUN))
+            peers = [Peer(one, self._settings.cluster_key) for one in addresses if one != self._address]
+            await asyncio.to_thread(self._bring, missing, [*peers, *self._objects])
+
+    def _missing(self, wanted: set[str]) -> list[str]:
+        """Claim what is here, let go of the rest; return what is not here."""
+        claimed = self._tier.claims()
+        if claimed.keys() - wanted:
+            self._tier.collect(wanted, GRACE_S)
+        return [digest for digest in sorted(wanted) if not self._here(digest, digest in claimed)]
+
+    def _here(self, digest: str, claimed: bool) -> bool:
+        try:
+            return self._tier.locate(digest) is not None if claimed else self._tier.claim(digest)
+        except StateError:
+            return False
+
+    def _bring(self, missing: list[str], sources: list[Source]) -> None:
+        plane = Plane(self._tier, sources=sources)
+        for digest in missing:
+            try:
+                brought = plane.bring(digest)
+            except (StateError, OSError) as error:
+                if digest not in self._failing:  # once per trouble
+                    log.warning("model not brought", digest=digest, error=str(error))
+                self._failing.add(digest)
+            else:
+                self._failing.discard(digest)
+                log.info("model brought", digest=digest, bytes=brought.bytes)
