@@ -20,7 +20,7 @@ from flexmarl.language.plain_tools import in_words
 from flexmarl.language.replies import (
     THINK,
     THOUGHT,
-    Marks,
+    ReplyMarks,
     closed,
     message_of,
     read,
@@ -137,8 +137,8 @@ class Renderer:
         return self._tokenizer.decode(list(ids[:-1] if ended else ids), skip_special_tokens=False)
 
     @cached_property
-    def _marks(self) -> Marks:
-        return Marks(
+    def _marks(self) -> ReplyMarks:
+        return ReplyMarks(
             thoughts=THOUGHT in self._chat.template,
             calls=self._writes_calls(),
             thinking=self._generation.rstrip().endswith(THINK),
@@ -151,7 +151,7 @@ class Renderer:
             text = self.text((Message("user", "?"), Message("assistant", tool_calls=(call,))))
         except TemplateError:
             return False
-        return call in read(text, Marks(calls=True))
+        return call in read(text, ReplyMarks(calls=True))
 
     @cached_property
     def _generation(self) -> str:

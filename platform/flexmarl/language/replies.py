@@ -22,7 +22,7 @@ _CALLED = re.compile(r"\s*" + CALLED)
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class ReplyMarks:
     """Which marks of a reply mean something where a model's template is used."""
 
     thoughts: bool = False
@@ -41,7 +41,7 @@ class Thought:
 Part = Thought | ToolCall | str
 
 
-def read(text: str, marks: Marks) -> tuple[Part, ...]:
+def read(text: str, marks: ReplyMarks) -> tuple[Part, ...]:
     """Return what a reply says, in its order; an empty one has no parts."""
     parts: list[Part] = []
     if marks.thoughts:

@@ -6,16 +6,16 @@ from hypothesis import strategies as st
 
 from flexmarl.language.messages import Message, ToolCall
 from flexmarl.language.plain_tools import in_words
-from flexmarl.language.replies import Marks, message_of, read, same
+from flexmarl.language.replies import ReplyMarks, message_of, read, same
 from flexmarl.language.templates import TemplateError, reads_tools
 from tests.support.chat_templates import CHATML, MARKS, QWEN3, renderer, tokenizer
 
-ALL = Marks(thoughts=True, calls=True)
+ALL = ReplyMarks(thoughts=True, calls=True)
 ADD = ToolCall("add", {"a": 1, "ok": True})
 WRITTEN = '<tool_call>{"name":"add","arguments":{"a":1,"ok":true}}</tool_call>'
 
 
-def said(text: str, marks: Marks = ALL) -> Message:
+def said(text: str, marks: ReplyMarks = ALL) -> Message:
     return message_of(read(text, marks))
 
 
@@ -76,7 +76,7 @@ PIECES = st.lists(st.sampled_from([*MARKS, WRITTEN, "{", "}", '"name"', ":", '"'
 @settings(max_examples=500, deadline=None)
 def test_no_letter_of_a_reply_is_lost(pieces: list[str], thinking: bool) -> None:
     text = "".join(pieces)
-    message = said(text, Marks(thoughts=True, calls=True, thinking=thinking))
+    message = said(text, ReplyMarks(thoughts=True, calls=True, thinking=thinking))
     kept = len("".join((message.content + message.reasoning).split())) + len(message.tool_calls) * len(WRITTEN)
     assert kept >= len("".join(text.split())) - len("<think></think>")
 
