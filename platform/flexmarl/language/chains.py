@@ -5,8 +5,10 @@ Where the next prompt does not extend it, a new chain begins and its cause is ke
 chain holds when it is asked, so the concatenation of context and sampled ids is what the engine saw, token by token.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from flexmarl.language.messages import Message
 from flexmarl.language.renderer import Break, Renderer
@@ -18,35 +20,51 @@ class Chain:
 
     renderer: Renderer
     ids: tuple[int, ...] = ()
-    number: int = 0
-    """How many chains of this seat came before."""
     breaks: tuple[Break, ...] = ()
-    """Why each of them ended."""
+    """Why each earlier chain of this seat ended."""
     said: tuple[Message, ...] = ()
     """The conversation up to the last ask."""
+    _text: str = ""
+    """The prompt of the last ask as the template writes it."""
     _sampled: tuple[int, ...] | None = None
+    _reply: Message | None = None
 
-    def ask(self, delta: Sequence[Message]) -> tuple[int, ...]:
-        """Append new messages; returns the prompt. A second call before an answer is an error of the caller."""
-        if self._sampled is None:
+    @property
+    def number(self) -> int:
+        """How many chains of this seat came before."""
+        return len(self.breaks)
+
+    @property
+    def breaks_by_cause(self) -> Counter[Break]:
+        """How many earlier chains of this seat ended by each cause."""
+        return Counter(self.breaks)
+
+    def ask(self, delta: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> tuple[int, ...]:
+        """Append new messages; returns the prompt. `tools` are those that the seat has now.
+
+        Raises TemplateError, and then nothing has changed. A second call before an answer is an error of the caller.
+        """
+        if self._sampled is None or self._reply is None:
             if self.said:
                 raise ValueError("the chain waits for an answer")
-            self.ids = self.renderer.render(delta)
-            self.said = tuple(delta)
-            return self.ids
-        bridge = self.renderer.bridge(self.said, self._sampled, delta)
-        self.said += (self.renderer.parse(self._sampled), *delta)
-        if bridge.broken is None:
-            self.ids += bridge.ids
+            said = tuple(delta)
+            text = self.renderer.text(said, tools)
+            self.ids = self.renderer.encode(text)
         else:
-            self.breaks += (bridge.broken,)
-            self.number += 1
-            self.ids = self.renderer.render(self.said)
-        self._sampled = None
+            said = (*self.said, self._reply, *delta)
+            bridge = self.renderer.bridge(self._text, self._sampled, said, tools)
+            text = bridge.text
+            if bridge.broken is None:
+                self.ids += bridge.ids
+            else:
+                self.breaks += (bridge.broken,)
+                self.ids = self.renderer.encode(text)
+        self.said, self._text, self._sampled, self._reply = said, text, None, None
         return self.ids
 
     def answer(self, sampled: Sequence[int]) -> Message:
         """Append what the model sampled; returns it as a message."""
         self._sampled = tuple(sampled)
+        self._reply = self.renderer.parse(self._sampled)
         self.ids += self._sampled
-        return self.renderer.parse(sampled)
+        return self._reply

@@ -3,6 +3,8 @@
 import json
 from typing import Self
 
+from pydantic import JsonValue
+
 from flexmarl.contracts.base import Strict
 from flexmarl.language.messages import Message
 from flexmarl.language.templates import PLAIN, render_text
@@ -22,12 +24,14 @@ class ChatFormat(Strict):
     """The model came without a template, and `template` is the plain one."""
     special: dict[str, str] = {}
     """Special tokens by the name that templates know them by, such as `bos_token`."""
+    settings: dict[str, JsonValue] = {}
+    """What else the template reads, by its name there, such as `enable_thinking`."""
     stop: tuple[int, ...] = ()
     """Ids that end the assistant's turn: of the generation configuration, and of the tokenizer's end."""
 
     def check(self) -> None:
         """Raise TemplateError unless the template renders a small conversation."""
-        render_text(self.template, SAMPLE, special=self.special)
+        render_text(self.template, SAMPLE, special=self.special, settings=self.settings)
 
     def dump(self) -> str:
         return self.model_dump_json()

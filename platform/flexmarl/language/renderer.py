@@ -2,30 +2,57 @@
 
 Invariants. `bridge` returns the ids that turn a prompt and what was sampled behind it into the next prompt, or says why
 there are none: sampled ids are never rendered again, so the next prompt begins with exactly what the engine saw. A
-bridge is given only where the template writes the history so far letter by letter as it stood before.
+bridge is given only where the template writes the history so far letter by letter as it stood before, and of the last
+reply all that it said (`replies.same`): how blanks and JSON stood there is what the sampled ids say.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
 
 from tokenizers import Tokenizer
 
 from flexmarl.language.chat_format import ChatFormat
-from flexmarl.language.messages import Message
-from flexmarl.language.templates import render_text
+from flexmarl.language.messages import Message, ToolCall
+from flexmarl.language.plain_tools import in_words
+from flexmarl.language.replies import (
+    THINK,
+    THOUGHT,
+    ReplyMarks,
+    closed,
+    message_of,
+    read,
+    same,
+    thought_marks,
+)  # fmt: skip
+from flexmarl.language.templates import TemplateError, reads_tools, render_text
 
-Break = Literal["history_rewritten", "turn_not_closed"]
-"""Why no bridge leads to the next prompt: the template writes what was said before differently, or it does not show
-where the assistant's turn ends."""
 
-_MARK = "\u241f"
-"""Stands for what the assistant said while the template is asked what comes behind it; no tokenizer has to know it."""
+class Break(StrEnum):
+    """Why no bridge leads to the next prompt."""
+
+    THOUGHTS_REWRITTEN = "thoughts_rewritten"
+    """The template leaves out thoughts or their marks, or closes one that was not closed."""
+    HISTORY_REWRITTEN = "history_rewritten"
+    """It writes otherwise what was there before the reply; so also when the tools have changed."""
+    REPLY_REWRITTEN = "reply_rewritten"
+    """It writes otherwise what the reply said."""
+    TURN_NOT_CLOSED = "turn_not_closed"
+    """It shows no id of the model that ends the reply."""
+    OTHER_END = "other_end"
+    """The reply ended with another id than the one that the template ends it with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bridge:
+    """The way to the next prompt."""
+
+    text: str
+    """The next prompt as the template writes it."""
     ids: tuple[int, ...] = ()
+    """What follows the sampled ids; empty where there is a break."""
     broken: Break | None = None
 
 
@@ -35,6 +62,7 @@ class Renderer:
     def __init__(self, tokenizer: Tokenizer, chat: ChatFormat) -> None:
         self._tokenizer = tokenizer
         self._chat = chat
+        self._ends = tuple(tokenizer.decode([stop], skip_special_tokens=False) for stop in chat.stop)
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -42,43 +70,97 @@ class Renderer:
 
     def render(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> tuple[int, ...]:
         """Return the prompt ids of a conversation, which end where the assistant begins to speak."""
-        return self._encode(self._text(messages, tools))
+        return self.encode(self.text(messages, tools))
+
+    def text(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> str:
+        """Return the prompt of a conversation as the template writes it. Raises TemplateError."""
+        template = self._chat.template
+        if not reads_tools(template):
+            messages, tools = in_words(messages, tools), ()
+        if "reasoning_content" not in template:
+            messages = [_aloud(message) if message.reasoning else message for message in messages]
+        return render_text(template, messages, tools=tools, special=self._chat.special, settings=self._chat.settings)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Return the ids of a prompt's text."""
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def parse(self, ids: Sequence[int]) -> Message:
-        """Return what was said by sampled ids, without the ids that end the turn."""
-        return Message(role="assistant", content=self._tokenizer.decode(list(ids), skip_special_tokens=True))
+        """Return what was said by sampled ids, without the id that ends the turn."""
+        return message_of(read(self._said(ids), self._marks))
 
     def bridge(
-        self,
-        before: Sequence[Message],
-        sampled: Sequence[int],
-        new: Sequence[Message],
-        tools: Sequence[dict[str, Any]] = (),
+        self, prompt: str, sampled: Sequence[int], messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()
     ) -> Bridge:
-        """Return the ids that follow `sampled`, which answered the conversation `before`, up to the next reply."""
-        prompt, said = self._text(before, tools), self.parse(sampled)
-        whole = self._text([*before, said, *new], tools)
-        marked = self._text([*before, replace(said, content=_MARK), *new], tools)
-        if not whole.startswith(prompt) or not marked.startswith(prompt + _MARK):
-            return Bridge(broken="history_rewritten")
-        behind = marked[len(prompt) + len(_MARK) :]
-        # Templates may strip what was said, and only that: the ids say what it was.
-        if whole[len(prompt) :].removesuffix(behind).strip() != said.content.strip():
-            return Bridge(broken="history_rewritten")
-        return self._closed(sampled, behind)
+        """Return what follows `sampled`, which answered `prompt`, in the conversation `messages` that has gone on.
 
-    def _closed(self, sampled: Sequence[int], behind: str) -> Bridge:
-        """Leave out the end of the turn where it was sampled; where it was cut off, the bridge closes it."""
-        ids = self._encode(behind)
-        if not ids or ids[0] not in self.stop_ids:
-            return Bridge(broken="turn_not_closed")
-        ended = bool(sampled) and sampled[-1] in self.stop_ids
-        if ended and sampled[-1] != ids[0]:
-            return Bridge(broken="turn_not_closed")
-        return Bridge(ids[1:] if ended else ids)
+        `prompt` is the text that the template wrote when the reply was asked for.
+        """
+        whole, said = self.text(messages, tools), self._said(sampled)
+        end = sampled[-1] if sampled and sampled[-1] in self.stop_ids else None
+        found = self._behind(prompt, whole, said, cut=end is None)
+        if isinstance(found, Break):
+            return Bridge(whole, broken=found)
+        ids = self.encode(found)
+        if end is None:
+            return Bridge(whole, ids)
+        return Bridge(whole, ids[1:]) if ids[:1] == (end,) else Bridge(whole, broken=Break.OTHER_END)
 
-    def _text(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> str:
-        return render_text(self._chat.template, messages, tools=tools, special=self._chat.special)
+    def _behind(self, prompt: str, whole: str, said: str, *, cut: bool) -> str | Break:
+        """Return what the template writes behind a reply; with `cut` it was cut off, else its end was sampled."""
+        parts = read(said, self._marks)
+        if not whole.startswith(prompt):
+            return self._cause(prompt, whole, said, Break.HISTORY_REWRITTEN)
+        tail = whole[len(prompt) :]
+        exact = tail.startswith(said)
+        end = self._end(tail, len(said) if exact else 0)
+        if end < 0:
+            return Break.TURN_NOT_CLOSED
+        written = read(tail[:end], self._marks)
+        if same(parts, written):
+            return tail[end:]
+        if cut and same(closed(parts), written):  # what closes the thought that was cut off is the template's
+            return tail[len(said) if exact else len(tail[: tail.find(THOUGHT)].rstrip()) :]
+        return self._cause(prompt, whole, said, Break.REPLY_REWRITTEN)
 
-    def _encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+    def _cause(self, prompt: str, whole: str, said: str, otherwise: Break) -> Break:
+        """Return THOUGHTS_REWRITTEN where other marks of thoughts stand in the whole than in prompt and reply."""
+        stood = thought_marks(prompt) + thought_marks(said) + thought_marks(self._generation)
+        return Break.THOUGHTS_REWRITTEN if stood != thought_marks(whole) else otherwise
+
+    def _end(self, text: str, start: int) -> int:
+        """Return where the first end of a turn stands in a text; -1: nowhere."""
+        return min((place for end in self._ends if (place := text.find(end, start)) >= 0), default=-1)
+
+    def _said(self, ids: Sequence[int]) -> str:
+        ended = bool(ids) and ids[-1] in self.stop_ids
+        return self._tokenizer.decode(list(ids[:-1] if ended else ids), skip_special_tokens=False)
+
+    @cached_property
+    def _marks(self) -> ReplyMarks:
+        return ReplyMarks(
+            thoughts=THOUGHT in self._chat.template,
+            calls=self._writes_calls(),
+            thinking=self._generation.rstrip().endswith(THINK),
+        )
+
+    def _writes_calls(self) -> bool:
+        """Whether a call stands in the prompt as calls are read from replies."""
+        call = ToolCall("find", {"all": True})
+        try:
+            text = self.text((Message("user", "?"), Message("assistant", tool_calls=(call,))))
+        except TemplateError:
+            return False
+        return call in read(text, ReplyMarks(calls=True))
+
+    @cached_property
+    def _generation(self) -> str:
+        """By what the template makes the assistant speak."""
+        asked, chat = (Message("user", "?"),), self._chat
+        before = render_text(chat.template, asked, special=chat.special, settings=chat.settings, reply=False)
+        return self.text(asked).removeprefix(before)
+
+
+def _aloud(message: Message) -> Message:
+    """Return a message with its thoughts in its words, for a template that looks for them there."""
+    return replace(message, content=f"{THINK}\n{message.reasoning}\n{THOUGHT}\n\n{message.content}", reasoning="")

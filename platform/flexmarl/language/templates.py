@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 import jinja2
+import jinja2.meta
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -46,6 +47,7 @@ def render_text(
     *,
     tools: Sequence[dict[str, Any]] = (),
     special: dict[str, str] | None = None,
+    settings: dict[str, Any] | None = None,
     reply: bool = True,
 ) -> str:
     """Return the prompt of a conversation as text; with `reply` it ends where the assistant begins to speak."""
@@ -54,6 +56,7 @@ def render_text(
             messages=[message.for_template() for message in messages],
             tools=list(tools) or None,
             add_generation_prompt=reply,
+            **(settings or {}),
             **(special or {}),
         )
     except TemplateError:
@@ -63,17 +66,28 @@ def render_text(
 
 
 @lru_cache(maxsize=64)
-def _compiled(template: str) -> jinja2.Template:
-    if len(template) > MAX_TEMPLATE:
-        raise TemplateError(f"the chat template is longer than the limit of {MAX_TEMPLATE} characters")
+def reads_tools(template: str) -> bool:
+    """Whether a template writes the tools of a conversation. Raises TemplateError."""
+    _compiled(template)
+    return "tools" in jinja2.meta.find_undeclared_variables(_environment().parse(template))
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
     environment.filters["tojson"] = _as_json
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = _now
+    return environment
+
+
+@lru_cache(maxsize=64)
+def _compiled(template: str) -> jinja2.Template:
+    if len(template) > MAX_TEMPLATE:
+        raise TemplateError(f"the chat template is longer than the limit of {MAX_TEMPLATE} characters")
     try:
-        return environment.from_string(template)
+        return _environment().from_string(template)
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(f"the chat template cannot be read: line {error.lineno}: {error.message}") from error
 

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from flexmarl.language.chains import Chain
 from flexmarl.language.messages import Message
-from flexmarl.language.templates import render_text
-from tests.support.chat_templates import CHATML, END, FORGETTING, TRIMMING, renderer, tokenizer
+from flexmarl.language.renderer import Break
+from flexmarl.language.templates import TemplateError, render_text
+from tests.support.chat_templates import CHATML, END, FORGETTING, MARKS, QWEN3, START, TRIMMING, renderer, tokenizer
+from tests.support.conversations import TOOLS
 
 WORDS = tokenizer()
 STOP = WORDS.token_to_id(END)
@@ -48,13 +50,21 @@ def test_a_template_that_leaves_out_thoughts_breaks_the_chain_and_says_why() -> 
     chain.answer((*ids("5"), STOP))
     chain.ask([Message("user", "3+4?")])
     assert chain.breaks == ()
-    chain.answer((*ids("seven?</think>7"), STOP))
+    assert chain.answer((*ids("<think>seven?</think>7"), STOP)) == Message("assistant", "7", reasoning="seven?")
     prompt = chain.ask([Message("user", "4+5?")])
-    assert (chain.breaks, chain.number) == (("history_rewritten",), 1)
+    assert (chain.breaks, chain.number) == (("thoughts_rewritten",), 1)
     assert "seven?" not in text(prompt)
     assert text(prompt).endswith("4+5?<|im_end|>\n<|im_start|>assistant\n")
     chain.answer((*ids("9"), STOP))
     assert chain.ids == (*prompt, *ids("9"), STOP)
+
+
+def test_a_template_that_looks_for_thoughts_in_the_words_is_given_them_there() -> None:
+    chain = Chain(renderer(CHATML + "{# keeps </think> #}"))
+    chain.ask([Message("user", "2+3?")])
+    assert chain.answer((*ids("<think>\nso\n</think>\n\n5"), STOP)) == Message("assistant", "5", reasoning="so")
+    assert "assistant\n<think>\nso\n</think>\n\n5<|im_end|>" in text(chain.ask([Message("user", "3+4?")]))
+    assert chain.breaks == ()
 
 
 def test_a_turn_whose_end_the_template_does_not_show_breaks_the_chain() -> None:
@@ -63,6 +73,54 @@ def test_a_turn_whose_end_the_template_does_not_show_breaks_the_chain() -> None:
     chain.answer((*ids("b"), STOP))
     assert text(chain.ask([Message("user", "c")])) == "a b c "
     assert chain.breaks == ("turn_not_closed",)
+
+
+def test_tools_that_change_rewrite_the_history() -> None:
+    chain = Chain(renderer(QWEN3, MARKS))
+    chain.ask([Message("user", "2+3?")], TOOLS)
+    chain.answer((*ids("5"), STOP))
+    chain.ask([Message("user", "3+4?")], TOOLS)
+    assert chain.breaks == ()
+    chain.answer((*ids("7"), STOP))
+    prompt = chain.ask([Message("user", "4+5?")], TOOLS[:1])
+    assert chain.breaks == (Break.HISTORY_REWRITTEN,)
+    assert chain.breaks_by_cause == {Break.HISTORY_REWRITTEN: 1}
+    assert '"name": "finden"' not in text(prompt)
+
+
+def test_a_reply_that_ended_by_itself_within_a_thought_breaks_the_chain_and_one_that_was_cut_off_does_not() -> None:
+    words = tokenizer(MARKS)
+    sampled = tuple(words.encode("<think>\nso", add_special_tokens=False).ids)
+    for end, breaks in (((STOP,), (Break.THOUGHTS_REWRITTEN,)), ((), ())):
+        chain = Chain(renderer(QWEN3, MARKS))
+        before = chain.ask([Message("user", "2+3?")])
+        assert chain.answer((*sampled, *end)) == Message("assistant", reasoning="so")
+        prompt = chain.ask([Message("tool", "5")])
+        assert chain.breaks == breaks
+    behind = words.decode(list(prompt[len(before) + len(sampled) :]), skip_special_tokens=False)
+    assert behind.startswith(
+        "\n</think>\n\n<|im_end|>\n<|im_start|>user\n<tool_response>\n5\n</tool_response><|im_end|>"
+    )
+
+
+def test_a_special_token_within_a_reply_is_part_of_what_was_said() -> None:
+    chain = Chain(renderer())
+    chain.ask([Message("user", "2+3?")])
+    assert chain.answer((*ids(f"5{START}6"), STOP)).content == f"5{START}6"
+    prompt = chain.ask([Message("user", "3+4?")])
+    assert text(prompt) == render_text(CHATML, chain.said)
+    assert chain.breaks == ()
+
+
+def test_what_a_template_refuses_changes_nothing() -> None:
+    chain = Chain(renderer(CHATML + "{% if messages|length > 3 %}{{ raise_exception('too many') }}{% endif %}"))
+    chain.ask([Message("user", "a")])
+    chain.answer((*ids("b"), STOP))
+    before = copy.copy(chain)
+    with pytest.raises(TemplateError, match="too many"):
+        chain.ask([Message("user", "c"), Message("user", "d")])
+    assert chain == before
+    assert "c<|im_end|>" in text(chain.ask([Message("user", "c")]))
 
 
 def test_a_copy_goes_its_own_way() -> None:
