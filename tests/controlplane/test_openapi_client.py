@@ -158,7 +158,8 @@ def ids(api, admin_api, editor, make_run, person, here) -> dict[str, object]:
     served(told, "rack")  # last: what workers report counts for some seconds
     _add_swaps(told)
     return {
-        "runs_prediction.run_id": predicted["id"], "simulation_id": simulation, "check_id": check["id"], "model_id": model["id"],
+        "runs_prediction.run_id": predicted["id"], "simulation_id": simulation, "check_id": check["id"],
+        "model_id": model["id"],
         "run_id": run.id, "runs_lag.run_id": lagging.id, "runs_load.run_id": told.id,
         "runs_engine_moves.run_id": told.id, "runs_swaps.run_id": told.id,
         "runs_checkpoints.run_id": kept, "checkpoints_read.run_id": kept, "step": 4, "runs_lineage.run_id": forked,
