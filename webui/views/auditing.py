@@ -42,6 +42,7 @@ DONE = {
     "clone": "cloned",
     "fork": "forked",
     "check": "checked",
+    "import": "imported",
     "check_cancel": "cancelled the check of",
     "cancel": "cancelled",
     "archive": "archived",
