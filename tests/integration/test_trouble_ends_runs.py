@@ -71,7 +71,7 @@ CASES: dict[str, tuple[Callable[[Trouble], None], str, str, str]] = {
     "context_overflow": (too_short, "episodes_failed", "positions exceed the model's 4", "open a failed trajectory"),
     "nonfinite_weights": (without_numbers, "command_failed", "model.norm.weight contains values", "open the log"),
     "nonfinite_logprobs": (overflowing, "episodes_failed", "is not a number", "open a failed trajectory"),
-    "tokenizer_differs": (more_words, "command_failed", "ids, its model", "open the log"),
+    "unsupported_model": (more_words, "command_failed", "the embedding knows", "open the log"),
 }
 
 
