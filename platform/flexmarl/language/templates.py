@@ -1,7 +1,8 @@
 """Chat templates: the Jinja text by which a model's maker says how messages stand in its prompt.
 
 Invariant: a template is foreign code. It renders in Jinja's immutable sandbox, sees only the messages, the tools and
-the special tokens, and what it costs is bounded by the length of its text. Whatever it raises is a `TemplateError`.
+the special tokens. Whatever it raises is a `TemplateError`. Its length is bounded and its time is not: nested loops can
+take arbitrarily long, so templates come only out of folders that the operator allowed and of known distributions.
 Source of the dialect: the chat templates of Hugging Face transformers.
 """
 
