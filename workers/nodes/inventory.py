@@ -1,7 +1,7 @@
 """What this machine offers: its CPU cores as shares, its GPUs through nvidia-smi.
 
-The tool runs in a process with a deadline, rather than NVML in this one: a driver that hangs on a broken GPU holds every
-thread that asks it, and with it the end of the node agent.
+The tool runs in a process with a deadline, rather than NVML in this one: a driver that hangs on a broken GPU holds
+every thread that asks it, and with it the end of the node agent.
 
 Invariant: at least two devices, so that an engine and a trainer fit on any machine. With GPUs the CPU shares stand in
 a pool of their own, so that the default pool is all of one kind.
