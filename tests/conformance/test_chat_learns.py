@@ -31,7 +31,7 @@ GAP = 0.05
 class Shuffled(LocalTraining):
     """Gives the episodes of a group each other's scores: nothing can be learned from them."""
 
-    def _judged(self, group: list[EpisodeAttempt]) -> tuple[Sequence[EpisodeOutcome], list[list[float]]]:
+    def _judged(self, group: list[EpisodeAttempt]) -> tuple[SettledGroup, list[list[float]]]:
         outcomes = [attempt.outcome for attempt in group]
         random.Random(group[0].order.draw).shuffle(outcomes)
         for attempt, outcome in zip(group, outcomes, strict=True):

@@ -139,8 +139,10 @@ async def _answers(branching: Branching, state: _State, asking: Asking, asks: Se
     replies, waited_s = await answered(asking, [ask for _, ask in pairs], requests, seats, state.deadline, weights_s)
     state.deadline += waited_s
     turns = [
-        Turn(ask.role, speech.turn_of(ask.role), request.prompt, request.allowed, request.temperature, reply)
+        # What a member answered is not what its next prompt goes on from, so each answer is a row of its own.
+        Turn(ask.role, no, request.prompt, request.allowed, request.temperature, reply, begins=no)
         for (_, ask), request, reply in zip(pairs, requests, replies, strict=True)
+        for no in (speech.turn_of(ask.role),)
     ]
     return [turns[start : start + len(asks)] for start in range(0, len(turns), len(asks))]
 

@@ -60,6 +60,8 @@ class Turn:
     allowed: tuple[int, ...]
     temperature: float
     reply: TurnReply
+    begins: int
+    """First turn of its chain: its prompt begins with all that the chain's earlier turns read and said."""
     carried: bool = False
     """Of several answers to one turn, the one with which the episode went on."""
 
@@ -182,8 +184,9 @@ async def _play(
         deadline += waited_s
         replies = []
         for ask, request, answer in zip(asks, requests, answers, strict=True):
-            no = speech.turn_of(ask.role)
-            attempt.turns.append(Turn(ask.role, no, request.prompt, request.allowed, request.temperature, answer))
+            no, begins = speech.turn_of(ask.role), speech.begins(ask)
+            turn = Turn(ask.role, no, request.prompt, request.allowed, request.temperature, answer, begins)
+            attempt.turns.append(turn)
             replies.append(speech.hear(ask, answer.choice.token_ids))
         async with asyncio.timeout_at(deadline):
             if waits is not None:

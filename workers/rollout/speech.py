@@ -51,6 +51,8 @@ class Speech:
     calls: dict[str, int] = field(default_factory=dict)
     """Turns that each role has had."""
     chains: dict[str, Chain] = field(default_factory=dict)
+    rows: dict[str, tuple[object, int]] = field(default_factory=dict)
+    """Of each role asked in messages: what its training row is the same as long as, and the row's first turn."""
 
     def turn_of(self, role: str) -> int:
         """Return the number of the role's next turn."""
@@ -64,7 +66,15 @@ class Speech:
         if seat.renderer is None:
             raise NoChatTemplate(f"{ask.role} is asked in messages, and its model has no chat template")
         chain = self.chains.setdefault(ask.role, Chain(seat.renderer))
-        return chain.ask(ask.messages)
+        prompt = chain.ask(ask.messages)
+        row = (chain.number, ask.allowed)  # a row has one mask
+        if self.rows.get(ask.role, (None, 0))[0] != row:
+            self.rows[ask.role] = (row, self.turn_of(ask.role))
+        return prompt
+
+    def begins(self, ask: Ask) -> int:
+        """Return the first turn of the row that an ask's reply is part of, once it has its prompt."""
+        return self.rows[ask.role][1] if ask.messages else self.turn_of(ask.role)
 
     def hear(self, ask: Ask, ids: Sequence[int]) -> Reply:
         """Take in what a seat answered; returns it as its environment reads it."""
@@ -86,4 +96,4 @@ class Speech:
     def copied(self) -> "Speech":
         """Return what the same seats have said once more: neither copy feels what the other hears."""
         chains = {role: copy.copy(chain) for role, chain in self.chains.items()}
-        return Speech(self.seats, dict(self.calls), chains)
+        return Speech(self.seats, dict(self.calls), chains, dict(self.rows))

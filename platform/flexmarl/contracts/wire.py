@@ -34,7 +34,7 @@ class PolicyPin(Record):
 
 
 class SampleRef(Record):
-    """One training row of a settled episode, named by role and turn inside it."""
+    """One turn of a settled episode, named by its role and number there. Turns of one chain are one training row."""
 
     role: Name
     turn: int = Field(ge=0)
@@ -46,6 +46,8 @@ class SampleRef(Record):
     this answer was scored."""
     segments: tuple[int, ...] = ()
     """version, tokens, version, tokens, ... where other versions than the pinned one made tokens; else empty."""
+    follows: int = Field(default=0, ge=0)
+    """Turns before it in its chain. The row has the number of the first one: of a closed-word game each turn is one."""
 
 
 class EpisodeOutcome(Record):
@@ -81,14 +83,16 @@ class SampleKey(Record):
 
 
 class CutSample(Record):
-    """A sample's membership in a micro-batch, with the advantage fixed at the cut."""
+    """A sample's membership in a micro-batch, with the advantages fixed at the cut."""
 
     draw: int
     member: int
     attempt: int
     role: Name
     turn: int
-    advantage: float
+    """The first one of its chain."""
+    advantages: tuple[float, ...]
+    """Of each turn of its chain."""
     weight: float = 1.0
     """How often the row counts, before the coefficient c_i that the trainer gives it by its length."""
 
@@ -124,7 +128,7 @@ class TrainStats(Record):
     kl_reference_sum: float = 0.0
     """Sum of the estimated divergence from the reference policy, where there is one."""
     value_rows: int = 0
-    """Rows that a critic judged."""
+    """Turns that a critic judged."""
     value_loss_sum: float = 0.0
-    """Half the squared distance of its values from what they are drawn to, summed over these rows."""
+    """Half the squared distance of its values from what they are drawn to, summed over these turns."""
     seconds: float = 0.0

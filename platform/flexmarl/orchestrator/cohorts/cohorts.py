@@ -220,7 +220,8 @@ def _rule_out(
 ) -> None:
     """Tell that a group gives nothing to training, with the rows that stay recorded for it."""
     trained = ctx.plan.trained_roles
-    rows = sum(sample.role in trained for episode in finished for sample in episode.samples)
+    own = (sample for episode in finished for sample in episode.samples if sample.role in trained)
+    rows = sum(not sample.follows for sample in own)
     ctx.rule(kind, text, cohort=cohort.no, target=f"draw:{event.draw}", rows=rows)
 
 
@@ -230,16 +231,24 @@ def _first_reason(episodes: Sequence[EpisodeOutcome]) -> str:
 
 
 def _rows(ctx: Context, finished: Sequence[EpisodeOutcome], advantages: Advantages) -> dict[str, list[Row]]:
-    """Split a group's samples by policy. Frozen seats and empty replies are recorded, not trained."""
+    """Split a group's chains by policy. Frozen seats and chains without a reply are recorded, not trained."""
     plan = ctx.plan
     rows: dict[str, list[Row]] = {}
     for episode, values in zip(finished, advantages, strict=True):
-        for sample, advantage in zip(episode.samples, values, strict=True):
-            if sample.tokens and sample.role in plan.trained_roles:
-                rows.setdefault(plan.policy_of[sample.role], []).append(
-                    (episode.member, episode.attempt, sample.role, sample.turn, advantage, 1.0, sample.tokens)
-                )
+        for (role, turn), (own, tokens) in _chains(episode, values).items():
+            if tokens and role in plan.trained_roles:
+                row = (episode.member, episode.attempt, role, turn, tuple(own), 1.0, tokens)
+                rows.setdefault(plan.policy_of[role], []).append(row)
     return rows
+
+
+def _chains(episode: EpisodeOutcome, advantages: Sequence[float]) -> dict[tuple[str, int], tuple[list[float], int]]:
+    """Join an episode's turns by role and first turn of their chain: the advantage of each turn, and the tokens."""
+    found: dict[tuple[str, int], tuple[list[float], int]] = {}
+    for sample, advantage in zip(episode.samples, advantages, strict=True):
+        own, tokens = found.get(key := (sample.role, sample.turn - sample.follows), ([], 0))
+        found[key] = ([*own, advantage], tokens + sample.tokens)
+    return found
 
 
 def settle_with_enough(ctx: Context) -> None:

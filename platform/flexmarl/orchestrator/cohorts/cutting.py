@@ -8,6 +8,8 @@ so that sums are always taken in the same order. Rows of a policy that has stepp
 dropped, counted, recorded.
 """
 
+from itertools import islice
+
 from flexmarl.contracts.base import known
 from flexmarl.contracts.commands import CutMicroBatch
 from flexmarl.contracts.rulings import RulingKind
@@ -60,9 +62,10 @@ def _normalise(ctx: Context, cohort: Cohort) -> None:
     cohort.pending.sort(key=lambda group: group.draw)
     for policy in cohort.policies:
         groups = [group.rows[policy] for group in cohort.pending if policy in group.rows]
-        values = iter(ctx.plan.advantage.normalise([row[4] for rows in groups for row in rows]))
+        turns = [advantage for rows in groups for row in rows for advantage in row[4]]
+        values = iter(ctx.plan.advantage.normalise(turns))
         for rows in groups:
-            rows[:] = [(*row[:4], next(values), *row[5:]) for row in rows]
+            rows[:] = [(*row[:4], tuple(islice(values, len(row[4]))), *row[5:]) for row in rows]
 
 
 def _slice(ctx: Context, cohort: Cohort) -> tuple[int, int]:
@@ -121,10 +124,10 @@ def _cut(ctx: Context, cohort: Cohort, policy: str, part: int, groups: list[Pend
 
 
 def _sample(draw: int, row: Row) -> CutSample:
-    member, attempt, role, turn, advantage, weight, _ = row
+    member, attempt, role, turn, advantages, weight, _ = row
     values = {
-        "draw": draw, "member": member, "attempt": attempt, "role": role, "turn": turn, "advantage": float(advantage),
-        "weight": float(weight),
+        "draw": draw, "member": member, "attempt": attempt, "role": role, "turn": turn,
+        "advantages": tuple(map(float, advantages)), "weight": float(weight),
     }  # fmt: skip
     return known(CutSample, values, _SAMPLE)
 

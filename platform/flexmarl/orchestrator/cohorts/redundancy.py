@@ -171,9 +171,11 @@ def take_late(ctx: Context, event: GroupSettled) -> None:
         gathering.size += 1
         state.train_episodes.cancelled -= ctx.plan.members
         return
-    samples = [sample for episode in finished_of(event.episodes) for sample in episode.samples]
-    state.samples_recorded += len(samples)
-    text = f"group {event.draw} settled after it was cancelled: {len(samples)} rows are recorded"
+    chains = [
+        sample.role for episode in finished_of(event.episodes) for sample in episode.samples if not sample.follows
+    ]
+    state.samples_recorded += len(chains)
+    text = f"group {event.draw} settled after it was cancelled: {len(chains)} rows are recorded"
     ctx.note(text, target=f"draw:{event.draw}")
-    rows = sum(sample.role in ctx.plan.trained_roles for sample in samples)
+    rows = sum(role in ctx.plan.trained_roles for role in chains)
     ctx.rule(RulingKind.GROUP_SURPLUS, text, cohort=cohort, target=f"draw:{event.draw}", rows=rows)

@@ -56,7 +56,7 @@ def add_episode(tally: Tally, episode: EpisodeOutcome) -> None:
         tally.role_tokens[sample.role] = tally.role_tokens.get(sample.role, 0) + sample.tokens
         tally.role_turns[sample.role] = tally.role_turns.get(sample.role, 0) + 1
         tally.tokens += sample.tokens
-    tally.samples += len(episode.samples)
+        tally.samples += not sample.follows
     for name, value in episode.facts.items():
         if isfinite(value):
             tally.facts[name] = tally.facts.get(name, 0.0) + value

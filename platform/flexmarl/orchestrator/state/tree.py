@@ -20,8 +20,8 @@ from flexmarl.orchestrator.state.totals import TrainTotals
 
 STATE_SCHEMA_VERSION = 1
 
-Row = tuple[int, int, str, int, float, float, int]
-"""member, attempt, role, turn, advantage, weight, tokens."""
+Row = tuple[int, int, str, int, tuple[float, ...], float, int]
+"""member, attempt, role, first turn, advantage of each turn, weight, tokens."""
 
 
 @dataclass(slots=True)

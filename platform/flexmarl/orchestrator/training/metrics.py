@@ -118,7 +118,7 @@ def publish_metrics(ctx: Context, cohort: Cohort) -> None:
     ctx.metric("time/wait_samples", cohort.idle_s, step)
     if seconds > 0:
         ctx.metric("throughput/tokens", cohort.tally.tokens / seconds, step)
-        ctx.metric("throughput/samples", cohort.tally.samples / seconds, step)
+        ctx.metric("throughput/samples", sum(cohort.tally.role_turns.values()) / seconds, step)
         for role in ctx.plan.policy_of:
             ctx.metric("throughput/tokens", cohort.tally.role_tokens.get(role, 0) / seconds, step, role)
             ctx.metric("throughput/samples", cohort.tally.role_turns.get(role, 0) / seconds, step, role)

@@ -20,7 +20,9 @@ _DEMAND = set(e.DemandReported.model_fields) - {"kind"}
 def sample(role: str, turn: int, tokens: int, segments: tuple[int, ...] = ()) -> SampleRef:
     """Return a row of an episode."""
     return known(
-        SampleRef, {"role": role, "turn": turn, "tokens": tokens, "reward": 0.0, "segments": segments}, _SAMPLE
+        SampleRef,
+        {"role": role, "turn": turn, "tokens": tokens, "reward": 0.0, "segments": segments, "follows": 0},
+        _SAMPLE,
     )
 
 
