@@ -7,14 +7,13 @@ says of the engine's log-probabilities.
 
 import random
 import statistics
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flexmarl.contracts.events import EpisodeOutcome
 from flexmarl.contracts.resolve import resolve
+from flexmarl.store.data.groups import SettledGroup
 from tests.support.chat_model import chat_home, chat_model  # noqa: F401 - fixtures
 from tests.support.local_training import LocalTraining
 from workers.rollout.episode import EpisodeAttempt

@@ -294,7 +294,7 @@ def small_rows(seed: int) -> list[TrainRow]:
     ids = rng.integers(1, 20, (8, 5)).astype("<i4")
     return [
         TrainRow(
-            one[:3].tobytes(), one[3:].tobytes(), np.full(2, -3.0, "<f4").tobytes(), b"", 1.0, float(advantage), 1.0
+            one[:3].tobytes(), one[3:].tobytes(), np.full(2, -3.0, "<f4").tobytes(), b"", 1.0, [float(advantage)], 1.0
         )
         for one, advantage in zip(ids, rng.standard_normal(8), strict=True)
     ]

@@ -28,7 +28,7 @@ class Span(NamedTuple):
 
 def encoded(spans: Sequence[Span]) -> bytes | None:
     """Return what a row keeps of its turns; None where its columns say all."""
-    return orjson.dumps(spans) if len(spans) > 1 else None
+    return orjson.dumps([list(span) for span in spans]) if len(spans) > 1 else None
 
 
 def decoded(kept: Sequence[Sequence[object]] | None, alone: Span) -> list[Span]:
