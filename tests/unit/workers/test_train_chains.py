@@ -14,6 +14,7 @@ from flexmarl.contracts.specification.team import AdamW, FolderModel, PolicySpec
 from flexmarl.store.data.model_roots import ModelRoots
 from tests.support.chat_templates import small_chat_model
 from tests.unit.workers.test_train_equality import SOURCE, WORDS, relative
+from tests.unit.workers.test_train_pairs import SETTINGS, formula
 from workers.models import architecture_of
 from workers.models.families import shape_of
 from workers.models.opening import allow
@@ -173,20 +174,20 @@ def test_a_sequence_is_the_whole_chain(aggregation: str) -> None:
 
 def test_preferences_weigh_turns() -> None:
     """A pair's margin is that of all its turns, and turns of no pair have no part in it."""
-    loss = LOSS.options(type="online_dpo", beta=0.7)
-    objective = Objective.of(loss)
+    objective = Objective.of(SETTINGS)
     rows = [
-        structs.replace(row, pair=f"{n // 2}:a", member=n % 2, advantages=[(1.0, -1.0)[n % 2]] * len(row.advantages))
+        structs.replace(
+            row, pair=f"{n // 2}:a", member=n % 2, weight=1.0, advantages=[(1.0, -1.0)[n % 2]] * len(row.advantages)
+        )
         for n, row in enumerate(chains(5, 8))
     ]
     rows = rows[: len(rows) // 2 * 2]
     rows[0].advantages[0] = 0.0 if len(rows[0].advantages) > 1 else 1.0
     learner, near = native(objective, "fp64"), reference("fp64")
     gradient, stats = learner.gradient(rows, 0.0, objective, reference=near)
-    gradient = gradient.clone()
-    expected, by_turn = learner.gradient(each_turn(rows), 0.0, objective, reference=near)
+    expected, loss, pairs = formula(each_turn(rows), "fp64")
     assert relative(gradient, expected) < 1e-10
-    assert (stats.z, stats.loss_sum) == (by_turn.z, pytest.approx(by_turn.loss_sum))
+    assert (stats.z, stats.loss_sum) == (pairs, pytest.approx(loss))
 
 
 def test_a_critic_judges_turns() -> None:
