@@ -80,8 +80,17 @@ class EpisodeAttempt:
     outcome: Outcome | None = None
     turns: list[Turn] = field(default_factory=list)
     task: dict[str, object] = field(default_factory=dict)
+    breaks: dict[str, int] = field(default_factory=dict)
+    """Cause -> chains that ended before the episode did."""
+    wasted: int = 0
+    """Tokens that were sampled in earlier tries."""
     started_at: float = 0.0
     finished_at: float = 0.0
+
+
+def tokens_of(attempt: EpisodeAttempt) -> int:
+    """Count the tokens that were sampled in an attempt."""
+    return sum(len(turn.reply.choice.token_ids) for turn in attempt.turns)
 
 
 async def play_episode(
@@ -174,7 +183,7 @@ async def _play(
     asking: Asking,
     deadline: float,
 ) -> None:
-    order, speech = attempt.order, Speech(seats)
+    order, speech = attempt.order, Speech(seats, breaks=attempt.breaks)
     waits = waits_of(order)
     while asks := live.asks():
         if asking.together is not None:

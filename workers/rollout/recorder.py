@@ -17,7 +17,7 @@ from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from flexmarl.store.data.groups import EpisodeRow, SampleRow, SettledGroup
 from flexmarl.store.data.spans import Span
 from workers.rollout.engines import version_segments
-from workers.rollout.episode import EpisodeAttempt, Turn
+from workers.rollout.episode import EpisodeAttempt, Turn, tokens_of
 from workers.rollout.speech import Seat
 
 
@@ -57,6 +57,8 @@ def _outcome(attempt: EpisodeAttempt, seats: dict[str, Seat]) -> EpisodeOutcome:
         by_clock=attempt.status is EpisodeStatus.FAILED and not attempt.broke,
         replaced=attempt.replaced,
         duration_s=attempt.finished_at - attempt.started_at,
+        wasted=attempt.wasted + (0 if attempt.outcome else tokens_of(attempt)),
+        breaks=attempt.breaks,
     )
     outcome = attempt.outcome
     if outcome is None:
@@ -101,7 +103,7 @@ def _episode_row(order: PlayGroups, attempt: EpisodeAttempt, seats: dict[str, Se
         team_score=outcome.team_score if outcome else 0.0,
         solved=outcome.solved if outcome else False,
         turns=sum(calls.values()),
-        tokens=sum(len(turn.reply.choice.token_ids) for turn in attempt.turns),
+        tokens=tokens_of(attempt),
         pins={seats[role].policy: seats[role].pin.version for role in seats},
         task=attempt.task,
         transcript=[_entry(turn) for turn in attempt.turns],

@@ -53,6 +53,8 @@ class Speech:
     chains: dict[str, Chain] = field(default_factory=dict)
     rows: dict[str, tuple[object, int]] = field(default_factory=dict)
     """Of each role asked in messages: what its training row is the same as long as, and the row's first turn."""
+    breaks: dict[str, int] = field(default_factory=dict)
+    """Cause -> chains that broke."""
 
     def turn_of(self, role: str) -> int:
         """Return the number of the role's next turn."""
@@ -66,7 +68,10 @@ class Speech:
         if seat.renderer is None:
             raise NoChatTemplate(f"{ask.role} is asked in messages, and its model has no chat template")
         chain = self.chains.setdefault(ask.role, Chain(seat.renderer))
+        before = chain.number
         prompt = chain.ask(ask.messages)
+        for cause in chain.breaks[before:]:
+            self.breaks[cause] = self.breaks.get(cause, 0) + 1
         row = (chain.number, ask.allowed)  # a row has one mask
         if self.rows.get(ask.role, (None, 0))[0] != row:
             self.rows[ask.role] = (row, self.turn_of(ask.role))
@@ -96,4 +101,4 @@ class Speech:
     def copied(self) -> "Speech":
         """Return what the same seats have said once more: neither copy feels what the other hears."""
         chains = {role: copy.copy(chain) for role, chain in self.chains.items()}
-        return Speech(self.seats, dict(self.calls), chains, dict(self.rows))
+        return Speech(self.seats, dict(self.calls), chains, dict(self.rows), dict(self.breaks))

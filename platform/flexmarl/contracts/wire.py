@@ -67,6 +67,10 @@ class EpisodeOutcome(Record):
     team_score: float = 0.0
     solved: bool = False
     samples: tuple[SampleRef, ...] = ()
+    wasted: int = Field(default=0, ge=0)
+    """Tokens that were sampled for it beside its samples: in tries that failed."""
+    breaks: dict[str, int] = {}
+    """Cause -> chains that ended before the episode did, since the next prompt did not extend them."""
     duration_s: float = 0.0
     facts: dict[str, float] = {}
     """Environment's own named figures, averaged into metrics (e.g. `dishes`, `verifier_accept`)."""

@@ -16,6 +16,7 @@ from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.wire import CutSample, MicroBatchRef
 from flexmarl.orchestrator.cohorts.staleness import swept
 from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.state.tokens import Undelivered
 from flexmarl.orchestrator.state.tree import Cohort, MicroBatchState, PendingGroup, Row
 
 OVERTAKEN = "overtaken"
@@ -106,7 +107,7 @@ def _cut(ctx: Context, cohort: Cohort, policy: str, part: int, groups: list[Pend
     """Fix one policy's micro-batch of a slice, none without a row of it; returns the draws that are not too old."""
     state, own = ctx.state.policies[policy], cohort.policies[policy]
     if own.closed or own.stepped:
-        _drop_overtaken(ctx, cohort, policy, sum(len(group.rows.get(policy, ())) for group in groups))
+        _drop_overtaken(ctx, cohort, policy, [row for group in groups for row in group.rows.get(policy, ())])
         return {group.draw for group in groups}
     ahead = len({m.part for m in own.micro_batches if not m.applied and m.part < part}) if part else 0
     fresh = swept(ctx, cohort, policy, groups, ahead)
@@ -132,9 +133,11 @@ def _sample(draw: int, row: Row) -> CutSample:
     return known(CutSample, values, _SAMPLE)
 
 
-def _drop_overtaken(ctx: Context, cohort: Cohort, policy: str, rows: int) -> None:
+def _drop_overtaken(ctx: Context, cohort: Cohort, policy: str, dropped: list[Row]) -> None:
+    rows = len(dropped)
     if not rows:
         return
+    ctx.state.tokens.lose(Undelivered.OVERTAKEN, sum(row[-1] for row in dropped))
     cohort.policies[policy].overtaken += rows
     ctx.state.dropped[OVERTAKEN] = ctx.state.dropped.get(OVERTAKEN, 0) + rows
     ctx.state.samples_recorded += rows

@@ -34,7 +34,7 @@ def outcome(
     values = {
         "member": member, "attempt": attempt, "status": EpisodeStatus.FAILED if why else EpisodeStatus.FINISHED,
         "reason": why, "by_clock": False, "replaced": replaced, "scores": scores, "team_score": score, "solved": False,
-        "samples": samples, "duration_s": duration_s, "facts": {},
+        "samples": samples, "wasted": 0, "breaks": {}, "duration_s": duration_s, "facts": {},
     }  # fmt: skip
     return known(EpisodeOutcome, values, _OUTCOME)
 
