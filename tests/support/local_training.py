@@ -182,7 +182,7 @@ class LocalTraining:
                 episode.attempt.turns.append(
                     Turn(ask.role, no, turn.prompt, turn.allowed, turn.temperature, reply, begins)
                 )
-                replies.append(episode.speech.hear(ask, reply.choice.token_ids))
+                replies.append(episode.speech.hear(ask, reply.choice))
             episode.environment.act(replies)
             episode.asks = episode.environment.asks()
 

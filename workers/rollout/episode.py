@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from flexmarl.algorithms.seeds import derive, episode_seed, turn_seed
 from flexmarl.contracts.specification.environment_base import Latency
-from flexmarl.contracts.wire import EpisodeStatus
+from flexmarl.contracts.wire import CONTEXT, EpisodeStatus
 from flexmarl.store.server_paths import without_paths
 from workers.external_access import ExternalAccess, ExternalError
 from workers.rollout.engine_client import EngineClient
@@ -142,6 +142,8 @@ def _blamed(error: Exception, timeout_s: float) -> tuple[str, bool]:
     match error:
         case TurnTimeoutError():
             return f"engine: {error}", False
+        case TurnRefusedError(code="context_overflow"):
+            return f"{CONTEXT}: {error.detail}", True
         case TurnRefusedError():
             return f"engine: {error}", True
         case WeightsTimeoutError():
@@ -196,7 +198,7 @@ async def _play(
             no, begins = speech.turn_of(ask.role), speech.begins(ask)
             turn = Turn(ask.role, no, request.prompt, request.allowed, request.temperature, answer, begins)
             attempt.turns.append(turn)
-            replies.append(speech.hear(ask, answer.choice.token_ids))
+            replies.append(speech.hear(ask, answer.choice))
         async with asyncio.timeout_at(deadline):
             if waits is not None:
                 await asyncio.sleep(waits.next_s())

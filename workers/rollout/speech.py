@@ -5,7 +5,7 @@ is new, and the prompt is its seat's chain, which holds the ids that were sample
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from flexmarl.contracts.specification.team import ExternalModel
@@ -13,6 +13,7 @@ from flexmarl.contracts.wire import PolicyPin
 from flexmarl.language.chains import Chain
 from flexmarl.language.messages import Message
 from flexmarl.language.renderer import Renderer
+from workers.rollout.engines.wire import CompletionChoice
 from workers.rollout.environments.base import Ask, Reply
 from workers.rollout.holding import FREE, Hold
 from workers.vocabulary import Codec
@@ -69,7 +70,7 @@ class Speech:
             raise NoChatTemplate(f"{ask.role} is asked in messages, and its model has no chat template")
         chain = self.chains.setdefault(ask.role, Chain(seat.renderer))
         before = chain.number
-        prompt = chain.ask(ask.messages)
+        prompt = chain.ask(ask.messages, ask.tools)
         for cause in chain.breaks[before:]:
             self.breaks[cause] = self.breaks.get(cause, 0) + 1
         row = (chain.number, ask.allowed)  # a row has one mask
@@ -81,12 +82,13 @@ class Speech:
         """Return the first turn of the row that an ask's reply is part of, once it has its prompt."""
         return self.rows[ask.role][1] if ask.messages else self.turn_of(ask.role)
 
-    def hear(self, ask: Ask, ids: Sequence[int]) -> Reply:
+    def hear(self, ask: Ask, answer: CompletionChoice) -> Reply:
         """Take in what a seat answered; returns it as its environment reads it."""
         self.calls[ask.role] = self.turn_of(ask.role) + 1
         if ask.messages:
-            return Reply(ask.role, self.chains[ask.role].answer(ids).content)
-        return Reply(ask.role, self.seats[ask.role].codec.decode(ids))
+            message = self.chains[ask.role].answer(answer.token_ids)
+            return Reply(ask.role, message.content, message, answer.finish_reason)
+        return Reply(ask.role, self.seats[ask.role].codec.decode(answer.token_ids), finish=answer.finish_reason)
 
     def conversation(self, ask: Ask) -> tuple[Message, ...]:
         """Return all that a seat has seen and said when it is asked; nothing where it is asked in words."""

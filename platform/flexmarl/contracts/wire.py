@@ -50,6 +50,10 @@ class SampleRef(Record):
     """Turns before it in its chain. The row has the number of the first one: of a closed-word game each turn is one."""
 
 
+CONTEXT = "context"
+"""Boundary of an episode that ended because a conversation no longer fits the context of its model."""
+
+
 class EpisodeOutcome(Record):
     """How the winning attempt of one member of an episode group ended."""
 
@@ -74,6 +78,11 @@ class EpisodeOutcome(Record):
     duration_s: float = 0.0
     facts: dict[str, float] = {}
     """Environment's own named figures, averaged into metrics (e.g. `dishes`, `verifier_accept`)."""
+
+    @property
+    def overflowed(self) -> bool:
+        """Tell whether it ended because a conversation no longer fitted the context of its model."""
+        return self.reason.startswith(f"{CONTEXT}:")
 
 
 class SampleKey(Record):

@@ -65,7 +65,7 @@ class Talk:
         mask = tuple(WORDS.token_to_id(word) for word in ask.allowed)
         self.attempt.turns.append(Turn(role, no, prompt, mask, 1.0, reply, self.speech.begins(ask)))
         self.seen[role, no] = prompt, said
-        self.speech.hear(ask, said)
+        self.speech.hear(ask, reply.choice)
 
     def expected_rows(self) -> int:
         """Count the stretches of turns in which neither a chain broke nor other words were allowed."""

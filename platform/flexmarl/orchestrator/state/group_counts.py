@@ -4,7 +4,7 @@ from collections.abc import Container, Sequence
 from math import isfinite
 
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus
-from flexmarl.orchestrator.state.tokens import TokenAccount, Undelivered
+from flexmarl.orchestrator.state.tokens import TokenCounts, Undelivered
 from flexmarl.orchestrator.state.tree import Counters, Tally
 
 FAILURE_TOLD = 300
@@ -43,14 +43,15 @@ def count_fates(
     tally.last_failure = next(told, tally.last_failure)[:FAILURE_TOLD]
 
 
-def count_tokens(account: TokenAccount, episodes: Sequence[EpisodeOutcome], trained: Container[str]) -> int:
+def count_tokens(account: TokenCounts, episodes: Sequence[EpisodeOutcome], trained: Container[str]) -> int:
     """Take in what settled members said and what became of it; returns the tokens that may still reach a loss."""
     finished, left = {id(episode) for episode in finished_of(episodes)}, 0
     for episode in episodes:
         said = sum(sample.tokens for sample in episode.samples)
         own = said_by(episode, trained) if id(episode) in finished else 0
         account.sampled += episode.wasted + said
-        account.lose(Undelivered.FAILED, episode.wasted + (0 if id(episode) in finished else said))
+        cause = Undelivered.OVERFLOW if episode.overflowed else Undelivered.FAILED
+        account.lose(cause, episode.wasted + (0 if id(episode) in finished else said))
         account.lose(Undelivered.FROZEN, said - own if id(episode) in finished else 0)
         account.count_breaks(episode.breaks)
         left += own

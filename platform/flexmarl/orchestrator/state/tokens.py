@@ -15,6 +15,8 @@ class Undelivered(StrEnum):
     """A seat said them whose policy is not trained."""
     FAILED = "failed"
     """Their try of an episode failed, was cancelled or had no score."""
+    OVERFLOW = "overflow"
+    """Their episode ended because a conversation no longer fitted the context of its model."""
     INCOMPLETE = "incomplete"
     """Too few members of their group finished."""
     FILTERED = "filtered"
@@ -30,7 +32,7 @@ class Undelivered(StrEnum):
 
 
 @dataclass(slots=True)
-class TokenAccount:
+class TokenCounts:
     sampled: int = 0
     delivered: int = 0
     """In rows on which an optimizer step was taken."""

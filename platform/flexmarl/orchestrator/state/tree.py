@@ -16,7 +16,7 @@ from flexmarl.orchestrator.state.demand import DemandState
 from flexmarl.orchestrator.state.history import History, PauseState, RequestedVerb
 from flexmarl.orchestrator.state.in_flight import InFlightCommands
 from flexmarl.orchestrator.state.lag import Ages, LagCounts
-from flexmarl.orchestrator.state.tokens import TokenAccount
+from flexmarl.orchestrator.state.tokens import TokenCounts
 from flexmarl.orchestrator.state.totals import TrainTotals
 
 STATE_SCHEMA_VERSION = 1
@@ -337,7 +337,7 @@ class RunState:
     samples_recorded: int = 0
     """Rows of frozen seats, refused or dropped groups: in the store, never trained."""
     tokens_generated: int = 0
-    tokens: TokenAccount = field(default_factory=TokenAccount)
+    tokens: TokenCounts = field(default_factory=TokenCounts)
     history: History = field(default_factory=History)
     attempt: int = 0
     """Number of the current or last attempt."""
