@@ -86,15 +86,20 @@ def read(conn: Connection, run_id: int, policy: str, no: int) -> MicroBatch:
         raise Refused("missing_sample", f"micro-batch {policy}/{no}: {len(found)} of {len(keys)} samples exist")
     arrays, fixed = load(conn, [row[_MEMBER:] for row in found]), iter(advantages)
     rows = [
-        MicroBatchRow(*row[: _MEMBER - 1], _lengths(row[_MEMBER - 1], one), list(islice(fixed, key[-1])), one)
+        _member(one, list(islice(fixed, key[-1])), *row[:_MEMBER])
         for row, key, one in zip(found, keys, arrays, strict=True)
     ]
     return MicroBatch(policy, no, cohort, status, rows, proximal)
 
 
-def _lengths(spans: list[list[Any]] | None, arrays: Arrays) -> list[int]:
-    """Return what was read and what was sampled by turns."""
-    return [arrays.n_prompt, arrays.n_response] if spans is None else [n for span in spans for n in span[:2]]
+def _member(
+    arrays: Arrays, advantages: list[float], draw: int, member: int, attempt: int, role: str, turn: int,
+    segments: list[int], temperature: float, weight: float, kept: list[list[Any]] | None,
+) -> MicroBatchRow:  # fmt: skip
+    spans = [arrays.n_prompt, arrays.n_response] if kept is None else [n for span in kept for n in span[:2]]
+    return MicroBatchRow(
+        draw, member, attempt, role, turn, segments, temperature, weight, spans, advantages, arrays
+    )  # fmt: skip
 
 
 def accumulated(conn: Connection, taken: Taken, policy: str, no: int, *, accumulator: str, stats: TrainStats) -> None:
