@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from flexmarl.algorithms.seeds import derive, episode_seed, turn_seed
 from flexmarl.contracts.specification.environment_base import Latency
-from flexmarl.contracts.wire import CONTEXT, EpisodeStatus
+from flexmarl.contracts.wire import EpisodeStatus
 from flexmarl.store.server_paths import without_paths
 from workers.external_access import ExternalAccess, ExternalError
 from workers.rollout.engine_client import EngineClient
@@ -142,8 +142,6 @@ def _blamed(error: Exception, timeout_s: float) -> tuple[str, bool]:
     match error:
         case TurnTimeoutError():
             return f"engine: {error}", False
-        case TurnRefusedError(code="context_overflow"):
-            return f"{CONTEXT}: {error.detail}", True
         case TurnRefusedError():
             return f"engine: {error}", True
         case WeightsTimeoutError():

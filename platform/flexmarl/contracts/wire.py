@@ -50,8 +50,8 @@ class SampleRef(Record):
     """Turns before it in its chain. The row has the number of the first one: of a closed-word game each turn is one."""
 
 
-CONTEXT = "context"
-"""Boundary of an episode that ended because a conversation no longer fits the context of its model."""
+CONTEXT_OVERFLOW = "engine: context_overflow:"
+"""With what the reason of an episode begins that ended because a prompt no longer fitted its model's context."""
 
 
 class EpisodeOutcome(Record):
@@ -81,8 +81,8 @@ class EpisodeOutcome(Record):
 
     @property
     def overflowed(self) -> bool:
-        """Tell whether it ended because a conversation no longer fitted the context of its model."""
-        return self.reason.startswith(f"{CONTEXT}:")
+        """Tell whether it ended because a prompt no longer fitted its model's context: none is ever shortened."""
+        return self.reason.startswith(CONTEXT_OVERFLOW)
 
 
 class SampleKey(Record):

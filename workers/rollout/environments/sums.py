@@ -1,8 +1,9 @@
 """Sums in words: a solver answers a question such as `What is 7+5?`, a reviser reads the answer and answers again.
 
 They may do so for several rounds, in which each reads what the other said last. Both speak in messages, so any model
-with a chat template can play. Each is paid for the last number that it wrote itself. Tasks are ordered sums; those of the same numbers are on one side of the split, so that no held-out sum can be
-known from its mirror. An episode has no randomness of its own.
+with a chat template can play. Each is paid for the last number that it wrote itself. Tasks are ordered sums; those of
+the same numbers are on one side of the split, so that no held-out sum can be known from its mirror. An episode has no
+randomness of its own.
 """
 
 import random
