@@ -46,7 +46,7 @@ def test_the_declared_variables_are_what_a_seat_knows() -> None:
     ],
 )
 def test_what_is_not_declared_is_refused_with_line_rule_and_legal_value(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match="line|render") as refused:
+    with pytest.raises(ValueError, match=r"line|render") as refused:
         readable(text)
     assert said in str(refused.value)
     with pytest.raises(ValidationError) as at_the_field:

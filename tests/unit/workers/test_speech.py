@@ -1,4 +1,4 @@
-"""What the seats of an attempt are told: instructions of their agents come first, once, and are part of their chains."""
+"""What the seats of an attempt are told: instructions of their agents come first, once, as a part of their chains."""
 
 from typing import Any
 
@@ -19,9 +19,7 @@ QUESTION = Message("user", "2+3?")
 
 def speech(**seats: Any) -> Speech:
     pin = PolicyPin(version=1, digest="a" * 64)
-    made = {
-        role: Seat(role, pin, CODEC, 8, 1.0, instructions=text, renderer=RENDERER) for role, text in seats.items()
-    }
+    made = {role: Seat(role, pin, CODEC, 8, 1.0, instructions=text, renderer=RENDERER) for role, text in seats.items()}
     return Speech(made)
 
 

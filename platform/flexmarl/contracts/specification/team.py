@@ -39,12 +39,9 @@ class ExternalModel(Strict):
     """Maximum endpoint tokens per word of the environment."""
 
 
-class AgentSpec(Strict):
-    policy: Name | None = None
-    """Policy of the agent; by default one of its own, named after its role. Agents may share a policy."""
-    trainable: bool = True
-    """False freezes the agent: its turns are recorded, never trained. An external agent is frozen."""
-    sampling: Sampling = Sampling()
+class AgentSettings(Strict):
+    """What an agent is in every run: what it is told, how it samples, whether it learns."""
+
     instructions: Instructions = Field(
         default="",
         json_schema_extra=read_when((is_such(ENVIRONMENT, "converses"),), (none_of("external", None),)),
@@ -52,6 +49,24 @@ class AgentSpec(Strict):
     )
     """What the agent's model is told before anything else, in place of the environment's own words. Jinja with the
     variables role, team and environment (those own words)."""
+    sampling: Sampling = Sampling()
+    trainable: bool = True
+    """False freezes the agent: its turns are recorded, never trained. An external agent is frozen."""
+
+
+class AgentReference(Strict):
+    """A version of an agent definition of the run's project."""
+
+    name: Name
+    version: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    """The newest where absent; pinned when the run is created."""
+
+
+class AgentSpec(AgentSettings):
+    definition: AgentReference | None = None
+    """Agent definition that the agent's settings come from; what is set beside it is laid over."""
+    policy: Name | None = None
+    """Policy of the agent; by default one of its own, named after its role. Agents may share a policy."""
     external: ExternalModel | None = None
     """Use an external model instead of a policy of the run: recorded, never trained."""
 
