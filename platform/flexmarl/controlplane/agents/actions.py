@@ -1,6 +1,6 @@
 """Changes of agents: roles get their hue at first use, and definitions their versions."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django.db import connection, transaction
@@ -9,6 +9,7 @@ from django.db.models.functions import Now
 from pydantic import ValidationError
 
 from flexmarl.contracts.problems import problems_of
+from flexmarl.contracts.specification.instructions import render_instructions
 from flexmarl.contracts.specification.team import AgentSettings
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT, Project
 from flexmarl.controlplane.agents import queries
@@ -86,3 +87,12 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
             for one in problems_of(error, AgentSettings, given)
         ]
         raise ValidationProblem(errors[0].detail, errors=errors) from error
+
+
+def preview(instructions: str, role: str, team: Sequence[str], environment: str) -> str:
+    """Return what a seat is told; without instructions it is what the environment says. Raises ValidationProblem."""
+    try:
+        return render_instructions(instructions, role, team, environment) if instructions else environment
+    except ValueError as error:
+        text = str(error)
+        raise ValidationProblem(text, errors=[FieldError("/instructions", "invalid", text)]) from error

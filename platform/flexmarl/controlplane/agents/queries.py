@@ -86,6 +86,12 @@ def find_version(agent: AgentDefinition, number: int) -> AgentVersion:
     return found
 
 
+def newest_of(agent: AgentDefinition) -> int | None:
+    """Return the number of the newest version of an agent of the catalogue."""
+    number: int | None = agent.newest_number  # type: ignore[attr-defined] # annotated by catalogue
+    return number
+
+
 def agent_row(agent: AgentDefinition) -> dict[str, Any]:
     """Return an agent as a plain value."""
     return {
@@ -94,7 +100,7 @@ def agent_row(agent: AgentDefinition) -> dict[str, Any]:
         "role": agent.role,
         "hue": agent.hue,
         "description": agent.description,
-        "newest": agent.newest_number,  # type: ignore[attr-defined] # annotated by catalogue
+        "newest": newest_of(agent),
         "created_at": rfc3339(agent.created_at),
         "updated_at": rfc3339(agent.updated_at),
         "version": agent.version,

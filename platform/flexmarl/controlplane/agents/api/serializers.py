@@ -4,6 +4,7 @@ from typing import Any
 
 from rest_framework import serializers
 
+from flexmarl.contracts.specification.instructions import MOST_CHARACTERS
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.common.api.serializers import StrictSerializer
 
@@ -52,3 +53,16 @@ class NewAgentVersionSerializer(StrictSerializer):
     based_on = serializers.IntegerField(
         required=False, min_value=0, help_text="Version that was edited, 0 for none: 409 if a newer one is there."
     )
+
+
+class PreviewRequestSerializer(StrictSerializer):
+    instructions = serializers.CharField(allow_blank=True, trim_whitespace=False, max_length=MOST_CHARACTERS)
+    role = serializers.CharField(max_length=32)
+    team = serializers.ListField(child=serializers.CharField(max_length=32), min_length=1, max_length=16)
+    environment = serializers.CharField(
+        allow_blank=True, max_length=MOST_CHARACTERS, help_text="What the environment itself would say to the seat."
+    )
+
+
+class PreviewSerializer(serializers.Serializer[Any]):
+    text = serializers.CharField(allow_blank=True, help_text="What the seat's model is told.")

@@ -16,6 +16,8 @@ from flexmarl.controlplane.agents.api.serializers import (
     AgentSerializer,
     AgentVersionSerializer,
     NewAgentVersionSerializer,
+    PreviewRequestSerializer,
+    PreviewSerializer,
 )
 from flexmarl.controlplane.agents.models import AgentDefinition, AgentVersion
 from flexmarl.controlplane.common.api.filters import Parameter
@@ -61,6 +63,18 @@ class AgentView(ApiView):
     def get(self, request: Request, agent_id: UUID) -> Response:
         """Read an agent with the settings of its newest version."""
         return Response(queries.agent_detail(queries.find_agent(actor_of(request), agent_id)))
+
+
+class PreviewView(ApiView):
+    scopes = {"POST": Scope.RUNS_READ}
+    stores_answers = False
+
+    @extend_schema(operation_id="agents_preview", request=PreviewRequestSerializer, responses=PreviewSerializer)
+    def post(self, request: Request) -> Response:
+        """Render instructions for a seat, as a rollout worker would."""
+        body = PreviewRequestSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        return Response({"text": actions.preview(**body.validated_data)})
 
 
 class AgentVersionsView(ListView):
