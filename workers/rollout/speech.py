@@ -8,6 +8,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from flexmarl.contracts.specification.instructions import render_instructions
 from flexmarl.contracts.specification.team import ExternalModel
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.language.chains import Chain
@@ -36,6 +37,8 @@ class Seat:
     """Lease of the engine that is to answer its turns; 0: any."""
     hold: Hold = FREE
     """Whether its command stands still."""
+    instructions: str = ""
+    """What its model is told before anything else, in place of the environment's own words; empty: those."""
     renderer: Renderer | None = None
     """By which messages become its ids; None where its model has no chat template."""
 
@@ -62,7 +65,10 @@ class Speech:
         return self.calls.get(role, 0)
 
     def prompt(self, ask: Ask) -> tuple[int, ...]:
-        """Return the ids that an ask puts to its seat. Raises UnknownWord, TemplateError or NoChatTemplate."""
+        """Return the ids that an ask puts to its seat.
+
+        Raises UnknownWord, TemplateError or NoChatTemplate, and ValueError where instructions do not render.
+        """
         seat = self.seats[ask.role]
         if not ask.messages:
             return tuple(seat.codec.encode(ask.observation))
@@ -70,7 +76,7 @@ class Speech:
             raise NoChatTemplate(f"{ask.role} is asked in messages, and its model has no chat template")
         chain = self.chains.setdefault(ask.role, Chain(seat.renderer))
         before = chain.number
-        prompt = chain.ask(ask.messages, ask.tools)
+        prompt = chain.ask(ask.messages if chain.said else self._instructed(ask), ask.tools)
         for cause in chain.breaks[before:]:
             self.breaks[cause] = self.breaks.get(cause, 0) + 1
         row = (chain.number, ask.allowed)  # a row has one mask
@@ -91,8 +97,16 @@ class Speech:
         return Reply(ask.role, self.seats[ask.role].codec.decode(answer.token_ids), finish=answer.finish_reason)
 
     def conversation(self, ask: Ask) -> tuple[Message, ...]:
-        """Return all that a seat has seen and said when it is asked; nothing where it is asked in words."""
-        return self.chains[ask.role].said if ask.messages else ()
+        """Return all that a seat has seen and said when it is asked; in words, only what it is told before."""
+        return self.chains[ask.role].said if ask.messages else self._instructed(ask)
+
+    def _instructed(self, ask: Ask) -> tuple[Message, ...]:
+        """Return the first messages to a seat, which begin with its instructions where it has any."""
+        own = [message.content for message in ask.messages[:1] if message.role == "system"]
+        if not (text := self.seats[ask.role].instructions):
+            return ask.messages
+        told = render_instructions(text, ask.role, tuple(self.seats), "".join(own))
+        return (Message("system", told), *ask.messages[len(own) :])
 
     def stop_ids(self, ask: Ask) -> tuple[int, ...]:
         """Return the ids that end a reply: the ask's words, and the end of turn of a model that reads messages."""
