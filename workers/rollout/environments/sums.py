@@ -72,6 +72,7 @@ class _Episode:
             return []
         role = roles[turn % len(roles)]
         heard = f"A colleague said: {self._said[-1].strip() or 'nothing'}" if self._said else ""
+        messages: tuple[Message, ...]
         if turn < len(roles):
             text = f"{self._question} {heard}".strip()
             messages = (Message("system", f"You are the {role} of a team of two."), Message("user", text))

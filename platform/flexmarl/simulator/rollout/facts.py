@@ -12,7 +12,7 @@ from flexmarl.contracts.base import known
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 
 _SAMPLE = {"role", "turn", "tokens", "segments"}
-_OUTCOME = set(EpisodeOutcome.model_fields) - {"by_clock", "solved"}
+_OUTCOME = set(EpisodeOutcome.model_fields) - {"by_clock", "solved", "wasted", "breaks"}
 _SETTLED = set(e.GroupSettled.model_fields) - {"kind"}
 _DEMAND = set(e.DemandReported.model_fields) - {"kind"}
 
