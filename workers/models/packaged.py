@@ -25,7 +25,7 @@ from flexmarl.contracts.packaged_models import (
 )
 from workers.children import child_environment
 from workers.models.errors import UnsupportedModel
-from workers.models.making import make_once
+from workers.models.making import make_once, wanted
 from workers.models.opening import making
 from workers.roots import python_path
 
@@ -43,11 +43,16 @@ QUIET = {
 NICENESS = 5
 
 
+def place_name(name: PackageName) -> str:
+    """Return the name of a packaged model's folder below `models` of a home."""
+    return f"{PACKAGED_MODELS[name].sha256}-bf16"
+
+
 def packaged_folder(name: PackageName) -> Path:
     """Return the folder of a packaged model; made first where it is not there yet. Raises UnsupportedModel."""
     models, python = making()
-    place = models / f"{PACKAGED_MODELS[name].sha256}-bf16"
-    if place.is_dir():
+    place = models / place_name(name)
+    if wanted(place):
         return place
     command = [python, "-m", __name__, name, str(place)]
     environment = child_environment({**QUIET, "PYTHONPATH": python_path()})

@@ -5,6 +5,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -217,6 +218,26 @@ def test_a_template_that_does_not_render_is_refused(model: Path, template: str):
     (model / "chat_template.jinja").write_text(template)
     code, text = refusal(model)
     assert (code, "messages of system, user and assistant" in text) == ("template_fails", True)
+
+
+SQUARED = "{%% for a in range(99999) %%}{%% for b in range(99999) %%}%s{%% endfor %%}{%% endfor %%}"
+
+
+@pytest.mark.parametrize(
+    ("template", "code", "said"),
+    [
+        (SQUARED % "", "template_too_slow", "within 5 s of a processor"),
+        (SQUARED % "{{ 'x' * (99999 + b) }}", "template_too_large", "more than 1024 MiB of memory"),
+        ("{{ 'x' * 8000000000 }}", "template_too_large", "more than 1024 MiB of memory"),
+        ("{{ 'x' * 2000000 }}", "template_too_large", "writes more than 1 MiB"),
+    ],
+)
+def test_a_template_that_takes_minutes_or_gigabytes_is_refused_in_bounds(model: Path, template, code, said):
+    (model / "chat_template.jinja").write_text(template)
+    began = time.monotonic()
+    found, text = refusal(model)
+    assert (found, said in text) == (code, True), text
+    assert time.monotonic() - began < 60.0
 
 
 def test_a_model_without_an_end_of_turn_is_used_with_a_warning(model: Path):

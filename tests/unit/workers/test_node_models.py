@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -17,11 +18,9 @@ from flexmarl.store.data.model_roots import ModelRoots
 from tests.unit.workers.test_inspecting import write_chat_model
 from workers import settings
 from workers.models import UnsupportedModel, tokenizer_of
-from workers.models.inspecting import inspect
 from workers.models.opening import allow
-from workers.models.places import folder_of
 from workers.models.stored import FILES, OWNER, put_model, stored_folder
-from workers.models.weights import initial_weights
+from workers.models.weights import initial_weights, weight_shapes
 from workers.nodes import models as node_models
 from workers.nodes.models import Holding, Importing
 from workers.transfer import LocalTier
@@ -76,7 +75,21 @@ def test_a_model_is_imported_and_read_by_its_digest_without_its_folder(node: Nod
     assert found.keys() == weights.keys()
     assert all(torch.equal(found[name], weights[name]) for name in weights)
     assert tokenizer_of(source, ()) == words
-    assert inspect(folder_of(source)).tokenizer == facts["tokenizer"]
+    assert sha256(words).hexdigest() == facts["tokenizer"]
+    assert weight_shapes(source, 0) == {name: tuple(tensor.shape) for name, tensor in weights.items()}
+
+
+@pytest.mark.services
+def test_the_weights_of_an_imported_model_lie_on_its_host_once(node: Node):
+    allow(ModelRoots((str(node.root),)), str(node.home))
+    stored = put_model(node.home, str(node.model))
+    used = sum(path.stat().st_size for path in node.home.rglob("*") if path.is_file())
+    source = RegisteredModel(name="mine", digest=stored.digest)
+    initial_weights(source, 0, 0)
+    tokenizer_of(source, ())
+    more = sum(path.stat().st_size for path in node.home.rglob("*") if path.is_file()) - used
+    small = sum((node.model / name).stat().st_size for name in FILES if (node.model / name).exists())
+    assert small <= more < small + 1000 < stored.bytes
 
 
 @pytest.mark.services

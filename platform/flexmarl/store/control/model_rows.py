@@ -113,18 +113,23 @@ def _end(
 
 def held_by(conn: Connection, node: str) -> set[str]:
     """Return the digests of what a node is to hold: what it imported, and what runs on its devices name."""
+    own = conn.execute("SELECT digest FROM store.model WHERE node = %s AND state = 'done'", [node]).fetchall()
+    named = {source.get("digest") for source in used_by(conn, node)}
+    return {digest for digest in {*(row[0] for row in own), *named} if digest}
+
+
+def used_by(conn: Connection, node: str) -> list[Mapping[str, Any]]:
+    """Return what the policies of runs on a node's devices are of: sources as specifications write them."""
     rows = conn.execute(
         """
-        SELECT digest FROM store.model WHERE node = %(node)s AND state = 'done'
-        UNION
-        SELECT coalesce(p.value #>> '{model,source,digest}', p.value #>> '{model,digest}')
+        SELECT DISTINCT coalesce(p.value #> '{model,source}', p.value -> 'model')
         FROM store.lease l JOIN store.device d ON d.id = l.device_id JOIN store.run_state r ON r.run_id = l.run_id,
           jsonb_each(r.spec -> 'policies') p
-        WHERE d.node = %(node)s AND l.state <> 'ended'
+        WHERE d.node = %s AND l.state <> 'ended'
         """,
-        {"node": node},
+        [node],
     ).fetchall()
-    return {digest for (digest,) in rows if digest}
+    return [source for (source,) in rows if source]
 
 
 def contents(conn: Connection) -> set[str]:
