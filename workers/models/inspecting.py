@@ -22,6 +22,7 @@ from flexmarl.store.data.model_roots import ModelRoots
 from workers.models.architecture import Architecture, parse_architecture
 from workers.models.errors import ModelRefused, UnsupportedModel
 from workers.models.families import library_config, library_model_of
+from workers.models.licences import licence_in
 from workers.models.opening import TOKENIZER_BYTES, ModelFolder, allow
 from workers.models.rendering import sample_of
 from workers.models.tensors import tensor_files, tensor_shapes
@@ -39,6 +40,8 @@ class ModelFacts(msgspec.Struct, frozen=True):
 
     architecture: str
     """`model_type` of its configuration."""
+    licence: str
+    """As its configuration or its card says it; empty: unknown."""
     parameters: int
     bytes: int
     """Size of its weights."""
@@ -86,6 +89,7 @@ def _inspected(folder: ModelFolder) -> ModelFacts:
     tokenizer, chat = _spoken(folder, words)
     return ModelFacts(
         architecture=str(config["model_type"]),
+        licence=licence_in(folder, config),
         parameters=sum(map(math.prod, shapes.values())),
         bytes=size,
         dtypes=sorted(dtypes),

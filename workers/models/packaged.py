@@ -25,6 +25,7 @@ from flexmarl.contracts.packaged_models import (
 )
 from workers.children import child_environment
 from workers.models.errors import UnsupportedModel
+from workers.models.licences import CARD, card_of
 from workers.models.making import make_once, wanted
 from workers.models.opening import making
 from workers.roots import python_path
@@ -93,11 +94,11 @@ def file_of(name: PackageName) -> Path:
 
 def make(name: PackageName, place: Path) -> None:
     """Make the folder of a packaged model, unless it is there. Raises UnsupportedModel or OSError."""
-    make_once(place, lambda temporary: _write(file_of(name), temporary))
+    make_once(place, lambda temporary: _write(file_of(name), temporary, PACKAGED_MODELS[name].licence))
 
 
-def _write(file: Path, folder: Path) -> None:
-    """Read a GGUF through transformers and write the model, its tokenizer and its chat template."""
+def _write(file: Path, folder: Path, licence: str) -> None:
+    """Read a GGUF through transformers and write the model, its tokenizer, its chat template and its licence."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
@@ -120,6 +121,7 @@ def _write(file: Path, folder: Path) -> None:
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.model_max_length = config.max_position_embeddings
     tokenizer.save_pretrained(folder)
+    (folder / CARD).write_text(card_of(licence), encoding="utf-8")
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workers.models.errors import UnsupportedModel
+from workers.models.licences import CARD
 from workers.models.making import make_once, wanted
 from workers.models.opening import TOKENIZER_BYTES, ModelFolder, making
 from workers.models.tensors import read_tensors, tensor_files
@@ -23,7 +24,7 @@ OWNER = "models"
 KIND = "model"
 FILES = (
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-    "chat_template.jinja",
+    "chat_template.jinja", CARD,
 )  # fmt: skip
 """What a content has beside the weights, as far as the model has it."""
 WAIT_S = 120.0

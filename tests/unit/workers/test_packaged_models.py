@@ -99,7 +99,7 @@ def test_several_that_want_a_model_make_it_once_and_clear_what_a_killed_one_left
 ):
     made: list[Path] = []
 
-    def write(_: Path, folder: Path) -> None:
+    def write(_: Path, folder: Path, licence: str) -> None:
         made.append(folder)
         folder.mkdir()
         time.sleep(0.2)  # long enough that the others come while it is being made
