@@ -61,10 +61,12 @@ class WholeModels:
             process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
             try:
                 _, said = await asyncio.wait_for(process.communicate(), MERGE_S)
-            except (TimeoutError, asyncio.CancelledError):
-                process.kill()
-                await process.wait()
-                raise
+            except TimeoutError as late:
+                raise ArchiveError("not_merged", f"{policy} was not merged within {MERGE_S:.0f} s") from late
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
         if process.returncode:
             last = without_paths(said.decode(errors="replace").strip().rpartition("\n")[2])
             log.warning("not merged", folder=str(folder), policy=policy, error=last)

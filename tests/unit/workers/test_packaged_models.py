@@ -120,7 +120,7 @@ def test_several_that_want_a_model_make_it_once_and_clear_what_a_killed_one_left
 
 
 def test_a_model_appears_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    def fail(_: Path, folder: Path) -> None:
+    def fail(_: Path, folder: Path, licence: str) -> None:
         folder.mkdir()
         raise OSError(28, "No space left on device")
 
