@@ -231,6 +231,7 @@ API: dict[str, dict[str, Row]] = {
     "api-run-checkpoint": _read,
     "api-checkpoint-pin": {"POST": R(Of.OWN_RUN, S.RUNS_WRITE)},
     "api-checkpoint-unpin": {"POST": R(Of.OWN_RUN, S.RUNS_WRITE)},
+    "api-model-download": _read,
     "api-checkpoint-promote": {"POST": R(Of.RUN, S.RUNS_WRITE, {"name": "mine"})},
     "api-checkpoint-archive": _read,
     "api-run-fork": {"POST": R(Of.RUN, S.RUNS_WRITE, {"checkpoint": "newest"})},

@@ -30,7 +30,8 @@ FILES = (
 WAIT_S = 120.0
 """How long a process waits for its node to fetch a model."""
 _LOOK_S = 0.2
-_FILE = "file:"
+FILE = "file:"
+"""Before the name of a file, which lies beside the weights as a tensor of bytes."""
 
 
 def put_model(home: str | Path, path: str) -> ContentManifest:
@@ -42,7 +43,7 @@ def put_model(home: str | Path, path: str) -> ContentManifest:
         for name in tensor_files(folder):
             tensors |= read_tensors(folder, name, as_is=True)
         for name in (name for name in FILES if folder.has(name)):
-            tensors[_FILE + name] = torch.frombuffer(bytearray(folder.read(name, TOKENIZER_BYTES)), dtype=torch.uint8)
+            tensors[FILE + name] = torch.frombuffer(bytearray(folder.read(name, TOKENIZER_BYTES)), dtype=torch.uint8)
     return LocalTier(home, OWNER).put(tensors, {"kind": KIND})
 
 
@@ -75,7 +76,7 @@ def stored_weights(digest: str) -> "dict[str, torch.Tensor]":
         tensors = tier.mapped(digest)
     except (StateError, OSError) as error:
         raise _unreadable(error) from error
-    return {name: tensor for name, tensor in tensors.items() if not name.startswith(_FILE)}
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(FILE)}
 
 
 def stored_shapes(digest: str) -> dict[str, tuple[int, ...]]:
@@ -85,7 +86,7 @@ def stored_shapes(digest: str) -> dict[str, tuple[int, ...]]:
         entries = tier.description(digest).tensors
     except (StateError, OSError) as error:
         raise _unreadable(error) from error
-    return {entry.name: entry.shape for entry in entries if not entry.name.startswith(_FILE)}
+    return {entry.name: entry.shape for entry in entries if not entry.name.startswith(FILE)}
 
 
 def _unreadable(error: Exception) -> UnsupportedModel:
@@ -95,5 +96,5 @@ def _unreadable(error: Exception) -> UnsupportedModel:
 def _write(tier: LocalTier, digest: str, folder: Path) -> None:
     folder.mkdir()
     for name, tensor in tier.mapped(digest).items():
-        if name.startswith(_FILE):
-            (folder / name.removeprefix(_FILE)).write_bytes(tensor.numpy().tobytes())
+        if name.startswith(FILE):
+            (folder / name.removeprefix(FILE)).write_bytes(tensor.numpy().tobytes())

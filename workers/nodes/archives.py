@@ -2,45 +2,18 @@
 
 Invariants: nothing is sent of a folder that is not what was written; every name asked for is one that the checkpoint's
 manifest has, so no path of a request reaches the disk. An adapter goes with the base that lies beside it, and names it
-by its place in the archive. The length is known before the first byte.
+by its place in the archive.
 """
 
-import asyncio
 import json
-import tarfile
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from aiohttp import web
 
 from workers.nodes.merging import ADAPTER, ArchiveError, WholeModels
+from workers.nodes.tar_streams import ArchiveEntry, sent
 from workers.training.folders import files_of, listed, root_of
-
-BLOCK = tarfile.BLOCKSIZE
-PIECE = 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveEntry:
-    """A file of an archive: its name there, and where its bytes are."""
-
-    name: str
-    source: Path | bytes
-
-    @property
-    def size(self) -> int:
-        return len(self.source) if isinstance(self.source, bytes) else self.source.stat().st_size
-
-    @property
-    def header(self) -> bytes:
-        info = tarfile.TarInfo(self.name)
-        info.size, info.mode = self.size, 0o644
-        return info.tobuf(tarfile.PAX_FORMAT)
-
-    @property
-    def padding(self) -> bytes:
-        return bytes(-self.size % BLOCK)
 
 
 class Archives:
@@ -59,16 +32,7 @@ class Archives:
         except (ArchiveError, ValueError) as refused:
             code, status = (refused.code, refused.status) if isinstance(refused, ArchiveError) else ("bad_request", 422)
             return web.json_response({"code": code, "detail": str(refused)}, status=status)
-        size = sum(len(entry.header) + entry.size + len(entry.padding) for entry in entries) + 2 * BLOCK
-        if asked.get("check"):
-            files = [{"name": entry.name, "bytes": entry.size} for entry in entries]
-            return web.json_response({"bytes": size, "files": files})
-        response = web.StreamResponse(headers={"Content-Type": "application/x-tar", "Content-Length": str(size)})
-        await response.prepare(request)
-        async for piece in pieces(entries):
-            await response.write(piece)
-        await response.write_eof()
-        return response
+        return await sent(request, entries)
 
     async def _entries(self, folder: Path, policy: str, form: str) -> list[ArchiveEntry]:
         await self._models.check(folder)
@@ -87,22 +51,6 @@ class Archives:
             bases = {base for name in adapted if (base := _base_inside(folder, name))}
             roots = {name: folder / name for name in [*chosen, *sorted(bases)]}
         return [entry for name, root in roots.items() for entry in _entries_of(folder, name, root)]
-
-
-async def pieces(entries: list[ArchiveEntry]) -> AsyncIterator[bytes]:
-    """Yield the bytes of an archive."""
-    for entry in entries:
-        yield entry.header
-        if isinstance(entry.source, bytes):
-            yield entry.source
-        else:
-            with entry.source.open("rb") as file:
-                left = entry.size
-                while left and (piece := await asyncio.to_thread(file.read, min(PIECE, left))):
-                    left -= len(piece)
-                    yield piece
-        yield entry.padding
-    yield bytes(2 * BLOCK)
 
 
 def _entries_of(folder: Path, name: str, root: Path) -> list[ArchiveEntry]:

@@ -222,7 +222,7 @@ class ArchiveView(ApiView):
         run = queries.find_run(actor_of(request), run_id)
         wanted = archives.ArchiveRequest(step, self.values.get("policy", ""), self.values.get("form", ""))
         ready = archives.prepare(run, wanted)
-        answer = StreamingHttpResponse(archives.ArchiveStream(ready), content_type="application/x-tar")
+        answer = StreamingHttpResponse(archives.stream(run, step, ready), content_type="application/x-tar")
         answer["Content-Length"] = str(ready.bytes)
         answer["Content-Disposition"] = f'attachment; filename="{run.key}-step-{step}.tar"'
         return answer
