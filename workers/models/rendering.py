@@ -3,14 +3,16 @@
 `python -m workers.models.rendering` reads a chat format as JSON and writes the sample conversation as its template
 shows it. Its caller is `sample_of`.
 
-Invariant: whatever a template does, it costs its caller at most `RENDER_S` seconds of a processor, `WAIT_S` seconds,
-`MEMORY_BYTES` of memory and a refusal by name.
+Invariant: whatever a template does, it costs its caller at most `RENDER_S` seconds of a processor, `MEMORY_BYTES` of
+memory and a refusal by name. Seconds of a processor are what is counted, so that a busy host refuses no good template.
 """
 
+import math
 import os
 import resource
 import subprocess
 import sys
+import time
 
 from flexmarl.language.chat_format import ChatFormat
 from flexmarl.language.templates import TemplateError
@@ -19,9 +21,9 @@ from workers.models.errors import ModelRefused
 from workers.roots import python_path
 
 RENDER_S = 5
-"""Most seconds of a processor, the start of the interpreter among them: half a second."""
-WAIT_S = 60.0
-"""Longest time, on a host whose processors are busy."""
+"""Most seconds of a processor; a template that is well takes thousandths of one."""
+WAIT_S = 240.0
+"""Longest time until a process has started and rendered, on a host whose processors are busy."""
 MEMORY_BYTES = 2**30
 """Most memory of the process, the interpreter among it."""
 SAMPLE_BYTES = 2**20
@@ -41,7 +43,8 @@ def sample_of(chat: ChatFormat) -> str:
             command, input=chat.dump().encode(), env=environment, capture_output=True, timeout=WAIT_S, check=False
         )
     except subprocess.TimeoutExpired as late:
-        raise ModelRefused("template_too_slow", slow) from late
+        text = f"the process that renders the chat template did not end within {WAIT_S:.0f} s; try again"
+        raise ModelRefused("template_too_slow", text) from late
     said = done.stdout.decode(errors="replace")
     if done.returncode == FAILS:
         raise TemplateError(said)
@@ -59,7 +62,8 @@ def sample_of(chat: ChatFormat) -> str:
 def main() -> None:
     given = sys.stdin.buffer.read()
     chat = ChatFormat.load(given.decode())
-    for limit, most in ((resource.RLIMIT_AS, MEMORY_BYTES), (resource.RLIMIT_CPU, RENDER_S), (resource.RLIMIT_CORE, 0)):
+    seconds = math.ceil(time.process_time()) + RENDER_S
+    for limit, most in ((resource.RLIMIT_AS, MEMORY_BYTES), (resource.RLIMIT_CPU, seconds), (resource.RLIMIT_CORE, 0)):
         resource.setrlimit(limit, (most, most))
     try:
         text = chat.sample()

@@ -7,6 +7,7 @@ as long as they are named; what this node imported, it keeps.
 
 import asyncio
 import contextlib
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -54,7 +55,8 @@ class Importing:
 
     async def tend(self) -> None:
         """Import what waits, one model at a time."""
-        taken = await self._store(lambda conn: model_rows.take(conn, self._settings.node, LEASE_S))
+        roots = [name for root in self._settings.model_roots for name in (root, os.path.realpath(root))]
+        taken = await self._store(lambda conn: model_rows.take(conn, self._settings.node, LEASE_S, roots))
         if taken is None:
             return
         log.info("importing a model", model=str(taken.id), source=dict(taken.source))

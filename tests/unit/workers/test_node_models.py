@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
@@ -23,6 +24,7 @@ from workers.models.stored import FILES, OWNER, put_model, stored_folder
 from workers.models.weights import initial_weights, weight_shapes
 from workers.nodes import models as node_models
 from workers.nodes.models import Holding, Importing
+from workers.training.folders import root_of, write_manifest
 from workers.transfer import LocalTier
 
 
@@ -102,6 +104,49 @@ def test_what_no_run_may_use_fails_by_its_code(node: Node):
         assert (state, reason, digest) == ("failed", code, "")
         assert str(node.root) not in text
     assert LocalTier(node.home, OWNER).claims() == {}
+
+
+@pytest.mark.services
+def test_a_model_that_fits_no_host_is_refused_with_the_figures(node: Node):
+    insert = "INSERT INTO store.node (name, address, incarnation, facts) VALUES (%s, 'x:1', 'b', %s)"
+    node.conn.execute(insert, ["small", '{"memory_bytes": 1000}'])
+    model = node.asked(path=str(node.model))
+    asyncio.run(node.importing.tend())
+    assert node.row(model)[:2] == ("failed", "too_large")
+    assert "the largest host has 0.00 GB of memory" in node.row(model)[2]
+    node.conn.execute(insert, ["large", '{"memory_bytes": 1000000000}'])
+    model = node.asked(path=str(node.model))
+    asyncio.run(node.importing.tend())
+    assert node.row(model)[0] == "done", node.row(model)
+
+
+@pytest.mark.services
+def test_a_checkpoint_is_imported_by_its_node_and_a_damaged_one_is_not(node: Node):
+    folder = root_of(node.home, 7) / "step-4"
+    shutil.copytree(node.model, folder / "speaker")
+    write_manifest(folder, {})
+    node.conn.execute(
+        "INSERT INTO store.checkpoint (run_id, label, step, versions, path, bytes, node, parts) "
+        "VALUES (7, 'last', 4, '{}', 'x', 1, 'box', '{}')"
+    )
+
+    def promoted() -> UUID:
+        model = uuid4()
+        source = {"type": "checkpoint", "run": "quiet-otter", "step": 4, "policy": "speaker"}
+        model_rows.create(node.conn, model, "default", "mine", source, ("ada", "1"), (7, 4))
+        asyncio.run(node.importing.tend())
+        return model
+
+    state, _, text, digest, facts = node.row(promoted())
+    assert state == "done", text
+    assert facts["architecture"] == "llama"
+    assert digest in LocalTier(node.home, OWNER).claims()
+    (folder / "speaker" / "config.json").write_text("{}")
+    state, reason, text, *_ = node.row(promoted())
+    assert (state, reason) == ("failed", "checkpoint_damaged")
+    assert "speaker/config.json is not what was written" in text
+    shutil.rmtree(folder)
+    assert node.row(promoted())[:2] == ("failed", "checkpoint_missing")
 
 
 @pytest.mark.services
