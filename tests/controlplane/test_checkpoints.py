@@ -6,11 +6,11 @@ import pytest
 
 from flexmarl.contracts.commands import KeepCheckpoints
 from flexmarl.contracts.status import RunStatus
+from flexmarl.controlplane.accounts.models import Membership
 from flexmarl.controlplane.common.models import AuditEntry
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.controlplane.runs.models import Run
-from flexmarl.controlplane.accounts.models import Membership
 from flexmarl.controlplane.runs import origin_grants
+from flexmarl.controlplane.runs.models import Run
 from flexmarl.store.control import checkpoint_rows, model_rows
 from flexmarl.store.data import lineage
 from tests.support.controlplane import SPEC, make_person, set_state

@@ -50,15 +50,15 @@ class StoredFile:
         described, read = self.tier.description(self.digest), -1
         room = memoryview(bytearray(described.chunk_bytes))
         for start, length in self.stretches:
-            end = start + length
-            while start < end:
-                number, offset = divmod(start, described.chunk_bytes)
+            here, end = start, start + length
+            while here < end:
+                number, offset = divmod(here, described.chunk_bytes)
                 if number != read:
                     self.tier.read_chunk(self.digest, number, room[: described.size(number)])
                     read = number
-                piece = bytes(room[offset : min(offset + end - start, described.size(number))])
+                piece = bytes(room[offset : min(offset + end - here, described.size(number))])
                 yield piece
-                start += len(piece)
+                here += len(piece)
 
 
 def files_of_model(tier: LocalTier, digest: str) -> dict[str, StoredFile]:

@@ -40,10 +40,7 @@ def weight_shapes(source: OwnSource, words: int) -> dict[str, tuple[int, ...]]:
     if isinstance(source, FactoryModel):
         return _factory_shapes(source, words)
     tied = bool(model_config(source, 0).get("tie_word_embeddings"))
-    if isinstance(source, RegisteredModel):
-        shapes = stored_shapes(source.digest)
-    else:
-        shapes = _folder_shapes(folder_of(source))
+    shapes = stored_shapes(source.digest) if isinstance(source, RegisteredModel) else _folder_shapes(folder_of(source))
     return _untied(shapes) if tied else shapes
 
 

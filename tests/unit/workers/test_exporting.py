@@ -9,8 +9,7 @@ from safetensors.torch import load_file, save_file
 from tests.unit.workers.test_inspecting import write_chat_model
 from workers.models.exporting import files_of_model
 from workers.models.stored import FILES, OWNER, put_model
-from workers.transfer import CorruptState, LocalTier, StateMissing
-from workers.transfer import contents
+from workers.transfer import CorruptState, LocalTier, StateMissing, contents
 
 pytestmark = pytest.mark.usefixtures("models_in_tmp")
 
@@ -20,7 +19,7 @@ def model(tmp_path: Path) -> Path:
     """A model with weights of several types, one of them empty, and a size that no chunk divides."""
     folder = write_chat_model(tmp_path / "model")
     weights = load_file(folder / "model.safetensors")
-    for number, (name, dtype) in enumerate(zip(sorted(weights), (torch.bfloat16, torch.float16, torch.float64))):
+    for name, dtype in zip(sorted(weights)[:3], (torch.bfloat16, torch.float16, torch.float64), strict=True):
         weights[name] = weights[name].to(dtype)
     weights["empty"] = torch.empty(0, 3)
     weights["flags"] = torch.tensor([True, False, True])

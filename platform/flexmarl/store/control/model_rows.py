@@ -116,8 +116,7 @@ def take(conn: Connection, node: str, lease_s: float, roots: Sequence[str] = ())
 def waiting(conn: Connection) -> list[Waiting]:
     """List imports that have yet to read a run's checkpoint, or are reading it."""
     rows = conn.execute(
-        "SELECT id, owner_id, from_run FROM store.model "
-        "WHERE state IN ('queued', 'running') AND from_run IS NOT NULL"
+        "SELECT id, owner_id, from_run FROM store.model WHERE state IN ('queued', 'running') AND from_run IS NOT NULL"
     ).fetchall()
     return [Waiting(*row) for row in rows]
 
