@@ -168,7 +168,8 @@ def test_a_link_out_of_the_root_is_not_followed(model: Path, tmp_path: Path):
     ("config", "code", "said"),
     [
         ({"model_type": "nonesuch"}, "unknown_architecture", "has no model_type 'nonesuch'"),
-        ({"model_type": None}, "unknown_architecture", "choose a family that the library knows"),
+        ({"model_type": None}, "unknown_architecture", "such as llama, mistral, qwen2"),
+        ({"model_type": "qwen33"}, "unknown_architecture", "such as qwen3"),
         ({"model_type": "mine", "auto_map": {"AutoModel": "x.Y"}}, "own_code", "is not run"),
         ({"model_type": "qwen3", "quantization_config": {"bits": 4}}, "unknown_architecture", "quantised"),
         ({"num_attention_heads": 0, "head_dim": None}, "bad_config", "does not describe a model"),

@@ -2,7 +2,7 @@
 
 Invariants: a checkpoint leaves only when no rule keeps it, nobody pinned it, nobody reads it, and neither a copy nor a
 model still waits for it, all of it decided by one statement on its row; from then on it is `removing` and can be
-neither pinned nor copied. Its node removes the folder and says so; a node that dies between the two finds the row again.
+neither pinned nor copied. Its node removes the folder and says so; a node that dies between them finds the row again.
 """
 
 from collections.abc import Mapping
