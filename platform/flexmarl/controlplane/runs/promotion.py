@@ -35,7 +35,7 @@ def promote(actor: Actor, run: Run, step: int, *, name: str, policy: str = "") -
 
 
 def _policy_of(row: Checkpoint, named: str) -> str:
-    there = sorted(row.parts)
+    there: list[str] = sorted(row.parts)
     if named in there:
         return named
     if not named and len(there) == 1:
