@@ -146,7 +146,7 @@ def test_what_cannot_become_a_model_is_refused_with_what_can(api, run) -> None:
     keep(run, 8, state="")
     store_connection().execute("UPDATE store.checkpoint SET state = 'damaged' WHERE step = 8")
     damaged = promote(api, run, 8, policy="speaker")
-    assert (damaged.status_code, damaged.json()["code"]) == (409, "checkpoint_not_whole")
+    assert (damaged.status_code, damaged.json()["code"]) == (409, "checkpoint_damaged")
     let_go(run)
     assert promote(api, run, policy="speaker").json()["code"] == "checkpoint_gone"
     assert model_rows.waiting(store_connection()) == []

@@ -7,26 +7,23 @@ The right to read the run is looked at when it is asked for, and by `origin_gran
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.team import CheckpointModel
 from flexmarl.controlplane.common.actor import Actor
-from flexmarl.controlplane.common.problems import Conflict, FieldError, ValidationProblem
+from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.registry import actions
 from flexmarl.controlplane.registry.models import LanguageModel
 from flexmarl.controlplane.runs import checkpoints
+from flexmarl.controlplane.runs.archives import CheckpointDamaged
 from flexmarl.controlplane.runs.models import Checkpoint, Run
-
-
-class CheckpointNotWhole(Conflict):
-    code = "checkpoint_not_whole"
-    title = "The checkpoint's folder is not whole"
 
 
 def promote(actor: Actor, run: Run, step: int, *, name: str, policy: str = "") -> LanguageModel:
     """Ask for a policy of a checkpoint as the next version of a model. Raises NotFound, CheckpointGone,
-    CheckpointNotWhole or ValidationProblem."""
+    CheckpointDamaged or ValidationProblem."""
     row = checkpoints.find(run, step)
     if row.state in checkpoints.GONE:
         raise checkpoints.gone(run, step)
     if row.state != "whole" or not row.node:
-        raise CheckpointNotWhole(f"The checkpoint of {run.key} after step {step} is {row.state}; choose another one.")
+        detail = f"The checkpoint of {run.key} after step {step} is {row.state}; choose another one."
+        raise CheckpointDamaged(detail, extra={"reason": row.state})
     policy = _policy_of(row, policy)
     own = ExperimentSpec.model_validate(run.spec).policies[policy].source
     source = CheckpointModel(run=run.key, step=step, policy=policy, source=own).model_dump(mode="json")
