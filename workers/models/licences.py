@@ -6,9 +6,6 @@ A model card is README.md, which begins with YAML between two lines of three das
 
 from collections.abc import Mapping
 
-import yaml
-
-from flexmarl.contracts.yaml_text import load
 from workers.models.opening import ModelFolder
 
 CARD = "README.md"
@@ -30,6 +27,10 @@ def card_of(licence: str) -> str:
 
 
 def _head(card: str) -> Mapping[str, object]:
+    import yaml  # engines import this module too, and read no card
+
+    from flexmarl.contracts.yaml_text import load
+
     lines = card.splitlines()
     if not lines or lines[0].strip() != _DASHES or _DASHES not in lines[1:]:
         return {}
