@@ -1,9 +1,9 @@
 """Downloads of imported models from the node that keeps them."""
 
+from flexmarl.controlplane.common.archives import ArchiveReady, NodeCannot
+from flexmarl.controlplane.common.archives import prepare as prepare_on
 from flexmarl.controlplane.common.models import WorkState
 from flexmarl.controlplane.common.problems import Conflict, InvalidState
-from flexmarl.controlplane.inventory.archives import ArchiveReady, NodeCannot
-from flexmarl.controlplane.inventory.archives import prepare as prepare_on
 from flexmarl.controlplane.registry.models import LanguageModel
 from flexmarl.controlplane.registry.queries import allowed_actions
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from functools import partial
 
+from flexmarl.controlplane.common.archives import ArchiveReady, ArchiveStream, NodeCannot
+from flexmarl.controlplane.common.archives import prepare as prepare_on
 from flexmarl.controlplane.common.problems import Conflict
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.controlplane.inventory.archives import ArchiveReady, ArchiveStream, NodeCannot
-from flexmarl.controlplane.inventory.archives import prepare as prepare_on
 from flexmarl.controlplane.runs import checkpoints
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.store.control import checkpoint_rows

@@ -15,8 +15,8 @@ from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.api.conditional import etag, if_match
 from flexmarl.controlplane.common.api.serializers import listing
 from flexmarl.controlplane.common.api.views import ApiView, ListView
+from flexmarl.controlplane.common.archives import ArchiveStream
 from flexmarl.controlplane.common.scopes import Scope
-from flexmarl.controlplane.inventory.archives import ArchiveStream
 from flexmarl.controlplane.registry import actions, archives, queries
 from flexmarl.controlplane.registry.api.serializers import (
     LanguageModelDetailSerializer,

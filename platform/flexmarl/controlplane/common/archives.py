@@ -17,8 +17,8 @@ import aiohttp
 from django.conf import settings
 
 from flexmarl.controlplane.common.problems import Busy, FieldError, ValidationProblem
-from flexmarl.controlplane.common.store import giving_back
-from flexmarl.controlplane.inventory.models import Node
+from flexmarl.controlplane.common.store import giving_back, store_connection
+from flexmarl.store.control import nodes
 
 PREPARE_S = 620.0
 """A node may have to make a merged model first."""
@@ -47,7 +47,7 @@ class ArchiveReady:
 
 def prepare(node: str, path: str, query: Mapping[str, str]) -> ArchiveReady:
     """Have an archive made ready. Raises NodeCannot, ValidationProblem or NodeAway."""
-    address = Node.objects.filter(name=node).values_list("address", flat=True).first()
+    address = nodes.address_of(store_connection(), node)
     if not address:
         raise NodeAway(f"{node} is not registered.", headers={"Retry-After": "5"})
     url = f"http://{address}{path}?{urllib.parse.urlencode(query)}"
