@@ -6,12 +6,14 @@ A model card is README.md, which begins with YAML between two lines of three das
 
 from collections.abc import Mapping
 
+import yaml
+
+from flexmarl.contracts.yaml_text import load
+from workers.models.cards import CARD, DASHES
 from workers.models.opening import ModelFolder
 
-CARD = "README.md"
 MOST = 200
 """Most characters of a licence's name."""
-_DASHES = "---"
 
 
 def licence_in(folder: ModelFolder, config: Mapping[str, object]) -> str:
@@ -21,21 +23,12 @@ def licence_in(folder: ModelFolder, config: Mapping[str, object]) -> str:
     return named or (_named(_head(folder.read(CARD).decode(errors="replace"))) if folder.has(CARD) else "")
 
 
-def card_of(licence: str) -> str:
-    """Return a model card that says a licence and nothing else."""
-    return f"{_DASHES}\nlicense: {licence}\n{_DASHES}\n"
-
-
 def _head(card: str) -> Mapping[str, object]:
-    import yaml  # engines import this module too, and read no card
-
-    from flexmarl.contracts.yaml_text import load
-
     lines = card.splitlines()
-    if not lines or lines[0].strip() != _DASHES or _DASHES not in lines[1:]:
+    if not lines or lines[0].strip() != DASHES or DASHES not in lines[1:]:
         return {}
     try:
-        found = load("\n".join(lines[1 : lines.index(_DASHES, 1)]))
+        found = load("\n".join(lines[1 : lines.index(DASHES, 1)]))
     except (yaml.YAMLError, ValueError):
         return {}
     return found if isinstance(found, Mapping) else {}

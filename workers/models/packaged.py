@@ -24,8 +24,8 @@ from flexmarl.contracts.packaged_models import (
     install_command,
 )
 from workers.children import child_environment
+from workers.models.cards import CARD, card_of
 from workers.models.errors import UnsupportedModel
-from workers.models.licences import CARD, card_of
 from workers.models.making import make_once, wanted
 from workers.models.opening import making
 from workers.roots import python_path

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from workers.models.cards import CARD
 from workers.models.errors import UnsupportedModel
-from workers.models.licences import CARD
 from workers.models.making import make_once, wanted
 from workers.models.opening import TOKENIZER_BYTES, ModelFolder, making
 from workers.models.tensors import read_tensors, tensor_files
