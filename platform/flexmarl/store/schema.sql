@@ -631,6 +631,8 @@ CREATE TABLE store.model (
   lease_until timestamptz,
   digest      text NOT NULL DEFAULT '',          -- of the content, once it is done
   facts       jsonb NOT NULL DEFAULT '{}',       -- what was found: architecture, parameters, context, tokenizer, template
+  from_run    bigint, from_step int,             -- the run's checkpoint that it is made of; null: it is of no run
+  granted_at  timestamptz,                       -- when the right to read that run was found last
   archived_at timestamptz,
   created_at  timestamptz NOT NULL DEFAULT clock_timestamp(), updated_at timestamptz NOT NULL DEFAULT clock_timestamp(),
   started_at  timestamptz, finished_at timestamptz,

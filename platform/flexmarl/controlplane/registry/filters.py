@@ -14,7 +14,9 @@ FILTERS = (
     Parameter("name", "Exact name: all versions of a model.", lookup="name"),
     Parameter("q", "Part of the name.", lookup="name__icontains"),
     Parameter("state", "State of the import.", lookup="state", choices=STATES, many=True),
-    Parameter("source", "Where it came from.", lookup="source__type", choices=get_args(SourceType), many=True),
+    Parameter(
+        "source", "Where it came from.", lookup="source__type", choices=(*get_args(SourceType), "checkpoint"), many=True
+    ),
     Parameter("architecture", "Model type, such as llama.", lookup="facts__architecture"),
     Parameter("owner", "Name of who imported it.", lookup="owner"),
     Parameter(
