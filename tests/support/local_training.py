@@ -201,9 +201,9 @@ class LocalTraining:
         order = PlayGroups(pool="local", epoch=1, origin=Origin.TRAIN, groups=(), pins=self._pins, sampling_seed=0)
         outcomes = settled_group(order, 1, group, self._seats(greedy=False)).event.episodes
         rewards = [
-            self.plan.shaper.shape(self.plan.reply_limits, outcome, self.plan.rewards(outcome)) for outcome in outcomes
+            self.plan.settlement.shaper.shape(self.plan.settlement.reply_limits, outcome, self.plan.settlement.rewards(outcome)) for outcome in outcomes
         ]
-        return outcomes, self.plan.advantage.estimate(self.plan.group_key, outcomes, rewards)
+        return outcomes, self.plan.settlement.advantage.estimate(self.plan.settlement.group_key, outcomes, rewards)
 
     def _rows(self, group: list[EpisodeAttempt], advantages: list[list[float]]) -> dict[str, list[TrainRow]]:
         rows: dict[str, list[TrainRow]] = {}

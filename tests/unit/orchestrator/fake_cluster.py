@@ -80,7 +80,7 @@ class FakeCluster:
         decision = self.core.handle(event, self.now)
         self.decisions.append(decision)
         check_invariants(self.core.plan, self.core.state)
-        waits = books_due(self.core.state) and not self.core.state.pause.frozen and self.status not in TERMINAL
+        waits = books_due(self.core.state) and not self.core.state.lifecycle.pause.frozen and self.status not in TERMINAL
         assert not waits, "a cohort that is done waits for a fact that may never come"
         self.deadline = decision.deadline
         for number in decision.void:
@@ -116,7 +116,7 @@ class FakeCluster:
         else:
             self.open[numbered.no] = numbered
             if self.mates and getattr(command, "lease_id", 0) in self.children:
-                self.made_for[numbered.no] = self.core.state.leases[command.lease_id].incarnation
+                self.made_for[numbered.no] = self.core.state.fleet.leases[command.lease_id].child.incarnation
 
     def end_lease(self, lease_id, reason):
         if lease_id not in self.ended:
@@ -201,7 +201,7 @@ class FakeCluster:
             if self.held_draws.intersection(g.draw for g in command.groups):
                 return False
             engines = [self.children[i] for i in self.children if self.uses[i] is e.DeviceUse.ENGINE]
-            return answered(command, engines, self.core.plan.places)
+            return answered(command, engines, self.core.plan.engines.places)
         if isinstance(command, c.RequestDevices):
             return self.grants
         if isinstance(command, c.HostLease):

@@ -8,7 +8,7 @@ from flexmarl.contracts import events as e
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunStatus
 from flexmarl.orchestrator.allocation.binding import on_gang_s, took_work
-from flexmarl.orchestrator.state.tree import PolicyPlacement, PolicyState
+from flexmarl.orchestrator.state.policy import PolicyPlacement, PolicyState
 from flexmarl.orchestrator.training import trainers
 from tests.unit.orchestrator.fake_cluster import Faults, make_spec, running, started
 

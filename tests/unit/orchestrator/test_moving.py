@@ -144,6 +144,6 @@ def test_a_queued_run_asks_in_the_pools_it_was_moved_to_and_a_late_move_changes_
     assert len(cluster.open) == 1, "the former request is void"
     cluster.run(until=lambda x: x.status is RunStatus.RUNNING)
     cluster.tell(PoolsChanged(rollout_pool="default", training_pool="default"))
-    assert cluster.core.state.rollout_pool == "gpu"
+    assert cluster.core.state.fleet.pools.rollout == "gpu"
     assert "came too late" in cluster.notes[-1].text
     assert {command.pool for command in cluster.commands("play_groups")} == {"gpu"}

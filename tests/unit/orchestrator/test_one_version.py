@@ -11,7 +11,8 @@ from flexmarl.contracts.rules import broken_rules
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
 from flexmarl.orchestrator.rollout.one_version import _adopt
 from flexmarl.orchestrator.rollout.repacking import SEEN_S
-from flexmarl.orchestrator.state.tree import LeaseState, Pin
+from flexmarl.orchestrator.state.cohort import Pin
+from flexmarl.orchestrator.state.fleet import ChildLives, LeaseState
 from tests.unit.orchestrator.fake_cluster import make_spec, started
 from tests.unit.orchestrator.test_any_mix import any_faults, settle_facts
 
@@ -164,8 +165,9 @@ def test_who_goes_on_with_groups_whose_engine_is_gone(engines, taken_by):
     for lease_id, (version, plays) in enumerate(engines):
         draws = list(range(100 * lease_id, 100 * lease_id + plays))
         given |= {draw: {"p": Pin(version, f"d{version}")} for draw in draws}
-        lease = LeaseState(lease_id, f"gpu{lease_id}", e.DeviceUse.ENGINE, "e1", holds={"p": version}, plays=draws)
+        lease = LeaseState(lease_id, f"gpu{lease_id}", e.DeviceUse.ENGINE, ChildLives("e1"))
+        lease.weights.held, lease.assigned.draws = {"p": version}, draws
         working.append(lease)
     _adopt(SimpleNamespace(plan=SimpleNamespace(part_of_engine=PART), now=7.0), working, given)
-    assert [lease.lease_id for lease in working if 1000 in lease.plays] == ([] if taken_by is None else [taken_by])
-    assert [lease.lease_id for lease in working if lease.given_at] == ([] if taken_by is None else [taken_by])
+    assert [lease.lease_id for lease in working if 1000 in lease.assigned.draws] == ([] if taken_by is None else [taken_by])
+    assert [lease.lease_id for lease in working if lease.assigned.given_at] == ([] if taken_by is None else [taken_by])

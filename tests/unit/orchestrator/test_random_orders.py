@@ -207,5 +207,5 @@ def test_a_whole_log_told_again_changes_nothing():
             assert all(n.command.kind == "release_lease" for n in decision.commands)
     after = FakeCluster(cluster.spec)
     after.core = Orchestrator.restore(cluster.spec, before)
-    assert after.core.state.samples_trained == cluster.core.state.samples_trained
-    assert after.core.state.status is cluster.core.state.status
+    assert after.core.state.totals.samples_trained == cluster.core.state.samples_trained
+    assert after.core.state.lifecycle.status is cluster.core.state.status

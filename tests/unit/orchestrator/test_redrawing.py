@@ -171,7 +171,7 @@ def test_a_frozen_run_that_learns_of_a_refused_group_draws_again_when_it_goes_on
         assert again.snapshot() == cluster.core.snapshot()
         cluster.verb(Verb.RESUME)
         cluster.run()
-        episodes = cluster.core.state.train_episodes
+        episodes = cluster.core.state.totals.train_episodes
         assert episodes.proposed == episodes.finished + episodes.failed + episodes.cancelled
         assert cluster.core.state.step == 4
 

@@ -10,7 +10,8 @@ from collections.abc import Collection
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.serving.weight_sync import lacks, required_versions, tell, withdraw_others
-from flexmarl.orchestrator.state.tree import LeaseState, Pin
+from flexmarl.orchestrator.state.cohort import Pin
+from flexmarl.orchestrator.state.fleet import LeaseState
 
 
 class RequestedVersions:
@@ -59,7 +60,7 @@ class RequestedVersions:
     def _look(self, ctx: Context) -> None:
         """Take in the engines anew. Facts about one engine or policy do not change which there are."""
         if self._engines is None:
-            self._engines = ctx.state.of_use(DeviceUse.ENGINE)
+            self._engines = ctx.state.fleet.of_use(DeviceUse.ENGINE)
             self._places = {lease.lease_id: place for place, lease in enumerate(self._engines)}
             self._pins.clear()
             self._next.clear()

@@ -49,7 +49,7 @@ def _recalls(session: RunSession, drained: Iterable[Drained]) -> list[tuple[str,
     """Recall what shall move, and let stay what was recalled by a drain that is over."""
     moving = {one.lease_id: one for one in drained if one.mode is DrainMode.MOVE}
     facts: list[tuple[str, Event]] = []
-    for lease in session.core.state.leases.values():
+    for lease in session.core.state.fleet.leases.values():
         one = moving.get(lease.lease_id)
         if one is not None and not lease.recalled and not lease.releasing:
             reason = f"{one.where} is being drained by {one.by}"
@@ -67,7 +67,7 @@ def _stops(session: RunSession, drained: Iterable[Drained], now: float) -> list[
     if not due:
         return []
     first = min(due, key=lambda one: one.deadline or 0.0)
-    deadline, status = first.deadline or 0.0, session.core.state.status
+    deadline, status = first.deadline or 0.0, session.core.state.lifecycle.status
     reason = f"{first.where} is being drained by {first.by}"
     if now >= deadline and (status in _STOPPABLE or status is RunStatus.STOPPING):
         text = f"{reason}; the deadline has passed"

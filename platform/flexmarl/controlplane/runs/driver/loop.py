@@ -206,7 +206,7 @@ class Driver:
                 held.errors = 0
                 held.raised.clear()
                 self._after(held, turn)
-        if held.session.core.state.status in TERMINAL:
+        if held.session.core.state.lifecycle.status in TERMINAL:
             self._leave(conn, held)
             return
         now = time.monotonic()
@@ -226,7 +226,7 @@ class Driver:
         """Let an ended run go, with every device that was granted behind its back. A late fact brings it here again."""
         leases.release_run(conn, held.lease.run_id)
         runs.release_run(conn, held.lease)
-        log.info("run_left", run_id=held.lease.run_id, status=held.session and held.session.core.state.status)
+        log.info("run_left", run_id=held.lease.run_id, status=held.session and held.session.core.state.lifecycle.status)
         del self.held[held.lease.run_id]
 
     def _idle_s(self, session: RunSession) -> float:
