@@ -201,7 +201,10 @@ class LocalTraining:
         order = PlayGroups(pool="local", epoch=1, origin=Origin.TRAIN, groups=(), pins=self._pins, sampling_seed=0)
         outcomes = settled_group(order, 1, group, self._seats(greedy=False)).event.episodes
         rewards = [
-            self.plan.settlement.shaper.shape(self.plan.settlement.reply_limits, outcome, self.plan.settlement.rewards(outcome)) for outcome in outcomes
+            self.plan.settlement.shaper.shape(
+                self.plan.settlement.reply_limits, outcome, self.plan.settlement.rewards(outcome)
+            )
+            for outcome in outcomes
         ]
         return outcomes, self.plan.settlement.advantage.estimate(self.plan.settlement.group_key, outcomes, rewards)
 

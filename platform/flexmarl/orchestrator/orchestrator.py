@@ -67,8 +67,8 @@ from flexmarl.orchestrator.run.recovery import (
 from flexmarl.orchestrator.run.relevance import Relevance
 from flexmarl.orchestrator.serving.placement import drive_placing, on_demand_reported, on_policy_unloaded
 from flexmarl.orchestrator.serving.weight_sync import on_weights_served
-from flexmarl.orchestrator.state.snapshots import decode, encode
 from flexmarl.orchestrator.state.policy import PolicyState
+from flexmarl.orchestrator.state.snapshots import decode, encode
 from flexmarl.orchestrator.state.tree import RunState
 from flexmarl.orchestrator.training.evaluation import on_evaluation_group
 from flexmarl.orchestrator.training.trainers import (
@@ -241,10 +241,23 @@ def _footing(ctx: Context) -> tuple[object, ...]:
     """Return what differs after anything was decided, or had come to an end, that trainers could go by."""
     state, head = ctx.state, ctx.state.cohort
     said = len(ctx.commands) + len(ctx.void) + len(ctx.rulings) + len(ctx.notes) + len(ctx.metrics)
-    run = said, state.lifecycle.status, state.lifecycle.pause.frozen, state.numbers.cohort, len(state.cohorts), len(state.checkpoints)
+    run = (
+        said,
+        state.lifecycle.status,
+        state.lifecycle.pause.frozen,
+        state.numbers.cohort,
+        len(state.cohorts),
+        len(state.checkpoints),
+    )
     if head is None:
         return run
-    return *run, head.no, head.times.settled_at, head.times.stepped_at, sum([own.stepped for own in head.policies.values()])
+    return (
+        *run,
+        head.no,
+        head.times.settled_at,
+        head.times.stepped_at,
+        sum([own.stepped for own in head.policies.values()]),
+    )
 
 
 def _explain(ctx: Context) -> None:
@@ -257,7 +270,10 @@ def _explain(ctx: Context) -> None:
         if "devices" in state.outstanding:
             state.lifecycle.reason, state.lifecycle.reason_text = RunReason.WAITING_FOR_DEVICES, "waiting for devices"
         elif all(lease.child.incarnation for lease in working):
-            state.lifecycle.reason, state.lifecycle.reason_text = RunReason.BINDING_POLICIES, "creating or loading the policies"
+            state.lifecycle.reason, state.lifecycle.reason_text = (
+                RunReason.BINDING_POLICIES,
+                "creating or loading the policies",
+            )
         return
     if state.lifecycle.status is not RunStatus.RUNNING:
         return

@@ -79,7 +79,9 @@ def _play(state: RunState, command: PlayGroups) -> str:
     if command.origin is Origin.EVAL:
         return f"evaluation after step {command.cohort}: {groups} under {_vector(command)}"
     verb = "is" if len(command.groups) == 1 else "are"
-    where = f", assigned to {_where(state.fleet.leases[command.engine])}" if command.engine in state.fleet.leases else ""
+    where = (
+        f", assigned to {_where(state.fleet.leases[command.engine])}" if command.engine in state.fleet.leases else ""
+    )
     return f"{groups} of step {command.cohort + 1} {verb} open, pinned to {_vector(command)}{where}"
 
 

@@ -15,7 +15,9 @@ def check_end(world: World, asked: list[str]) -> None:
     for counters in (state.totals.train_episodes, state.totals.eval_episodes):
         settled = counters.finished + counters.failed + counters.cancelled
         assert counters.proposed == settled, f"episodes do not add up: {counters}"
-    assert state.totals.samples_trained == len(store.ledger.applied), "the core counts other rows as trained than are applied"
+    assert state.totals.samples_trained == len(store.ledger.applied), (
+        "the core counts other rows as trained than are applied"
+    )
     for name, policy in state.policies.items():
         known = -1 if policy.version is None else policy.version
         assert known == len(store.versions.get(name, [])) - 1, f"{name}: the core knows {known}"
@@ -36,7 +38,9 @@ def _check_verbs(world: World, asked: list[str]) -> None:
 def _check_attempts(world: World) -> None:
     changes = [change.no for decision in world.log.decisions for change in decision.attempts]
     assert changes == sorted(changes)
-    assert Counter(changes) == dict.fromkeys(range(1, world.core.state.lifecycle.attempt.no + 1), 2), "an attempt without an end"
+    assert Counter(changes) == dict.fromkeys(range(1, world.core.state.lifecycle.attempt.no + 1), 2), (
+        "an attempt without an end"
+    )
 
 
 def _check_rows(world: World) -> None:

@@ -80,7 +80,9 @@ class FakeCluster:
         decision = self.core.handle(event, self.now)
         self.decisions.append(decision)
         check_invariants(self.core.plan, self.core.state)
-        waits = books_due(self.core.state) and not self.core.state.lifecycle.pause.frozen and self.status not in TERMINAL
+        waits = (
+            books_due(self.core.state) and not self.core.state.lifecycle.pause.frozen and self.status not in TERMINAL
+        )
         assert not waits, "a cohort that is done waits for a fact that may never come"
         self.deadline = decision.deadline
         for number in decision.void:
@@ -129,7 +131,7 @@ class FakeCluster:
             self.keys.add(key)
             self.inbox.append(event)
 
-    status = property(lambda self: self.core.state.status)
+    status = property(lambda self: self.core.state.lifecycle.status)
 
     def verb(self, verb):
         return self.tell(e.RunVerb(verb=verb, actor="ada"))

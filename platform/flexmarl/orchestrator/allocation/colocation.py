@@ -14,7 +14,6 @@ from typing import Literal
 from flexmarl.orchestrator.state.fleet import Side
 
 
-
 @dataclass(frozen=True, slots=True)
 class SharedDevice:
     """What is known of a device with an engine and a trainer."""

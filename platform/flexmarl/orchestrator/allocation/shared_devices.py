@@ -12,10 +12,9 @@ from flexmarl.contracts.commands import SleepEngine, VacateTrainer, WakeEngine
 from flexmarl.contracts.events import DeviceUse, EngineSlept, EngineWoke, TrainerVacated
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.orchestrator.allocation.colocation import SharedDevice, lent, may_load, turn, whose
-from flexmarl.orchestrator.state.fleet import Side
 from flexmarl.orchestrator.allocation.paused_surplus import stands_still
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.state.fleet import LeaseState
+from flexmarl.orchestrator.state.fleet import LeaseState, Side
 
 _ORDERS: dict[str, type[SleepEngine | WakeEngine | VacateTrainer]] = {
     "sleep": SleepEngine, "vacate": VacateTrainer, "wake": WakeEngine,
@@ -73,7 +72,9 @@ def may_serve(ctx: Context, engine: LeaseState) -> bool:
     """Tell whether an engine may be given weights: always where nobody shares its device."""
     if not ctx.plan.trainers.colocated:
         return True
-    trainer = next((x for x in ctx.state.fleet.of_use(DeviceUse.TRAINER) if x.sharing.engine_lease == engine.lease_id), None)
+    trainer = next(
+        (x for x in ctx.state.fleet.of_use(DeviceUse.TRAINER) if x.sharing.engine_lease == engine.lease_id), None
+    )
     return trainer is None or may_load(ctx.state.fleet.shared.side, describe(ctx, trainer))
 
 
@@ -110,7 +111,12 @@ def on_trainer_vacated(ctx: Context, event: TrainerVacated) -> None:
 def _turned(ctx: Context, what: str, event: EngineSlept | EngineWoke | TrainerVacated) -> None:
     lease, key = ctx.state.fleet.leases.get(event.lease_id), f"{what}:{event.lease_id}"
     waiting = ctx.state.outstanding.get(key)
-    if lease is None or lease.child.incarnation != event.incarnation or waiting is None or waiting.no != event.command_no:
+    if (
+        lease is None
+        or lease.child.incarnation != event.incarnation
+        or waiting is None
+        or waiting.no != event.command_no
+    ):
         return
     ctx.answered(key)
     lease.sharing.asleep, lease.sharing.last_change = not isinstance(event, EngineWoke), event.command_no
@@ -134,7 +140,9 @@ def _trains(ctx: Context, work: Collection[str]) -> bool:
     if state.checkpoints or not all(policy.accumulator for policy in state.policies.values()):
         return True
     # What a step leads to, such as a checkpoint, is known once its books are closed, in the same decision.
-    stepped = head is not None and head.times.settled_at is not None and all(own.stepped for own in head.policies.values())
+    stepped = (
+        head is not None and head.times.settled_at is not None and all(own.stepped for own in head.policies.values())
+    )
     return head is not None and stepped and head.times.stepped_at is None
 
 

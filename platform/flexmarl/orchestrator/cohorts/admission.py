@@ -8,8 +8,8 @@ policy says. How many cohorts are open at once is nobody's setting: it follows f
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.group_commands import drive_rollout
 from flexmarl.orchestrator.serving.weight_sync import served
-from flexmarl.orchestrator.state.lag import Verdict, admit
 from flexmarl.orchestrator.state.cohort import Cohort, PolicyCohort
+from flexmarl.orchestrator.state.lag import Verdict, admit
 
 
 def may_start(ctx: Context) -> Verdict:

@@ -35,8 +35,8 @@ from flexmarl.orchestrator.cohorts.resampling import draw_again, drawn_text
 from flexmarl.orchestrator.cohorts.staleness import ages_of, count_made
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.group_commands import drive_rollout, newly_ended, settle_draw
-from flexmarl.orchestrator.state.group_counts import add_episode, count_fates, finished_of
 from flexmarl.orchestrator.state.cohort import Cohort, CohortTimes, PendingGroup, Pin, PolicyCohort, Row
+from flexmarl.orchestrator.state.group_counts import add_episode, count_fates, finished_of
 from flexmarl.orchestrator.types import NoteLevel
 
 EMPTY_COHORTS = 2
@@ -185,7 +185,8 @@ def _advantages(ctx: Context, episodes: Sequence[EpisodeOutcome], shaped: bool =
     rewards = [plan.settlement.rewards(episode) for episode in episodes]
     if shaped:
         rewards = [
-            plan.settlement.shaper.shape(plan.settlement.reply_limits, episode, own) for episode, own in zip(episodes, rewards, strict=True)
+            plan.settlement.shaper.shape(plan.settlement.reply_limits, episode, own)
+            for episode, own in zip(episodes, rewards, strict=True)
         ]
     return plan.settlement.advantage.estimate(plan.settlement.group_key, episodes, rewards)
 

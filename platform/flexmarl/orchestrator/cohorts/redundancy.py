@@ -18,9 +18,9 @@ from flexmarl.orchestrator.cohorts.credit import unfilled
 from flexmarl.orchestrator.cohorts.cutting import lacking
 from flexmarl.orchestrator.cohorts.overlapping import is_last
 from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.state.cohort import Cohort, PendingGroup
 from flexmarl.orchestrator.state.group_counts import finished_of
 from flexmarl.orchestrator.state.lag import must_wait
-from flexmarl.orchestrator.state.cohort import Cohort, PendingGroup
 
 REMEMBERED_COHORTS = 2
 """Cohorts trained after its own for which a group that settles after it was cancelled is still expected."""
@@ -166,7 +166,11 @@ def take_late(ctx: Context, event: GroupSettled) -> None:
     if cohort is None:
         return
     gathering = next((cohort for cohort in state.cohorts if cohort.times.settled_at is None), None)
-    if ctx.plan.spec.mechanisms.redundancy.fate == "keep" and gathering is not None and not state.lifecycle.pause.frozen:
+    if (
+        ctx.plan.spec.mechanisms.redundancy.fate == "keep"
+        and gathering is not None
+        and not state.lifecycle.pause.frozen
+    ):
         gathering.open[event.draw] = ""
         gathering.size += 1
         state.totals.train_episodes.cancelled -= ctx.plan.cohort.members

@@ -42,7 +42,9 @@ def _drive_given(ctx: Context, cohort: Cohort, by_key: dict[str, list[int]]) -> 
     """Issue the commands of draws that an engine was given: the others wait for one that is free."""
     for key, draws in by_key.items():
         if draws[0] in cohort.older and ctx.wanted(key):
-            engine = next((lease.lease_id for lease in ctx.state.fleet.leases.values() if draws[0] in lease.assigned.draws), 0)
+            engine = next(
+                (lease.lease_id for lease in ctx.state.fleet.leases.values() if draws[0] in lease.assigned.draws), 0
+            )
             give(ctx, cohort, key, draws, cohort.older[draws[0]], engine)
 
 

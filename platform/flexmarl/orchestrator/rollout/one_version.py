@@ -30,7 +30,9 @@ def drive_one_version(ctx: Context) -> None:
     working = ctx.state.fleet.at_work(DeviceUse.ENGINE)
     at_work = {lease.lease_id for lease in working}
     for lease in ctx.state.fleet.leases.values():
-        lease.assigned.draws = [draw for draw in lease.assigned.draws if draw in given] if lease.lease_id in at_work else []
+        lease.assigned.draws = (
+            [draw for draw in lease.assigned.draws if draw in given] if lease.lease_id in at_work else []
+        )
     _adopt(ctx, working, given)
     repack_engines(ctx, working)
     newest = {name: policy.pin for name, policy in ctx.state.policies.items() if policy.version is not None}
@@ -58,8 +60,13 @@ def _adopt(ctx: Context, working: Sequence[LeaseState], given: Mapping[int, Pins
     for draw, pins in given.items():
         if draw in played:
             continue
-        alike = sorted((x for x in working if x.assigned.draws and _same(given[x.assigned.draws[0]], pins)), key=lambda x: len(x.assigned.draws))
-        roomy = [x for x in alike if len(x.assigned.draws) < ctx.plan.engines.groups_at_once or draw >= EVALUATION_DRAWS]
+        alike = sorted(
+            (x for x in working if x.assigned.draws and _same(given[x.assigned.draws[0]], pins)),
+            key=lambda x: len(x.assigned.draws),
+        )
+        roomy = [
+            x for x in alike if len(x.assigned.draws) < ctx.plan.engines.groups_at_once or draw >= EVALUATION_DRAWS
+        ]
         free = [x for x in working if not x.assigned.draws and x.child.incarnation]
         holding = [x for x in free if _holds(x, pins)]
         chosen = next(iter(roomy or holding or free or alike), None)

@@ -21,7 +21,12 @@ SEEN_S = 2.0
 def repack_engines(ctx: Context, working: Sequence[LeaseState]) -> None:
     """Empty the engines that others can go on for, if it is time."""
     state, every_s = ctx.state, ctx.plan.mover.options.repack_every_s
-    if every_s is None or state.lifecycle.status is not RunStatus.RUNNING or state.lifecycle.pause.frozen or not _due(ctx, every_s):
+    if (
+        every_s is None
+        or state.lifecycle.status is not RunStatus.RUNNING
+        or state.lifecycle.pause.frozen
+        or not _due(ctx, every_s)
+    ):
         return
     state.fleet.repacked.at, state.fleet.repacked.step = ctx.now, state.step
     if not any(draw not in cohort.older for cohort in state.cohorts for draw in cohort.open):

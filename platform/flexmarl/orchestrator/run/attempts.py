@@ -36,7 +36,9 @@ def end(ctx: Context, reason: RunReason, text: str, actor: str = "") -> None:
         return
     state.lifecycle.attempt.open = False
     versions = {name: policy.version for name, policy in state.policies.items() if policy.version is not None}
-    ctx.attempts.append(AttemptEnded(state.lifecycle.attempt.no, state.lifecycle.status, reason, text, actor, state.step, versions))
+    ctx.attempts.append(
+        AttemptEnded(state.lifecycle.attempt.no, state.lifecycle.status, reason, text, actor, state.step, versions)
+    )
 
 
 def renew(ctx: Context) -> None:

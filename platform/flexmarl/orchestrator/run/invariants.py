@@ -98,7 +98,9 @@ def _check_given(state: RunState) -> None:
     twice = [draw for draw, engines in given.items() if engines > 1]
     assert not twice, f"draws {twice} are played by two engines"
     for lease in state.fleet.leases.values():
-        assert not lease.weights.previous, f"{lease.device_id} keeps {lease.weights.previous} beside {lease.weights.held}"
+        assert not lease.weights.previous, (
+            f"{lease.device_id} keeps {lease.weights.previous} beside {lease.weights.held}"
+        )
 
 
 def _check_commands(plan: Plan, state: RunState) -> None:
@@ -119,7 +121,9 @@ def _check_commands(plan: Plan, state: RunState) -> None:
 
 
 def _check_life(state: RunState) -> None:
-    if state.lifecycle.status in TERMINAL or (state.lifecycle.status is RunStatus.PAUSED and not state.lifecycle.pause.frozen):
+    if state.lifecycle.status in TERMINAL or (
+        state.lifecycle.status is RunStatus.PAUSED and not state.lifecycle.pause.frozen
+    ):
         assert state.cohort is None, f"a cohort is open while {state.lifecycle.status}"
         assert state.evaluation is None, f"an evaluation is open while {state.lifecycle.status}"
     if state.lifecycle.status is RunStatus.PAUSED:
@@ -181,15 +185,29 @@ def _check_places(plan: Plan, state: RunState) -> None:
     for lease in state.fleet.leases.values():
         places = 0 if plan.engines.places is None or lease.use is not DeviceUse.ENGINE else plan.engines.places
         assert len(lease.weights.assigned) <= places, f"{lease.device_id} has no place for {lease.weights.assigned}"
-        assert not set(lease.weights.assigned) & set(lease.weights.leaving), f"{lease.device_id} shall serve and forget {lease.weights.assigned}"
-        assert plan.engines.places is None or lease.weights.held.keys() <= set(lease.weights.assigned), f"{lease.device_id} holds {lease.weights.held}"
-        assert lease.child.incarnation or not (lease.weights.assigned or lease.weights.leaving), "a lost child serves something"
+        assert not set(lease.weights.assigned) & set(lease.weights.leaving), (
+            f"{lease.device_id} shall serve and forget {lease.weights.assigned}"
+        )
+        assert plan.engines.places is None or lease.weights.held.keys() <= set(lease.weights.assigned), (
+            f"{lease.device_id} holds {lease.weights.held}"
+        )
+        assert lease.child.incarnation or not (lease.weights.assigned or lease.weights.leaving), (
+            "a lost child serves something"
+        )
 
 
 def _check_attempts(state: RunState) -> None:
     assert not (state.lifecycle.attempt.open and state.lifecycle.status in TERMINAL), "an ended run has an open attempt"
-    assert state.lifecycle.attempt.no or state.lifecycle.status is RunStatus.DRAFT, "a run that was started has no attempt"
-    at_rest = state.lifecycle.status in (*TERMINAL, RunStatus.DRAFT, RunStatus.PAUSED, RunStatus.PAUSING, RunStatus.STOPPING)
+    assert state.lifecycle.attempt.no or state.lifecycle.status is RunStatus.DRAFT, (
+        "a run that was started has no attempt"
+    )
+    at_rest = state.lifecycle.status in (
+        *TERMINAL,
+        RunStatus.DRAFT,
+        RunStatus.PAUSED,
+        RunStatus.PAUSING,
+        RunStatus.STOPPING,
+    )
     assert state.lifecycle.attempt.open or at_rest, f"a run is {state.lifecycle.status} without an attempt"
     requested = state.lifecycle.requested_verb
     if requested is not None and requested.open:
@@ -209,7 +227,9 @@ def _check_cohort(plan: Plan, state: RunState, cohort: Cohort) -> None:
     """Check the cohort that is trained: later ones are not cut."""
     assert not (cohort.pending and cohort.times.settled_at is not None), "rows of a settled cohort were not cut"
     for later in state.cohorts[1:]:
-        assert cohort.times.settled_at is not None or plan.lag.bounded, "a cohort started before the one before it was settled"
+        assert cohort.times.settled_at is not None or plan.lag.bounded, (
+            "a cohort started before the one before it was settled"
+        )
         for own in later.policies.values():
             assert not own.micro_batches, "a later cohort is cut"
     for name in cohort.pins:

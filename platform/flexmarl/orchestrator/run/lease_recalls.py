@@ -64,7 +64,11 @@ def _give_back_shared(ctx: Context) -> bool:
 
 def give_back_pair(ctx: Context, lease: LeaseState) -> None:
     """Give back the lease that shares a device with one that is gone, so that the device is free as a whole."""
-    others = (x for x in ctx.state.fleet.leases.values() if lease.lease_id == x.sharing.engine_lease or x.lease_id == lease.sharing.engine_lease)
+    others = (
+        x
+        for x in ctx.state.fleet.leases.values()
+        if lease.lease_id == x.sharing.engine_lease or x.lease_id == lease.sharing.engine_lease
+    )
     for other in list(others):
         if not other.releasing:
             _release(ctx, other)
@@ -122,7 +126,9 @@ def _ready(ctx: Context, lease: LeaseState) -> bool:
         return False
     names = ctx.state.policies if ctx.plan.engines.places is None else lease.weights.assigned
     wanted = {name: ctx.state.policies[name].version for name in names}
-    return lease.use is DeviceUse.TRAINER or all(lease.weights.held.get(name) == version for name, version in wanted.items())
+    return lease.use is DeviceUse.TRAINER or all(
+        lease.weights.held.get(name) == version for name, version in wanted.items()
+    )
 
 
 def _drop_unneeded(ctx: Context) -> None:

@@ -18,8 +18,8 @@ from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.run import attempts, pausing, verb_requests
 from flexmarl.orchestrator.run.lease_recalls import hand_over, moving_text
 from flexmarl.orchestrator.serving.weight_sync import overlaps, served
-from flexmarl.orchestrator.state.lifecycle import PauseState
 from flexmarl.orchestrator.state.cohort import Cohort
+from flexmarl.orchestrator.state.lifecycle import PauseState
 from flexmarl.orchestrator.state.tree import RunState, WantedCheckpoint, forget_carries
 from flexmarl.orchestrator.training.evaluation import evaluation_due, open_evaluation, target_reached
 from flexmarl.orchestrator.training.metrics import publish_metrics, step_metrics
@@ -91,7 +91,10 @@ def _begin_pause(ctx: Context, event: RunVerb) -> tuple[RunReason, str]:
 
 def _begin_stop(ctx: Context, event: RunVerb) -> tuple[RunReason, str]:
     ctx.state.lifecycle.pause.release_at = None
-    ctx.state.lifecycle.ending.reason, ctx.state.lifecycle.ending.text = RunReason.USER_REQUEST, event.reason or "stopped on request"
+    ctx.state.lifecycle.ending.reason, ctx.state.lifecycle.ending.text = (
+        RunReason.USER_REQUEST,
+        event.reason or "stopped on request",
+    )
     return RunReason.USER_REQUEST, event.reason or "finishing the open train step first"
 
 
@@ -233,7 +236,12 @@ def _after_step(ctx: Context) -> None:
     if (served(ctx) and (state.evaluation is None or overlaps(ctx))) or leaving or ctx.plan.lag.bounded:
         publish_metrics(ctx, cohort)
         close_cohort(ctx, cohort)
-        if state.cohorts and state.lifecycle.status is RunStatus.RUNNING and evaluation_due(ctx) and not ctx.plan.lag.bounded:
+        if (
+            state.cohorts
+            and state.lifecycle.status is RunStatus.RUNNING
+            and evaluation_due(ctx)
+            and not ctx.plan.lag.bounded
+        ):
             open_evaluation(ctx)
         if state.lifecycle.status is RunStatus.RUNNING:
             _check_budget(ctx)
@@ -284,4 +292,9 @@ def _finish(ctx: Context) -> None:
     pausing.release_all(ctx)
     state.lifecycle.pause = PauseState(since=ctx.now)
     completed = not by_user or state.step > 0
-    move(ctx, RunStatus.COMPLETED if completed else RunStatus.CANCELLED, state.lifecycle.ending.reason, state.lifecycle.ending.text)
+    move(
+        ctx,
+        RunStatus.COMPLETED if completed else RunStatus.CANCELLED,
+        state.lifecycle.ending.reason,
+        state.lifecycle.ending.text,
+    )

@@ -30,14 +30,20 @@ _ALWAYS_ON_ITS_WAY = frozenset({"host_lease"})
 
 def still(state: RunState) -> bool:
     """Tell whether nothing new is begun: the run rests, or only waits for what was under way when it froze."""
-    return state.lifecycle.status is RunStatus.PAUSED or (state.lifecycle.status is RunStatus.PAUSING and state.lifecycle.pause.frozen)
+    return state.lifecycle.status is RunStatus.PAUSED or (
+        state.lifecycle.status is RunStatus.PAUSING and state.lifecycle.pause.frozen
+    )
 
 
 def begin_pause(ctx: Context, event: RunVerb) -> str:
     """Take a pause's options; a freeze takes effect here. Returns what happens first, in words."""
     state = ctx.state
     state.lifecycle.pause.hold_s = event.hold_s
-    if event.mode is PauseMode.DRAIN and state.lifecycle.status is not RunStatus.RESUMING and not state.lifecycle.pause.frozen:
+    if (
+        event.mode is PauseMode.DRAIN
+        and state.lifecycle.status is not RunStatus.RESUMING
+        and not state.lifecycle.pause.frozen
+    ):
         return "finishing the open train step first"
     abandoned = freeze(ctx)
     ctx.withdraw_kind("request_devices")
@@ -181,7 +187,9 @@ def release_all(ctx: Context) -> None:
 
 def needs_devices(state: RunState) -> bool:
     """Tell whether a run should get devices where it lacks some: one that stops without any may have nothing to do."""
-    if state.lifecycle.status is not RunStatus.STOPPING or any(not lease.releasing for lease in state.fleet.leases.values()):
+    if state.lifecycle.status is not RunStatus.STOPPING or any(
+        not lease.releasing for lease in state.fleet.leases.values()
+    ):
         return True
     open_work = bool(state.cohorts) or state.evaluation is not None or bool(state.checkpoints)
     return open_work or (state.step > 0 and state.history.checkpoint_step != state.step)

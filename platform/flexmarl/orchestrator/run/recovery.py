@@ -46,7 +46,11 @@ def drive_devices(ctx: Context) -> None:
     engines = resources.rollout_devices - len(ctx.state.fleet.at_work(DeviceUse.ENGINE))
     held = ctx.state.fleet.at_work(DeviceUse.TRAINER)
     own = ctx.plan.trainers.own_devices - sum(not lease.sharing.engine_lease for lease in held)
-    beside = resources.training_devices - ctx.plan.trainers.own_devices - sum(lease.sharing.engine_lease > 0 for lease in held)
+    beside = (
+        resources.training_devices
+        - ctx.plan.trainers.own_devices
+        - sum(lease.sharing.engine_lease > 0 for lease in held)
+    )
     if (engines > 0 or own > 0 or beside > 0) and needs_devices(ctx.state) and ctx.wanted("devices"):
         attempts.begin(ctx)
         command = RequestDevices(
@@ -157,7 +161,9 @@ def on_lease_ended(ctx: Context, event: LeaseEnded) -> None:
         return
     resources = ctx.plan.spec.resources
     if ctx.state.fleet.replacements > max(MAX_REPLACEMENTS, resources.rollout_devices + resources.training_devices):
-        text = f"{ctx.state.fleet.replacements} leases ended without a finished step between them; the last reason: {why}"
+        text = (
+            f"{ctx.state.fleet.replacements} leases ended without a finished step between them; the last reason: {why}"
+        )
         reason = RunReason.OUT_OF_MEMORY if why.startswith(RunReason.OUT_OF_MEMORY) else RunReason.CHILDREN_LOST
         fail(ctx, reason, f"{text}; read the log of {lease.device_id}'s node")
         return

@@ -85,7 +85,12 @@ class Relevance:
         if not self._remembers:
             self._told.forget()
         rule = _RULES.get(type(event))
-        if rule is None or ctx.plan.engines.places is not None or ctx.plan.engines.one_version or ctx.plan.trainers.allocates:
+        if (
+            rule is None
+            or ctx.plan.engines.places is not None
+            or ctx.plan.engines.one_version
+            or ctx.plan.trainers.allocates
+        ):
             return False
         if not self._calm(ctx):
             return False
@@ -114,7 +119,8 @@ class Relevance:
         if not self._looked:
             self._looked = True
             self._moving = any(
-                lease.recalled or (lease.replaces and state.fleet.stands_by(lease)) for lease in state.fleet.leases.values()
+                lease.recalled or (lease.replaces and state.fleet.stands_by(lease))
+                for lease in state.fleet.leases.values()
             )
             self._begins = _may_begin(ctx)
         return not (self._moving or self._begins)
@@ -203,7 +209,9 @@ class Relevance:
         policy = ctx.state.policies.get(event.policy)
         if ctx.state.lifecycle.status is RunStatus.RUNNING:
             return self._taken_up(ctx, event.policy)
-        starting = ctx.state.lifecycle.status is RunStatus.STARTING and not ctx.state.cohorts and ctx.state.evaluation is None
+        starting = (
+            ctx.state.lifecycle.status is RunStatus.STARTING and not ctx.state.cohorts and ctx.state.evaluation is None
+        )
         if policy is None or not policy.accumulator or not starting or not ctx.state.outstanding.any_of("bind"):
             return False
         self._told.policy(ctx, event.policy)

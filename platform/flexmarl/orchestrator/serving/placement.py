@@ -27,7 +27,12 @@ def on_policy_unloaded(ctx: Context, event: PolicyUnloaded) -> None:
     lease = ctx.state.fleet.leases.get(event.lease_id)
     key = f"unload:{event.lease_id}:{event.policy}"
     waiting = ctx.state.outstanding.get(key)
-    if lease is None or lease.child.incarnation != event.incarnation or waiting is None or waiting.no != event.command_no:
+    if (
+        lease is None
+        or lease.child.incarnation != event.incarnation
+        or waiting is None
+        or waiting.no != event.command_no
+    ):
         return
     lease.weights.leaving.remove(event.policy)
     ctx.answered(key)
@@ -77,17 +82,27 @@ def _follow_replaced(ctx: Context) -> None:
     """Let a lease that stands by serve what the lease serves that it will replace."""
     for lease in ctx.state.fleet.of_use(DeviceUse.ENGINE):
         former = ctx.state.fleet.leases.get(lease.replaces)
-        if not lease.child.incarnation or former is None or not former.weights.assigned or not ctx.state.fleet.stands_by(lease):
+        if (
+            not lease.child.incarnation
+            or former is None
+            or not former.weights.assigned
+            or not ctx.state.fleet.stands_by(lease)
+        ):
             continue
         for name in [name for name in lease.weights.assigned if name not in former.weights.assigned]:
             _dismiss(ctx, lease, name)
-        lease.weights.assigned += [name for name in former.weights.assigned if name not in (*lease.weights.assigned, *lease.weights.leaving)]
+        lease.weights.assigned += [
+            name for name in former.weights.assigned if name not in (*lease.weights.assigned, *lease.weights.leaving)
+        ]
 
 
 def _fill(ctx: Context, engines: dict[int, LeaseState], turns: dict[str, int]) -> bool:
     """Give free places away; tell whether there were any. What an engine is about to forget still has its place."""
     assert ctx.plan.engines.places is not None
-    if all(len(lease.weights.assigned) + len(lease.weights.leaving) >= ctx.plan.engines.places for lease in engines.values()):
+    if all(
+        len(lease.weights.assigned) + len(lease.weights.leaving) >= ctx.plan.engines.places
+        for lease in engines.values()
+    ):
         return False
     demand, spec = ctx.state.fleet.demand, ctx.plan.spec
     expected = {name: len(spec.roles_of(name)) + demand.queues.get(name, 0.0) for name in ctx.plan.policies}
@@ -167,7 +182,9 @@ def _dismiss(ctx: Context, lease: LeaseState, name: str) -> None:
 def _held_elsewhere(ctx: Context, lease: LeaseState, name: str) -> bool:
     """Tell whether another engine takes the requests of a policy now: replies under way need not end before it goes."""
     others = (other for other in ctx.state.fleet.at_work(DeviceUse.ENGINE) if other is not lease)
-    return any(other.child.incarnation and name in other.weights.assigned and name in other.weights.held for other in others)
+    return any(
+        other.child.incarnation and name in other.weights.assigned and name in other.weights.held for other in others
+    )
 
 
 def _unload(ctx: Context) -> None:

@@ -119,7 +119,9 @@ def _has_place(ctx: Context, lease: LeaseState, name: str) -> bool:
     if name not in lease.weights.assigned or name in lease.weights.leaving:
         return False
     loading = ctx.state.outstanding
-    taken = [own for own in lease.weights.assigned if own in lease.weights.held or f"load:{lease.lease_id}:{own}" in loading]
+    taken = [
+        own for own in lease.weights.assigned if own in lease.weights.held or f"load:{lease.lease_id}:{own}" in loading
+    ]
     return name in taken or len(taken) + len(lease.weights.leaving) < ctx.plan.engines.places
 
 
@@ -135,7 +137,11 @@ def lacks(lease: LeaseState, name: str, pins: Sequence[Pin]) -> Pin | None:
 def on_weights_served(ctx: Context, event: WeightsServed) -> None:
     """Note what an engine holds, if it is the life of it that we know."""
     lease = ctx.state.fleet.leases.get(event.lease_id)
-    if lease is None or lease.child.incarnation != event.incarnation or (lease.sharing.last_change and event.command_no < lease.sharing.last_change):
+    if (
+        lease is None
+        or lease.child.incarnation != event.incarnation
+        or (lease.sharing.last_change and event.command_no < lease.sharing.last_change)
+    ):
         return
     if ctx.plan.engines.places is not None or ctx.plan.engines.one_version:
         no_place = ctx.plan.engines.places is not None and event.policy not in lease.weights.assigned
@@ -176,7 +182,9 @@ def served(ctx: Context) -> bool:
     vector = {name: policy.version for name, policy in ctx.state.policies.items()}
     if ctx.plan.engines.one_version:
         engines = ctx.state.fleet.at_work(DeviceUse.ENGINE)
-        return any(lease.child.incarnation and lease.weights.held == vector and not lease.weights.leaving for lease in engines)
+        return any(
+            lease.child.incarnation and lease.weights.held == vector and not lease.weights.leaving for lease in engines
+        )
     return all_hold(ctx, vector)
 
 

@@ -10,8 +10,8 @@ from flexmarl.contracts.status import RunReason
 from flexmarl.contracts.wire import EVALUATION_DRAWS
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.group_commands import drive_rollout, open_draws, settle_draw
-from flexmarl.orchestrator.state.group_counts import add_episode, count_fates, finished_of
 from flexmarl.orchestrator.state.cohort import EvaluationState, Tally
+from flexmarl.orchestrator.state.group_counts import add_episode, count_fates, finished_of
 from flexmarl.orchestrator.state.tree import WantedCheckpoint
 from flexmarl.orchestrator.training.checkpoint_retention import among_best
 from flexmarl.orchestrator.types import NoteLevel

@@ -4,8 +4,8 @@ which they were played, from 0."""
 from flexmarl.algorithms.filters import Signal
 from flexmarl.orchestrator.cohorts.staleness import lag_metrics
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.state.totals import TrainTotals
 from flexmarl.orchestrator.state.cohort import Cohort, PolicyCohort, Tally
+from flexmarl.orchestrator.state.totals import TrainTotals
 
 POLICY_VERSION = "policy/version"
 """Version that a policy had when the step ended: what the x axis `version` of its other series is made of."""

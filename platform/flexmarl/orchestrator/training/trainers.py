@@ -21,10 +21,10 @@ from flexmarl.orchestrator.cohorts.cutting import part_complete
 from flexmarl.orchestrator.cohorts.overlapping import carries, fill_pins, open_rows
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.group_commands import wire_pins
-from flexmarl.orchestrator.state.totals import TrainTotals
 from flexmarl.orchestrator.state.cohort import Cohort, MicroBatchState, PolicyCohort
 from flexmarl.orchestrator.state.fleet import LeaseState
 from flexmarl.orchestrator.state.policy import PolicyState
+from flexmarl.orchestrator.state.totals import TrainTotals
 from flexmarl.orchestrator.training.checkpoint_retention import note_written
 
 AHEAD_S = 0.2

@@ -160,7 +160,11 @@ class Checks:
             self._see_waits(now, ctx, decision)
 
     def _see_moves(self, now: float, ctx: Context) -> None:
-        serves = {n: frozenset(lease.weights.assigned) for n, lease in ctx.state.fleet.leases.items() if lease.weights.assigned}
+        serves = {
+            n: frozenset(lease.weights.assigned)
+            for n, lease in ctx.state.fleet.leases.items()
+            if lease.weights.assigned
+        }
         for lease, own in serves.items():
             gone, came = self._serves.get(lease, own) - own, own - self._serves.get(lease, own)
             if len(gone) != 1 or len(came) != 1:

@@ -92,7 +92,9 @@ def steps_train_their_groups(watch: RunWatch) -> Iterator[str]:
     for no, draws in _asked(watch).items():
         trained = cut.get(no, set())
         counted = (
-            trained if plan.settlement.group_filter.draws_again else trained | gone.get((no, RulingKind.GROUP_REFUSED), set())
+            trained
+            if plan.settlement.group_filter.draws_again
+            else trained | gone.get((no, RulingKind.GROUP_REFUSED), set())
         )
         name = f"step {no + 1} trains {len(trained)} groups, {len(counted)} with those refused; it needs {plan.cohort.groups}"
         if len(counted) > plan.cohort.groups and plan.spec.mechanisms.redundancy.fate != "join":

@@ -239,4 +239,8 @@ class _Work:
 
     def _first(self, groups: int) -> int:
         """Return how many groups have settled when the first micro-batch is cut."""
-        return min(self._plan.cutting.slice_groups, self._plan.cutting.part_groups) if self._plan.cutting.streaming else groups
+        return (
+            min(self._plan.cutting.slice_groups, self._plan.cutting.part_groups)
+            if self._plan.cutting.streaming
+            else groups
+        )
