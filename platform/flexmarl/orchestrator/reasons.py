@@ -156,7 +156,8 @@ def _load(state: RunState, command: LoadWeights) -> str:
 def _unload(state: RunState, command: UnloadPolicy) -> str:
     lease = state.fleet.leases.get(command.lease_id)
     if lease is not None and command.to:
-        return f"replies of {lease.device_id} continue at {_where(state.fleet.leases.get(command.to))}; it loads new weights"
+        destination = _where(state.fleet.leases.get(command.to))
+        return f"replies of {lease.device_id} continue at {destination}; it loads new weights"
     if lease is None:
         return f"lease {command.lease_id} no longer serves {command.policy}"
     if not lease.weights.assigned:

@@ -80,9 +80,8 @@ class FakeCluster:
         decision = self.core.handle(event, self.now)
         self.decisions.append(decision)
         check_invariants(self.core.plan, self.core.state)
-        waits = (
-            books_due(self.core.state) and not self.core.state.lifecycle.pause.frozen and self.status not in TERMINAL
-        )
+        frozen = self.core.state.lifecycle.pause.frozen
+        waits = books_due(self.core.state) and not frozen and self.status not in TERMINAL
         assert not waits, "a cohort that is done waits for a fact that may never come"
         self.deadline = decision.deadline
         for number in decision.void:

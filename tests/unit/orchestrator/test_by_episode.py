@@ -71,7 +71,7 @@ def test_rests_and_retries_lose_no_member(seed):
         until(cluster, RunStatus.PAUSED)
         cluster.verb(Verb.RESUME)
         until(cluster, RunStatus.RUNNING)
-    cluster.run(until=lambda x: any(c.told for c in x.core.state.cohorts))
+    cluster.run(until=lambda x: any(c.ended for c in x.core.state.cohorts))
     cluster.tell(e.RunVerb(verb=Verb.PAUSE, mode=PauseMode.DRAIN))
     until(cluster, RunStatus.PAUSED)
     cluster.verb(Verb.RESUME)
@@ -80,7 +80,7 @@ def test_rests_and_retries_lose_no_member(seed):
 
 def test_a_kill_between_two_members_counts_the_others_as_cancelled():
     cluster = started(by_episode(), seed=3)
-    cluster.run(until=lambda x: any(len(told) == 1 for c in x.core.state.cohorts for told in c.told.values()))
+    cluster.run(until=lambda x: any(len(told) == 1 for c in x.core.state.cohorts for told in c.ended.values()))
     cluster.verb(Verb.KILL)
     deliver_all(cluster)
     episodes = cluster.core.state.totals.train_episodes

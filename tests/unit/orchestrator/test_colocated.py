@@ -197,7 +197,7 @@ def test_the_two_on_a_device_are_given_back_together():
     cluster = running(colocated(), seed=2)
     [engine] = cluster.core.state.fleet.of_use(e.DeviceUse.ENGINE)
     [trainer] = cluster.core.state.fleet.of_use(e.DeviceUse.TRAINER)
-    assert (trainer.beside, trainer.device_id) == (engine.lease_id, engine.device_id)
+    assert (trainer.sharing.engine_lease, trainer.device_id) == (engine.lease_id, engine.device_id)
     cluster.end_lease(trainer.lease_id, "device gone")
     ended_well(cluster)
     assert engine.lease_id in [command.lease_id for command in cluster.commands("release_lease")]

@@ -22,7 +22,7 @@ def by_credit(extra=3, share=0.0, **lag):
 def on_their_way(cluster):
     """Groups that were proposed and that no step has taken."""
     return sum(
-        len(own.open) + own.kept + own.refused + own.dropped - own.late
+        len(own.open) + own.groups.kept + own.groups.refused + own.groups.dropped - own.groups.late
         for own in cluster.core.state.cohorts
         if own.times.stepped_at is None
     )

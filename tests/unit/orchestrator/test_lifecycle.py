@@ -137,7 +137,7 @@ def test_a_lost_trainer_is_bound_again_and_gets_the_same_micro_batches():
     cluster.run(until=lambda x: any(n.command.kind == "optimizer_step" for n in x.open.values()))
     trainer = cluster.core.state.fleet.trainers()[0]
     policy = next(n.command for n in cluster.open.values() if n.command.kind == "optimizer_step").policy
-    lost = e.ChildLost(lease_id=trainer.lease_id, incarnation=trainer.incarnation, reason="killed")
+    lost = e.ChildLost(lease_id=trainer.lease_id, incarnation=trainer.child.incarnation, reason="killed")
     decision = cluster.tell(lost)
     assert decision.reason is RunReason.RECOVERING_TRAINER
     assert not any(n.command.kind in ("optimizer_step", "accumulate") for n in cluster.open.values())
@@ -159,7 +159,7 @@ def test_a_step_that_committed_before_its_trainer_died_counts():
     committed = next(event for event in cluster.inbox if isinstance(event, e.StepCommitted))
     cluster.inbox.remove(committed)
     trainer = cluster.core.state.fleet.trainers()[0]
-    cluster.tell(e.ChildLost(lease_id=trainer.lease_id, incarnation=trainer.incarnation))
+    cluster.tell(e.ChildLost(lease_id=trainer.lease_id, incarnation=trainer.child.incarnation))
     cluster.start_child(trainer.lease_id)
     cluster.run(until=lambda x: x.core.state.policies[committed.policy].accumulator != "")
     before = len(cluster.commands("accumulate"))
@@ -176,7 +176,7 @@ def test_a_lost_engine_gets_the_pinned_version_back():
     cluster = running()
     cluster.run(until=lambda x: x.core.state.numbers.cohort == 2)
     engine = cluster.core.state.fleet.of_use(DeviceUse.ENGINE)[0]
-    old = engine.incarnation
+    old = engine.child.incarnation
     assert cluster.tell(e.ChildLost(lease_id=engine.lease_id, incarnation=old)).reason is RunReason.RECOVERING_ENGINE
     decision = cluster.tell(e.ChildReady(lease_id=engine.lease_id, use=DeviceUse.ENGINE, incarnation="new"))
     assert [(n.command.kind, n.command.version) for n in decision.commands] == [("load_weights", 1)] * 2

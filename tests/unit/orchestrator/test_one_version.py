@@ -128,7 +128,7 @@ def test_what_is_left_goes_on_at_an_engine_of_the_same_version_and_the_other_tak
                     between_turns += not state.fleet.demand.depth(order.lease_id)
                     assert held[order.lease_id] == held[order.to], "versions are not mixed"
                     assert waits, "whoever is free then has something to do"
-                    assert state.fleet.demand.told_at(state.fleet.repacked.at) >= SEEN_S + max(
+                    assert state.fleet.demand.oldest_report(state.fleet.repacked.at) >= SEEN_S + max(
                         given[order.lease_id], given[order.to]
                     )
                     lease = cluster.core.state.fleet.leases[order.lease_id]

@@ -197,10 +197,8 @@ def test_what_settles_late_is_counted_however_far_ahead_others_have_cancelled():
     cluster.held_draws = {0, 1, 2, 3, 4}
     cluster.run(until=lambda x: len([c for c in x.core.state.cohorts if c.settled_at is not None]) == 5)
     state = cluster.core.state
-    late, recorded = (
-        next(draw for draw, no in state.backlog.cancelled.items() if no == 1),
-        state.totals.samples_recorded,
-    )
+    late = next(draw for draw, no in state.backlog.cancelled.items() if no == 1)
+    recorded = state.totals.samples_recorded
     command = next(c for c in cluster.commands("play_groups") if late in [group.draw for group in c.groups])
     cluster.tell(cluster.settle(0, command, command.groups[0]))
     assert state.totals.samples_recorded > recorded

@@ -12,8 +12,8 @@ from flexmarl.orchestrator.allocation import allocator
 from flexmarl.orchestrator.allocation.types import AllocationSnapshot as Standings
 from flexmarl.orchestrator.cohorts import cutting, overlapping
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.state.lag import Verdict
 from flexmarl.orchestrator.state.cohort import Cohort, PendingGroup
+from flexmarl.orchestrator.state.lag import Verdict
 from flexmarl.simulator.devices.engines import SimulatedEngine
 from flexmarl.simulator.reporting.checks import SchedulingFault
 from flexmarl.simulator.rollout.groups import EpisodeSlots

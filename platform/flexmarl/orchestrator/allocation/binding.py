@@ -112,7 +112,7 @@ def _allocate(ctx: Context, leases: list[LeaseState], due: dict[str, int]) -> No
         _mark(ctx, name, name in due)
     seen = AllocationSnapshot(
         now=ctx.now,
-        policies={name: _standing(ctx, name, due) for name in ctx.plan.trainable},
+        policies={name: _needs_of(ctx, name, due) for name in ctx.plan.trainable},
         devices=tuple(lease.lease_id for lease in leases),
         places=ctx.plan.spec.resources.trainer_policies,
         swap_s=_swap_s(state),
@@ -152,7 +152,7 @@ def _mark(ctx: Context, name: str, has_work: bool) -> None:
     placement.idle_since = (ctx.now if placement.idle_since is None else placement.idle_since) if idles else None
 
 
-def _standing(ctx: Context, name: str, due: dict[str, int]) -> PolicyNeeds:
+def _needs_of(ctx: Context, name: str, due: dict[str, int]) -> PolicyNeeds:
     state, policy = ctx.state, ctx.state.policies[name]
     placement, devices = policy.placement, ctx.plan.spec.policies[name].devices
     tokens = due.get(name, 0)
@@ -211,7 +211,7 @@ def _swap_s(state: RunState) -> float:
 def _vacate(ctx: Context) -> None:
     """Suspend every policy whose device's engine is to wake."""
     for name in ctx.plan.trainable:
-        own = _standing(ctx, name, {})
+        own = _needs_of(ctx, name, {})
         if own.still and any(ctx.state.fleet.leases[lease_id].sharing.engine_lease for lease_id in own.gang):
             _suspend(ctx, name)
             ctx.rule(

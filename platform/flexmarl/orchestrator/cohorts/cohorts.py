@@ -95,7 +95,7 @@ def on_train_group(ctx: Context, event: GroupSettled) -> None:
     if not ended:
         return
     if ctx.plan.cutting.by_episode:
-        event = _told_first(cohort, event)
+        event = _first_reports(cohort, event)
     watch_the_clock(ctx, event)
     finished = finished_of(event.episodes)
     count_fates(ctx.state.totals.train_episodes, cohort.tally, event.episodes, len(finished), ended)
@@ -120,25 +120,26 @@ def on_train_group(ctx: Context, event: GroupSettled) -> None:
         cut_ready(ctx, cohort)
 
 
-def _told_first(cohort: Cohort, event: GroupSettled) -> GroupSettled:
+def _first_reports(cohort: Cohort, event: GroupSettled) -> GroupSettled:
     """Note which members ended, and leave out of a fact those that were told before."""
-    told = cohort.ended.setdefault(event.draw, {})
-    fresh = tuple(episode for episode in event.episodes if episode.member not in told)
+    ended = cohort.ended.setdefault(event.draw, {})
+    fresh = tuple(episode for episode in event.episodes if episode.member not in ended)
     finished = {episode.member for episode in finished_of(fresh)}
-    told.update({episode.member: episode.member in finished for episode in fresh})
+    ended.update({episode.member: episode.member in finished for episode in fresh})
     return event.model_copy(update={"episodes": fresh})
 
 
 def _all_ended(ctx: Context, cohort: Cohort, event: GroupSettled) -> bool:
     """Tell whether every member of a draw has ended; its group is kept if any of them finished."""
-    told = cohort.ended[event.draw]
-    if len(told) < ctx.plan.cohort.members:
+    ended = cohort.ended[event.draw]
+    if len(ended) < ctx.plan.cohort.members:
         return False
-    if any(told.values()):
+    if any(ended.values()):
         cohort.groups.kept += 1
         return True
     cohort.groups.dropped += 1
-    text = f"group {event.draw} dropped: none of {ctx.plan.cohort.members} episodes finished{_first_reason(event.episodes)}"
+    why = _first_reason(event.episodes)
+    text = f"group {event.draw} dropped: none of {ctx.plan.cohort.members} episodes finished{why}"
     ctx.note(text, NoteLevel.WARNING, target=f"draw:{event.draw}")
     _rule_out(ctx, RulingKind.GROUP_DROPPED, cohort, event, (), text)
     return True
@@ -283,13 +284,13 @@ def _settle_cohort(ctx: Context, cohort: Cohort) -> None:
     if cohort is ctx.state.cohort and beyond(ctx, cohort):
         pass_on(ctx, cohort, _next_for(ctx))
     cohort.times.settled_at = ctx.now
-    text = f"every group is settled: {cohort.groups.kept} kept, {cohort.groups.refused} refused, {cohort.groups.dropped} dropped"
-    if cohort.groups.handed_on or cohort.groups.cancelled:
-        text += f"; of the surplus, {cohort.groups.handed_on} continue in the next step and {cohort.groups.cancelled} are cancelled"
+    groups, past = cohort.groups, ctx.state.past_cohorts
+    text = f"every group is settled: {groups.kept} kept, {groups.refused} refused, {groups.dropped} dropped"
+    if groups.handed_on or groups.cancelled:
+        text += f"; of the surplus, {groups.handed_on} continue in the next step and {groups.cancelled} are cancelled"
     ctx.rule(RulingKind.COHORT_SETTLED, text + drawn_text(ctx, cohort), cohort=cohort.no)
     stop_idling(ctx, cohort)
-    lost = cohort.groups.kept + cohort.groups.refused == 0
-    ctx.state.past_cohorts.empty_in_a_row = ctx.state.past_cohorts.empty_in_a_row + 1 if lost else 0
+    past.empty_in_a_row = past.empty_in_a_row + 1 if groups.kept + groups.refused == 0 else 0
 
 
 def starved(ctx: Context) -> tuple[RunReason, str] | None:
@@ -298,8 +299,9 @@ def starved(ctx: Context) -> tuple[RunReason, str] | None:
         return None
     failure = ctx.state.cohort.tally.last_failure if ctx.state.cohort is not None else ""
     last = f" (the last one: {failure})" if failure else ""
+    needed = ctx.plan.cohort.needed_members
     return (
         RunReason.EPISODES_FAILED,
-        f"no episode group of {EMPTY_COHORTS} cohorts in a row had {ctx.plan.cohort.needed_members} finished episodes{last}; "
+        f"no episode group of {EMPTY_COHORTS} cohorts in a row had {needed} finished episodes{last}; "
         "open a failed trajectory to see the cause, or lower batch.min_members",
     )

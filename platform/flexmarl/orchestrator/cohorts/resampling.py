@@ -35,12 +35,12 @@ def draw_again(ctx: Context, cohort: Cohort) -> str:
 
 def drawn_text(ctx: Context, cohort: Cohort) -> str:
     """Say of a settled cohort how much was drawn for what it keeps; people are told where that was too little."""
-    plan = ctx.plan
-    if not plan.settlement.group_filter.draws_again:
+    plan, groups = ctx.plan.cohort, cohort.groups
+    if not ctx.plan.settlement.group_filter.draws_again:
         return ""
-    if cohort.size >= plan.cohort.most_draws and cohort.groups.kept + cohort.groups.dropped < plan.cohort.groups:
+    if cohort.size >= plan.most_draws and groups.kept + groups.dropped < plan.groups:
         ctx.note(
-            f"step {cohort.no + 1} continues with {cohort.groups.kept} of {plan.cohort.groups} groups: {cohort.size} were drawn, "
+            f"step {cohort.no + 1} continues with {groups.kept} of {plan.groups} groups: {cohort.size} were drawn, "
             "which is the limit; use easier or harder tasks, or raise sampling.group_filter.draw_limit",
             NoteLevel.WARNING,
             target=f"cohort:{cohort.no}",

@@ -42,16 +42,16 @@ def _due(ctx: Context, every_s: float) -> bool:
     state, waited = ctx.state, ctx.now - ctx.state.fleet.repacked.at
     if waited < every_s and (state.step == state.fleet.repacked.step or waited < SEEN_S):
         return False
-    told = state.fleet.demand.told_at(ctx.now)
-    return told is not None and told >= state.fleet.repacked.at + SEEN_S
+    reported = state.fleet.demand.oldest_report(ctx.now)
+    return reported is not None and reported >= state.fleet.repacked.at + SEEN_S
 
 
 def _ramps_down(ctx: Context, lease: LeaseState) -> bool:
     """Tell whether an engine plays, takes nothing new, and was reported since it was given what it has."""
-    told = ctx.state.fleet.demand.told_at(ctx.now)
-    if not lease.assigned.draws or not lease.child.incarnation or lease.weights.leaving or told is None:
+    reported = ctx.state.fleet.demand.oldest_report(ctx.now)
+    if not lease.assigned.draws or not lease.child.incarnation or lease.weights.leaving or reported is None:
         return False
-    return told >= lease.assigned.given_at + SEEN_S and lease.weights.held.keys() == ctx.state.policies.keys()
+    return reported >= lease.assigned.given_at + SEEN_S and lease.weights.held.keys() == ctx.state.policies.keys()
 
 
 def _serving(ctx: Context, lease: LeaseState) -> Serving:

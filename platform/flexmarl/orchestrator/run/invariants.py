@@ -201,14 +201,14 @@ def _check_attempts(state: RunState) -> None:
     assert state.lifecycle.attempt.no or state.lifecycle.status is RunStatus.DRAFT, (
         "a run that was started has no attempt"
     )
-    at_rest = state.lifecycle.status in (
+    inactive = state.lifecycle.status in (
         *TERMINAL,
         RunStatus.DRAFT,
         RunStatus.PAUSED,
         RunStatus.PAUSING,
         RunStatus.STOPPING,
     )
-    assert state.lifecycle.attempt.open or at_rest, f"a run is {state.lifecycle.status} without an attempt"
+    assert state.lifecycle.attempt.open or inactive, f"a run is {state.lifecycle.status} without an attempt"
     requested = state.lifecycle.requested_verb
     if requested is not None and requested.open:
         assert state.lifecycle.status not in (*GOALS[requested.verb], *TERMINAL), (

@@ -42,7 +42,7 @@ def move(ctx: Context, to: RunStatus, reason: RunReason = RunReason.NONE, text: 
 def _enter(ctx: Context, to: RunStatus, reason: RunReason, text: str) -> None:
     ctx.state.lifecycle.status, ctx.state.lifecycle.reason, ctx.state.lifecycle.reason_text = to, reason, text
     level = NoteLevel.ERROR if to is RunStatus.FAILED else NoteLevel.INFO
-    actor, cause = verb_requests.asked_by(ctx, to)
+    actor, cause = verb_requests.requested_by(ctx, to)
     ctx.note(f"run is {to}" + (f": {text}" if text else ""), level, actor=actor, target="run", cause=cause)
     verb_requests.follow(ctx)
     if to in TERMINAL:
@@ -159,23 +159,23 @@ def advance(ctx: Context) -> None:
     settle_with_enough(ctx)
     _after_step(ctx)
     if state.lifecycle.status is RunStatus.PAUSING:
-        _come_to_rest(ctx)
+        _finish_pausing(ctx)
     if state.lifecycle.status is RunStatus.RUNNING:
         _continue(ctx)
     if state.lifecycle.status is RunStatus.STOPPING and not state.cohorts:
         _finish(ctx)
 
 
-def _come_to_rest(ctx: Context) -> None:
+def _finish_pausing(ctx: Context) -> None:
     """Pause where nothing is under way. A drained run that may lose its devices is exported first."""
     state = ctx.state
-    if not pausing.may_rest(ctx):
+    if not pausing.may_pause(ctx):
         return
     if state.lifecycle.pause.hold_s is not None and not state.lifecycle.pause.frozen and _unexported(state):
         _want_last_checkpoint(ctx)
         return
-    move(ctx, RunStatus.PAUSED, RunReason.USER_REQUEST, pausing.resting_text(ctx))
-    pausing.rest_now(ctx)
+    move(ctx, RunStatus.PAUSED, RunReason.USER_REQUEST, pausing.paused_text(ctx))
+    pausing.enter_pause(ctx)
 
 
 def _unexported(state: RunState) -> bool:

@@ -124,7 +124,7 @@ def _shift_clocks(state: RunState, gap: float) -> None:
         cohort.times.idle_since = None if cohort.times.idle_since is None else cohort.times.idle_since + gap
 
 
-def may_rest(ctx: Context) -> bool:
+def may_pause(ctx: Context) -> bool:
     """Tell whether a pausing run is where it should come to rest."""
     state = ctx.state
     if any(o.kind not in (*_ALWAYS_ON_ITS_WAY, "request_devices") for o in state.outstanding.values()):
@@ -137,7 +137,7 @@ def ready(ctx: Context) -> bool:
     return all(policy.accumulator for policy in ctx.state.policies.values()) and loaded(ctx)
 
 
-def rest_now(ctx: Context) -> None:
+def enter_pause(ctx: Context) -> None:
     """Let the clocks stand, and note when the devices go back."""
     pause = ctx.state.lifecycle.pause
     ctx.withdraw_kind("request_devices")
@@ -146,7 +146,7 @@ def rest_now(ctx: Context) -> None:
     give_back_when_due(ctx)
 
 
-def resting_text(ctx: Context) -> str:
+def paused_text(ctx: Context) -> str:
     """Say what a run that comes to rest keeps."""
     hold_s = ctx.state.lifecycle.pause.hold_s
     if hold_s is None:
@@ -170,7 +170,7 @@ def give_back_when_due(ctx: Context) -> None:
     release_all(ctx)
     state.lifecycle.pause.release_at = None
     state.lifecycle.reason, state.lifecycle.reason_text = RunReason.DEVICES_GIVEN_BACK, text
-    actor, cause = verb_requests.asked_by(ctx, state.lifecycle.status)
+    actor, cause = verb_requests.requested_by(ctx, state.lifecycle.status)
     ctx.note(f"run is paused: {text}", actor=actor, target="run", cause=cause)
     attempts.end(ctx, RunReason.DEVICES_GIVEN_BACK, text, actor)
 

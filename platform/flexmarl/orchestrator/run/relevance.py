@@ -67,7 +67,7 @@ class Relevance:
         self._moving = False
         self._begins = False
         self._due: float | None = None
-        self._told = RequestedVersions()
+        self._requested = RequestedVersions()
         self._remembers = False
 
     def looked(self, ctx: Context) -> None:
@@ -83,7 +83,7 @@ class Relevance:
         known = type(event) in _OF_KNOWN_ENGINES and not ctx.plan.trainers.colocated
         self._remembers = known and ctx.plan.engines.places is None and not ctx.plan.engines.one_version
         if not self._remembers:
-            self._told.forget()
+            self._requested.forget()
         rule = _RULES.get(type(event))
         if (
             rule is None
@@ -101,7 +101,7 @@ class Relevance:
         if ctx.plan.engines.one_version:
             drive_one_version(ctx)
         elif self._remembers:
-            self._told.all(ctx, getattr(event, "lease_id", 0))
+            self._requested.all(ctx, getattr(event, "lease_id", 0))
         else:
             drive_engines(ctx)
 
@@ -135,7 +135,7 @@ class Relevance:
         missing = waiting.any_for("load", event.policy, policy.version) if overlaps(ctx) else waiting.any_of("load")
         if not missing:
             return False
-        self._told.served(ctx, event.lease_id, event.policy)
+        self._requested.served(ctx, event.lease_id, event.policy)
         return True
 
     def on_accumulated(self, ctx: Context, event: MicroBatchAccumulated) -> bool:
@@ -191,7 +191,7 @@ class Relevance:
             return False
         if ctx.state.lifecycle.status in TERMINAL:
             return True
-        self._told.policy(ctx, event.policy)
+        self._requested.policy(ctx, event.policy)
         if ctx.state.checkpoints:
             drive_trainer(ctx)
         return True
@@ -214,7 +214,7 @@ class Relevance:
         )
         if policy is None or not policy.accumulator or not starting or not ctx.state.outstanding.any_of("bind"):
             return False
-        self._told.policy(ctx, event.policy)
+        self._requested.policy(ctx, event.policy)
         return True
 
     def _taken_up(self, ctx: Context, name: str) -> bool:
@@ -235,7 +235,7 @@ class Relevance:
             return False
         if lease is None or lease.use is not DeviceUse.ENGINE or not lease.child.incarnation or lease.releasing:
             return False
-        self._told.all(ctx, event.lease_id)
+        self._requested.all(ctx, event.lease_id)
         return True
 
     def on_checkpoint_written(self, ctx: Context, event: CheckpointWritten) -> bool:

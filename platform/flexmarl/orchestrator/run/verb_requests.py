@@ -42,7 +42,7 @@ def forget(ctx: Context) -> None:
     ctx.state.lifecycle.requested_verb = None
 
 
-def asked_by(ctx: Context, status: RunStatus) -> tuple[str, str]:
+def requested_by(ctx: Context, status: RunStatus) -> tuple[str, str]:
     """Return who and which request stands behind a change of the status; a failure is nobody's requested."""
     requested = ctx.state.lifecycle.requested_verb
     if requested is None or status is RunStatus.FAILED:

@@ -112,10 +112,10 @@ def _fill(ctx: Context, engines: dict[int, LeaseState], turns: dict[str, int]) -
         lease = engines[lease_id]
         lease.weights.assigned.append(name)
         has = sum(name in other.weights.assigned for other in engines.values())
-        asked = f"{turns[name]} turns are waiting or running" if turns[name] else "no turns now"
+        load = f"{turns[name]} turns are waiting or running" if turns[name] else "no turns now"
         ctx.rule(
             RulingKind.ENGINE_ASSIGNED,
-            f"{lease.device_id} has a free slot, which goes to {name}: its engine number {has}, {asked}",
+            f"{lease.device_id} has a free slot, which goes to {name}: its engine number {has}, {load}",
             policy=name,
             target=f"lease:{lease_id}",
         )

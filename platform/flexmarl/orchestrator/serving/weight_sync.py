@@ -65,7 +65,7 @@ def drive_engines(ctx: Context) -> None:
     engines = ctx.state.fleet.of_use(DeviceUse.ENGINE)
     for name, pins in required_versions(ctx, ctx.state.policies).items():
         withdraw_others(ctx, name, pins)
-        tell(ctx, engines, name, pins)
+        request_loads(ctx, engines, name, pins)
 
 
 def required_versions(ctx: Context, names: Iterable[str]) -> dict[str, list[Pin]]:
@@ -83,7 +83,7 @@ def withdraw_others(ctx: Context, name: str, pins: Sequence[Pin]) -> None:
             ctx.withdraw(key)
 
 
-def tell(ctx: Context, engines: Sequence[LeaseState], name: str, pins: Sequence[Pin], first: int = 0) -> int:
+def request_loads(ctx: Context, engines: Sequence[LeaseState], name: str, pins: Sequence[Pin], first: int = 0) -> int:
     """Ask engines for what they lack of a policy, in their order, until as many load it as may at once.
 
     Returns the place of the first one that has not been looked at.

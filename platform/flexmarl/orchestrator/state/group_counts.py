@@ -7,7 +7,7 @@ from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus
 from flexmarl.orchestrator.state.cohort import Tally
 from flexmarl.orchestrator.state.tree import Counters
 
-FAILURE_TOLD = 300
+FAILURE_LENGTH = 300
 """Characters of an episode's reason that are remembered: the run's own reason repeats them."""
 
 
@@ -39,8 +39,8 @@ def count_fates(
     tally.finished += finished
     tally.cancelled += cancelled
     tally.failed += failed
-    told = (e.reason for e in reversed(episodes) if e.status is EpisodeStatus.FAILED and e.reason)
-    tally.last_failure = next(told, tally.last_failure)[:FAILURE_TOLD]
+    reasons = (e.reason for e in reversed(episodes) if e.status is EpisodeStatus.FAILED and e.reason)
+    tally.last_failure = next(reasons, tally.last_failure)[:FAILURE_LENGTH]
 
 
 def add_episode(tally: Tally, episode: EpisodeOutcome) -> None:

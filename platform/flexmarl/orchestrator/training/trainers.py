@@ -84,8 +84,8 @@ def _due_work(ctx: Context) -> dict[str, int]:
 def _accumulate(ctx: Context, lease: LeaseState, cohort: Cohort, name: str) -> None:
     """Hand over the cut micro-batches."""
     own, policy = cohort.policies[name], ctx.state.policies[name]
-    asked = ctx.state.outstanding.count_about("accumulate", name)
-    number = len(own.micro_batches) - own.accumulated - asked
+    requested = ctx.state.outstanding.count_about("accumulate", name)
+    number = len(own.micro_batches) - own.accumulated - requested
     if ctx.plan.trainers.allocates:
         number = min(number, _ahead(own, policy) - _queued(ctx, lease))
     if number <= 0:

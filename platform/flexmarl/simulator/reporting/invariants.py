@@ -217,9 +217,10 @@ def rows_are_conserved(watch: RunWatch) -> Iterator[str]:
     if trained != state.totals.samples_trained:
         yield f"{trained} rows are in steps that were committed, the core counts {state.totals.samples_trained}"
     waiting = sum(len(rows) for cohort in state.cohorts for group in cohort.pending for rows in group.rows.values())
-    left = len(told) - len(cut) - waiting - state.totals.samples_recorded
+    recorded = state.totals.samples_recorded
+    left = len(told) - len(cut) - waiting - recorded
     if left:
-        yield f"{len(told)} rows told, {len(cut)} cut, {waiting} wait, {state.totals.samples_recorded} recorded: {left} left"
+        yield f"{len(told)} rows told, {len(cut)} cut, {waiting} wait, {recorded} recorded: {left} left"
 
 
 def commands_are_carried_out_or_void(watch: RunWatch) -> Iterator[str]:

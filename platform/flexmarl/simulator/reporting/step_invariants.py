@@ -89,15 +89,13 @@ def steps_train_their_groups(watch: RunWatch) -> Iterator[str]:
     """
     plan = watch.cluster.driver.core.plan
     cut, gone = _cut(watch), _gone(watch)
+    needed, draws_again = plan.cohort.groups, plan.settlement.group_filter.draws_again
     for no, draws in _asked(watch).items():
         trained = cut.get(no, set())
-        counted = (
-            trained
-            if plan.settlement.group_filter.draws_again
-            else trained | gone.get((no, RulingKind.GROUP_REFUSED), set())
-        )
-        name = f"step {no + 1} trains {len(trained)} groups, {len(counted)} with those refused; it needs {plan.cohort.groups}"
-        if len(counted) > plan.cohort.groups and plan.spec.mechanisms.redundancy.fate != "join":
+        refused = set() if draws_again else gone.get((no, RulingKind.GROUP_REFUSED), set())
+        counted = trained | refused
+        name = f"step {no + 1} trains {len(trained)} groups, {len(counted)} with those refused; it needs {needed}"
+        if len(counted) > needed and plan.spec.mechanisms.redundancy.fate != "join":
             due = _at_their_bound(watch, plan) & trained if plan.cohort.surplus_continues else set()
             if len(counted) - plan.cohort.groups > len(due):
                 yield f"{name}; {len(due)} would be too old for the next one"

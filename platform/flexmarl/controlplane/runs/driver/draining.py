@@ -29,20 +29,20 @@ def grace_s(step_seconds: float | None) -> float:
     return max(MIN_GRACE_S, GRACE_STEPS * (step_seconds or 0.0))
 
 
-def tell_drains(conn: Connection, sessions: Mapping[int, RunSession], now: float) -> set[int]:
+def request_drains(conn: Connection, sessions: Mapping[int, RunSession], now: float) -> set[int]:
     """Put what drains ask of the runs held here into their inboxes; returns the runs that were told something."""
     drained = cordons.drained_leases(conn, list(sessions)) if sessions else []
     by_run: dict[int, list[Drained]] = {}
     for one in drained:
         by_run.setdefault(one.run_id, []).append(one)
-    told = set()
+    notified = set()
     for run_id, session in sessions.items():
         own = by_run.get(run_id, [])
         for key, event in (*_recalls(session, own), *_stops(session, own, now)):
             if inbox.put_event(conn, run_id, key, event):
-                told.add(run_id)
+                notified.add(run_id)
                 log.info("drain_told", run_id=run_id, key=key)
-    return told
+    return notified
 
 
 def _recalls(session: RunSession, drained: Iterable[Drained]) -> list[tuple[str, Event]]:

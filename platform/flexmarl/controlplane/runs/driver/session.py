@@ -157,7 +157,7 @@ class RunSession:
         turn = CommittedTurn(len(entries), self.seq, len(stored.commands), stored.status, moved, held)
         return Decided(stored, turn, replaced)
 
-    def rest_s(self) -> float | None:
+    def wait_s(self) -> float | None:
         """Return how long there is until the core's deadline, by the database's clock; None without one."""
         return None if self.deadline is None else max(0.0, self.deadline - self._clock - time.monotonic())
 
@@ -224,7 +224,7 @@ class RunSession:
         if stored.snapshot is not None:
             self._tail.cut(self.seq, now)
 
-    def tell(self, stored: StoredDecision) -> None:
+    def announce(self, stored: StoredDecision) -> None:
         """Log what people may look for, once it is durable."""
         for note in stored.notes:
             self._log.info(

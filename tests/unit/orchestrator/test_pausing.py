@@ -57,17 +57,10 @@ def test_every_verb_in_every_status_does_what_the_table_says(status, verb):
         assert cluster.run(until=lambda x: x.status in GOALS[verb]).status in GOALS[verb]
         assert outcomes(cluster)[-1].succeeded
     else:
-        before = (
-            cluster.core.state.lifecycle.status,
-            cluster.core.state.lifecycle.epoch,
-            cluster.core.state.lifecycle.requested_verb,
-        )
+        own = cluster.core.state.lifecycle
+        before = own.status, own.epoch, own.requested_verb
         decision = ask(cluster, verb)
-        assert (
-            cluster.core.state.lifecycle.status,
-            cluster.core.state.lifecycle.epoch,
-            cluster.core.state.lifecycle.requested_verb,
-        ) == before
+        assert (own.status, own.epoch, own.requested_verb) == before
         assert not decision.commands
         assert "had no effect" in decision.notes[0].text
         assert [o.succeeded for o in decision.outcomes] == [False]
