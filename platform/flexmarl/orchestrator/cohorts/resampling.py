@@ -45,4 +45,4 @@ def drawn_text(ctx: Context, cohort: Cohort) -> str:
             NoteLevel.WARNING,
             target=f"cohort:{cohort.no}",
         )
-    return f"; {cohort.size} were drawn for the {plan.cohort.groups} of a step"
+    return f"; {cohort.size} were drawn for the {plan.groups} of a step"
