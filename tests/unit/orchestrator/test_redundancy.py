@@ -195,7 +195,7 @@ def test_what_settles_late_is_counted_however_far_ahead_others_have_cancelled():
     """Many cohorts play ahead; the last of them having cancelled its surplus makes nobody forget the first one's."""
     cluster = started(ahead("cancel", 5, "batch"), seed=1)
     cluster.held_draws = {0, 1, 2, 3, 4}
-    cluster.run(until=lambda x: len([c for c in x.core.state.cohorts if c.settled_at is not None]) == 5)
+    cluster.run(until=lambda x: len([c for c in x.core.state.cohorts if c.times.settled_at is not None]) == 5)
     state = cluster.core.state
     late = next(draw for draw, no in state.backlog.cancelled.items() if no == 1)
     recorded = state.totals.samples_recorded

@@ -148,7 +148,7 @@ def test_gradients_for_a_trainer_that_died_cost_no_look_at_everything(monkeypatc
         cluster.happen()
     late = next(n.command for n in cluster.open.values() if n.command.kind == "accumulate")
     trainer = next(own for own in cluster.core.state.fleet.leases.values() if own.use is DeviceUse.TRAINER)
-    cluster.tell(ChildLost(lease_id=trainer.lease_id, incarnation=trainer.incarnation))
+    cluster.tell(ChildLost(lease_id=trainer.lease_id, incarnation=trainer.child.incarnation))
     looked = []
     monkeypatch.setattr(Relevance, "looked", lambda self, ctx: looked.append(ctx))
     done = MicroBatchAccumulated(
