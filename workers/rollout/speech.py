@@ -16,7 +16,7 @@ from flexmarl.language.messages import Message
 from flexmarl.language.renderer import Renderer
 from workers.rollout.engines.wire import CompletionChoice
 from workers.rollout.environments.base import Ask, Reply
-from workers.rollout.holding import FREE, Hold
+from workers.rollout.pausing import FREE, Hold
 from workers.vocabulary import Codec
 
 

@@ -12,7 +12,7 @@ from flexmarl.contracts.wire import PolicyPin
 from flexmarl.language.messages import Message
 from workers.rollout.engines import version_segments
 from workers.rollout.engines.wire import CompletionChoice, Done
-from workers.rollout.holding import FREE, Hold
+from workers.rollout.pausing import FREE, Hold
 
 MAX_MOVES = 5
 """Times a turn goes on at another engine, or the same one anew, after one took it and did not finish it."""
