@@ -22,6 +22,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import rollout_loads
@@ -153,6 +154,8 @@ def main() -> None:
         parser.add_argument("--part", choices=list(PARTS), nargs="+", default=["router"], help="what to measure")
         parser.add_argument("--tokens", type=int, nargs="+", default=[16, 128, 512], help="tokens per turn")
         parser.add_argument("--repeats", type=int, default=5)
+        parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where the engine runs")
+        parser.add_argument("--model", type=Path, default=None, help="folder of a chat model; without it, a word model")
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     report = start("rollout", "What rollout spends beside generating", options)

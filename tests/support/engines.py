@@ -88,8 +88,9 @@ class RunningEngine:
     def put(self, seed: int, words: int = WORDS, spoil: float = 1.0) -> str:
         """Store weights as a trainer does; returns their digest. `spoil` multiplies those behind the last layer."""
         state = initial_weights(ExperimentSpec.model_validate(self.spec).policies["speaker"].model, words, seed)
-        for name in ("model.norm.weight", "lm_head.weight"):
-            state[name] *= spoil
+        if spoil != 1.0:
+            for name in ("model.norm.weight", "lm_head.weight"):
+                state[name] *= spoil
         return self.plane.put(state).digest
 
     async def ask(self, path: str, body: object = None) -> tuple[int, dict[str, Any]]:
