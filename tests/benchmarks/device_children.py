@@ -1,7 +1,7 @@
 """Real trainers and engines on a named device, for benchmarks that run on CPUs and on GPUs alike.
 
 `cpu` puts all children on the CPU; `cuda` puts the first one on the first GPU, the second on the second and so on, and
-begins anew behind the last. Without `--model`, the model is a small one of random weights that is made for the occasion.
+begins anew behind the last. Without `--model`, the model is a small one of random weights, made for the occasion.
 """
 
 import argparse
@@ -152,5 +152,3 @@ def step(leader: TrainerChild, version: int, numbers: list[int]) -> StepReply:
     """Move a version's weights by the micro-batches of these numbers."""
     asked = StepRequest(POLICY, f"{version}:{leader.incarnation}", numbers, version + 1, RATE)
     return leader.ask("/step", asked, StepReply)
-
-

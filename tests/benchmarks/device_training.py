@@ -156,5 +156,3 @@ def _both(leader: TrainerChild, version: int, batches: list[list[Any]]) -> Any:
     for number, rows in zip(numbers, batches, strict=True):
         accumulate(leader, version, number, rows)
     return step(leader, version, numbers)
-
-

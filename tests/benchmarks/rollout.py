@@ -10,6 +10,8 @@ once on a torch engine; its database server is told apart (`store_`), the engine
 `torch`, `vllm`: tokens per second of 64 episodes over those of 64 raw requests to the same engine, of which
 `rollout_share` says more, and the engine's processor time per turn of episodes over that of raw requests.
 
+`vllm_alone`: the same, with vLLM in a process of its own that has the prompts from its caller.
+
 `vllm_server`: the same, with raw requests to vLLM's own OpenAI server.
 
 `loads`: new weights on four engines while 64 episodes play, and what was refused, moved or failed meanwhile.
@@ -25,6 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import rollout_alone
 import rollout_loads
 import rollout_server
 import rollout_share
@@ -144,6 +147,7 @@ PARTS: dict[str, Callable[[Report], None]] = {
     "cpu": rollout_share.cpu,
     "torch": rollout_share.torch,
     "vllm": rollout_share.vllm,
+    "vllm_alone": rollout_alone.vllm_alone,
     "vllm_server": rollout_server.vllm_server,
     "loads": rollout_loads.loads,
 }

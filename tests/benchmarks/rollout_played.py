@@ -2,7 +2,8 @@
 
 The team has one role that talks several times, a fixed number of tokens each: to prompts of random words, or as a chat
 model in a conversation. Commands come as the driver puts them, several lanes at once, and the run lets so many episodes
-play at the same time: while some are written others play. The broker, which carries one number per command, and the driver are left out.
+play at the same time: while some are written others play. The broker, which carries one number per command, and the
+driver are left out.
 """
 
 import asyncio
@@ -197,7 +198,8 @@ class Platform:
         """Put one command of a lane; returns its number."""
         self._no += 1
         count = self.team.groups
-        groups = tuple(GroupOrder(draw=self._no * count + i, task_seed=self._no * count + i, members=MEMBERS) for i in range(count))
+        draws = range(self._no * count, (self._no + 1) * count)
+        groups = tuple(GroupOrder(draw=draw, task_seed=draw, members=MEMBERS) for draw in draws)
         body = PlayGroups(
             pool="default", epoch=1, origin=Origin.TRAIN, groups=groups, pins={ROLE: self.pin}, sampling_seed=self._no
         ).model_dump_json()

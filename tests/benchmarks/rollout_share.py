@@ -11,6 +11,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,11 @@ class Sides:
         self._asked = 0
         """Tasks that raw sides have asked about."""
 
+    @property
+    def warms_up(self) -> bool:
+        """Whether a run begins with commands that do not count: of a chat model these would take as long as those."""
+        return not self.platform.team.spoken.chat
+
     def tasks(self, commands: int) -> list[int]:
         """Return as many tasks as so many commands of each lane have, other ones each time."""
         count = commands * self.platform.team.lanes * self.platform.team.groups
@@ -74,7 +80,8 @@ class Sides:
 
     async def _play(self, tokens: int, commands: int) -> Spent:
         async with self.platform.player(tokens) as player:
-            await self.platform.play(player, 1)
+            if self.warms_up:
+                await self.platform.play(player, 1)
             meter = Meter([self._engine.child.pid], self.platform)
             return meter.spent(await self.platform.play(player, commands))
 
@@ -82,15 +89,17 @@ class Sides:
         return asyncio.run(self._ask(tokens, commands))
 
     async def _ask(self, tokens: int, commands: int) -> Spent:
-        await raw(self._engine, self.platform, tokens, self.tasks(1))
+        if self.warms_up:
+            await raw(self._engine, self.platform, tokens, self.tasks(1))
         meter = Meter([self._engine.child.pid], self.platform)
         return meter.spent(await raw(self._engine, self.platform, tokens, self.tasks(commands)))
 
 
 @contextlib.contextmanager
-def stage(engine: str, settings: Mapping[str, Any]) -> Iterator[Sides]:
+def stage(engine: str, settings: Mapping[str, Any], quick: bool = False) -> Iterator[Sides]:
     """Start an engine with weights, on a CPU on a core of its own, and the platform beside it."""
     team = chat_team(Path(settings["model"]).resolve()) if settings["model"] else Team()
+    team = replace(team, episodes=16, lanes=2, groups=1, turns=1) if quick else team
     roots = (str(Path(settings["model"]).resolve().parent),) if settings["model"] else ()
     device = settings["device"]
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "platform")])
@@ -112,12 +121,14 @@ def stage(engine: str, settings: Mapping[str, Any]) -> Iterator[Sides]:
         platform = Platform(*started.enter_context(database(folder)), held, team)
         started.callback(platform.close)
         platform.add(0, running)
-        yield Sides(platform, running, core)
+        sides = Sides(platform, running, core)
+        sides.play(8, 1)
+        yield sides
 
 
 def commands_of(team: Team, tokens: int) -> int:
-    """Return the commands of each lane in one run: of a chat model at least 8192 tokens, which take a minute or two."""
-    return COMMANDS[tokens] if not team.spoken.chat else max(1, 8192 // (tokens * team.turns_of(1)))
+    """Return the commands of each lane in one run: of a chat model at least 4096 tokens, which take a minute."""
+    return COMMANDS[tokens] if not team.spoken.chat else max(1, 4096 // (tokens * team.turns_of(1)))
 
 
 def compare(report: Report, engine: str, against: str, team: Team, play: Side, ask: Side) -> None:
@@ -152,19 +163,19 @@ def tell(report: Report, prefix: str, tokens: int, rates: list[float], spent: li
 
 
 def torch(report: Report) -> None:
-    with stage("torch", report.settings) as sides:
+    with stage("torch", report.settings, report.quick) as sides:
         compare(report, "torch", "raw", sides.platform.team, sides.play, sides.raw)
 
 
 def vllm(report: Report) -> None:
-    with stage("vllm", report.settings) as sides:
+    with stage("vllm", report.settings, report.quick) as sides:
         compare(report, "vllm", "raw", sides.platform.team, sides.play, sides.raw)
 
 
 def cpu(report: Report) -> None:
     """Tell what the platform's side spends on a turn beside the engine, which is a torch engine."""
     repeats = 1 if report.quick else int(report.settings["repeats"])  # type: ignore[call-overload]
-    with stage("torch", report.settings) as sides:
+    with stage("torch", report.settings, report.quick) as sides:
         for tokens in report.settings["tokens"]:  # type: ignore[attr-defined]
             commands = 1 if report.quick else commands_of(sides.platform.team, tokens)
             spent = [sides.play(tokens, commands) for _ in range(repeats)]

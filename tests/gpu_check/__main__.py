@@ -10,7 +10,7 @@ from flexmarl.store.data.model_roots import ModelRoots
 from tests.gpu_check import report
 from tests.gpu_check.machine import CHAT_PACKAGE, ROOT, Machine, hindrance, this_machine
 from tests.gpu_check.parts import PARTS, Model, Part
-from tests.gpu_check.running import Outcome, Result, Runner
+from tests.gpu_check.running import Outcome, Result, Runner, judged
 from workers.models.opening import allow
 from workers.models.places import folder_of
 
@@ -31,7 +31,9 @@ def results(asked: argparse.Namespace, machine: Machine) -> Iterator[Result]:
         model = _shown(part, asked)
         if reason or asked.dry_run:
             outcome = Outcome.CANNOT if reason else Outcome.WOULD
-            yield Result(part, outcome, " ".join(runner.command(part, model)), reason)
+            yield Result(
+                part, outcome, " ".join(runner.command(part, model)), reason, figures=judged(part, None, False)
+            )
             continue
         if part.model is Model.CHAT and not asked.quick:
             model = chat_folder(asked.out)
@@ -47,16 +49,20 @@ def _shown(part: Part, asked: argparse.Namespace) -> Path | None:
     if asked.quick or part.model is Model.NONE:
         return None
     named: Path | None = asked.model
-    return named if part.model is Model.NAMED else asked.out / "models" / CHAT_PACKAGE
+    return named or Path("FOLDER") if part.model is Model.NAMED else asked.out / "models" / CHAT_PACKAGE
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="gpu-check", description=__doc__)
-    parser.add_argument("--model", type=Path, help="folder of a further model, such as one of 0.5 to 1.7 billion weights")
+    parser.add_argument(
+        "--model", type=Path, help="folder of a further model, such as one of 0.5 to 1.7 billion weights"
+    )
     parser.add_argument("--only", nargs="+", default=[], choices=[part.name for part in PARTS], metavar="PART")
     parser.add_argument("--dry-run", action="store_true", help="run nothing: say what would be run, and what cannot")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: to try the check itself")
-    parser.add_argument("--quick", action="store_true", help="short form with a small random model; figures mean nothing")
+    parser.add_argument(
+        "--quick", action="store_true", help="short form with a small random model; figures mean nothing"
+    )
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the report")
     asked = parser.parse_args()
     asked.model = asked.model and asked.model.resolve()
@@ -65,7 +71,9 @@ def main() -> None:
     machine, done = this_machine(), list[Result]()
     for result in results(asked, machine):
         done.append(result)
-        print(f"{result.part.name:<20} {result.outcome.value:<22} {result.reason or result.part.does}", flush=True)
+        print(f"{result.part.name:<18} {result.outcome.value}: {result.reason or result.part.does}", flush=True)
+        if asked.dry_run:
+            print(f"{'':<18} {result.part.does}\n{'':<18} {result.command}")
         paths = report.write(asked.out, machine, asked.device, done)  # what is known outlives an end in the middle
     print("\n".join(f"report: {path}" for path in paths))
     sys.exit(0 if asked.dry_run else report.exit_code(done))

@@ -60,16 +60,17 @@ def this_machine() -> Machine:
 
 
 def hindrance(part: Part, machine: Machine, device: str, named: Path | None, quick: bool) -> str:
-    """Return why a part cannot run here; empty where it can. In the short form a small random model takes any's place."""
+    """Return why a part cannot run here, empty where it can; in the short form any model does for chat."""
+    reasons = []
     if device == "cpu" and part.only_gpu:
-        return "it has no form for a CPU"
+        reasons.append("it has no form for a CPU")
     if device == "cuda" and len(machine.gpus) < part.devices:
         text = "CUDA device is" if part.devices == 1 else "CUDA devices are"
-        return f"{part.devices} {text} needed, torch sees {len(machine.gpus)}"
+        reasons.append(f"{part.devices} {text} needed, torch sees {len(machine.gpus)}")
     if part.vllm and not machine.vllm:
-        return "FLEXMARL_VLLM_PYTHON names no interpreter with vLLM"
-    if quick:
-        return ""
-    if part.model is Model.CHAT:
-        return machine.chat
-    return "no folder is named with --model" if part.model is Model.NAMED and named is None else ""
+        reasons.append("FLEXMARL_VLLM_PYTHON names no interpreter with vLLM")
+    if part.model is Model.CHAT and not quick and machine.chat:
+        reasons.append(machine.chat)
+    if part.model is Model.NAMED and named is None:
+        reasons.append("no folder is named with --model")
+    return "; ".join(reasons)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.gpu_check.machine import Machine
-from tests.gpu_check.running import Outcome, Result
+from tests.gpu_check.running import Judged, Outcome, Result
 
 NAME = "gpu-check"
 
@@ -34,8 +34,8 @@ def markdown(machine: Machine, device: str, made: str, results: Sequence[Result]
         "|---|---|---|---|---|",
     ]
     for result in results:
-        rows = [(one.name, _number(one.value), one.wanted + " (missed)" * (not one.reached)) for one in result.figures]
-        for place, row in enumerate(rows or [(_cell(result.reason), "", "")]):
+        rows = [(one.name, _number(one), one.wanted + " (missed)" * (not one.reached)) for one in result.figures]
+        for place, row in enumerate(rows or [("", "", "")]):
             head = (result.part.name, result.outcome.value) if place == 0 else ("", "")
             lines.append(f"| {' | '.join((*head, *row))} |")
     for result in results:
@@ -53,9 +53,7 @@ def exit_code(results: Sequence[Result]) -> int:
     return 2 if outcomes <= {Outcome.CANNOT} else 0
 
 
-def _number(value: float | None) -> str:
-    return "absent" if value is None else f"{value:.4g}"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "/").replace("\n", " ")
+def _number(figure: Judged) -> str:
+    if figure.value is None:
+        return "" if figure.reached else "absent"
+    return f"{figure.value:.4g}"

@@ -29,7 +29,7 @@ class Outcome(StrEnum):
     CANNOT = "cannot run here"
     WOULD = "would run"
     RAN = "ran in the short form"
-    """Its figures mean nothing, so they are compared with nothing."""
+    """Its figures are there; they mean nothing, so they are compared with nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,9 @@ class Runner:
         figures = judged(part, found, self.quick)
         if code and not (part.only_gpu and found):
             return Result(part, Outcome.FAILED, reason=reason, figures=figures, **told)  # type: ignore[arg-type]
-        if self.quick:
-            return Result(part, Outcome.RAN, figures=figures, **told)  # type: ignore[arg-type]
-        outcome = Outcome.REACHED if all(one.reached for one in figures) else Outcome.MISSED
+        if not all(one.reached for one in figures):
+            return Result(part, Outcome.MISSED, figures=figures, **told)  # type: ignore[arg-type]
+        outcome = Outcome.RAN if self.quick else Outcome.REACHED
         return Result(part, outcome, figures=figures, **told)  # type: ignore[arg-type]
 
     def _json(self, part: Part) -> Path:
@@ -107,14 +107,16 @@ class Runner:
         return found
 
 
-def judged(part: Part, found: Mapping[str, float], quick: bool) -> tuple[Judged, ...]:
-    """Return the figures of a part that are wanted, then those that it tells."""
+def judged(part: Part, found: Mapping[str, float] | None, quick: bool) -> tuple[Judged, ...]:
+    """Return the figures of a part that are wanted, then those that it tells; without values where none were made."""
+    if found is None:
+        return tuple(Judged(bound.figure, None, bound.wanted) for bound in part.bounds)
     wanted = []
     for bound in part.bounds:
         value = found.get(bound.figure)
         reached = value is not None and (quick or bound.reached(value))
         wanted.append(Judged(bound.figure, value, bound.wanted, reached))
-    told = [Judged(name, value) for name, value in found.items() if name.startswith(part.tells or ("\0",))]
+    told = [Judged(name, value) for name, value in found.items() if name.startswith(part.tells)]
     return (*wanted, *told)
 
 
