@@ -1,11 +1,13 @@
 """A conversation with a chat model for benchmarks: one role answers so many times, a fixed number of tokens each.
 
-Messages go through the model's own template, tokenizer and chains, as in any run; only the ids that end a turn are
-taken out, so that every reply has its full length and two sides can be compared.
+Messages go through the model's own template, tokenizer and chains, as in any run; only engines are told no id that ends
+a turn, so that every reply has its full length and two sides can be compared.
 """
 
 import random
 from pathlib import Path
+
+from tokenizers import Tokenizer
 
 from flexmarl.language.chat_format import ChatFormat
 from flexmarl.language.messages import Message
@@ -14,7 +16,6 @@ from flexmarl.store.data.model_roots import ModelRoots
 from workers.models.opening import allow
 from workers.models.tokenizer import Spoken, folder_spoken
 from workers.rollout.environments.base import Ask, Demonstration, Outcome, Reply
-from workers.vocabulary import renderer_of
 
 TEXT = (
     "The river had been rising since the morning, and by noon the lower road was under water. Two of the farms had "
@@ -25,11 +26,20 @@ SYSTEM = Message("system", "You are one of a team of two. Go on with the story t
 
 
 def spoken(folder: Path) -> Spoken:
-    """Return how a folder's model reads and writes, without the ids that end a turn."""
+    """Return how a folder's model reads and writes."""
     allow(ModelRoots((str(folder.parent),)))
-    found = folder_spoken(str(folder))
-    chat = ChatFormat.load(found.chat).model_copy(update={"stop": ()})
-    return Spoken(found.tokenizer, chat.dump())
+    return folder_spoken(str(folder))
+
+
+class Endless(Renderer):
+    """A model's renderer that names no id at which a reply ends: every one has its full length, as if cut off."""
+
+    def __init__(self, spoken: Spoken) -> None:
+        super().__init__(Tokenizer.from_str(spoken.tokenizer.decode()), ChatFormat.load(spoken.chat))
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        return ()
 
 
 def question(task: int, turn: int) -> Message:
@@ -76,9 +86,7 @@ class Prompts:
     """The ids that such conversations put to the engine, for clients that keep no chain."""
 
     def __init__(self, spoken: Spoken) -> None:
-        found = renderer_of(spoken.tokenizer, spoken.chat)
-        assert found is not None
-        self._renderer: Renderer = found
+        self._renderer = Endless(spoken)
 
     def first(self, seed: int) -> list[int]:
         """Return the first prompt of a task."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 import psycopg
-from chat_talk import ChatTalk, Prompts, spoken
+from chat_talk import ChatTalk, Endless, Prompts, spoken
 
 from flexmarl.contracts.commands import GroupOrder, PlayGroups
 from flexmarl.contracts.resolve import Resolved, resolve
@@ -188,6 +188,8 @@ class Platform:
             agent = self._resolved.spec.agents[ROLE]
             agent = agent.model_copy(update={"sampling": agent.sampling.model_copy(update={"max_tokens": tokens})})
             context.spec = self._resolved.spec.model_copy(update={"agents": {ROLE: agent}})
+            if self.team.spoken.chat:
+                context.renderers[ROLE] = Endless(self.team.spoken)
             player._contexts[RUN] = context
             try:
                 yield player
