@@ -126,8 +126,8 @@ PARTS: tuple[Part, ...] = (
         "publication",
         "has two engines load version after version, in turns with plain reads of as many bytes onto the device",
         (f"{BENCHMARKS}/publish.py", "--parts", "engines", "--engines", "2"),
-        (Bound("beyond_allowance_model_ms", most=0),),
-        tells=("loaded_alone_model_ms", "load_share_fresh_model"),
+        (Bound("beyond_allowance_ms", most=0),),
+        tells=("loaded_alone_", "load_share_fresh_"),
     ),
     Part(
         "gang",
