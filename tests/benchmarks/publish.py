@@ -8,9 +8,9 @@ processes as there are engines read one plain file of the same bytes from the pa
 at once, in every round. Raw readers keep their memory, engines need fresh memory beside the version that they serve;
 `slope_share_fresh` is over readers with fresh memory.
 
-`load_share_<size>` leaves all out but the engines (`publish_engines`). `beyond_allowance_<size>_ms` (without a size, the most) and
+`load_share_<size>` leaves all out but the engines (`publish_engines`). `beyond_allowance_<size>_ms` and
 `beyond_allowance_published_<size>_ms` are what loads and publications take beyond 1.25 of the readers with fresh memory
-and 150 ms.
+and 150 ms; `beyond_allowance_ms` is the most of all loads.
 
 The change of a step is measured on the trainer's own verbs, on real rows: the share of elements whose bits differ in
 the published weights, and the bytes of the exact delta over those of the whole, at the learning rates given. What a
