@@ -2,7 +2,7 @@
 
 As many conversations at once as there are episodes, each reply as long as the platform's, one log-probability per
 token, no text made of the ids. On a CPU the settings are those of the platform's engine, precision included, and the
-process has the engine's core; on a GPU they are vLLM's own, its compiled graphs included. The process that computes
+process has the engine's core and niceness; on a GPU they are vLLM's own, its compiled graphs included. The process that computes
 tokens is counted, the one that asks is this one.
 """
 
@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 
 from flexmarl.contracts.specification.team import FactoryModel, FolderModel
 from tests.support.engines import VLLM_PYTHON, WORDS
+from workers.child_server import NICENESS
 from workers.models.weights import initial_weights
 from workers.programs import VLLM_ENVIRONMENT, confined
 from workers.rollout.engines.serve_vllm import ROWS
@@ -29,7 +30,8 @@ from workers.rollout.engines.vllm_instance import BLOCK
 from workers.rollout.engines.vllm_models import vllm_model
 
 CHILD = """
-import json, sys
+import json, os, sys
+os.nice(int(sys.argv[1]))
 from vllm import LLM, SamplingParams
 model = LLM(**json.loads(sys.stdin.readline()))
 print("@ready", flush=True)
@@ -55,7 +57,7 @@ class VllmAlone:
         if device != "cpu":
             environment.pop("TORCHDYNAMO_DISABLE")
         self.process = subprocess.Popen(
-            [VLLM_PYTHON, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, cwd=ROOT,
+            [VLLM_PYTHON, "-c", CHILD, str(NICENESS)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, cwd=ROOT,
             env=environment,
         )  # fmt: skip
         if core >= 0:
