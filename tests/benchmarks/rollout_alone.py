@@ -2,8 +2,7 @@
 
 As many conversations at once as there are episodes, each reply as long as the platform's, one log-probability per
 token, no text made of the ids. On a CPU the settings are those of the platform's engine, precision included, and the
-process has the engine's core and niceness; on a GPU they are vLLM's own, its compiled graphs included. The process that computes
-tokens is counted, the one that asks is this one.
+process has the engine's core and niceness; on a GPU they are vLLM's own, its compiled graphs included.
 """
 
 import contextlib
@@ -57,8 +56,8 @@ class VllmAlone:
         if device != "cpu":
             environment.pop("TORCHDYNAMO_DISABLE")
         self.process = subprocess.Popen(
-            [VLLM_PYTHON, "-c", CHILD, str(NICENESS)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, cwd=ROOT,
-            env=environment,
+            [VLLM_PYTHON, "-c", CHILD, str(NICENESS)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=self._log, cwd=ROOT, env=environment,
         )  # fmt: skip
         if core >= 0:
             os.sched_setaffinity(self.process.pid, {core})  # whatever it starts inherits it
