@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import queue
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,12 @@ def engine_spec(engine: str, size: str = "M", more: Mapping[str, Any] | None = N
     }
 
 
+def seen_by_child(device: str) -> tuple[str, str]:
+    """Return a device as its child sees it, and the indices of the GPUs that the child may see."""
+    kind, _, index = device.partition(":")
+    return ("cuda:0", index or "0") if kind == "cuda" else ("cpu", "")
+
+
 class RunningEngine:
     """A started engine child and the state plane it reads. `ask` speaks its dialect."""
 
@@ -54,15 +61,20 @@ class RunningEngine:
         threads: int = 1,
         more: Mapping[str, Any] | None = None,
         life: str = "life-1",
+        device: str = "cpu",
+        spec: dict[str, Any] | None = None,
+        roots: tuple[str, ...] = (),
     ) -> None:
+        """`spec`: another run than the reference game's, whose models lie below `roots`."""
         self.home = home
-        self.spec = engine_spec(engine, size, more)
+        self.spec = spec or engine_spec(engine, size, more)
+        own, index = seen_by_child(device)
         self.plane = LocalTier(home)
         self.told: queue.SimpleQueue[Ready | Failed | Ended] = queue.SimpleQueue()
-        config = ChildConfig("engine", 1, 2, 3, life, "cpu", threads, "127.0.0.1", SECRET, str(home), self.spec)
-        config.model_roots = (str(home.parent),)
+        config = ChildConfig("engine", 1, 2, 3, life, own, threads, "127.0.0.1", SECRET, str(home), self.spec)
+        config.model_roots, config.python = (str(home.parent), *roots), sys.executable
         program = vllm_program(VLLM_PYTHON) if engine == "vllm" else Program(MODULES[DeviceUse.ENGINE])
-        environment = {**confined(threads), **program.environment}
+        environment = {**confined(threads, index), **program.environment}
         self.child = Child(program.module, config, environment, home / "engine.log", program.python)
         self.child.watch(self.told.put)
         self.url = ""
@@ -76,8 +88,9 @@ class RunningEngine:
     def put(self, seed: int, words: int = WORDS, spoil: float = 1.0) -> str:
         """Store weights as a trainer does; returns their digest. `spoil` multiplies those behind the last layer."""
         state = initial_weights(ExperimentSpec.model_validate(self.spec).policies["speaker"].model, words, seed)
-        for name in ("model.norm.weight", "lm_head.weight"):
-            state[name] *= spoil
+        if spoil != 1.0:
+            for name in ("model.norm.weight", "lm_head.weight"):
+                state[name] *= spoil
         return self.plane.put(state).digest
 
     async def ask(self, path: str, body: object = None) -> tuple[int, dict[str, Any]]:
