@@ -96,7 +96,7 @@ def test_ordered_engines_and_sleeping_ones_keep_nothing() -> None:
 
 
 def test_what_does_not_fit_has_memory_of_its_own_and_nothing_overlaps() -> None:
-    memory = OwnTensors(2 * ALIGNMENT, "cpu")
+    memory = OwnTensors(2 * ALIGNMENT, "cpu", torch.float32)
     first, second, third = memory.take(3, 5).fill_(1), memory.take(ALIGNMENT).fill_(2), memory.take(1).fill_(3)
     assert [bool((each == number).all()) for number, each in enumerate((first, second, third), 1)] == [True] * 3
     assert third.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()

@@ -20,16 +20,17 @@ POSITIONS_STEP = 64
 class Cache:
     """Rows [row, position, kv_heads * head_dim] of every layer."""
 
-    def __init__(self, layers: int, architecture: Architecture, device: str) -> None:
+    def __init__(self, layers: int, architecture: Architecture, device: str, dtype: "torch.dtype") -> None:
         import torch
 
         self._architecture = architecture
         self._device = device
+        self._dtype = dtype
         self._width = architecture.kv_heads * architecture.head_dim
         self.rows = 0
         self.positions = 0
-        self.keys = [torch.empty(0, 0, self._width, device=device) for _ in range(layers)]
-        self.values = [torch.empty(0, 0, self._width, device=device) for _ in range(layers)]
+        self.keys = [torch.empty(0, 0, self._width, dtype=dtype, device=device) for _ in range(layers)]
+        self.values = [torch.empty(0, 0, self._width, dtype=dtype, device=device) for _ in range(layers)]
         self._flat: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._range = torch.empty(0, dtype=torch.int64)
         self._queries = torch.empty(0)
@@ -38,6 +39,7 @@ class Cache:
         """Make room for `rows` rows of `positions` positions, keeping the first `live` rows."""
         import torch
 
+        place = {"dtype": self._dtype, "device": self._device}
         if rows <= self.rows and positions <= self.positions:
             return
         kept = self.positions
@@ -45,7 +47,7 @@ class Cache:
         self.positions = max(-(-positions // POSITIONS_STEP) * POSITIONS_STEP, self.positions)
         for tensors in (self.keys, self.values):
             for number, old in enumerate(tensors):
-                tensors[number] = torch.zeros(self.rows, self.positions, self._width, device=self._device)
+                tensors[number] = torch.zeros(self.rows, self.positions, self._width, **place)
                 tensors[number][:live, :kept] = old[:live]
         self._flat = [
             (k.view(-1, self._width), v.view(-1, self._width)) for k, v in zip(self.keys, self.values, strict=True)
@@ -53,7 +55,7 @@ class Cache:
         self._range = torch.arange(max(self.rows, self.positions), device=self._device)
         a = self._architecture
         group = a.heads // a.kv_heads
-        self._queries = torch.zeros(self.rows, a.kv_heads, group, a.kv_heads, a.head_dim, device=self._device)
+        self._queries = torch.zeros(self.rows, a.kv_heads, group, a.kv_heads, a.head_dim, **place)
 
     def move(self, destinations: Ints, sources: Ints, length: int) -> None:
         """Copy rows, up to `length` positions."""
@@ -101,11 +103,13 @@ class Cache:
     def masks(self, parts: list[Segment], positions: "torch.Tensor") -> "list[torch.Tensor]":
         """Return additive masks [rows, 1, length] per segment: a row attends up to its own position."""
         return [
-            (self._range[: part.length] > positions[part.start : part.stop, None]).float().mul_(-1e30)[:, None]
+            (self._range[: part.length] > positions[part.start : part.stop, None]).to(self._dtype).mul_(-1e30)[:, None]
             for part in parts
         ]
 
-    def attend(self, layer: int, q: "torch.Tensor", part: Segment, mask: "torch.Tensor") -> "torch.Tensor":
+    def attend(
+        self, layer: int, q: "torch.Tensor", part: Segment, mask: "torch.Tensor", scale: float
+    ) -> "torch.Tensor":
         """Attention of one new token per row [rows, heads * head_dim] over the row's past.
 
         All heads of a row share one product: each query is laid into the columns of its own key head, zeros elsewhere.
@@ -118,7 +122,8 @@ class Cache:
         spread = self._queries[rows]
         spread.diagonal(dim1=1, dim2=3).copy_(q[rows].view(-1, a.kv_heads, group, a.head_dim).permute(0, 2, 3, 1))
         past = (rows, slice(part.length))
-        scores = torch.baddbmm(mask, spread.view(len(spread), a.heads, -1), self.keys[layer][past].transpose(1, 2))
+        queries, keys = spread.view(len(spread), a.heads, -1), self.keys[layer][past].transpose(1, 2)
+        scores = torch.baddbmm(mask, queries, keys, alpha=scale)
         mixed = torch.bmm(torch.softmax(scores, -1), self.values[layer][past])
         own = mixed.view(len(spread), a.kv_heads, group, a.kv_heads, a.head_dim).diagonal(dim1=1, dim2=3)
         return own.permute(0, 3, 1, 2).reshape(len(spread), -1)

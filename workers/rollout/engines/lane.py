@@ -42,7 +42,7 @@ class EngineLane:
         self.rows = LiveRows(rows, weights.vocabulary, device)
         self._device = device
         self._ordered = ordered
-        self._cache = Cache(len(weights.layers), weights.architecture, device)
+        self._cache = Cache(len(weights.layers), weights.architecture, device, weights.dtype)
         self._since_admission = 0
 
     def memory(self) -> dict[int, int]:
@@ -102,7 +102,7 @@ class EngineLane:
         """End everything, with the tokens it has, and begin anew with so many rows and no cache."""
         ended = self.abort({request.request_id for request in self.requests()})
         self.rows = LiveRows(rows, self.weights.vocabulary, self._device)
-        self._cache = Cache(len(self.weights.layers), self.weights.architecture, self._device)
+        self._cache = Cache(len(self.weights.layers), self.weights.architecture, self._device, self.weights.dtype)
         return ended
 
     def take_over(self, older: "EngineLane") -> None:

@@ -53,7 +53,7 @@ class StatePlaneSource:
     def _prepared(self, settings: PolicySpec, state: "dict[str, torch.Tensor]") -> Weights:
         architecture = architecture_of(settings.source)
         check_weights(settings.source, state)
-        return self._engine.prepare(state, architecture)
+        return self._engine.prepare(state, architecture, settings.precision)
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from flexmarl.contracts.specification.team import Lora
+from flexmarl.contracts.specification.team import Lora, Precision
 from workers.models.architecture import Architecture, UnsupportedModel
 from workers.rollout.engines import decoder, invariant, low_rank
 from workers.rollout.engines.checks import check_all
@@ -42,21 +42,26 @@ class TorchEngine:
         """Per policy; the last `KEPT_VERSIONS` take requests, earlier ones only finish."""
         self._spare: dict[str, EngineLane] = {}
         """Per policy, an emptied lane whose memory of rows and cache the next version takes over."""
-        self._left: dict[int, OwnTensors] = {}
-        """By size, memory of a version that nothing runs on any more: fresh memory costs several times a copy."""
+        self._left: dict[tuple[int, torch.dtype], OwnTensors] = {}
+        """By size and precision, memory of a version that nothing runs on any more: fresh memory costs several times a copy."""
         self._closed: set[str] = set()
         self._rows: dict[str, int] = {}
         """Requests in generation at once of policies that ran out of memory with more."""
 
-    def prepare(self, state: "dict[str, torch.Tensor]", architecture: Architecture) -> decoder.Weights:
+    def prepare(
+        self, state: "dict[str, torch.Tensor]", architecture: Architecture, precision: Precision = "fp32"
+    ) -> decoder.Weights:
         """Make a state dict ready to decode, whose memory nobody writes to from now on. May run in any thread.
+
+        It is computed in bf16 where that is the precision, and in fp32 otherwise.
 
         An ordered engine lays its matrices as its check of the machine's kernels knows them.
         """
         import torch
 
         with torch.inference_mode():
-            memory = self._memory_for(decoder.own_elements(state))
+            dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+            memory = self._memory_for(decoder.own_elements(state), dtype)
             weights = decoder.prepare(state, architecture, self._device, memory, take_over=not self._ordered)
             if self._ordered:
                 invariant.check(weights, self._device)
@@ -267,16 +272,16 @@ class TorchEngine:
     def _take_back(self, memory: OwnTensors | None) -> None:
         """Keep memory for the next version, unless a lane still reads it."""
         if memory is not None and all(lane.weights.memory is not memory for lane in self._all()):
-            self._left[memory.elements] = memory
+            self._left[memory.elements, memory.dtype] = memory
 
-    def _memory_for(self, elements: int) -> OwnTensors:
+    def _memory_for(self, elements: int, dtype: "torch.dtype") -> OwnTensors:
         """Return memory for a version: such as another has left, or new.
 
         Where bits matter, or memory is not the host's, each tensor gets what the library gives it.
         """
         if self._ordered or self._device != "cpu":
-            return OwnTensors(0, self._device)
-        memory = self._left.pop(elements, None) or OwnTensors(elements, self._device)
+            return OwnTensors(0, self._device, dtype)
+        memory = self._left.pop((elements, dtype), None) or OwnTensors(elements, self._device, dtype)
         memory.begin()
         return memory
 

@@ -181,6 +181,9 @@ AdapterTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up
 ADAPTER_TARGETS: tuple[AdapterTarget, ...] = get_args(AdapterTarget)
 
 
+Precision = Literal["fp32", "fp64", "bf16"]
+
+
 class FullTuning(Strict):
     """Every weight of the policy is trained and published."""
 
@@ -251,7 +254,7 @@ class Devices(Strict):
 
 class PolicySpec(Strict):
     model: ModelSource = FactoryModel()
-    precision: Literal["fp32", "fp64", "bf16"] = "fp32"
+    precision: Precision = "fp32"
     """Precision of weights and compute. With bf16 the optimizer keeps fp32 master weights, gradients are accumulated in
     fp32, and published versions are rounded to bf16."""
     activations: Literal["keep", "recompute"] = "keep"
