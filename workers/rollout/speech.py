@@ -13,6 +13,7 @@ from flexmarl.contracts.wire import PolicyPin
 from flexmarl.language.chains import Chain
 from flexmarl.language.messages import Message
 from flexmarl.language.renderer import Renderer
+from workers.rollout.engines.wire import PLAIN, SamplingParameters
 from workers.rollout.environments.base import Ask, Reply
 from workers.rollout.holding import FREE, Hold
 from workers.vocabulary import Codec
@@ -27,6 +28,7 @@ class Seat:
     codec: Codec
     max_tokens: int
     temperature: float
+    sampling: SamplingParameters = PLAIN
     external: ExternalModel | None = None
     """Somebody else's model that plays this seat; then policy and pin only name it in the record."""
     follow: str = ""
@@ -37,6 +39,11 @@ class Seat:
     """Whether its command stands still."""
     renderer: Renderer | None = None
     """By which messages become its ids; None where its model has no chat template."""
+
+
+def before(text: str, stops: Sequence[str]) -> str:
+    """Return what stands before the first of some stop strings."""
+    return text[: min((place for stop in stops if (place := text.find(stop)) >= 0), default=len(text))]
 
 
 class NoChatTemplate(ValueError):
@@ -67,11 +74,11 @@ class Speech:
         return chain.ask(ask.messages)
 
     def hear(self, ask: Ask, ids: Sequence[int]) -> Reply:
-        """Take in what a seat answered; returns it as its environment reads it."""
+        """Take in what a seat answered; returns it as its environment reads it, without what a stop string cuts off."""
         self.calls[ask.role] = self.turn_of(ask.role) + 1
-        if ask.messages:
-            return Reply(ask.role, self.chains[ask.role].answer(ids).content)
-        return Reply(ask.role, self.seats[ask.role].codec.decode(ids))
+        seat = self.seats[ask.role]
+        text = self.chains[ask.role].answer(ids).content if ask.messages else seat.codec.decode(ids)
+        return Reply(ask.role, before(text, seat.sampling.stop))
 
     def conversation(self, ask: Ask) -> tuple[Message, ...]:
         """Return all that a seat has seen and said when it is asked; nothing where it is asked in words."""

@@ -28,7 +28,7 @@ Factors: TypeAlias = "tuple[torch.Tensor, torch.Tensor]"
 
 
 _JOINED = ("q_proj.weight", "k_proj.weight", "v_proj.weight")
-LARGE = 2**20
+LARGE = 2**18
 """Elements from which a matrix may be left where it lies."""
 
 
@@ -95,7 +95,6 @@ def prepare(
     `memory` takes what is rearranged, in its precision. `take_over`: what of the state has that precision stays as it
     is for as long as the weights are there.
     """
-    import torch
 
     unknown = [name for name in state if name.endswith((".q_norm.weight", ".k_norm.weight", "mlp.up_proj.bias"))]
     if unknown:

@@ -1,8 +1,9 @@
 """An adapter in the decoder's form: beside the prepared weights of its base, which every adapter over it shares.
 
 The base's matrices are rearranged (query, key and value in one, gate and up in one, rotary pairs made neighbours, scale
-folded in where it is), so the adapter's factors are rearranged alike: the factors of matrices that were joined stand side by side,
-each in its own columns. Nothing of the base is copied or changed, so a version of an adapter costs its own size.
+folded in where it is), so the adapter's factors are rearranged alike: the factors of matrices that were joined stand
+side by side, each in its own columns. Nothing of the base is copied or changed, so a version of an adapter costs its
+own size.
 """
 
 from dataclasses import replace

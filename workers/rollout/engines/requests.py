@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workers.rollout.engines import version_segments
+from workers.rollout.engines.wire import PLAIN, SamplingParameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class Request:
     temperature: float = 1.0
     allowed: tuple[int, ...] = ()
     stop: tuple[int, ...] = ()
+    sampling: SamplingParameters = PLAIN
     version: int = -1
     """-1: the newest held."""
     digest: str = ""

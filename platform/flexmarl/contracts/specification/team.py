@@ -10,13 +10,7 @@ from flexmarl.contracts.packaged_models import PACKAGE_NAMES, PACKAGED_MODELS, P
 from flexmarl.contracts.specification.losses import LOSS
 from flexmarl.contracts.specification.mechanisms import LagPolicy
 from flexmarl.contracts.specification.reading import is_no_such, none_of, one_of, read_when
-
-
-class Sampling(Strict):
-    temperature: float = Field(default=1.0, gt=0.0, le=4.0)
-    """Softmax temperature in training episodes; evaluation is greedy."""
-    max_tokens: int = Field(default=8, ge=1, le=4096)
-    """Upper limit of response tokens per turn; an environment may ask for fewer."""
+from flexmarl.contracts.specification.sampling import Sampling
 
 
 class ExternalModel(Strict):
