@@ -33,10 +33,12 @@ START_S = 300.0
 WORDS = 40
 
 
-def engine_spec(engine: str, size: str = "M", more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def engine_spec(
+    engine: str, size: str = "M", more: Mapping[str, Any] | None = None, listener: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     policy = {"model": {"type": "factory", "size": size}}
     return {
-        "agents": {"speaker": {}, "listener": {}},
+        "agents": {"speaker": {}, "listener": dict(listener or {})},
         "policies": {"speaker": policy, "listener": policy, **(more or {})},
         "environment": {"type": "reference_game"},
         "resources": {"engine": engine},
@@ -54,9 +56,10 @@ class RunningEngine:
         threads: int = 1,
         more: Mapping[str, Any] | None = None,
         life: str = "life-1",
+        listener: Mapping[str, Any] | None = None,
     ) -> None:
         self.home = home
-        self.spec = engine_spec(engine, size, more)
+        self.spec = engine_spec(engine, size, more, listener)
         self.plane = LocalTier(home)
         self.told: queue.SimpleQueue[Ready | Failed | Ended] = queue.SimpleQueue()
         config = ChildConfig("engine", 1, 2, 3, life, "cpu", threads, "127.0.0.1", SECRET, str(home), self.spec)
@@ -103,10 +106,17 @@ class RunningEngine:
 
 @contextlib.contextmanager
 def running_engine(
-    engine: str, home: Path, size: str = "M", threads: int = 1, more: Mapping[str, Any] | None = None
+    engine: str,
+    home: Path,
+    size: str = "M",
+    threads: int = 1,
+    more: Mapping[str, Any] | None = None,
+    listener: Mapping[str, Any] | None = None,
 ) -> Iterator[RunningEngine]:
-    """Start an engine and stop it afterwards. `more`: policies besides those of the reference game."""
-    running = RunningEngine(engine, home, size, threads, more)
+    """Start an engine and stop it afterwards. `more`: policies besides those of the reference game; `listener`: what
+    its listener is.
+    """
+    running = RunningEngine(engine, home, size, threads, more, listener=listener)
     try:
         yield running.ready()
     finally:

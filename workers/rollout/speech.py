@@ -13,6 +13,7 @@ from flexmarl.contracts.wire import PolicyPin
 from flexmarl.language.chains import Chain
 from flexmarl.language.messages import Message
 from flexmarl.language.renderer import Renderer
+from flexmarl.language.stops import before
 from workers.rollout.engines.wire import PLAIN, SamplingParameters
 from workers.rollout.environments.base import Ask, Reply
 from workers.rollout.holding import FREE, Hold
@@ -39,11 +40,6 @@ class Seat:
     """Whether its command stands still."""
     renderer: Renderer | None = None
     """By which messages become its ids; None where its model has no chat template."""
-
-
-def before(text: str, stops: Sequence[str]) -> str:
-    """Return what stands before the first of some stop strings."""
-    return text[: min((place for stop in stops if (place := text.find(stop)) >= 0), default=len(text))]
 
 
 class NoChatTemplate(ValueError):
