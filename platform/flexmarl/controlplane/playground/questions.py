@@ -37,7 +37,7 @@ RANGES: dict[str, tuple[float, float, bool, type]] = {
     "top_p": (0, 1, False, float), "top_k": (0, 1_000_000, True, int), "min_p": (0, 1, True, float),
     "repetition_penalty": (0, 4, False, float),
 }  # fmt: skip
-"""Sampling parameter -> least and most value, whether the least one is legal, and its type. All but top_p are vLLM's."""
+"""Sampling parameter -> least and most value, whether the least one is legal, its type. All but top_p are vLLM's."""
 COMMON |= RANGES.keys()
 OURS = {"allowed_words"}
 """Beyond OpenAI's: words that the reply may consist of, all of them when empty."""
