@@ -18,7 +18,7 @@ from workers.rollout.engines.decoder import Weights
 from workers.rollout.engines.requests import Finished, Request
 from workers.rollout.engines.rows import LiveRows
 from workers.rollout.engines.sampling import draw, uniforms
-from workers.rollout.engines.stop_strings import StopStrings
+from workers.rollout.engines.stop_strings import StopStrings, tail_of
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +47,7 @@ class EngineLane:
         self.version = version
         self.digest = digest
         self.waiting: deque[Request] = deque()
-        self.rows = LiveRows(rows, weights.vocabulary, device, stop_strings)
+        self.rows = LiveRows(rows, weights.vocabulary, device)
         self._stop_strings = stop_strings
         self._device = device
         self._ordered = ordered
@@ -74,8 +74,18 @@ class EngineLane:
         spoilt = self._decode()
         found = [] if spoilt is None else self._give_up(spoilt)
         made = self.rows.live
+        said = self._said_stop_strings()
+        found += self._settle(said, "stop") if said.any() else []
         ended = self.rows.ended()
         return found + (self._settle(ended) if ended.any() else []), made
+
+    def _said_stop_strings(self) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+        """Return which rows have come to a stop string."""
+        said = (
+            bool(request.sampling.stop) and self._stop_strings.ended(request, self.rows.last(row, tail_of(request)))
+            for row, request in enumerate(self.rows.requests)
+        )
+        return np.fromiter(said, np.bool_, self.rows.live)
 
     def abort(self, ids: set[str]) -> list[Finished]:
         """End requests now, with the tokens they have."""
@@ -91,7 +101,7 @@ class EngineLane:
     def empty(self, rows: int) -> list[Finished]:
         """End everything, with the tokens it has, and begin anew with so many rows and no cache."""
         ended = self.abort({request.request_id for request in self.requests()})
-        self.rows = LiveRows(rows, self.weights.vocabulary, self._device, self._stop_strings)
+        self.rows = LiveRows(rows, self.weights.vocabulary, self._device)
         self._cache.release()
         return ended
 

@@ -11,7 +11,6 @@ from workers.rollout.engines import version_segments
 from workers.rollout.engines.layout import Ints
 from workers.rollout.engines.processors import penalise, truncate
 from workers.rollout.engines.requests import Finished, ReplyProgress, Request
-from workers.rollout.engines.stop_strings import StopStrings, tail_of
 from workers.rollout.engines.wire import PLAIN
 from workers.rollout.engines.word_rules import Bools, WordRules
 
@@ -24,7 +23,7 @@ _SEED_BITS = (1 << 64) - 1
 class LiveRows:
     """Rows 0..live are requests in generation. `position` is where `token`, the one to feed next, stands."""
 
-    def __init__(self, capacity: int, vocabulary: int, device: str, stop_strings: StopStrings) -> None:
+    def __init__(self, capacity: int, vocabulary: int, device: str) -> None:
         self.capacity = capacity
         self.live = 0
         self.requests: list[Request] = []
@@ -34,9 +33,6 @@ class LiveRows:
         self.seed: npt.NDArray[np.uint64] = np.zeros(capacity, np.uint64)
         self.temperature: npt.NDArray[np.float32] = np.ones(capacity, np.float32)
         self._limit: Ints = np.zeros(capacity, np.int64)
-        self._stop_strings = stop_strings
-        self._plain = True
-        """No row has parameters beside temperature and mask."""
         self._output = _Output(capacity)
         self._rules = WordRules(vocabulary, device)
         self._rule: Ints = np.zeros(capacity, np.int64)
@@ -46,8 +42,6 @@ class LiveRows:
         first = self.live
         if first == 0:
             self._rules.forget()
-            self._plain = True
-        self._plain = self._plain and all(request.sampling == PLAIN for request in requests)
         new = slice(first, first + len(requests))
         self.position[new] = [len(request.context) - 1 for request in requests]
         self.token[new] = [request.context[-1] for request in requests]
@@ -79,33 +73,29 @@ class LiveRows:
     def ended(self) -> Bools:
         """Return which rows are at their end."""
         n = self.live
-        ended = (self.made[:n] >= self._limit[:n]) | self._rules.stopped(self.token[:n], self._rule[:n])
-        if self._plain:
-            return ended
-        said = [bool(request.sampling.stop) and self._said_stop(row) for row, request in enumerate(self.requests)]
-        return ended | np.array(said, np.bool_)
+        return (self.made[:n] >= self._limit[:n]) | self._rules.stopped(self.token[:n], self._rule[:n])
+
+    def last(self, row: int, tokens: int) -> list[int]:
+        """Return the last tokens that a row has made, at most so many."""
+        made = int(self.made[row])
+        return self._output.get(row, max(0, made - tokens), made)[0]
 
     def processed(self, logits: "torch.Tensor") -> "torch.Tensor":
         """Apply the parameters of rows that have some beside temperature and mask."""
         import torch
 
-        if self._plain:
-            return logits
         asked = [request.sampling for request in self.requests]
+        if all(each == PLAIN for each in asked):
+            return logits
         for row in [row for row, each in enumerate(asked) if each.repetition_penalty != 1.0]:
-            made, _ = self._output.get(row, 0, int(self.made[row]))
-            penalise(logits[row], [*self.requests[row].prompt, *made], asked[row].repetition_penalty)
+            said = [*self.requests[row].prompt, *self.last(row, int(self.made[row]))]
+            penalise(logits[row], said, asked[row].repetition_penalty)
         rows = [row for row, each in enumerate(asked) if each.truncates and self.temperature[row] > 0]
         if rows:
             settings = [[self.temperature[row], asked[row].min_p, asked[row].top_k, asked[row].top_p] for row in rows]
             heat, min_p, top_k, top_p = torch.tensor(settings, dtype=logits.dtype, device=logits.device).T
             logits[rows] = truncate(logits[rows], heat, min_p, top_k.long(), top_p)
         return logits
-
-    def _said_stop(self, row: int) -> bool:
-        request, made = self.requests[row], int(self.made[row])
-        tail, _ = self._output.get(row, max(0, made - tail_of(request)), made)
-        return self._stop_strings.ended(request, tail)
 
     def find(self, ids: set[str]) -> Bools:
         return np.fromiter((request.request_id in ids for request in self.requests), np.bool_, self.live)
@@ -114,8 +104,8 @@ class LiveRows:
         """Return a row's answer. Without a reason given the row ended by itself."""
         ids, logprobs = self._output.get(row, 0, int(self.made[row]))
         request = self.requests[row]
-        stopped = bool(ids) and (ids[-1] in request.stop or (bool(request.sampling.stop) and self._said_stop(row)))
-        return Finished(request, ids, logprobs, reason or ("stop" if stopped else "length"), version)
+        own = "stop" if ids and ids[-1] in request.stop else "length"
+        return Finished(request, ids, logprobs, reason or own, version)
 
     def parts(self, told: Mapping[str, int], version: int) -> list[ReplyProgress]:
         """Return what those of the rows that `told` counts have made beyond that."""
