@@ -183,7 +183,7 @@ class Cache:
     def masks(self, parts: list[Segment], positions: "torch.Tensor") -> "list[torch.Tensor]":
         """Return additive masks [rows, 1, length] per segment: a row attends up to its own position."""
         return [
-            (self._range[: part.length] > positions[part.start : part.stop, None]).to(self._dtype).mul_(-1e30)[:, None]
+            (self._range[: part.length] > positions[part.start : part.stop, None]).float().mul_(-1e30)[:, None]
             for part in parts
         ]
 
@@ -193,7 +193,7 @@ class Cache:
         """Attention of one new token per row [rows, heads * head_dim] over the row's past.
 
         All heads of a row share one product: each query is laid into the columns of its own key head, zeros elsewhere.
-        For the few heads of small models that beats one tiny product per head.
+        For the few heads of small models that beats one tiny product per head. Scores are fp32 in every precision.
         """
         import torch
 
@@ -203,7 +203,7 @@ class Cache:
         spread.diagonal(dim1=1, dim2=3).copy_(q[rows].view(-1, a.kv_heads, group, a.head_dim).permute(0, 2, 3, 1))
         past = (rows, slice(part.length))
         queries, keys = spread.view(len(spread), a.heads, -1), self.keys[layer][past].transpose(1, 2)
-        scores = torch.baddbmm(mask, queries, keys, alpha=scale)
-        mixed = torch.bmm(torch.softmax(scores, -1), self.values[layer][past])
+        scores = torch.baddbmm(mask, queries.float(), keys.float(), alpha=scale)
+        mixed = torch.bmm(torch.softmax(scores, -1).to(self._dtype), self.values[layer][past])
         own = mixed.view(len(spread), a.kv_heads, group, a.kv_heads, a.head_dim).diagonal(dim1=1, dim2=3)
         return own.permute(0, 3, 1, 2).reshape(len(spread), -1)

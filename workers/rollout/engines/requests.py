@@ -19,7 +19,6 @@ class Request:
     temperature: float = 1.0
     allowed: tuple[int, ...] = ()
     stop: tuple[int, ...] = ()
-    sampling: SamplingParameters = PLAIN
     version: int = -1
     """-1: the newest held."""
     digest: str = ""
@@ -30,6 +29,7 @@ class Request:
     done_logprobs: tuple[float, ...] = ()
     done_segments: tuple[int, ...] = ()
     """version, tokens, version, tokens, ... over `done`."""
+    sampling: SamplingParameters = PLAIN
 
     @property
     def context(self) -> tuple[int, ...]:
