@@ -1,9 +1,11 @@
 """The torch engine computes in the precision of the policy: how far its log-probabilities are from the trainer's."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from flexmarl.contracts.specification.team import Lora
@@ -47,7 +49,16 @@ def trained(adapter: "dict[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
     return {n: (t + 0.05 * torch.randn(t.shape, generator=generator)).bfloat16() for n, t in adapter.items()}
 
 
-def gap(precision: str, state: "dict[str, torch.Tensor]", architecture: Architecture, lora: Lora | None) -> float:
+PROMPTS = [tuple(range(n + 3, 2 * n + 20)) for n in range(8)]
+
+
+def gap(
+    precision: str,
+    state: "dict[str, torch.Tensor]",
+    architecture: Architecture,
+    lora: Lora | None,
+    prompts: Sequence[tuple[int, ...]] = PROMPTS,
+) -> float:
     """Return the mean difference over replies of an engine, to the trainer's own decoder on the same weights."""
     adapter = None if lora is None else trained(initial_adapter(state, lora, 1))
     engine = TorchEngine("cpu", 8)
@@ -55,7 +66,7 @@ def gap(precision: str, state: "dict[str, torch.Tensor]", architecture: Architec
     if lora is not None and adapter is not None:
         weights = engine.adapt(weights, adapter, lora)
     engine.load("p", 0, "d", weights)
-    engine.submit([Request(str(n), "p", tuple(range(n + 3, 2 * n + 20)), 16 + n, seed=n) for n in range(8)])
+    engine.submit([Request(str(n), "p", prompt, 16, seed=n) for n, prompt in enumerate(prompts)])
     answers = list(finish(engine).values())
     parameters = FlatParameters(state, parameter_order(state.keys()), precision, "cpu", frozen=True)
     over = (
@@ -63,7 +74,7 @@ def gap(precision: str, state: "dict[str, torch.Tensor]", architecture: Architec
     )
     decoder = Decoder(parameters, architecture, over)
     differences = [difference for one in answers for difference in compared(decoder, one)]
-    assert len(differences) == sum(16 + n for n in range(8))
+    assert len(differences) == 16 * len(prompts)
     return sum(differences) / len(differences)
 
 
@@ -84,9 +95,11 @@ def test_the_gap_to_the_trainer_is_that_of_the_precision(precision: str, lora: L
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_gap_on_a_real_chat_model(precision: str, chat_model: Path) -> None:
-    state = initial_weights(SMOLLM2, 0, 0)
-    state = {name: tensor.bfloat16() for name, tensor in state.items()}
-    assert gap(precision, state, architecture_of(SMOLLM2), None) <= MOST[precision]
+    state = {name: tensor.bfloat16() for name, tensor in initial_weights(SMOLLM2, 0, 0).items()}
+    tokenizer = Tokenizer.from_str((chat_model / "tokenizer.json").read_text())
+    asked = (f"<|im_start|>user\nWhat is {n} + {9 - n}?<|im_end|>\n<|im_start|>assistant\n" for n in range(9))
+    prompts = [tuple(tokenizer.encode(text, add_special_tokens=False).ids) for text in asked]
+    assert gap(precision, state, architecture_of(SMOLLM2), None, prompts) <= MOST[precision]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
