@@ -34,10 +34,12 @@ START_S = 300.0
 WORDS = 40
 
 
-def engine_spec(engine: str, size: str = "M", more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def engine_spec(
+    engine: str, size: str = "M", more: Mapping[str, Any] | None = None, listener: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     policy = {"model": {"type": "factory", "size": size}}
     return {
-        "agents": {"speaker": {}, "listener": {}},
+        "agents": {"speaker": {}, "listener": dict(listener or {})},
         "policies": {"speaker": policy, "listener": policy, **(more or {})},
         "environment": {"type": "reference_game"},
         "resources": {"engine": engine},
@@ -64,10 +66,11 @@ class RunningEngine:
         device: str = "cpu",
         spec: dict[str, Any] | None = None,
         roots: tuple[str, ...] = (),
+        listener: Mapping[str, Any] | None = None,
     ) -> None:
         """`spec`: another run than the reference game's, whose models lie below `roots`."""
         self.home = home
-        self.spec = spec or engine_spec(engine, size, more)
+        self.spec = spec or engine_spec(engine, size, more, listener)
         own, index = seen_by_child(device)
         self.plane = LocalTier(home)
         self.told: queue.SimpleQueue[Ready | Failed | Ended] = queue.SimpleQueue()
@@ -116,10 +119,17 @@ class RunningEngine:
 
 @contextlib.contextmanager
 def running_engine(
-    engine: str, home: Path, size: str = "M", threads: int = 1, more: Mapping[str, Any] | None = None
+    engine: str,
+    home: Path,
+    size: str = "M",
+    threads: int = 1,
+    more: Mapping[str, Any] | None = None,
+    listener: Mapping[str, Any] | None = None,
 ) -> Iterator[RunningEngine]:
-    """Start an engine and stop it afterwards. `more`: policies besides those of the reference game."""
-    running = RunningEngine(engine, home, size, threads, more)
+    """Start an engine and stop it afterwards. `more`: policies besides those of the reference game; `listener`: what
+    its listener is.
+    """
+    running = RunningEngine(engine, home, size, threads, more, listener=listener)
     try:
         yield running.ready()
     finally:

@@ -243,6 +243,7 @@ def request_of(
         temperature=seat.temperature,
         allowed=seat.codec.ids_of(ask.allowed),
         stop=speech.stop_ids(ask),
+        sampling=seat.sampling,
         follow=seat.follow,
         role=ask.role,
         prefixes=(f"{order.draw}.{order.member}.{ask.role}", f"{order.draw}.{ask.role}"),

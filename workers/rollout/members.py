@@ -20,6 +20,7 @@ from flexmarl.contracts.wire import EpisodeStatus, Origin, PolicyPin
 from flexmarl.store.control.commands import Taken
 from flexmarl.store.data.groups import SettledGroup
 from workers.rollout.branching import Branching, play_branches
+from workers.rollout.engines.parameters import parameters_of
 from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, play_episode, tokens_of
 from workers.rollout.pausing import FREE, Hold
 from workers.rollout.recorder import settled_group
@@ -62,6 +63,7 @@ def begin(taken: Taken, order: PlayGroups, context: RunContext, hold: Hold = FRE
             instructions=agent.instructions,
             max_tokens=agent.sampling.max_tokens,
             temperature=0.0 if order.greedy else agent.sampling.temperature,
+            sampling=parameters_of(agent.sampling),
             follow=order.follows.get(policy, ""),
             engine=order.engine,
             hold=hold,
