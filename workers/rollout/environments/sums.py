@@ -12,8 +12,8 @@ from hashlib import sha256
 from itertools import combinations_with_replacement, permutations
 
 from flexmarl.contracts.specification.environment import Sums
-from flexmarl.language.messages import Message
-from workers.rollout.environments.base import Ask, Environment, Family, Outcome, Reply
+from workers.rollout.environments.base import Environment, Family
+from workers.rollout.environments.questions import REVISER, SOLVER, Conversation, Judged
 
 Numbers = tuple[int, ...]
 
@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"-?\d+")
 class SumsFamily(Family[Sums]):
     Options = Sums
 
-    roles: tuple[str, ...] = ("solver", "reviser")
+    roles: tuple[str, ...] = (SOLVER, REVISER)
 
     def __init__(self, spec: Sums) -> None:
         super().__init__(spec)
@@ -32,7 +32,7 @@ class SumsFamily(Family[Sums]):
 
     def make(self, task_seed: int, held_out: bool, rng: random.Random) -> Environment:
         sums = self.held_out if held_out else self.training
-        return _Episode(self, sums[task_seed % len(sums)])
+        return Conversation(_Sum(sums[task_seed % len(sums)]), self.roles, self.reply_tokens)
 
 
 @cache
@@ -57,32 +57,14 @@ def last_number(text: str) -> int | None:
     return int(found[-1][:20]) if found else None
 
 
-class _Episode:
-    def __init__(self, family: SumsFamily, numbers: Numbers) -> None:
-        self._family = family
-        self._question = f"What is {'+'.join(map(str, numbers))}? Answer with only the number."
+class _Sum:
+    def __init__(self, numbers: Numbers) -> None:
+        self._asked = f"What is {'+'.join(map(str, numbers))}?"
         self._sum = sum(numbers)
-        self._said: list[str] = []
+        self.text = f"{self._asked} Answer with only the number."
 
-    def asks(self) -> list[Ask]:
-        if len(self._said) == len(self._family.roles):
-            return []
-        text = self._question
-        if self._said:
-            text += f" A colleague said: {self._said[0].strip() or 'nothing'}"
-        role = self._family.roles[len(self._said)]
-        messages = (Message("system", f"You are the {role} of a team of two."), Message("user", text))
-        return [Ask(role, "", self._family.reply_tokens, messages=messages)]
-
-    def act(self, replies: list[Reply]) -> None:
-        (reply,) = replies
-        self._said.append(reply.text)
-
-    def outcome(self) -> Outcome:
-        right = [last_number(text) == self._sum for text in self._said]
-        scores = dict(zip(self._family.roles, map(float, right), strict=True))
-        changed = float(right[1]) - float(right[0])
-        return Outcome(scores, scores["reviser"], right[1], facts={"revised": changed})
+    def judge(self, reply: str) -> Judged:
+        return Judged(float(last_number(reply) == self._sum))
 
     def describe(self) -> dict[str, object]:
-        return {"title": self._question.split("?")[0] + "?", "facts": {"answer": str(self._sum)}}
+        return {"title": self._asked, "facts": {"answer": str(self._sum)}}

@@ -1,0 +1,81 @@
+"""A question that a team answers in messages: a solver, and perhaps a reviser who reads its reply and answers again.
+
+Each agent is paid for its own answer; the team's score is that of the last one. A conversation has no randomness.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from flexmarl.language.messages import Message
+from workers.rollout.environments.base import Ask, Outcome, Reply
+
+SOLVER, REVISER = "solver", "reviser"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a reply is worth, from 0 to 1."""
+
+    score: float
+    reason: str = ""
+    """Why there was no answer to score; then the score is 0."""
+
+
+class Question(Protocol):
+    """A task in words, and how replies to it are judged."""
+
+    text: str
+    """The task, with the form of the answer."""
+
+    def judge(self, reply: str) -> Judged:
+        """Judge a reply, whatever it is."""
+
+    def describe(self) -> dict[str, object]:
+        """Return the task for people, as `Environment.describe` does."""
+
+
+class Conversation:
+    """An episode about one question: each role is asked once, in order. `reasons` are those that a reply may fail for."""
+
+    def __init__(
+        self, question: Question, roles: tuple[str, ...], reply_tokens: int, reasons: tuple[str, ...] = ()
+    ) -> None:
+        self._question = question
+        self._roles = roles
+        self._reply_tokens = reply_tokens
+        self._reasons = reasons
+        self._said: list[str] = []
+        self._judged: list[Judged] = []
+
+    def asks(self) -> list[Ask]:
+        if len(self._said) == len(self._roles):
+            return []
+        role = self._roles[len(self._said)]
+        return [Ask(role, "", self._reply_tokens, messages=self._messages(role))]
+
+    def _messages(self, role: str) -> tuple[Message, ...]:
+        text = self._question.text
+        if self._said:
+            text += f" A colleague said: {self._said[-1].strip() or 'nothing'}"
+        user = Message("user", text)
+        if len(self._roles) == 1:
+            return (user,)
+        return (Message("system", f"You are the {role} of a team of two."), user)
+
+    def act(self, replies: list[Reply]) -> None:
+        (reply,) = replies
+        self._said.append(reply.text)
+        self._judged.append(self._question.judge(reply.text))
+
+    def outcome(self) -> Outcome:
+        scores = [judged.score for judged in self._judged]
+        failed = [judged.reason for judged in self._judged]
+        # Of each reason the share of replies, also where it is 0, so that its mean over episodes is the share of all.
+        facts = {reason: failed.count(reason) / len(failed) for reason in self._reasons}
+        if len(scores) > 1:
+            facts["revised"] = scores[-1] - scores[0]
+        by_role = dict(zip(self._roles, scores, strict=True))
+        return Outcome(by_role, scores[-1], scores[-1] >= 1.0, facts=facts)
+
+    def describe(self) -> dict[str, object]:
+        return self._question.describe()
