@@ -1,4 +1,4 @@
-"""What a chat model scores before it is trained, on generators of the package reasoning-gym: which of them it can learn.
+"""What a chat model scores before it is trained, on generators of the package reasoning-gym.
 
 Each generator asks 64 held-out questions, answered greedily, and 64 others, answered once at temperature 1: an answer
 that is never right gives no reward to learn from, one that is always right has nothing to learn. Everything that
@@ -38,11 +38,15 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "gcd up to 20": {"dataset": "gcd", "config": {"max_value": 20}, **NUMBER},
     "lcm up to 12": {"dataset": "lcm", "config": {"max_value": 12}, **NUMBER},
     "letter_counting": {"dataset": "letter_counting", **NUMBER},
-    "letter_counting, 2 to 4 words": {"dataset": "letter_counting", "config": {"min_words": 2, "max_words": 4}, **NUMBER},
+    "letter_counting, 2 to 4 words": {
+        "dataset": "letter_counting", "config": {"min_words": 2, "max_words": 4}, **NUMBER
+    },
     "leg_counting, 1 animal": {"dataset": "leg_counting", "config": {"min_animals": 1, "max_animals": 1}, **NUMBER},
     "number_sequence": {"dataset": "number_sequence", **NUMBER},
     "count_bits below 64": {"dataset": "count_bits", "config": {"max_n": 63}, **NUMBER},
-    "simple_equations of 2 terms": {"dataset": "simple_equations", "config": {"max_terms": 2, "max_value": 10}, **NUMBER},
+    "simple_equations of 2 terms": {
+        "dataset": "simple_equations", "config": {"max_terms": 2, "max_value": 10}, **NUMBER
+    },
     "spell_backward, 3 letters": {"dataset": "spell_backward", "config": {"max_word_len": 3}, **WHOLE},
     "syllogism": {"dataset": "syllogism", **WHOLE},
     "ransom_note": {"dataset": "ransom_note", **WHOLE},

@@ -1,8 +1,8 @@
 """Agents of a real chat model learn: sums, as the demo of `./scripts/demo --chat` does, and a second task.
 
-Everything that computes is real: SmolLM2-135M-Instruct in bf16, the engine, the trainer, in one process; with vLLM through
-all services. The full form takes minutes per seed on two cores; the short one takes one step and looks at what the
-trainer says of the engine's log-probabilities.
+Everything that computes is real: SmolLM2-135M-Instruct in bf16, the engine, the trainer, in one process; with vLLM
+through all services. The full form takes minutes per seed on two cores; the short one takes one step and looks at what
+the trainer says of the engine's log-probabilities.
 """
 
 import random
@@ -52,7 +52,7 @@ STUDENT = 4.303
 def all_weights(*policies: str) -> dict[str, Any]:
     """Return the changes that train all weights; they move less in a step than those of an adapter."""
     tuning = {"tuning": {"type": "full"}, "optimizer": {"type": "adamw", "learning_rate": 1e-5}}
-    return {"policies": {name: tuning for name in policies}}
+    return {"policies": dict.fromkeys(policies, tuning)}
 
 
 TEAMS: dict[str, tuple[str, Mapping[str, Any]]] = {

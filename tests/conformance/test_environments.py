@@ -130,7 +130,9 @@ def elsewhere() -> Iterator[asyncio.AbstractEventLoop]:
     [PettingZoo(game="pursuit"), TextArena(game="guess_the_number"), ReasoningGym(reviser=True)],
     ids=lambda spec: spec.type,
 )
-def test_a_game_plays_the_same_in_a_process_of_its_own(spec: IsolatedEnvironmentOptions, elsewhere: asyncio.AbstractEventLoop) -> None:
+def test_a_game_plays_the_same_in_a_process_of_its_own(
+    spec: IsolatedEnvironmentOptions, elsewhere: asyncio.AbstractEventLoop
+) -> None:
     """Also when others play beside it: the package of one of them seeds the whole process."""
     pytest.importorskip(spec.type)
     here, pool = family_of(spec), EnvironmentPool(spec)

@@ -44,7 +44,11 @@ def test_an_unknown_generator_is_refused_with_all_that_there_are() -> None:
         ({"config": {"min_terms": "three"}}, "/config", "chain_sum refuses it"),
         ({"config": {"size": 7}}, "/config/size", "size is no option"),
         ({"dataset": "coin_flip", "held_out": 1000, "config": {"min_trials": 3, "max_trials": 3}}, "/held_out", "Set "),
-        ({"dataset": "spell_backward", "config": {"data_file": "/etc/passwd"}}, "/config/data_file", "no name of a file"),
+        (
+            {"dataset": "spell_backward", "config": {"data_file": "/etc/passwd"}},
+            "/config/data_file",
+            "no name of a file",
+        ),
         ({"dataset": "composite", "config": {}}, "/config", "at least one dataset"),
         (
             {"dataset": "composite", "config": {"datasets": [{"name": "gcd", "weight": 1, "config": {"x": 1}}]}},

@@ -9,13 +9,13 @@ import pytest
 
 pytest.importorskip("reasoning_gym")
 
-from reasoning_gym.factory import DATASETS  # noqa: E402 - after the skip
+from reasoning_gym.factory import DATASETS
 
-from flexmarl.contracts.resolve import resolve  # noqa: E402
-from flexmarl.contracts.specification.reasoning_gym import Dataset, ReasoningGym  # noqa: E402
-from workers.rollout.environments import Reply, family_of  # noqa: E402
-from workers.rollout.environments.generators import Rows, UnusableGenerator, configured, refusal  # noqa: E402
-from workers.rollout.environments.reasoning_gym_questions import (  # noqa: E402
+from flexmarl.contracts.resolve import resolve
+from flexmarl.contracts.specification.reasoning_gym import Dataset, ReasoningGym
+from workers.rollout.environments import Reply, family_of
+from workers.rollout.environments.generators import Rows, UnusableGenerator, configured, refusal
+from workers.rollout.environments.reasoning_gym_questions import (
     NO_ANSWER,
     NOT_SCORED,
     GymQuestion,

@@ -10,7 +10,6 @@ from pydantic import Field, JsonValue
 
 from flexmarl.contracts.specification.environment_base import EnvironmentFacts, IsolatedEnvironmentOptions, RoleFacts
 
-
 Dataset = Literal[
     "ab", "acre", "advanced_geometry", "aiw", "arc_1d", "arc_agi", "base_conversion", "basic_arithmetic", "bf",
     "binary_alternation", "binary_matrix", "bitwise_arithmetic", "boxnet", "caesar_cipher", "calendar_arithmetic",
@@ -34,7 +33,7 @@ Dataset = Literal[
 
 
 class ReasoningGym(IsolatedEnvironmentOptions):
-    """Questions that a generator of the package reasoning-gym makes and scores, answered by one agent or revised by another.
+    """Questions of a generator of the package reasoning-gym, answered by one agent or revised by another.
 
     Score: the generator's own for the last answer, from 0 to 1. For language models with a chat template.
     """
@@ -64,4 +63,4 @@ class ReasoningGym(IsolatedEnvironmentOptions):
         roles: tuple[RoleFacts, ...] = (RoleFacts("solver", 1, 1, opens=True),)
         if self.reviser:
             roles += (RoleFacts("reviser", 1, 1, ("solver",)),)
-        return EnvironmentFacts("Reasoning gym", roles, None, 1.0, 1.0, "the last answer gets the generator's full score")
+        return EnvironmentFacts("Reasoning gym", roles, None, 1.0, 1.0, "the last answer gets full score")

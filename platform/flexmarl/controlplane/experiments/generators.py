@@ -50,11 +50,11 @@ def _problem(below: str, detail: str, hint: str) -> Problem:
 def _checked(asked: str) -> dict[str, str]:
     """Return what the generator says of settings, remembered. Raises GeneratorUnchecked, which is not remembered."""
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = {**kept, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **_SETTINGS}
     try:
         done = subprocess.run(
             [sys.executable, "-m", _MODULE],
-            input=asked, capture_output=True, text=True, timeout=LIMIT_S, check=False, env={**kept, **path, **_SETTINGS},
+            input=asked, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=environment,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise GeneratorUnchecked(f"makes no questions within {LIMIT_S:g} s") from None
