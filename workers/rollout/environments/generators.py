@@ -11,6 +11,7 @@ import ast
 import contextlib
 import copy
 import json
+import math
 import os
 import re
 import resource
@@ -114,7 +115,7 @@ class Rows:
         if row["metadata"]["source_dataset"] in _PARSED and _NO_FORMULA.search(answer):
             raise ValueError("no formula")
         score = float(self.dataset.score_answer(answer, copy.deepcopy(dict(row))))
-        if score != score:
+        if math.isnan(score):
             raise ValueError("the score is no number")
         return min(max(score, 0.0), 1.0)
 

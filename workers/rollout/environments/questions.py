@@ -35,7 +35,10 @@ class Question(Protocol):
 
 
 class Conversation:
-    """An episode about one question: each role is asked once, in order. `reasons` are those that a reply may fail for."""
+    """An episode about one question: each role is asked once, in order.
+
+    `reasons` are those for which a reply may have no answer.
+    """
 
     def __init__(
         self, question: Question, roles: tuple[str, ...], reply_tokens: int, reasons: tuple[str, ...] = ()
