@@ -14,7 +14,7 @@ from reasoning_gym.factory import DATASETS
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.specification.reasoning_gym import Dataset, ReasoningGym
 from workers.rollout.environments import Reply, family_of
-from workers.rollout.environments.generators import Rows, UnusableGenerator, configured, refusal
+from workers.rollout.environments.generators import GeneratorRows, UnusableGenerator, configured, refusal
 from workers.rollout.environments.reasoning_gym_questions import (
     NO_ANSWER,
     NOT_SCORED,
@@ -30,8 +30,8 @@ PARTS = {
 }
 
 
-def rows_of(dataset: str = "chain_sum", **settings: Any) -> Rows:
-    return Rows(ReasoningGym(dataset=dataset, **settings))
+def rows_of(dataset: str = "chain_sum", **settings: Any) -> GeneratorRows:
+    return GeneratorRows(ReasoningGym(dataset=dataset, **settings))
 
 
 def asked(dataset: str, held_out: int = 1, form: str = "whole", **settings: Any) -> GymQuestion:

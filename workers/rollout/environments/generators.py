@@ -60,7 +60,7 @@ class UnusableGenerator(ValueError):
 
 
 @dataclass(frozen=True)
-class Rows:
+class GeneratorRows:
     """The questions of an environment. Making them raises UnusableGenerator."""
 
     spec: ReasoningGym
@@ -186,7 +186,7 @@ def refusal(spec: ReasoningGym) -> dict[str, str]:
     """Return why rows cannot be made, as `below`, `detail` and `hint`; empty when they can."""
     until = time.monotonic() + LOOK_S
     try:
-        rows = Rows(spec)
+        rows = GeneratorRows(spec)
         if len(rows.collected(lambda: time.monotonic() < until)) == spec.held_out:
             rows.training(0)
     except UnusableGenerator as unusable:

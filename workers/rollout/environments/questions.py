@@ -13,7 +13,7 @@ SOLVER, REVISER = "solver", "reviser"
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class AnswerScore:
     """What a reply is worth, from 0 to 1."""
 
     score: float
@@ -21,13 +21,13 @@ class Judged:
     """Why there was no answer to score; then the score is 0."""
 
 
-class Question(Protocol):
+class ScoredQuestion(Protocol):
     """A task in words, and how replies to it are judged."""
 
     text: str
     """The task, with the form of the answer."""
 
-    def judge(self, reply: str) -> Judged:
+    def judge(self, reply: str) -> AnswerScore:
         """Judge a reply, whatever it is."""
 
     def describe(self) -> dict[str, object]:
@@ -41,14 +41,14 @@ class Conversation:
     """
 
     def __init__(
-        self, question: Question, roles: tuple[str, ...], reply_tokens: int, reasons: tuple[str, ...] = ()
+        self, question: ScoredQuestion, roles: tuple[str, ...], reply_tokens: int, reasons: tuple[str, ...] = ()
     ) -> None:
         self._question = question
         self._roles = roles
         self._reply_tokens = reply_tokens
         self._reasons = reasons
         self._said: list[str] = []
-        self._judged: list[Judged] = []
+        self._judged: list[AnswerScore] = []
 
     def asks(self) -> list[Ask]:
         if len(self._said) == len(self._roles):

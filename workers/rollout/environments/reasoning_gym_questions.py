@@ -6,8 +6,8 @@ from functools import cached_property
 
 from flexmarl.contracts.specification.reasoning_gym import ReasoningGym
 from workers.rollout.environments.base import Environment, Family
-from workers.rollout.environments.generators import Row, Rows
-from workers.rollout.environments.questions import REVISER, SOLVER, Conversation, Judged
+from workers.rollout.environments.generators import GeneratorRows, Row
+from workers.rollout.environments.questions import REVISER, SOLVER, AnswerScore, Conversation
 
 NO_ANSWER = "no_answer"
 """The reply has no answer in the wanted form."""
@@ -36,9 +36,9 @@ class ReasoningGymFamily(Family[ReasoningGym]):
         self.roles = (SOLVER, REVISER) if spec.reviser else (SOLVER,)
 
     @cached_property
-    def rows(self) -> Rows:
+    def rows(self) -> GeneratorRows:
         """Made where it is played: whoever only needs the roles has no use for the package."""
-        return Rows(self.options)
+        return GeneratorRows(self.options)
 
     def prepare(self) -> None:
         super().prepare()
@@ -63,20 +63,20 @@ def read(form: str, reply: str) -> str | None:
 class GymQuestion:
     """A row of a data set as a question."""
 
-    def __init__(self, rows: Rows, row: Row, form: str) -> None:
+    def __init__(self, rows: GeneratorRows, row: Row, form: str) -> None:
         self._rows = rows
         self._row = row
         self._form = form
         self.text = f"{row['question']}\n\n{FORMS[form]}"
 
-    def judge(self, reply: str) -> Judged:
+    def judge(self, reply: str) -> AnswerScore:
         answer = read(self._form, reply)
         if answer is None:
-            return Judged(0.0, NO_ANSWER)
+            return AnswerScore(0.0, NO_ANSWER)
         try:
-            return Judged(self._rows.score(self._row, answer))
+            return AnswerScore(self._rows.score(self._row, answer))
         except Exception:  # foreign code reads what a model wrote: whatever that does to it is no answer
-            return Judged(0.0, NOT_SCORED)
+            return AnswerScore(0.0, NOT_SCORED)
 
     def describe(self) -> dict[str, object]:
         question = self._row["question"]

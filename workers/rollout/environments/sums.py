@@ -13,7 +13,7 @@ from itertools import combinations_with_replacement, permutations
 
 from flexmarl.contracts.specification.environment import Sums
 from workers.rollout.environments.base import Environment, Family
-from workers.rollout.environments.questions import REVISER, SOLVER, Conversation, Judged
+from workers.rollout.environments.questions import REVISER, SOLVER, AnswerScore, Conversation
 
 Numbers = tuple[int, ...]
 
@@ -63,8 +63,8 @@ class _Sum:
         self._sum = sum(numbers)
         self.text = f"{self._asked} Answer with only the number."
 
-    def judge(self, reply: str) -> Judged:
-        return Judged(float(last_number(reply) == self._sum))
+    def judge(self, reply: str) -> AnswerScore:
+        return AnswerScore(float(last_number(reply) == self._sum))
 
     def describe(self) -> dict[str, object]:
         return {"title": self._asked, "facts": {"answer": str(self._sum)}}
