@@ -72,7 +72,7 @@ class GeneratorRows:
         size = self._first + self.spec.training
         create = import_module("reasoning_gym").create_dataset
         for module in _EVALUATED:
-            import_module(module).eval = ast.literal_eval  # type: ignore[attr-defined] - a list is read, not run
+            vars(import_module(module))["eval"] = ast.literal_eval  # a list is read, not run
         try:
             return create(self.spec.dataset, seed=self.spec.seed, size=size, **options)
         except Exception as error:  # foreign code: whatever it raises is why the options cannot be had
