@@ -117,6 +117,12 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call("The last consistency check, with its time", "/runs/{key}/consistency"),
     ),
     "config": (RUN,),
+    "agent_definitions": (Call("The agents of this list", "/agents", query=(("project", "project"),)),),
+    "new_agent_definition": (Call("Agents that are defined already", "/agents"),),
+    "agent_definition": (
+        Call("The agent and the settings of its newest version", "/agents/{agent_id}"),
+        Call("Its versions", "/agents/{agent_id}/versions"),
+    ),
     "simulations": (Call("The simulations of this list", "/simulations", all_but=PAGE_ONLY),),
     "new_simulation": (Call("Workloads to choose from", "/workloads"), Call("Presets", "/presets")),
     "simulation": (
