@@ -63,17 +63,18 @@ def environment(settings: dict[str, Any]) -> ReasoningGym:
     return ReasoningGym(**settings, held_out=QUESTIONS)
 
 
-def rates(candidates: dict[str, dict[str, Any]], home: str) -> Iterator[tuple[str, float, float]]:
-    """Yield of each candidate its mean score greedily, and at temperature 1."""
+def rates(candidates: dict[str, dict[str, Any]], home: str) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield of each candidate its mean score greedily, the share that gets full score, and the score when sampled."""
     first = environment(next(iter(candidates.values()))).model_dump(mode="json")
     asked = {**SPEC, "environment": first, "evaluation": {"every_steps": 5, "tasks": QUESTIONS}}
     training = LocalTraining(resolve(asked).spec, home)
     for name, settings in candidates.items():
         training.family = family_of(environment(settings))
-        greedy = training.evaluate().team_score
+        greedy = training.evaluate()
         groups = training.play(range(QUESTIONS), Origin.TRAIN, 1)
         sampled = [attempt.outcome.team_score for (attempt,) in groups if attempt.outcome is not None]
-        yield name, greedy, sum(sampled) / len(sampled)
+        score = sum(sampled) / len(sampled)
+        yield name, {"greedy": greedy.team_score, "solved": greedy.solved, "sampled": score}
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -87,10 +88,10 @@ def main() -> None:
         chosen = dict(list(chosen.items())[:1])
     with tempfile.TemporaryDirectory() as home:
         allow(ModelRoots(), home)
-        for name, greedy, sampled in rates(chosen, home):
-            report.figures[name], report.figures[f"{name}, sampled"] = greedy, sampled
-            fit = HARDEST <= greedy <= EASIEST
-            print(f"{name}: {greedy:.3f} greedily, {sampled:.3f} sampled{', fits' if fit else ''}", flush=True)
+        for name, found in rates(chosen, home):
+            report.figures |= {f"{name}, {figure}": value for figure, value in found.items()}
+            fit = HARDEST <= found["greedy"] <= EASIEST
+            print(name, found, "fits" if fit else "", flush=True)
     report.finish()
 
 

@@ -72,13 +72,13 @@ def team(kind: type[LocalTraining], name: str, seed: int, home: Path, **changes:
 
 
 def held_out(training: LocalTraining) -> tuple[float, float]:
-    """Return the share of held-out tasks that are right before, and the median of the evaluations while it trains."""
-    before = training.evaluate().solved
+    """Return the mean score of the held-out tasks before, and the median of those of evaluations while it trains."""
+    before = training.evaluate().team_score
     for step in range(1, STEPS + 1):
         training.step()
         if step % 5 == 0:
             training.evaluate()
-    return before, statistics.median(one.solved for one in training.evaluations[1:])
+    return before, statistics.median(one.team_score for one in training.evaluations[1:])
 
 
 def interval(gains: Sequence[float]) -> tuple[float, float]:
@@ -135,7 +135,7 @@ def test_a_team_of_chat_models_learns_sums_on_vllm(seed: int, tmp_path: Path) ->
         asked = {"seed": seed, "resources": {"engine": "vllm"}}
         run = api.finish(api.create_run(name="sums", template="chat_sums", spec=asked)["id"], 3000)
         assert run["status"] == "completed", run["reason_text"]
-        before, *later = api.series(run["id"], "eval/solved")["eval/solved", "", "mean"][1]
+        before, *later = api.series(run["id"], "eval/team_score")["eval/team_score", "", "mean"][1]
     assert before <= START
     assert statistics.median(later) >= END
 
