@@ -16,12 +16,12 @@ from flexmarl.contracts.specification.reasoning_gym import ReasoningGym
 LIMIT_S = 30.0
 _MODULE = "workers.rollout.environments.generators"
 _SETTINGS = {
+    # All that the process knows: nothing of this one's environment, which has credentials.
+    "PATH": os.defpath,
     # As where it plays: sets of words have one order; one thread.
     "PYTHONHASHSEED": "0",
     "OPENBLAS_NUM_THREADS": "1",
 }
-_KEPT = ("PATH", "HOME", "TMPDIR", "LANG")
-"""What the process knows of this one's environment: no credentials."""
 
 
 class GeneratorUnchecked(RuntimeError):
@@ -49,8 +49,7 @@ def _problem(below: str, detail: str, hint: str) -> Problem:
 @lru_cache(maxsize=64)
 def _checked(asked: str) -> dict[str, str]:
     """Return what the generator says of settings, remembered. Raises GeneratorUnchecked, which is not remembered."""
-    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    environment = {**kept, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **_SETTINGS}
+    environment = {**_SETTINGS, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     try:
         done = subprocess.run(
             [sys.executable, "-m", _MODULE],
