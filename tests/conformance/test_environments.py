@@ -17,10 +17,12 @@ from flexmarl.contracts.specification.environment import (
     HotCold,
     Kitchen,
     PettingZoo,
+    ReasoningGym,
     ReferenceGame,
     Sums,
     TextArena,
 )
+from flexmarl.contracts.specification.environment_base import IsolatedEnvironmentOptions
 from tests.conformance.environment_kit import check_family, check_isolation, play
 from tests.conformance.played_elsewhere import Elsewhere
 from tests.support.forms import form
@@ -59,6 +61,11 @@ GAMES_OF_PACKAGES: list[GameOptions] = [
     TextArena(game="tic_tac_toe"),
     TextArena(game="guess_the_number"),
 ]
+GENERATORS: list[ReasoningGym] = [
+    ReasoningGym(),
+    ReasoningGym(dataset="gcd", config={"max_value": 9}, held_out=1, training=1, answer="number", reply_tokens=1),
+    ReasoningGym(dataset="rush_hour", held_out=5, answer="tag", reviser=True),
+]
 MEASURED: list[GameOptions] = [
     PettingZoo(game="tictactoe", opponent="random"),
     PettingZoo(game="pursuit"),
@@ -92,6 +99,12 @@ def test_a_game_of_a_package_keeps_the_contract(spec: GameOptions) -> None:
     check_family(family_of(spec), spec.facts(), episodes=4)
 
 
+@pytest.mark.parametrize("spec", GENERATORS, ids=lambda spec: spec.dataset)
+def test_questions_of_a_generator_keep_the_contract(spec: ReasoningGym) -> None:
+    pytest.importorskip("reasoning_gym")
+    check_family(family_of(spec), spec.facts(), episodes=40)
+
+
 def test_every_game_of_a_package_is_tested() -> None:
     assert {f"{spec.type}/{spec.game}" for spec in GAMES_OF_PACKAGES} == set(GAMES)
 
@@ -113,8 +126,14 @@ def elsewhere() -> Iterator[asyncio.AbstractEventLoop]:
         yield runner.get_loop()
 
 
-@pytest.mark.parametrize("spec", [PettingZoo(game="pursuit"), TextArena(game="guess_the_number")], ids=lambda s: s.type)
-def test_a_game_plays_the_same_in_a_process_of_its_own(spec: GameOptions, elsewhere: asyncio.AbstractEventLoop) -> None:
+@pytest.mark.parametrize(
+    "spec",
+    [PettingZoo(game="pursuit"), TextArena(game="guess_the_number"), ReasoningGym(reviser=True)],
+    ids=lambda spec: spec.type,
+)
+def test_a_game_plays_the_same_in_a_process_of_its_own(
+    spec: IsolatedEnvironmentOptions, elsewhere: asyncio.AbstractEventLoop
+) -> None:
     """Also when others play beside it: the package of one of them seeds the whole process."""
     pytest.importorskip(spec.type)
     here, pool = family_of(spec), EnvironmentPool(spec)

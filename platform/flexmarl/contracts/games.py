@@ -73,7 +73,11 @@ GAMES: dict[str, GameFacts] = {
 }
 """Under `type/game`."""
 
-DISTRIBUTIONS = {"pettingzoo": ("pettingzoo", "pygame", "scipy"), "textarena": ("textarena",)}
+DISTRIBUTIONS = {
+    "pettingzoo": ("pettingzoo", "pygame", "scipy"),
+    "textarena": ("textarena",),
+    "reasoning_gym": ("reasoning_gym",),
+}
 """Modules that an environment's type needs besides this project's own dependencies; all in the extra `environments`."""
 
 

@@ -22,6 +22,8 @@ from flexmarl.contracts.specification.environment import ENVIRONMENT
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 
 DEFAULT_PRESET = "flexmarl"
+_OPTIONS_OF = {"config": "dataset"}
+"""Fields whose content is of another shape when the field that they belong to changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +197,18 @@ def _validate(document: dict[str, Any]) -> ExperimentSpec:
         raise SpecProblems(problems_of(error, ExperimentSpec, document)) from error
 
 
+def _changed(name: str, base: Mapping[str, Any], layer: Mapping[str, Any]) -> bool:
+    return name in layer and name in base and layer[name] != base[name]
+
+
 def _merge(
     base: dict[str, Any], layer: Mapping[str, Any], source: str, sources: dict[str, str], path: tuple[object, ...]
 ) -> dict[str, Any]:
     """Lay one layer over another. A changed `type` replaces the whole variant: its fields belong to another shape."""
-    replaced = "type" in layer and "type" in base and layer["type"] != base["type"]
-    merged = {} if replaced else dict(base)
+    merged = {} if _changed("type", base, layer) else dict(base)
+    for name, owner in _OPTIONS_OF.items():
+        if _changed(owner, base, layer):
+            merged.pop(name, None)
     for key, value in layer.items():
         here = (*path, key)
         if isinstance(value, Mapping) and value:

@@ -12,6 +12,7 @@ ends the reply.
 import random
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from flexmarl.algorithms.registry import Plugin
@@ -101,7 +102,12 @@ class Family(Plugin[EnvironmentSettings], ABC):
 
     roles: tuple[str, ...]
     modules: tuple[str, ...] = ()
-    """What playing imports; a process that is forked for many episodes imports it once, before."""
+    """What playing imports."""
+
+    def prepare(self) -> None:
+        """Do once what every episode needs; a process that is forked for many episodes does it before."""
+        for module in self.modules:
+            import_module(module)
 
     def vocabulary(self) -> tuple[str, ...]:
         """Return all words in a fixed order; index 0..2 are `<pad>`, `<bos>`, `<eos>`. Empty: it speaks in messages."""

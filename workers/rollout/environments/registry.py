@@ -9,6 +9,7 @@ from workers.rollout.environments.base import Family
 from workers.rollout.environments.hot_cold import HotColdFamily
 from workers.rollout.environments.kitchen import KitchenFamily
 from workers.rollout.environments.pettingzoo_games import PettingZooFamily
+from workers.rollout.environments.reasoning_gym_questions import ReasoningGymFamily
 from workers.rollout.environments.reference_game import ReferenceGameFamily
 from workers.rollout.environments.sums import SumsFamily
 from workers.rollout.environments.textarena_games import TextArenaFamily
@@ -21,6 +22,7 @@ FAMILIES: Registry[Family[Any]] = Registry(
         ArithmeticFamily,
         KitchenFamily,
         SumsFamily,
+        ReasoningGymFamily,
         PettingZooFamily,
         TextArenaFamily,
     ),

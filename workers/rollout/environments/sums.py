@@ -13,8 +13,8 @@ from hashlib import sha256
 from itertools import combinations_with_replacement, permutations
 
 from flexmarl.contracts.specification.environment import Sums
-from flexmarl.language.messages import Message
-from workers.rollout.environments.base import Ask, Environment, Family, Outcome, Reply
+from workers.rollout.environments.base import Environment, Family
+from workers.rollout.environments.questions import REVISER, SOLVER, AnswerScore, Conversation
 
 Numbers = tuple[int, ...]
 
@@ -24,17 +24,18 @@ _NUMBER = re.compile(r"-?\d+")
 class SumsFamily(Family[Sums]):
     Options = Sums
 
-    roles: tuple[str, ...] = ("solver", "reviser")
+    roles: tuple[str, ...] = (SOLVER, REVISER)
 
     def __init__(self, spec: Sums) -> None:
         super().__init__(spec)
         self.reply_tokens = spec.reply_tokens
-        self.turns = spec.rounds * len(self.roles)
+        self.rounds = spec.rounds
         self.training, self.held_out = split(spec.largest, spec.terms, spec.held_out)
 
     def make(self, task_seed: int, held_out: bool, rng: random.Random) -> Environment:
         sums = self.held_out if held_out else self.training
-        return _Episode(self, sums[task_seed % len(sums)])
+        question = _Sum(sums[task_seed % len(sums)])
+        return Conversation(question, self.roles, self.reply_tokens, rounds=self.rounds)
 
 
 @cache
@@ -59,43 +60,14 @@ def last_number(text: str) -> int | None:
     return int(found[-1][:20]) if found else None
 
 
-class _Episode:
-    def __init__(self, family: SumsFamily, numbers: Numbers) -> None:
-        self._family = family
-        self._question = f"What is {'+'.join(map(str, numbers))}? Answer with only the number."
+class _Sum:
+    def __init__(self, numbers: Numbers) -> None:
+        self._asked = f"What is {'+'.join(map(str, numbers))}?"
         self._sum = sum(numbers)
-        self._said: list[str] = []
+        self.text = f"{self._asked} Answer with only the number."
 
-    def asks(self) -> list[Ask]:
-        turn, roles = len(self._said), self._family.roles
-        if turn == self._family.turns:
-            return []
-        role = roles[turn % len(roles)]
-        heard = f"A colleague said: {self._said[-1].strip() or 'nothing'}" if self._said else ""
-        messages: tuple[Message, ...]
-        if turn < len(roles):
-            text = f"{self._question} {heard}".strip()
-            messages = (Message("system", f"You are the {role} of a team of two."), Message("user", text))
-        else:
-            messages = (Message("user", f"{heard}. Answer again with only the number."),)
-        return [Ask(role, "", self._family.reply_tokens, messages=messages)]
-
-    def act(self, replies: list[Reply]) -> None:
-        (reply,) = replies
-        self._said.append(reply.text)
-
-    def turn_rewards(self) -> dict[tuple[str, int], float]:
-        roles = self._family.roles
-        return {
-            (roles[turn % len(roles)], turn // len(roles)): float(last_number(text) == self._sum)
-            for turn, text in enumerate(self._said)
-        }
-
-    def outcome(self) -> Outcome:
-        earned, last = self.turn_rewards(), self._family.turns // len(self._family.roles) - 1
-        scores = {role: earned[role, last] for role in self._family.roles}
-        changed = scores["reviser"] - scores["solver"]
-        return Outcome(scores, scores["reviser"], scores["reviser"] == 1.0, earned, {"revised": changed})
+    def judge(self, reply: str) -> AnswerScore:
+        return AnswerScore(float(last_number(reply) == self._sum))
 
     def describe(self) -> dict[str, object]:
-        return {"title": self._question.split("?")[0] + "?", "facts": {"answer": str(self._sum)}}
+        return {"title": self._asked, "facts": {"answer": str(self._sum)}}

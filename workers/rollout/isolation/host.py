@@ -1,9 +1,9 @@
 """The host of a run's isolated environments: `python -m workers.adopted workers.rollout.isolation.host FD SPEC`.
 
-It imports the game once and forks a process for each episode that plays at the same time, which costs milliseconds. It
-plays nothing itself, so nothing can hang it. Invariants: one thread, so that forking is safe; a process is killed only
-while it is this host's child and not yet reaped, so its number cannot be another's; whatever ends the host ends all
-its children (Linux), and the end of its socket ends the host.
+It prepares the game once, which imports it, and forks a process for each episode that plays at the same time, which
+costs milliseconds. It plays nothing itself, so nothing can hang it. Invariants: one thread, so that forking is safe; a
+process is killed only while it is this host's child and not yet reaped, so its number cannot be another's; whatever
+ends the host ends all its children (Linux), and the end of its socket ends the host.
 """
 
 import ctypes
@@ -14,7 +14,6 @@ import select
 import signal
 import socket
 import sys
-from importlib import import_module
 from typing import IO, Any, NoReturn, cast
 
 import msgspec
@@ -49,9 +48,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         family = family_of(TypeAdapter(EnvironmentSpec).validate_json(sys.argv[2]))
-        for module in family.modules:
-            import_module(module)
-    except Exception as error:  # foreign code: whatever importing it raises is the reason of every episode
+        family.prepare()
+    except Exception as error:  # foreign code: whatever preparing it raises is the reason of every episode
         control.sendall(line(Broke(f"{type(error).__name__}: {error}")))
         sys.exit(1)
     # What is imported stays shared with the children instead of being copied by their first collection.

@@ -13,6 +13,7 @@ from flexmarl.contracts.specification.environment_base import (
     IsolatedEnvironmentOptions,
     RoleFacts,
 )
+from flexmarl.contracts.specification.reasoning_gym import ReasoningGym
 
 _RANDOM_DISHES = {(2, 8, 2, 2, 3): 0.24, (3, 8, 2, 2, 3): 0.033, (4, 16, 2, 2, 3): 0.12}
 """Mean dishes of random play by (cooks, turns, actions per turn, dishes, recipes), each from 20,000 episodes."""
@@ -295,7 +296,7 @@ ENVIRONMENT: Kind[EnvironmentOptions] = Kind(
     "environment",
     "/environment",
     EnvironmentOptions,
-    (ReferenceGame, HotCold, Arithmetic, Kitchen, Sums, PettingZoo, TextArena),
+    (ReferenceGame, HotCold, Arithmetic, Kitchen, Sums, ReasoningGym, PettingZoo, TextArena),
     IsolatedEnvironmentOptions,
 )
 EnvironmentSpec = Annotated[EnvironmentOptions, OneOf(ENVIRONMENT, default=False)]

@@ -15,6 +15,7 @@ from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.experiments import plan_tokens, predictions
 from flexmarl.controlplane.experiments.folders import refused_folders, unseen_folders
 from flexmarl.controlplane.experiments.forecaster import PredictionFailed
+from flexmarl.controlplane.experiments.generators import refused_generators
 from flexmarl.controlplane.experiments.hosts import unhostable
 from flexmarl.controlplane.experiments.models import StoredPlan
 from flexmarl.controlplane.experiments.pools import in_pools_of
@@ -87,6 +88,7 @@ def _refusals(draft: Draft, spec: ExperimentSpec) -> list[Problem]:
         or list(draft.checkpoints.refusals(spec) if draft.checkpoints is not None else ())
         or not_installed(spec.environment.type, lambda module: find_spec(module) is not None)
         or models_not_installed(spec, _version_of)
+        or refused_generators(spec)
     )
 
 

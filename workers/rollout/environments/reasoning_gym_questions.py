@@ -1,0 +1,85 @@
+"""Questions of the package reasoning-gym, asked in messages and scored by the generator that made them."""
+
+import random
+import re
+from functools import cached_property
+
+from flexmarl.contracts.specification.reasoning_gym import ReasoningGym
+from workers.rollout.environments.base import Environment, Family
+from workers.rollout.environments.generators import GeneratorRows, Row
+from workers.rollout.environments.questions import REVISER, SOLVER, AnswerScore, Conversation
+
+NO_ANSWER = "no_answer"
+"""The reply has no answer in the wanted form."""
+NOT_SCORED = "not_scored"
+"""The generator raised when it scored the answer."""
+
+FORMS = {
+    "whole": "Answer with only the answer.",
+    "number": "Answer with only the number.",
+    "tag": "Write the answer between <answer> and </answer>.",
+}
+"""How the form of an answer is told."""
+_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+_LONGEST = 20_000
+"""Characters of a reply that are read."""
+
+
+class ReasoningGymFamily(Family[ReasoningGym]):
+    Options = ReasoningGym
+
+    modules = ("reasoning_gym",)
+
+    def __init__(self, spec: ReasoningGym) -> None:
+        super().__init__(spec)
+        self.roles = (SOLVER, REVISER) if spec.reviser else (SOLVER,)
+
+    @cached_property
+    def rows(self) -> GeneratorRows:
+        """Made where it is played: whoever only needs the roles has no use for the package."""
+        return GeneratorRows(self.options)
+
+    def prepare(self) -> None:
+        super().prepare()
+        _ = self.rows.held_out
+
+    def make(self, task_seed: int, held_out: bool, rng: random.Random) -> Environment:
+        kept = self.rows.held_out
+        row = kept[task_seed % len(kept)] if held_out else self.rows.training(task_seed % self.options.training)
+        question = GymQuestion(self.rows, row, self.options.answer)
+        return Conversation(question, self.roles, self.options.reply_tokens, (NO_ANSWER, NOT_SCORED))
+
+
+def read(form: str, reply: str) -> str | None:
+    """Return the answer that a reply holds in a form, None where it has none."""
+    reply = reply[:_LONGEST]
+    if form == "whole":
+        return reply.strip() or None
+    found = (_NUMBER if form == "number" else _TAGGED).findall(reply)
+    return found[-1].strip() or None if found else None
+
+
+class GymQuestion:
+    """A row of a data set as a question."""
+
+    def __init__(self, rows: GeneratorRows, row: Row, form: str) -> None:
+        self._rows = rows
+        self._row = row
+        self._form = form
+        self.text = f"{row['question']}\n\n{FORMS[form]}"
+
+    def judge(self, reply: str) -> AnswerScore:
+        answer = read(self._form, reply)
+        if answer is None:
+            return AnswerScore(0.0, NO_ANSWER)
+        try:
+            return AnswerScore(self._rows.score(self._row, answer))
+        except Exception:  # foreign code reads what a model wrote: whatever that does to it is no answer
+            return AnswerScore(0.0, NOT_SCORED)
+
+    def describe(self) -> dict[str, object]:
+        question = self._row["question"]
+        lines = [line.strip() for line in question.splitlines() if line.strip()]
+        facts = {"question": question, "answer": str(self._row["answer"])}
+        return {"title": (lines or [""])[-1][:120], "facts": facts}
