@@ -31,7 +31,7 @@ RUN_PAGES = frozenset(
     | {"checkpoints", "attempts", "playground", "what_if", "trajectory_compare"}
 )
 LIST_PAGES = frozenset(
-    {"runs", "queue", "cluster", "trajectories", "tokens", "audit", "members", "checkpoints", "simulations"}
+    {"runs", "queue", "cluster", "trajectories", "tokens", "audit", "members", "checkpoints", "simulations", "models"}
 )
 TRAJECTORY_PAGES = frozenset({"trajectories", "trajectory", "trajectory_compare"})
 GROUPS = (
@@ -50,6 +50,7 @@ KEYS = (
     Key(("g", "c"), "Pools and nodes"),
     Key(("g", "n"), "New run"),
     Key(("g", "s"), "Simulations"),
+    Key(("g", "m"), "Models"),
     Key(("?",), "Keys of this page"),
     Key(("j",), "Next row", "lists"),
     Key(("k",), "Previous row", "lists"),
