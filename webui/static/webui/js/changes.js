@@ -2,7 +2,7 @@
 import { $, $$, el } from "./dom.js";
 import { plainOf } from "./reads.js";
 import * as sections from "./sections.js";
-import { at, differences, text } from "./spec.js";
+import { at, differences, modelName, text } from "./spec.js";
 
 let state;
 let data;
@@ -89,9 +89,9 @@ function seats() {
   for (const box of $$("[data-seat]")) {
     const agent = state.document.agents?.[box.dataset.seat] || {},
       policy = agent.policy || box.dataset.seat;
-    const size = state.document.policies?.[policy]?.model?.size;
+    const { model } = state.document.policies?.[policy] || {};
     box.textContent = [
-      size ? `size ${size}` : "",
+      model ? modelName(model) : "",
       policy === box.dataset.seat ? "own policy" : `policy ${policy}`,
       agent.trainable === false ? "frozen" : "",
     ]

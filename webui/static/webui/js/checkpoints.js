@@ -2,18 +2,17 @@
 import { post } from "./api.js";
 import { $, $$, toast } from "./dom.js";
 
-for (const button of $$("[data-copy-text]")) {
-  button.addEventListener("click", async () => {
-    const text = ($("[data-copy-full]", button.parentElement) || $("[data-copy-source]", button.parentElement))
-      .textContent;
-    try {
-      await navigator.clipboard.writeText(text);
-      toast("Copied", { tone: "ok" });
-    } catch {
-      toast(text);
-    } // no clipboard without a secure origin: show it to be copied by hand
-  });
-}
+document.addEventListener("click", async (event) => {
+  const place = event.target.closest("[data-copy-text]")?.parentElement;
+  if (!place) return;
+  const text = ($("[data-copy-full]", place) || $("[data-copy-source]", place)).textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    toast("Copied", { tone: "ok" });
+  } catch {
+    toast(text);
+  } // no clipboard without a secure origin: show it to be copied by hand
+});
 
 for (const button of $$("[data-pin]")) {
   button.addEventListener("click", async () => {

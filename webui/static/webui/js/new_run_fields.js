@@ -1,8 +1,8 @@
 // The fields of New run: what is typed goes into the document, and the document's values into the fields.
-import { $, $$ } from "./dom.js";
+import { $, $$, el } from "./dom.js";
 import { data, state } from "./new_run_state.js";
 import { follow, unread } from "./reads.js";
-import { at, copy, pairs, pairsText, put, remove } from "./spec.js";
+import { at, copy, modelName, pairs, pairsText, put, remove, same } from "./spec.js";
 
 export const inputOf = (pointer) => $(`#spec-form [data-pointer="${CSS.escape(pointer)}"]`);
 
@@ -12,6 +12,7 @@ export function take(input) {
   const written = input.value.trim();
   state.bad.delete(pointer);
   if (kind === "variant") choose(input);
+  else if (kind === "model") chooseModel(pointer, JSON.parse(input.value));
   else if (kind === "pairs") {
     const found = pairs(written);
     if (found) put(state.document, pointer, found);
@@ -67,6 +68,25 @@ function choose(input) {
   }
 }
 
+/** Whether a document's model is the one that a choice names: it says the same, and may say more. */
+const isOf = (model, choice) => Object.keys(choice).every((key) => same(model?.[key], choice[key]));
+
+/** Another model: what the run began with comes back whole, and a factory model keeps its other settings. */
+function chooseModel(pointer, choice) {
+  const known = [at(state.document, pointer), at(state.base, pointer)];
+  const factory = choice.type === "factory" && known.find((model) => model?.type === "factory");
+  put(state.document, pointer, copy(known.find((model) => isOf(model, choice)) || { ...factory, ...choice }));
+}
+
+/** Choose what a document says; a model that is not offered becomes a choice of its own. */
+function showModel(input, model) {
+  $("[data-own]", input)?.remove();
+  const found = [...input.options].find((option) => isOf(model, JSON.parse(option.value)));
+  const own = () => el("option", { value: JSON.stringify(model), text: modelName(model), data: { own: "1" } });
+  if (!found) input.prepend(own());
+  input.value = (found || input.options[0]).value;
+}
+
 const TARGET = "/budget/target";
 function clear(pointer) {
   if (pointer.startsWith(`${TARGET}/`)) put(state.document, TARGET, null);
@@ -82,6 +102,7 @@ function fill(input) {
   const value = at(state.document, input.dataset.pointer);
   if (input.dataset.kind === "flag") input.checked = Boolean(value);
   else if (input.dataset.kind === "pairs") input.value = pairsText(value);
+  else if (input.dataset.kind === "model") showModel(input, value);
   else if (input.dataset.kind === "list") input.value = (value || []).join(", ");
   else if (input.dataset.kind === "variant") input.value = value ?? input.options[0].value;
   else input.value = value === null || value === undefined ? "" : String(value);
