@@ -25,6 +25,7 @@ from flexmarl.store.control.runs import RunLease
 from tests.browser.seeded_decisions import decisions as decided
 from tests.browser.seeded_figures import of_agents, versions
 from tests.browser.seeded_load import load
+from tests.browser.seeded_models import models
 from tests.browser.seeded_pipeline import lines, pipeline
 from tests.browser.seeded_play import devices, episodes
 from tests.browser.seeded_simulations import simulations
@@ -81,6 +82,7 @@ def seed(owner: Any) -> list[Any]:
     nodes.register_node(conn, nodes.NodeFacts("atlas", "127.0.0.1:9710", "n1", "0.1.0", facts), found)
     told = [_tell(owner, story, index) for index, story in enumerate(STORIES)]
     simulations(owner)
+    models(owner)
     return told
 
 
