@@ -117,13 +117,17 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call("The last consistency check, with its time", "/runs/{key}/consistency"),
     ),
     "config": (RUN,),
-    "models": (
-        Call("The models of this list; archived=no leaves out archived ones", "/models", all_but=PAGE_ONLY),
-    ),
+    "models": (Call("The models of this list; archived=no leaves out archived ones", "/models", all_but=PAGE_ONLY),),
     "import_model": (Call("Imports that wait or run", "/models", fixed=(("state", "queued"), ("state", "running"))),),
     "model": (
         Call("This version with what was found in it", "/models/{model_id}"),
         Call("Runs that use it", "/runs?archived=any&model={model_id}"),
+    ),
+    "agent_definitions": (Call("The agents of this list", "/agents", query=(("project", "project"),)),),
+    "new_agent_definition": (Call("Agents that are defined already", "/agents"),),
+    "agent_definition": (
+        Call("The agent and the settings of its newest version", "/agents/{agent_id}"),
+        Call("Its versions", "/agents/{agent_id}/versions"),
     ),
     "simulations": (Call("The simulations of this list", "/simulations", all_but=PAGE_ONLY),),
     "new_simulation": (Call("Workloads to choose from", "/workloads"), Call("Presets", "/presets")),

@@ -31,7 +31,19 @@ RUN_PAGES = frozenset(
     | {"checkpoints", "attempts", "playground", "what_if", "trajectory_compare"}
 )
 LIST_PAGES = frozenset(
-    {"runs", "queue", "cluster", "trajectories", "tokens", "audit", "members", "checkpoints", "simulations", "models"}
+    {
+        "runs",
+        "queue",
+        "cluster",
+        "trajectories",
+        "tokens",
+        "audit",
+        "members",
+        "checkpoints",
+        "simulations",
+        "agent_definitions",
+        "models",
+    }
 )
 TRAJECTORY_PAGES = frozenset({"trajectories", "trajectory", "trajectory_compare"})
 GROUPS = (
@@ -51,6 +63,7 @@ KEYS = (
     Key(("g", "n"), "New run"),
     Key(("g", "s"), "Simulations"),
     Key(("g", "m"), "Models"),
+    Key(("g", "a"), "Agents"),
     Key(("?",), "Keys of this page"),
     Key(("j",), "Next row", "lists"),
     Key(("k",), "Previous row", "lists"),

@@ -5,6 +5,7 @@ from django.views.generic import RedirectView
 
 from webui.views import (
     account,
+    agent_definitions,
     attempts,
     auditing,
     checkpoints,
@@ -79,6 +80,10 @@ urlpatterns = [
     path("audit", auditing.trail, name="audit"),
     path("settings/tokens", account.tokens, name="tokens"),
     path("settings/profile", account.profile, name="profile"),
+    # agent definitions
+    path("agents", agent_definitions.listing, name="agent_definitions"),
+    path("agents/new", agent_definitions.new, name="new_agent_definition"),
+    path("agents/<uuid:agent_id>", agent_definitions.detail, name="agent_definition"),
     path("runs", runs.run_list, name="runs"),
     path("runs/new", new_run.new_run, name="new_run"),
     path("runs/new/text", new_run.text, name="new_run_text"),

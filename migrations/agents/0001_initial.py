@@ -58,4 +58,25 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
+        migrations.CreateModel(
+            name="AgentVersion",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("number", models.PositiveIntegerField()),
+                ("settings", models.JSONField()),
+                ("note", models.CharField(blank=True, max_length=300)),
+                ("author", models.CharField(max_length=150)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "agent",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="versions", to="agents.agentdefinition"
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ["agent", "-number"],
+                "constraints": [models.UniqueConstraint(fields=("agent", "number"), name="agent_version_once")],
+            },
+        ),
     ]

@@ -22,6 +22,7 @@ from flexmarl.store import partitions
 from flexmarl.store.control import decisions, nodes, runs
 from flexmarl.store.control.decisions import LogEntry, MetricPoint, NoteLine, StoredDecision
 from flexmarl.store.control.runs import RunLease
+from tests.browser.seeded_agents import agents
 from tests.browser.seeded_decisions import decisions as decided
 from tests.browser.seeded_figures import of_agents, versions
 from tests.browser.seeded_load import load
@@ -83,6 +84,7 @@ def seed(owner: Any) -> list[Any]:
     told = [_tell(owner, story, index) for index, story in enumerate(STORIES)]
     simulations(owner)
     models(owner)
+    agents(owner)
     return told
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from django.urls import get_resolver
 
+from tests.browser.seeded_agents import AGENT
 from tests.browser.seeded_models import MODELS
 from tests.browser.seeded_simulations import SIMULATIONS
 from tests.browser.visitor import COLOURS, WCAG, Site, Visitor
@@ -58,6 +59,9 @@ EXAMPLES: dict[str, str] = {
     "models": "/models",
     "import_model": "/models/import",
     "model": f"/models/{MODELS['ready']}",
+    "agent_definitions": "/agents",
+    "new_agent_definition": "/agents/new",
+    "agent_definition": f"/agents/{AGENT}",
     "simulations": "/simulations",
     "new_simulation": "/simulations/new?workload=long_tail&preset=sync",
     "simulation": f"/simulations/{SIMULATIONS[0]}?ordering=-tokens_s",
@@ -113,6 +117,8 @@ VARIANTS: dict[str, str] = {
     "transitions-refused": "/runs/{running}/logs?view=transitions&cursor=abc",
     "simulation-chosen": f"/simulations/{SIMULATIONS[0]}?show=flexmarl&show=sync&of=sync&ordering=-lag",
     "simulation-queued": f"/simulations/{SIMULATIONS[1]}",
+    "agent-definitions-none": "/agents?q=nothing-is-called-so",
+    "agent-definition-older": f"/agents/{AGENT}?version=1&against=3",
     "simulations-wrong-filter": "/simulations?state=asleep",
     "models-none": "/models?q=nothing-is-called-so",
     "models-ordered": "/models?ordering=name&state=done",

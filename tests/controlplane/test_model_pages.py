@@ -10,7 +10,7 @@ from django.test import Client, override_settings
 
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.store.control import model_rows
-from tests.controlplane.test_models import FACTS, PACKAGE, ask, imported, naming, post, submit
+from tests.controlplane.test_models import FACTS, PACKAGE, ask, naming, post, submit
 from tests.support.controlplane import make_person
 from tests.support.markup import markup
 from webui.views import model_words

@@ -169,7 +169,7 @@ def ids(api, admin_api, editor, make_run, person, here) -> dict[str, object]:
         "project": "default", "user_id": editor.id, "service_accounts_read.user_id": robot["id"],
         "service_tokens_list.user_id": robot["id"], "token_id": token["id"],
         "experiment_id": made(admin_api, "experiments", {"name": "e"})["id"],
-        "agent_id": api.get("/api/v1/agents").json()["results"][0]["id"],
+        "agent_id": made(api, "agents", {"name": "terse", "settings": {"trainable": False}})["agent"], "number": 1,
         "view_id": made(admin_api, "saved-views", {"name": "v", "page": "runs"})["id"],
         "entry_id": admin_api.get("/api/v1/audit").json()["results"][0]["id"],
     }  # fmt: skip

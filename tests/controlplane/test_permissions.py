@@ -19,6 +19,7 @@ from flexmarl.controlplane.accounts import actions as accounts
 from flexmarl.controlplane.accounts.choices import PROJECT_SCOPES_OF, SCOPES_OF, SERVICE_SCOPES, ProjectRole, Role
 from flexmarl.controlplane.accounts.models import ApiToken, User
 from flexmarl.controlplane.accounts.queries import actor_of_user
+from flexmarl.controlplane.agents.actions import save_agent
 from flexmarl.controlplane.agents.models import AgentDefinition
 from flexmarl.controlplane.api import urlpatterns
 from flexmarl.controlplane.common.actions import record
@@ -142,6 +143,7 @@ def world(db: None) -> World:
     operation = runs.act(actor, queries.find_run(actor, run.id), Verb.STOP)
     experiment = create_experiment(actor, "e", project=HOME)
     agent = AgentDefinition.objects.filter(project_id=HOME)[0]
+    save_agent(actor, name=agent.role, settings={}, project=HOME)
     view = saved_views.create(actor, name="v", page="runs", shared=True, project=HOME)
     token, _ = accounts.create_token(actor, "t")
     simulation = create_comparison(actor, Comparison(workload="long_tail", presets=("sync",)), project=HOME)
@@ -159,7 +161,7 @@ def world(db: None) -> World:
             "user_id": otto.id, "token_id": token.id, "entry_id": row.id, "project": HOME, "external_id": "job-1",
             "verb": "pause", "role": "speaker", "action": "cordon", "view_id": view.id,
             "simulation_id": simulation.id, "check_id": consistency_check.id,
-            "model_id": model.id,
+            "model_id": model.id, "number": 1,
         },
         "api-project": {"name": HOME}, "api-members": {"name": HOME}, "api-member": {"name": HOME, "user_id": otto.id},
         "api-service-accounts": {"name": HOME}, "api-service-account": service, "api-service-tokens": service,
@@ -295,7 +297,7 @@ def test_pages_open_for_those_who_may(world: World) -> None:
 
 def _page_arguments(world: World, name: str) -> dict[str, Any]:
     known = {"key": world.run.key, "tid": world.arguments[""]["trajectory_id"], "role": "speaker"}
-    known |= {name: world.arguments[""][name] for name in ("simulation_id", "model_id")}
+    known |= {part: world.arguments[""][part] for part in ("simulation_id", "agent_id", "model_id")}
     text = next(str(pattern.pattern) for pattern in pages if pattern.name == name)
     return {part: known[part] for part in re.findall(r"<(?:\w+:)?(\w+)>", text)}
 

@@ -160,7 +160,10 @@ class LocalTraining:
             temperature = 0.0 if greedy else agent.sampling.temperature
             pin, codec = self._pins[policy], self._codecs[policy]
             renderer = self._renderers[policy]
-            found[role] = Seat(policy, pin, codec, agent.sampling.max_tokens, temperature, renderer=renderer)
+            found[role] = Seat(
+                policy, pin, codec, agent.sampling.max_tokens, temperature,
+                instructions=agent.instructions, renderer=renderer,
+            )  # fmt: skip
         return found
 
     def _advance(self, live: list[_Episode]) -> None:

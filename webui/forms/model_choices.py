@@ -30,8 +30,14 @@ def offered(imported: Sequence[Mapping[str, Any]], converses: bool) -> Groups:
     several = len({model["project"] for model in imported}) > 1
     groups = (
         ("Imported", tuple(_imported(model, several) for model in imported)),
-        ("Packages", tuple(choice(one.is_of, {"type": "package", "name": name}) for name, one in PACKAGED_MODELS.items())),
-        ("Built in", () if converses else tuple(choice(f"factory {s}", {"type": "factory", "size": s}) for s in FACTORY_SIZES)),
+        (
+            "Packages",
+            tuple(choice(one.is_of, {"type": "package", "name": name}) for name, one in PACKAGED_MODELS.items()),
+        ),
+        (
+            "Built in",
+            () if converses else tuple(choice(f"factory {s}", {"type": "factory", "size": s}) for s in FACTORY_SIZES),
+        ),
     )
     return tuple(group for group in groups if group[1])
 

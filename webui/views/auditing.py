@@ -37,6 +37,7 @@ DONE = {
     "kill": "killed",
     "pause": "paused",
     "resume": "resumed",
+    "save": "saved",
     "start": "started",
     "retry": "retried",
     "clone": "cloned",

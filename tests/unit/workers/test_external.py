@@ -50,9 +50,10 @@ def quick(monkeypatch):
 
 async def ask(endpoint, access=None, secret="", limit_s=5.0, timeout_s=5.0):
     client = ExternalClient(access or ExternalAccess(frozenset({endpoint.host}), {"KEY": KEY}))
-    model = ExternalModel(url=endpoint.url, model="big", secret=secret, instruction="Play.", timeout_s=timeout_s)
+    model = ExternalModel(url=endpoint.url, model="big", secret=secret, timeout_s=timeout_s)
     try:
-        return await client.turn(model, ASK, request(), CODEC, time.monotonic() + limit_s)
+        told = (Message("system", "Play."),)
+        return await client.turn(model, ASK, request(conversation=told), CODEC, time.monotonic() + limit_s)
     finally:
         await client.close()
 
@@ -133,7 +134,7 @@ async def test_a_conversation_is_sent_as_it_stands_and_its_answer_recorded_whole
     asked_in_messages = Ask("hinter", "", max_tokens=9, messages=said[1:])
     text = " ".join(WORDS[:2])
     async with ChatEndpoint(lambda asked: text) as endpoint:
-        model = ExternalModel(url=endpoint.url, model="big", instruction="Play.")
+        model = ExternalModel(url=endpoint.url, model="big")
         client = ExternalClient(ExternalAccess(frozenset({endpoint.host}), {}))
         turn = request(conversation=said)
         reply = await client.turn(model, asked_in_messages, turn, CODEC, time.monotonic() + 30)
@@ -141,7 +142,6 @@ async def test_a_conversation_is_sent_as_it_stands_and_its_answer_recorded_whole
     assert CODEC.decode(reply.choice.token_ids) == text
     [asked] = endpoint.requests
     assert asked["messages"] == [
-        {"role": "system", "content": "Play."},
         {"role": "system", "content": "You add."},
         {"role": "user", "content": "2+3?"},
     ]

@@ -7,9 +7,11 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.ids import Name
 from flexmarl.contracts.packaged_models import PACKAGE_NAMES, PACKAGED_MODELS, PackageName
+from flexmarl.contracts.specification.environment import ENVIRONMENT
+from flexmarl.contracts.specification.instructions import Instructions
 from flexmarl.contracts.specification.losses import LOSS
 from flexmarl.contracts.specification.mechanisms import LagPolicy
-from flexmarl.contracts.specification.reading import is_no_such, none_of, one_of, read_when
+from flexmarl.contracts.specification.reading import is_no_such, is_such, none_of, one_of, read_when
 
 
 class Sampling(Strict):
@@ -31,20 +33,40 @@ class ExternalModel(Strict):
     secret: str = Field(default="", pattern=r"^([A-Z][A-Z0-9_]{0,63})?$", examples=["JUDGE_KEY"])
     """Name of the secret sent as a bearer token; its value is FLEXMARL_EXTERNAL_SECRET_<name> on the rollout workers.
     Empty: none."""
-    instruction: str = Field(default="", max_length=8000)
-    """System instruction, placed before the observation and the allowed replies."""
     timeout_s: float = Field(default=60.0, gt=0.0, le=3600.0)
     """Timeout of one request; a turn is retried until its episode times out."""
     tokens_per_word: int = Field(default=4, ge=1, le=64)
     """Maximum endpoint tokens per word of the environment."""
 
 
-class AgentSpec(Strict):
-    policy: Name | None = None
-    """Policy of the agent; by default one of its own, named after its role. Agents may share a policy."""
+class AgentSettings(Strict):
+    """What an agent is in every run: what it is told, how it samples, whether it learns."""
+
+    instructions: Instructions = Field(
+        default="",
+        json_schema_extra=read_when((is_such(ENVIRONMENT, "converses"),), (none_of("external", None),)),
+        examples=["You are the {{ role }} of a team of {{ team | length }}. Think, then answer with one number."],
+    )
+    """What the agent's model is told before anything else, in place of the environment's own words. Jinja with the
+    variables role, team and environment (those own words)."""
+    sampling: Sampling = Sampling()
     trainable: bool = True
     """False freezes the agent: its turns are recorded, never trained. An external agent is frozen."""
-    sampling: Sampling = Sampling()
+
+
+class AgentReference(Strict):
+    """A version of an agent definition of the run's project."""
+
+    name: Name
+    version: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    """The newest where absent; pinned when the run is created."""
+
+
+class AgentSpec(AgentSettings):
+    definition: AgentReference | None = None
+    """Agent definition that the agent's settings come from; what is set beside it is laid over."""
+    policy: Name | None = None
+    """Policy of the agent; by default one of its own, named after its role. Agents may share a policy."""
     external: ExternalModel | None = None
     """Use an external model instead of a policy of the run: recorded, never trained."""
 

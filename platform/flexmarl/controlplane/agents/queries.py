@@ -3,12 +3,14 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
+from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Max, QuerySet
 
-from flexmarl.controlplane.agents.models import AgentDefinition
+from flexmarl.controlplane.agents.models import AgentDefinition, AgentVersion
 from flexmarl.controlplane.agents.models.definition import HUES
 from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.common.problems import NotFound
 from flexmarl.controlplane.common.reach import in_reach
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.times import rfc3339
@@ -54,7 +56,40 @@ def _second(role: str, roles: Sequence[str]) -> str:
 
 def catalogue(actor: Actor) -> QuerySet[AgentDefinition]:
     """The agents of all projects whose runs the caller may read, in the order of first use."""
-    return in_reach(AgentDefinition.objects.order_by("project_id", "id"), actor, Scope.RUNS_READ)
+    rows = AgentDefinition.objects.annotate(newest_number=Max("versions__number")).order_by("project_id", "id")
+    return in_reach(rows, actor, Scope.RUNS_READ)
+
+
+def find_agent(actor: Actor, agent_id: UUID) -> AgentDefinition:
+    """Return an agent that the caller may read. Raises NotFound."""
+    agent = catalogue(actor).filter(pk=agent_id).first()
+    if agent is None:
+        raise NotFound("There is no such agent.")
+    return agent
+
+
+def versions(agent: AgentDefinition) -> QuerySet[AgentVersion]:
+    """Return the versions of an agent, the newest first."""
+    return AgentVersion.objects.filter(agent=agent).select_related("agent").order_by("-number")
+
+
+def newest(agent: AgentDefinition) -> AgentVersion | None:
+    """Return the last version that was saved; None for a role that nobody has defined."""
+    return versions(agent).first()
+
+
+def find_version(agent: AgentDefinition, number: int) -> AgentVersion:
+    """Return a version of an agent. Raises NotFound."""
+    found = versions(agent).filter(number=number).first()
+    if found is None:
+        raise NotFound(f"{agent.role} has no version {number}.")
+    return found
+
+
+def newest_of(agent: AgentDefinition) -> int | None:
+    """Return the number of the newest version of an agent of the catalogue."""
+    number: int | None = agent.newest_number  # type: ignore[attr-defined] # annotated by catalogue
+    return number
 
 
 def agent_row(agent: AgentDefinition) -> dict[str, Any]:
@@ -65,9 +100,30 @@ def agent_row(agent: AgentDefinition) -> dict[str, Any]:
         "role": agent.role,
         "hue": agent.hue,
         "description": agent.description,
+        "newest": newest_of(agent),
         "created_at": rfc3339(agent.created_at),
         "updated_at": rfc3339(agent.updated_at),
         "version": agent.version,
         "url": f"/api/v1/agents/{agent.id}",
-        "web_url": "/runs",
+        "web_url": f"/agents/{agent.id}",
+    }
+
+
+def agent_detail(agent: AgentDefinition) -> dict[str, Any]:
+    """Return an agent with the settings of its newest version."""
+    last = newest(agent)
+    return {**agent_row(agent), "settings": {} if last is None else last.settings}
+
+
+def version_row(made: AgentVersion) -> dict[str, Any]:
+    """Return a version of an agent as a plain value."""
+    return {
+        "agent": str(made.agent_id),
+        "role": made.agent.role,
+        "number": made.number,
+        "settings": made.settings,
+        "note": made.note,
+        "author": made.author,
+        "created_at": rfc3339(made.created_at),
+        "url": f"/api/v1/agents/{made.agent_id}/versions/{made.number}",
     }

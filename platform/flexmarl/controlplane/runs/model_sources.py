@@ -1,4 +1,5 @@
-"""Checkpoints of runs as models of other runs: found with the rights of whoever submits, and pinned by digest.
+"""What a specification names and is pinned when it is submitted, with the rights of whoever does: checkpoints of
+runs and imported models by digest, agent definitions by version.
 
 Invariants: a run that the submitter may not read and one that does not exist are refused in the same words. What a
 policy begins with is an origin row, written in the transaction of its run and never changed; nothing else decides
@@ -7,8 +8,9 @@ submitter.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from flexmarl.contracts.fork_rules import fork_rules
@@ -16,6 +18,7 @@ from flexmarl.contracts.problems import Problem, SpecProblems
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.team import CheckpointModel, Lora, RegisteredModel
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
+from flexmarl.controlplane.agents.naming import defined
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import NotFound, ValidationProblem
 from flexmarl.controlplane.common.store import store_connection
@@ -42,31 +45,27 @@ class CheckpointSources:
     """Of the run."""
 
     def completed(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a document whose models of checkpoints say what they are of, and whose imported models say their
-        digests. Raises SpecProblems."""
-        policies = raw.get("policies")
-        if not isinstance(policies, Mapping):
-            return dict(raw)
+        """Return a document whose models of checkpoints say what they are of, whose imported models say their digests,
+        and whose agents have the settings of the definitions that they name. Raises SpecProblems."""
         refused: list[Problem] = []
-        written: dict[str, Any] = {}
-        for name, policy in policies.items():
-            written[name] = policy
-            model = self._model(name, policy)
-            if isinstance(model, Problem):
-                refused.append(model)
-            elif model is not None:
-                written[name] = {**policy, "model": model}
+        agents = partial(defined, self.project)
+        written = {
+            part: _written(raw[part], complete, refused)
+            for part, complete in (("policies", self._policy), ("agents", agents))
+            if isinstance(raw.get(part), Mapping)
+        }
         if refused:
             raise SpecProblems(refused)
-        return {**raw, "policies": written}
+        return {**raw, **written}
 
-    def _model(self, name: str, policy: object) -> dict[str, Any] | Problem | None:
-        """Return a policy's model as it is to be written; None where it stays as it is."""
+    def _policy(self, name: str, policy: object) -> dict[str, Any] | Problem | None:
+        """Return a policy as it is to be written; None where it stays as it is."""
         if (named := _named(policy)) is not None:
             found = self._source(name, named)
-            return found if isinstance(found, Problem) else {**named, "source": found}
+            return found if isinstance(found, Problem) else _with_model(policy, {**named, "source": found})
         if (named := _registered(policy)) is not None:
-            return naming.pinned(self.actor, self.project, name, named)
+            pinned = naming.pinned(self.actor, self.project, name, named)
+            return pinned if isinstance(pinned, Problem) else _with_model(policy, pinned)
         return None
 
     def refusals(self, spec: ExperimentSpec) -> Iterator[Problem]:
@@ -144,6 +143,26 @@ def without_checkpoints(document: Mapping[str, Any]) -> dict[str, Any]:
         own = model["source"] if model.get("type") == "checkpoint" else model
         policies[name] = {**policy, "model": own}
     return {**document, "policies": policies}
+
+
+def _written(
+    named: Mapping[str, Any],
+    complete: Callable[[str, object], dict[str, Any] | Problem | None],
+    refused: list[Problem],
+) -> dict[str, Any]:
+    """Return named parts of a document, each completed as far as it can be; refusals are added."""
+    written: dict[str, Any] = {}
+    for name, one in named.items():
+        found = complete(name, one)
+        if isinstance(found, Problem):
+            refused.append(found)
+        written[name] = one if found is None or isinstance(found, Problem) else found
+    return written
+
+
+def _with_model(policy: object, model: Mapping[str, Any]) -> dict[str, Any]:
+    assert isinstance(policy, Mapping)
+    return {**policy, "model": dict(model)}
 
 
 def _named(policy: object) -> Mapping[str, Any] | None:

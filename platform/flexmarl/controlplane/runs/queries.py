@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, Q, QuerySet
+from django.db.models import BooleanField, Count, Func, Q, QuerySet, Value
 from pydantic import TypeAdapter
 
 from flexmarl.contracts.arithmetic import arithmetic
@@ -70,6 +70,13 @@ def find_run(actor: Actor, reference: object, scope: Scope = Scope.RUNS_READ) ->
     if found is None:
         raise NotFound(f"There is no run {text}.")
     return found
+
+
+def of_agent(actor: Actor, project: str, name: str) -> QuerySet[Run]:
+    """The runs of a project that name an agent definition, newest first."""
+    path = Value(f"$.agents.* ? (@.definition.name == {json.dumps(name)})")
+    named = Func("spec", path, template="jsonb_path_exists(%(expressions)s::jsonpath)", output_field=BooleanField())
+    return runs(actor).filter(named, project_id=project)
 
 
 def may_act(actor: Actor, run: Run) -> bool:

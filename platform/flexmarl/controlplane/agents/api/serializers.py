@@ -4,6 +4,12 @@ from typing import Any
 
 from rest_framework import serializers
 
+from flexmarl.contracts.specification.instructions import MOST_CHARACTERS
+from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
+from flexmarl.controlplane.common.api.serializers import StrictSerializer
+
+_SETTINGS = "What was set of the agent's settings in a specification: instructions, sampling, trainable."
+
 
 class AgentSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
@@ -11,8 +17,52 @@ class AgentSerializer(serializers.Serializer[Any]):
     role = serializers.CharField()
     hue = serializers.IntegerField(min_value=1, max_value=8)
     description = serializers.CharField(allow_blank=True)
+    newest = serializers.IntegerField(
+        allow_null=True, help_text="Number of the newest version; null for a role that only runs have used."
+    )
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
     version = serializers.IntegerField()
     url = serializers.CharField()
     web_url = serializers.CharField()
+
+
+class AgentDetailSerializer(AgentSerializer):
+    settings = serializers.JSONField(help_text=_SETTINGS)
+
+
+class AgentVersionSerializer(serializers.Serializer[Any]):
+    agent = serializers.UUIDField()
+    role = serializers.CharField()
+    number = serializers.IntegerField(min_value=1)
+    settings = serializers.JSONField(help_text=_SETTINGS)
+    note = serializers.CharField(allow_blank=True)
+    author = serializers.CharField()
+    created_at = serializers.DateTimeField()
+    url = serializers.CharField()
+
+
+class NewAgentVersionSerializer(StrictSerializer):
+    name = serializers.RegexField(
+        r"^[a-z][a-z0-9_]{0,31}$", help_text="Lower case, digits and _; a new name or one that gets another version."
+    )
+    project = serializers.SlugField(required=False, default=DEFAULT_PROJECT, max_length=64)
+    description = serializers.CharField(required=False, allow_blank=True, max_length=300)
+    settings = serializers.DictField(help_text=_SETTINGS)
+    note = serializers.CharField(required=False, allow_blank=True, max_length=300, help_text="What changed, and why.")
+    based_on = serializers.IntegerField(
+        required=False, min_value=0, help_text="Version that was edited, 0 for none: 409 if a newer one is there."
+    )
+
+
+class PreviewRequestSerializer(StrictSerializer):
+    instructions = serializers.CharField(allow_blank=True, trim_whitespace=False, max_length=MOST_CHARACTERS)
+    role = serializers.CharField(max_length=32)
+    team = serializers.ListField(child=serializers.CharField(max_length=32), min_length=1, max_length=16)
+    environment = serializers.CharField(
+        allow_blank=True, max_length=MOST_CHARACTERS, help_text="What the environment itself would say to the seat."
+    )
+
+
+class PreviewSerializer(serializers.Serializer[Any]):
+    text = serializers.CharField(allow_blank=True, help_text="What the seat's model is told.")

@@ -10,18 +10,24 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from flexmarl.controlplane.accounts.queries import actor_of
-from flexmarl.controlplane.agents import queries
-from flexmarl.controlplane.agents.api.serializers import AgentSerializer
-from flexmarl.controlplane.agents.models import AgentDefinition
+from flexmarl.controlplane.agents import actions, queries
+from flexmarl.controlplane.agents.api.serializers import (
+    AgentDetailSerializer,
+    AgentSerializer,
+    AgentVersionSerializer,
+    NewAgentVersionSerializer,
+    PreviewRequestSerializer,
+    PreviewSerializer,
+)
+from flexmarl.controlplane.agents.models import AgentDefinition, AgentVersion
 from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.api.serializers import listing
 from flexmarl.controlplane.common.api.views import ApiView, ListView
-from flexmarl.controlplane.common.problems import NotFound
 from flexmarl.controlplane.common.scopes import Scope
 
 
 class AgentsView(ListView):
-    scopes = {"GET": Scope.RUNS_READ}
+    scopes = {"GET": Scope.RUNS_READ, "POST": Scope.RUNS_WRITE}
     parameters = (
         Parameter("project", "Project of the agent.", lookup="project_id"),
         Parameter("role", "Exact role; may be repeated.", lookup="role", many=True),
@@ -36,17 +42,62 @@ class AgentsView(ListView):
 
     @extend_schema(operation_id="agents_list", responses=listing(AgentSerializer))
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """List the roles that projects have used, with their hues."""
+        """List the agents that projects have defined, and the roles that their runs have used."""
         return super().get(request, *args, **kwargs)
+
+    @extend_schema(
+        operation_id="agents_save", request=NewAgentVersionSerializer, responses={201: AgentVersionSerializer}
+    )
+    def post(self, request: Request) -> Response:
+        """Save settings as the next version of an agent; the first one defines it."""
+        body = NewAgentVersionSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        row = queries.version_row(actions.save_agent(actor_of(request), **body.validated_data))
+        return Response(row, status=201, headers={"Location": row["url"]})
 
 
 class AgentView(ApiView):
     scopes = {"GET": Scope.RUNS_READ}
 
-    @extend_schema(operation_id="agents_read", responses=AgentSerializer)
+    @extend_schema(operation_id="agents_read", responses=AgentDetailSerializer)
     def get(self, request: Request, agent_id: UUID) -> Response:
-        """Read a role of a project."""
-        agent = queries.catalogue(actor_of(request)).filter(pk=agent_id).first()
-        if agent is None:
-            raise NotFound("There is no such agent.")
-        return Response(queries.agent_row(agent))
+        """Read an agent with the settings of its newest version."""
+        return Response(queries.agent_detail(queries.find_agent(actor_of(request), agent_id)))
+
+
+class PreviewView(ApiView):
+    scopes = {"POST": Scope.RUNS_READ}
+    stores_answers = False
+
+    @extend_schema(operation_id="agents_preview", request=PreviewRequestSerializer, responses=PreviewSerializer)
+    def post(self, request: Request) -> Response:
+        """Render instructions for a seat, as a rollout worker would."""
+        body = PreviewRequestSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        return Response({"text": actions.preview(**body.validated_data)})
+
+
+class AgentVersionsView(ListView):
+    scopes = {"GET": Scope.RUNS_READ}
+    orderings = {"-number": "-number", "number": "number"}
+
+    def query(self, request: Request) -> QuerySet[AgentVersion]:
+        return queries.versions(queries.find_agent(actor_of(request), self.kwargs["agent_id"]))
+
+    def row_maker(self, request: Request) -> Callable[[AgentVersion], dict[str, Any]]:
+        return queries.version_row
+
+    @extend_schema(operation_id="agents_versions", responses=listing(AgentVersionSerializer))
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """List the versions of an agent."""
+        return super().get(request, *args, **kwargs)
+
+
+class AgentVersionView(ApiView):
+    scopes = {"GET": Scope.RUNS_READ}
+
+    @extend_schema(operation_id="agents_version", responses=AgentVersionSerializer)
+    def get(self, request: Request, agent_id: UUID, number: int) -> Response:
+        """Read a version of an agent."""
+        agent = queries.find_agent(actor_of(request), agent_id)
+        return Response(queries.version_row(queries.find_version(agent, number)))

@@ -1,5 +1,5 @@
 """Agents of a project."""
 
-from flexmarl.controlplane.agents.models.definition import AgentDefinition
+from flexmarl.controlplane.agents.models.definition import AgentDefinition, AgentVersion
 
-__all__ = ["AgentDefinition"]
+__all__ = ["AgentDefinition", "AgentVersion"]

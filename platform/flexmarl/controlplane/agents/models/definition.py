@@ -1,4 +1,7 @@
-"""A role as a project knows it. It gets its hue on first use and keeps it on every page, in every run."""
+"""A role as a project knows it. It gets its hue on first use and keeps it on every page, in every run.
+
+Invariant: a version of its settings is never changed; a run names one by its number.
+"""
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
@@ -28,3 +31,22 @@ class AgentDefinition(Entity):
 
     def __str__(self) -> str:
         return f"{self.project_id}/{self.role}"
+
+
+class AgentVersion(models.Model):
+    """Settings of an agent as they were saved once; numbers of an agent begin at 1 and have no gap."""
+
+    agent = models.ForeignKey(AgentDefinition, on_delete=models.CASCADE, related_name="versions")
+    number = models.PositiveIntegerField()
+    settings = models.JSONField()
+    """What was set of `AgentSettings`; the rest has its defaults."""
+    note = models.CharField(max_length=300, blank=True)
+    author = models.CharField(max_length=150)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["agent", "-number"]
+        constraints = [models.UniqueConstraint(fields=["agent", "number"], name="agent_version_once")]
+
+    def __str__(self) -> str:
+        return f"{self.agent} version {self.number}"

@@ -1,0 +1,68 @@
+"""Instructions of agents: a small template that users write and rollout workers render."""
+
+import time
+
+import pytest
+from pydantic import ValidationError
+
+from flexmarl.contracts.specification.instructions import FILTERS, VARIABLES, readable, render_instructions
+from flexmarl.contracts.specification.team import AgentSpec
+
+TEAM = ("solver", "reviser")
+
+
+def rendered(text: str) -> str:
+    return render_instructions(text, "solver", TEAM, "You are one of two.")
+
+
+def test_the_declared_variables_are_what_a_seat_knows() -> None:
+    text = "{{ environment }} You, the {{ role | upper }}, are one of {{ team | length }}: {{ team | join(', ') }}."
+    assert rendered(text) == "You are one of two. You, the SOLVER, are one of 2: solver, reviser."
+    choice = "{% if role == 'solver' %}Answer.{% elif 'critic' in team %}Ask.{% else %}Check.{% endif %}"
+    assert rendered(choice) == "Answer."
+    assert render_instructions(choice, "reviser", TEAM, "") == "Check."
+    assert rendered("plain\nwords\n") == "plain\nwords\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{{ rule }}", f"rule is not a variable; there are {', '.join(VARIABLES)}"),
+        ("{{ role | tojson }}", f"the filter tojson is not allowed; there are {', '.join(FILTERS)}"),
+        ("{{ role | join(role) }}", "join is for the team"),
+        ("{{ team | join(environment) }}", "join is for the team"),
+        ("{% for one in team %}{{ one }}{% endfor %}", "for is not allowed; use variables, if and filters"),
+        ("{% set role = 'x' %}", "is not allowed"),
+        ("{{ role * 99 }}", "mul is not allowed"),
+        ("{{ role ~ role }}", "concat is not allowed"),
+        ("{{ role.upper() }}", "is not allowed"),
+        ("{{ role.__class__ }}", "getattr is not allowed"),
+        ("{{ role[0] }}", "getitem is not allowed"),
+        ("{{ range(9) }}", "call is not allowed"),
+        ("{% include 'x' %}", "is not allowed"),
+        ("{% macro x() %}{% endmacro %}", "is not allowed"),
+        ("one\n{{ role", "line 2 cannot be read"),
+        ("{{ 1 | length }}", "does not render for a team of solver and reviser"),
+    ],
+)
+def test_what_is_not_declared_is_refused_with_line_rule_and_legal_value(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=r"line|render") as refused:
+        readable(text)
+    assert said in str(refused.value)
+    with pytest.raises(ValidationError) as at_the_field:
+        AgentSpec.model_validate({"instructions": text})
+    assert at_the_field.value.errors()[0]["loc"] == ("instructions",)
+
+
+def test_the_longest_instructions_are_rendered_at_once() -> None:
+    """The sandbox bounds no time: it is the rules that keep what users write from holding a worker."""
+    longest = ("{{ team | join('----') | upper }}" * 240)[:8000].rpartition("}}")[0] + "}}"
+    readable(longest)
+    began = time.monotonic()
+    assert len(rendered(longest)) < 16 * 8000
+    assert time.monotonic() - began < 2.0
+
+
+def test_a_text_that_is_too_long_is_refused() -> None:
+    with pytest.raises(ValidationError, match="at most 8000 characters"):
+        AgentSpec.model_validate({"instructions": "x" * 8001})

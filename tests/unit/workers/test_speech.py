@@ -1,0 +1,71 @@
+"""What the seats of an attempt are told: instructions of their agents come first, once, as a part of their chains."""
+
+from typing import Any
+
+import pytest
+
+from flexmarl.contracts.wire import PolicyPin
+from flexmarl.language.messages import Message
+from tests.support.chat_templates import renderer, tokenizer
+from workers.rollout.environments.base import Ask
+from workers.rollout.speech import Seat, Speech
+from workers.vocabulary import Codec
+
+RENDERER = renderer()
+CODEC = Codec(tokenizer().to_str().encode())
+OWN = Message("system", "You add.")
+QUESTION = Message("user", "2+3?")
+
+
+def speech(**seats: Any) -> Speech:
+    pin = PolicyPin(version=1, digest="a" * 64)
+    made = {role: Seat(role, pin, CODEC, 8, 1.0, instructions=text, renderer=RENDERER) for role, text in seats.items()}
+    return Speech(made)
+
+
+def asked(*messages: Message, role: str = "solver") -> Ask:
+    return Ask(role, "", 8, messages=messages)
+
+
+@pytest.mark.parametrize(
+    ("instructions", "delta", "told"),
+    [
+        ("", (OWN, QUESTION), (OWN, QUESTION)),
+        ("Be {{ role }}.", (OWN, QUESTION), (Message("system", "Be solver."), QUESTION)),
+        ("{{ environment }} Be short.", (OWN, QUESTION), (Message("system", "You add. Be short."), QUESTION)),
+        ("Be short.", (QUESTION,), (Message("system", "Be short."), QUESTION)),
+        ("{{ team | join('+') }}", (QUESTION,), (Message("system", "solver+reviser"), QUESTION)),
+    ],
+)
+def test_instructions_stand_in_place_of_the_environments_own_words(
+    instructions: str, delta: tuple[Message, ...], told: tuple[Message, ...]
+) -> None:
+    spoken = speech(solver=instructions, reviser="")
+    ask = asked(*delta)
+    assert spoken.prompt(ask) == RENDERER.encode(RENDERER.text(told))
+    assert spoken.conversation(ask) == told
+
+
+def test_they_are_said_once_and_a_later_prompt_extends_the_first() -> None:
+    spoken = speech(solver="Be {{ role }}.")
+    first = spoken.prompt(asked(OWN, QUESTION))
+    reply = RENDERER.encode("5<|im_end|>")
+    spoken.hear(asked(OWN, QUESTION), reply)
+    later = asked(Message("user", "Sure?"))
+    second = spoken.prompt(later)
+    assert second[: len(first) + len(reply)] == first + reply
+    assert [one.content for one in spoken.conversation(later) if one.role == "system"] == ["Be solver."]
+
+
+def test_what_is_asked_in_words_has_its_instructions_beside_the_prompt() -> None:
+    spoken = speech(solver="Give hints.")
+    ask = Ask("solver", "2", 8)
+    assert spoken.prompt(ask) == tuple(CODEC.encode("2"))
+    assert spoken.conversation(ask) == (Message("system", "Give hints."),)
+    assert speech(solver="").conversation(ask) == ()
+
+
+def test_instructions_that_do_not_render_for_a_seat_are_named() -> None:
+    spoken = speech(solver="{% if role == 'solver' %}{{ 1 | length }}{% endif %}")
+    with pytest.raises(ValueError, match="solver"):
+        spoken.prompt(asked(QUESTION))

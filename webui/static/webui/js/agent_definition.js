@@ -1,0 +1,111 @@
+// The editor of an agent definition: what the model is told is rendered by the server while one writes, and saving makes
+// the next version of what was edited, or says that somebody else saved one meanwhile.
+import { post } from "./api.js";
+import { $, $$, announce } from "./dom.js";
+
+const form = $("#agent-definition");
+const refused = $("#refused");
+const PAUSE_MS = 250;
+
+function settings() {
+  const at = form.elements;
+  return {
+    instructions: at.instructions.value,
+    sampling: { temperature: Number(at.temperature.value), max_tokens: Number(at.max_tokens.value) },
+    trainable: at.trainable.checked,
+  };
+}
+
+function clear() {
+  if (refused) refused.hidden = true;
+  for (const place of $$("[data-error]", form)) place.hidden = true;
+  for (const field of $$("[aria-invalid]", form)) field.removeAttribute("aria-invalid");
+}
+
+/** Say what the API refuses beside its field; what belongs to no field stands above the button. */
+function tell(error) {
+  const left = [];
+  for (const one of error.errors) {
+    const place = $$("[data-error]", form).find((node) => one.pointer === node.dataset.error);
+    const text = [one.detail, one.hint].filter(Boolean).join(" ");
+    if (!place) {
+      left.push(text);
+      continue;
+    }
+    place.textContent = text;
+    place.hidden = false;
+    form.elements[place.dataset.error.split("/").pop()]?.setAttribute("aria-invalid", "true");
+  }
+  if (left.length || !error.errors.length) {
+    refused.textContent = left.join(" ") || error.message;
+    refused.hidden = false;
+  }
+  announce(error.message);
+  $("[aria-invalid]", form)?.focus();
+}
+
+let waits;
+let asked = 0;
+
+/** Render the instructions for the seat that the preview names; an older answer never replaces a newer one. */
+async function preview() {
+  const at = form.elements;
+  const mine = ++asked;
+  const shown = $("#preview");
+  const team = at.preview_team.value
+    .split(",")
+    .map((one) => one.trim())
+    .filter(Boolean);
+  const body = {
+    instructions: at.instructions.value,
+    role: at.preview_role.value || "solver",
+    team: team.length ? team : ["solver"],
+    environment: at.preview_environment.value,
+  };
+  try {
+    const { text } = await post("/api/v1/agents/preview", body);
+    if (mine !== asked) return;
+    shown.textContent = text || "Nothing: the conversation begins with the environment's first message.";
+    shown.classList.remove("wn");
+  } catch (error) {
+    if (mine !== asked) return;
+    shown.textContent = error.errors?.[0]?.detail || error.message;
+    shown.classList.add("wn");
+  }
+}
+
+function count() {
+  const box = form.elements.instructions;
+  $("#length").textContent = `${box.value.length} of ${box.maxLength} characters`;
+}
+
+form.addEventListener("input", () => {
+  count();
+  clearTimeout(waits);
+  waits = setTimeout(preview, PAUSE_MS);
+});
+
+form.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  clear();
+  const button = $("button.pri", form);
+  const { name, description, note } = form.elements;
+  const body = {
+    name: form.dataset.name || name.value,
+    project: form.dataset.project,
+    description: description.value,
+    note: note.value,
+    settings: settings(),
+    based_on: Number(form.dataset.basedOn),
+  };
+  button.disabled = true;
+  try {
+    location.assign(`/agents/${(await post(form.dataset.url, body)).agent}`);
+  } catch (error) {
+    tell(error);
+    button.disabled = false;
+  }
+});
+
+count();
+preview();
