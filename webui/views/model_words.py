@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
-from webui.formats import bytes_text, number, si
+from webui.formats import bytes_text, number
 
 SOURCES = {"package": "Package", "folder": "Folder", "checkpoint": "Checkpoint"}
 PHASES = (
@@ -39,11 +39,6 @@ REASONS = {
 }
 """Code of a failed import -> what it is called, and what to do."""
 OTHER = ("Failed", LOST)
-MEANINGS = (
-    ("Parameters", "Weights, each counted once."),
-    ("Context", "Longest conversation in tokens."),
-    ("Vocabulary", "Tokens that the embedding knows."),
-)
 
 
 def row(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,7 +52,6 @@ def row(model: Mapping[str, Any]) -> dict[str, Any]:
         "source_word": SOURCES.get(model["source"]["type"], model["source"]["type"]),
         "source_text": source_text(model["source"]),
         "now_word": next((word for name, word, _ in PHASES if name == model["now"]), "") if open_ else "",
-        "size": f"{si(model['parameters'])} · {bytes_text(model['bytes'])}" if model["parameters"] else "",
         "web_url": f"/models/{model['id']}",
     }
 
@@ -98,7 +92,7 @@ def facts(model: Mapping[str, Any]) -> list[tuple[str, str]]:
     if not found:
         return []
     special = [f"{name.removesuffix('_token')} {token}" for name, token in found.get("special", {}).items()]
-    said = [
+    return [
         ("Architecture", found["architecture"]),
         ("Parameters", number(found["parameters"])),
         ("Weights", f"{bytes_text(found['bytes'])}, {', '.join(found.get('dtypes', [])) or 'unknown type'}"),
@@ -109,7 +103,6 @@ def facts(model: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Ends a turn", ", ".join(found.get("stop", [])) or "nothing"),
         ("Chat template", "none: the plain one is used" if found.get("plain_template") else "the model's own"),
     ]
-    return said
 
 
 def digests(model: Mapping[str, Any]) -> list[tuple[str, str]]:

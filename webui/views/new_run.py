@@ -41,8 +41,8 @@ def new_run(request: HttpRequest) -> HttpResponse:
     cloned = request.GET.get("from", "")
     model = _model(request)
     if not name and not cloned:
-        rows = [_choice(row) for row in choices]
-        return show(request, "webui/new_run_choose.html", {"nav": "runs", "templates": rows, "model": model})
+        shown = {"nav": "runs", "templates": [_choice(row) for row in choices], "model": model}
+        return show(request, "webui/new_run_choose.html", shown)
     base = _clone(request, cloned) if cloned else experiments.template(name)
     fork = _fork(request, cloned) if cloned and "checkpoint" in request.GET else None
     if fork:
