@@ -92,6 +92,7 @@ def test_a_folder_is_imported_from_the_page_and_a_run_starts_from_it(
     assert seat.text_content() == "tiny v1, own policy"
     reviser = page.locator("[data-pointer='/policies/reviser/model']")
     reviser.select_option(label="SmolLM2-135M-Instruct")
+    assert reviser.get_attribute("title") == "SmolLM2-135M-Instruct"
     page.get_by_role("tab", name="YAML").click()
     written = page.locator("#yaml")
     page.wait_for_function("() => document.querySelector('#yaml').value.includes('registered')")

@@ -84,6 +84,9 @@ export function changes() {
   seats();
 }
 
+const ROOM = 12; // characters of a model's name in the team's drawing
+const short = (name) => (name.length > ROOM ? `${name.slice(0, ROOM - 1)}…` : name);
+
 /** Say under each agent of the team's drawing what it is now. */
 function seats() {
   for (const box of $$("[data-seat]")) {
@@ -91,7 +94,7 @@ function seats() {
       policy = agent.policy || box.dataset.seat;
     const { model } = state.document.policies?.[policy] || {};
     box.textContent = [
-      model ? modelName(model) : "",
+      model ? short(modelName(model)) : "",
       policy === box.dataset.seat ? "own policy" : `policy ${policy}`,
       agent.trainable === false ? "frozen" : "",
     ]

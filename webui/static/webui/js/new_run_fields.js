@@ -12,8 +12,10 @@ export function take(input) {
   const written = input.value.trim();
   state.bad.delete(pointer);
   if (kind === "variant") choose(input);
-  else if (kind === "model") chooseModel(pointer, JSON.parse(input.value));
-  else if (kind === "pairs") {
+  else if (kind === "model") {
+    chooseModel(pointer, JSON.parse(input.value));
+    showModel(input, at(state.document, pointer));
+  } else if (kind === "pairs") {
     const found = pairs(written);
     if (found) put(state.document, pointer, found);
     else state.bad.add(pointer);
@@ -78,13 +80,16 @@ function chooseModel(pointer, choice) {
   put(state.document, pointer, copy(known.find((model) => isOf(model, choice)) || { ...factory, ...choice }));
 }
 
-/** Choose what a document says; a model that is not offered becomes a choice of its own. */
+/** Choose what a document says. It, and what the run began with, are choices of their own where they are not offered. */
 function showModel(input, model) {
-  $("[data-own]", input)?.remove();
-  const found = [...input.options].find((option) => isOf(model, JSON.parse(option.value)));
-  const own = () => el("option", { value: JSON.stringify(model), text: modelName(model), data: { own: "1" } });
-  if (!found) input.prepend(own());
-  input.value = (found || input.options[0]).value;
+  for (const option of $$("[data-own]", input)) option.remove();
+  const offered = (one) => [...input.options].find((option) => isOf(one, JSON.parse(option.value)));
+  for (const one of [at(state.base, input.dataset.pointer), model])
+    if (one && !offered(one))
+      input.prepend(el("option", { value: JSON.stringify(one), text: modelName(one), data: { own: "1" } }));
+  const chosen = offered(model) || input.options[0];
+  input.value = chosen.value;
+  input.title = chosen.text;
 }
 
 const TARGET = "/budget/target";
