@@ -269,7 +269,7 @@ def _rows(count: int, seed: int) -> list[wire.TrainRow]:
             logprobs=np.full(TOKENS, -3.0, "<f4").tobytes(),
             allowed=b"",
             temperature=1.0,
-            advantage=float(rng.standard_normal()),
+            advantages=[float(rng.standard_normal())],
             weight=1.0,
         )
         for _ in range(count)

@@ -41,7 +41,7 @@ def rows(seed: int) -> list[TrainRow]:
             logprobs=np.full(RESPONSE, -3.0, "<f4").tobytes(),
             allowed=b"",
             temperature=1.0,
-            advantage=float(rng.standard_normal()),
+            advantages=[float(rng.standard_normal())],
             weight=1.0,
         )
         for _ in range(ROWS)

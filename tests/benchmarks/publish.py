@@ -267,7 +267,7 @@ def rows_of(trainer: Trainer, number: int) -> list[TrainRow]:
         prompt, reply = (
             np.array([rng.randrange(3, count) for _ in range(length)], np.int32).tobytes() for length in (12, 6)
         )
-        rows.append(TrainRow(prompt, reply, np.full(6, -3.0, np.float32).tobytes(), b"", 1.0, rng.gauss(0, 1), 1.0))
+        rows.append(TrainRow(prompt, reply, np.full(6, -3.0, np.float32).tobytes(), b"", 1.0, [rng.gauss(0, 1)], 1.0))
     return rows
 
 

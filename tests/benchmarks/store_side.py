@@ -64,7 +64,7 @@ class Progression:
                 self.members[sample.role].append(
                     CutSample(
                         draw=event.draw, member=episode.member, attempt=episode.attempt, role=sample.role,
-                        turn=sample.turn, advantage=0.5,
+                        turn=sample.turn, advantages=(0.5,),
                     )
                 )  # fmt: skip
         return [command for agent in AGENTS if len(self.members[agent]) >= BATCH for command in self._cut(agent)]

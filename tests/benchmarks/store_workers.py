@@ -25,6 +25,7 @@ from flexmarl.store.control import commands
 from flexmarl.store.control.commands import Taken
 from flexmarl.store.data import groups, micro_batches, retention, steps
 from flexmarl.store.data.segments import SegmentFolder
+from flexmarl.store.data.spans import Span
 
 MEMBERS = 16
 """Episodes of a group; each has one turn of every agent."""
@@ -126,11 +127,12 @@ def _group(writer: int, number: int, arrays: list[Any]) -> groups.SettledGroup:
     ]  # fmt: skip
     samples = [
         groups.SampleRow(
-            draw, member, 1, agent, 0, agent, 0, [0, TOKENS], [], ids[member], logprobs[member], [], "stop"
+            draw, member, 1, agent, 0, agent, 0, [0, TOKENS], [], ids[member], logprobs[member], [],
+            [Span(0, TOKENS, "stop")],
         )
         for member in range(MEMBERS)
         for agent, (ids, logprobs) in zip(AGENTS, arrays, strict=True)
-    ]
+    ]  # fmt: skip
     return groups.SettledGroup(event, episodes, samples)
 
 

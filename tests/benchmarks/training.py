@@ -156,7 +156,7 @@ def make_rows(rng: np.random.Generator, count: int, prompt: int, response: int) 
             logprobs=np.full(response, -3.5, "<f4").tobytes(),
             allowed=b"",
             temperature=1.0,
-            advantage=float(rng.standard_normal()),
+            advantages=[float(rng.standard_normal())],
             weight=1.0,
         )
         for _ in range(count)
@@ -177,7 +177,7 @@ def forward_backward(report: harness.Report, size: str, shape: str) -> None:
     model = build_model(source, ("<pad>", "<bos>", "<eos>", *(f"w{i}" for i in range(WORDS - 3))), 0)
     learner = Learner(model.state_dict(), architecture_of(source), objective, AdamW())
     ids = torch.from_numpy(np.array([np.frombuffer(row.prompt + row.response, "<i4") for row in rows])).long()
-    advantages = torch.tensor([[row.advantage] for row in rows])
+    advantages = torch.tensor([[row.advantages[0]] for row in rows])
     tokens = count * (prompt + response)
 
     def own() -> float:
@@ -228,7 +228,7 @@ def recorded_game(phase: str) -> dict[str, list]:
                     logprobs=np.full(len(words), -3.0, "<f4").tobytes(),
                     allowed=np.array(codec.ids_of(ask.allowed), "<i4").tobytes(),
                     temperature=1.0,
-                    advantage=rng.gauss(0.0, 0.3),
+                    advantages=[rng.gauss(0.0, 0.3)],
                     weight=1.0,
                 )
             )

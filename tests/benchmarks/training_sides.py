@@ -82,7 +82,7 @@ def lognormal_rows(size: Size, count: int) -> "list[TrainRow]":
                 logprobs=np.full(reply, -math.log(size.words), "<f4").tobytes(),
                 allowed=b"",
                 temperature=1.0,
-                advantage=float(rng.standard_normal()),
+                advantages=[float(rng.standard_normal())],
                 weight=1.0,
             )
         )
@@ -214,7 +214,7 @@ def _table(rows: "Sequence[TrainRow]") -> "tuple[torch.Tensor, ...]":
         mask[number, :end] = 1
         replied[number, prompt - shortest : end - shortest] = 1.0
         behaviour[number, prompt - shortest : end - shortest] = np.frombuffer(row.logprobs, "<f4")
-    advantages = torch.tensor([[row.advantage] for row in rows])
+    advantages = torch.tensor([[row.advantages[0]] for row in rows])
     return *map(torch.from_numpy, (ids, mask, replied)), advantages, torch.from_numpy(behaviour), keep
 
 
@@ -271,7 +271,7 @@ class Trl:
             "prompt_mask": prompt_mask,
             "completion_ids": completion_ids,
             "completion_mask": completion_mask,
-            "advantages": torch.tensor([row.advantage for row in rows]),
+            "advantages": torch.tensor([row.advantages[0] for row in rows]),
             "old_per_token_logps": old,
             "num_items_in_batch": self.tokens,
         }

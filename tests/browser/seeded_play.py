@@ -24,6 +24,7 @@ from flexmarl.store.control.decisions import LogEntry, StoredDecision
 from flexmarl.store.control.runs import RunLease
 from flexmarl.store.data import groups
 from flexmarl.store.data.groups import EpisodeRow, SampleRow, SettledGroup
+from flexmarl.store.data.spans import Span
 from flexmarl.store.telemetry import intervals
 
 WORDS = [
@@ -90,7 +91,7 @@ def episodes(conn: Any, run_no: int, lease: RunLease, story: Any, roles: list[st
                                 attempt=1,
                                 role=role,
                                 turn=s.turn,
-                                advantage=group.episodes[s.member].team_score - mean,
+                                advantages=(group.episodes[s.member].team_score - mean,),
                             )
                             for s in group.samples
                             if s.role == role
@@ -172,9 +173,7 @@ def _group(story: Any, roles: list[str], draw: int, step: int, command_no: int, 
                         ids,
                         logprobs,
                         list(range(7, 23)),
-                        "stop",
-                        engine="e1",
-                        latency_ms=8 + 9 * rng.random(),
+                        [Span(4, size, "stop", 0.0, "e1", 8 + 9 * rng.random())],
                     )
                 )
                 refs.append(SampleRef(role=role, turn=turn, tokens=size))

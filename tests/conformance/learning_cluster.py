@@ -108,7 +108,7 @@ class LearningCluster(FakeCluster):
             scores.gather(1, words[:, None]),
             torch.tensor([[one[2]] for one in said], dtype=torch.float64),
             column,
-            torch.tensor([[s.advantage] for s in cut], dtype=torch.float64),
+            torch.tensor([[s.advantages[0]] for s in cut], dtype=torch.float64),
             torch.tensor([[float(command.next_version - 1 - one[3])] for one in said], dtype=torch.float64),
         )
         entropy = -(scores.exp() * scores).sum(-1, keepdim=True)

@@ -7,14 +7,13 @@ says of the engine's log-probabilities.
 
 import random
 import statistics
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flexmarl.contracts.events import EpisodeOutcome
 from flexmarl.contracts.resolve import resolve
+from flexmarl.store.data.groups import SettledGroup
 from tests.support.chat_model import chat_home, chat_model  # noqa: F401 - fixtures
 from tests.support.local_training import LocalTraining
 from workers.rollout.episode import EpisodeAttempt
@@ -31,7 +30,7 @@ GAP = 0.05
 class Shuffled(LocalTraining):
     """Gives the episodes of a group each other's scores: nothing can be learned from them."""
 
-    def _judged(self, group: list[EpisodeAttempt]) -> tuple[Sequence[EpisodeOutcome], list[list[float]]]:
+    def _judged(self, group: list[EpisodeAttempt]) -> tuple[SettledGroup, list[list[float]]]:
         outcomes = [attempt.outcome for attempt in group]
         random.Random(group[0].order.draw).shuffle(outcomes)
         for attempt, outcome in zip(group, outcomes, strict=True):

@@ -27,7 +27,7 @@ def model(tmp_path: Path) -> Iterator[Path]:
     allow(ModelRoots())
 
 
-def training(model: Path, home: Path) -> LocalTraining:
+def training(model: Path, home: Path, rounds: int = 1) -> LocalTraining:
     policy = {
         "model": {"type": "folder", "path": str(model)},
         "tuning": {"type": "lora", "rank": 4, "alpha": 8},
@@ -36,7 +36,7 @@ def training(model: Path, home: Path) -> LocalTraining:
     changes = {
         "policies": {"solver": policy, "reviser": policy},
         "batch": {"tasks_per_step": 4, "episodes_per_task": 2, "micro_batch_groups": 2, "rollout_groups": 4},
-        "environment": {"type": "sums", "reply_tokens": 6},
+        "environment": {"type": "sums", "reply_tokens": 6, "rounds": rounds},
         # Random weights hardly ever say a right sum: what moves them is the bonus.
         "algorithm": {"entropy": {"start": 0.05}},
     }
@@ -70,6 +70,17 @@ def test_a_step_moves_the_adapters_and_the_team_plays_with_them(model: Path, tmp
     assert {name: pin.version for name, pin in team._pins.items()} == {"solver": 2, "reviser": 2}
     assert all(team._pins[name].digest != digest for name, digest in before.items())
     team.evaluate()
+
+
+def test_a_conversation_is_trained_as_one_row_by_what_the_engine_said_of_it(model: Path, tmp_path: Path) -> None:
+    """The trainer reads a chain once and gives each sampled token the chance that the engine gave it, turn by turn."""
+    team = training(model, tmp_path / "home", rounds=3)
+    settled, advantages = team._judged(team.play(range(1), Origin.TRAIN, 4)[0])
+    rows = team._rows(settled, advantages)
+    assert [len(own) for own in rows.values()] == [4, 4]
+    assert all(len(row.advantages) == 3 and row.said() == [0, 1, 2] for own in rows.values() for row in own)
+    team.step()
+    assert all(gap < 1e-5 for gap in team.gaps.values()), team.gaps
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ KNOBS: list[EnvironmentSpec] = [
     Kitchen(turns=64, actions_per_turn=4, dishes=16),
     Sums(),
     Sums(largest=4, held_out=8),
+    Sums(rounds=3),
     Sums(terms=4, largest=9, held_out=200, reply_tokens=1),
     Kitchen(cooks=4, turns=16, actions_per_turn=1, dishes=1, recipes=1),
 ]

@@ -75,7 +75,7 @@ def rows_of(seed: int) -> list[TrainRow]:
                 logprobs=(-3.0 + rng.standard_normal(length)).astype("<f4").tobytes(),
                 allowed=b"",
                 temperature=1.0,
-                advantage=float((0.1 + abs(rng.standard_normal())) * (-1.0) ** number),
+                advantages=[float((0.1 + abs(rng.standard_normal())) * (-1.0) ** number)],
                 weight=1.0,
                 segments=[0, length],
                 pair=str(number // 2),
@@ -190,7 +190,7 @@ def test_what_one_policy_earns_changes_no_advantage_of_another(name: str, key: s
                 [outcome(3 * draw + member, scale).model_copy(update={"member": member}) for member in range(3)],
             )
         return [
-            [(s.draw, s.member, s.turn, s.advantage) for s in found.samples]
+            [(s.draw, s.member, s.turn, s.advantages[0]) for s in found.samples]
             for found in cluster.commands("cut_micro_batch")
             if found.ref.policy == MINE
         ]

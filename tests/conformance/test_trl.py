@@ -52,12 +52,12 @@ def own_pairs(beta: float, given: Tables) -> tuple[torch.Tensor, torch.Tensor]:
     half = len(given["advantages"]) // 2
     first = [bool(a >= b) for a, b in zip(given["advantages"][:half], given["advantages"][half:], strict=True)]
     signs = [1.0 if won else -1.0 for won in (*first, *(not won for won in first))]
-    rows = [TrainRow(b"", b"", b"", b"", 1.0, sign, 1.0, pair=str(n % half)) for n, sign in enumerate(signs)]
+    rows = [TrainRow(b"", b"", b"", b"", 1.0, [sign], 1.0, pair=str(n % half)) for n, sign in enumerate(signs)]
     ratios = ((given["logprobs"] - given["reference"]) * given["present"]).sum(1).tolist()
     weighed = weigh(rows, ratios, loss)
     logprobs = given["logprobs"].clone().requires_grad_()
     none = torch.zeros_like(logprobs)
-    advantages = torch.tensor(weighed.advantages)[:, None]
+    advantages = torch.tensor(weighed.advantages)
     taken = Rows.masked(logprobs, given["behaviour"], given["present"], advantages, none)
     value, _ = total(taken, none, torch.ones(len(rows), 1), Objective.of(loss), 0.0)
     (value / weighed.pairs).backward()

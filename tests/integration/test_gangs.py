@@ -198,12 +198,12 @@ def test_a_row_that_is_none_is_refused_by_all_and_the_gang_goes_on(ranks: Ranks,
     known = first["speaker"]
     leader = ranks.hold("speaker", 3, known, known.digest)
     rows = rows_of(4, 9)
-    rows[4].advantage = float("nan")
+    rows[4].advantages = [float("nan")]
     with pytest.raises(Refused, match="nonfinite_row"):
         accumulate(leader, "speaker", 0, 7, rows)
     rows = rows_of(4, 9)
-    rows[8].advantage = 1e308
-    rows[7].advantage = 1e308
+    rows[8].advantages = [1e308]
+    rows[7].advantages = [1e308]
     with pytest.raises(Refused, match="nonfinite_gradient"):
         accumulate(leader, "speaker", 0, 7, rows)
     assert accumulate(leader, "speaker", 0, 8, rows_of(5, 9))["rows"] == 9

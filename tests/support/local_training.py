@@ -17,9 +17,10 @@ from flexmarl.algorithms.seeds import episode_seed
 from flexmarl.contracts.commands import PlayGroups
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.specification import ExperimentSpec
-from flexmarl.contracts.wire import EVALUATION_DRAWS, EpisodeOutcome, EpisodeStatus, Origin, PolicyPin
+from flexmarl.contracts.wire import EVALUATION_DRAWS, EpisodeStatus, Origin, PolicyPin
 from flexmarl.language.renderer import Renderer
 from flexmarl.orchestrator.plan import make_plan
+from flexmarl.store.data.groups import SampleRow, SettledGroup
 from workers.child import ChildConfig, IntervalLog
 from workers.rollout.engines.requests import Finished, Request
 from workers.rollout.engines.serve import StatePlaneSource
@@ -110,9 +111,9 @@ class LocalTraining:
         rows: dict[str, list[list[TrainRow]]] = {policy: [] for policy in self.plan.trainable}
         scores = []
         for group in groups:
-            outcomes, values = self._judged(group)
-            scores += [outcome.team_score for outcome in outcomes]
-            for policy, own in self._rows(group, values).items():
+            settled, values = self._judged(group)
+            scores += [outcome.team_score for outcome in settled.event.episodes]
+            for policy, own in self._rows(settled, values).items():
                 rows[policy].append(own)
         self.rewards.append(sum(scores) / len(scores))
         for policy, found in rows.items():
@@ -180,8 +181,11 @@ class LocalTraining:
             for place, ask in enumerate(episode.asks):
                 turn, reply = answers[f"{number}.{place}"]
                 no = episode.speech.turn_of(ask.role)
-                episode.attempt.turns.append(Turn(ask.role, no, turn.prompt, turn.allowed, turn.temperature, reply))
-                replies.append(episode.speech.hear(ask, reply.choice.token_ids))
+                begins = episode.speech.begins(ask)
+                episode.attempt.turns.append(
+                    Turn(ask.role, no, turn.prompt, turn.allowed, turn.temperature, reply, begins)
+                )
+                replies.append(episode.speech.hear(ask, reply.choice))
             episode.environment.act(replies)
             episode.asks = episode.environment.asks()
 
@@ -199,21 +203,27 @@ class LocalTraining:
             for one in done
         }
 
-    def _judged(self, group: list[EpisodeAttempt]) -> tuple[Sequence[EpisodeOutcome], list[list[float]]]:
-        """Return what the core makes of a settled group: its episodes, and the advantage of each of their turns."""
+    def _judged(self, group: list[EpisodeAttempt]) -> tuple[SettledGroup, list[list[float]]]:
+        """Return a group as it is recorded, and what the core makes of it: the advantage of each turn."""
         order = PlayGroups(pool="local", epoch=1, origin=Origin.TRAIN, groups=(), pins=self._pins, sampling_seed=0)
-        outcomes = settled_group(order, 1, group, self._seats(greedy=False)).event.episodes
+        settled = settled_group(order, 1, group, self._seats(greedy=False))
+        outcomes = settled.event.episodes
         rewards = [
             self.plan.shaper.shape(self.plan.reply_limits, outcome, self.plan.rewards(outcome)) for outcome in outcomes
         ]
-        return outcomes, self.plan.advantage.estimate(self.plan.group_key, outcomes, rewards)
+        return settled, self.plan.advantage.estimate(self.plan.group_key, outcomes, rewards)
 
-    def _rows(self, group: list[EpisodeAttempt], advantages: list[list[float]]) -> dict[str, list[TrainRow]]:
+    def _rows(self, settled: SettledGroup, advantages: list[list[float]]) -> dict[str, list[TrainRow]]:
+        given = {
+            (episode.member, turn.role, turn.turn): advantage
+            for episode, own in zip(settled.event.episodes, advantages, strict=True)
+            for turn, advantage in zip(episode.samples, own, strict=True)
+        }
         rows: dict[str, list[TrainRow]] = {}
-        for attempt, own in zip(group, advantages, strict=True):
-            for turn, advantage in zip(attempt.turns, own, strict=True):
-                if turn.role in self.plan.trained_roles:
-                    rows.setdefault(self.plan.policy_of[turn.role], []).append(_row(turn, advantage))
+        for row in settled.samples:
+            if row.role in self.plan.trained_roles:
+                own = [given[row.member, row.role, row.turn + number] for number in range(len(row.spans))]
+                rows.setdefault(row.policy, []).append(train_row(row, own))
         return rows
 
     def _train(self, policy: str, groups: list[list[TrainRow]], step: int) -> None:
@@ -243,12 +253,12 @@ def _request(name: str, turn: TurnRequest) -> Request:
     )  # fmt: skip
 
 
-def _row(turn: Turn, advantage: float) -> TrainRow:
-    choice = turn.reply.choice
-    whole, part = (lambda values: np.array(values, "<i4").tobytes()), np.array(choice.logprobs, "<f4").tobytes()
+def train_row(row: SampleRow, advantages: list[float]) -> TrainRow:
+    """Return a recorded row as the trainer takes it."""
+    prompt, response, allowed = (np.array(ids, "<i4").tobytes() for ids in (row.prompt, row.response, row.allowed))
     return TrainRow(
-        whole(turn.prompt), whole(choice.token_ids), part, whole(turn.allowed), turn.temperature, advantage, 1.0,
-        choice.segments,
+        prompt, response, np.array(row.logprobs, "<f4").tobytes(), allowed, row.temperature, advantages, 1.0,
+        list(row.segments), f"{row.draw}:{row.role}", row.member, row.turn, [n for span in row.spans for n in span[:2]],
     )  # fmt: skip
 
 

@@ -30,6 +30,6 @@ def _row(ids: list[int], last: int) -> TrainRow:
         logprobs=np.zeros(last, "<f4").tobytes(),
         allowed=b"",
         temperature=1.0,
-        advantage=1.0,
+        advantages=[1.0],
         weight=1.0,
     )

@@ -20,6 +20,7 @@ from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef, Tr
 from flexmarl.controlplane.runs.driver.pushing import BrokerPush, NodePush
 from flexmarl.store.control import commands, engines, leases
 from flexmarl.store.data import checkpoints, groups, micro_batches, steps
+from flexmarl.store.data.spans import Span
 from flexmarl.store.errors import EpochStale, LeaseLost, Refused, TokenLost
 
 NODE_TTL_S = 3.0
@@ -271,7 +272,7 @@ class ScriptedWorkers:
                 samples.append(
                     groups.SampleRow(
                         order.draw, member, 1, role, 0, policy, pins[policy], [pins[policy], 2], [1, 2], [3, 4],
-                        [-0.5, -0.5], [], "stop",
+                        [-0.5, -0.5], [], [Span(2, 2, "stop")],
                     )
                 )  # fmt: skip
         versions = {name: pin.version for name, pin in command.pins.items()}

@@ -33,6 +33,7 @@ from flexmarl.store.control.command_rows import IssuedCommand
 from flexmarl.store.control.commands import Taken
 from flexmarl.store.control.runs import RunLease
 from flexmarl.store.data import groups, micro_batches, steps
+from flexmarl.store.data.spans import Span
 
 DIGEST = "a" * 64
 TTL_S = 30.0
@@ -181,7 +182,7 @@ class Story:
         samples = [
             groups.SampleRow(
                 draw, one.member, attempt, "solver", 0, "solver", version, [version, 3], [1, 10 * draw, one.member],
-                [4, 5, 6], [-0.5, -0.25, -0.125], [4, 5, 6, 7], "stop",
+                [4, 5, 6], [-0.5, -0.25, -0.125], [4, 5, 6, 7], [Span(3, 3, "stop")],
             )
             for one in outcomes
         ]  # fmt: skip
@@ -194,7 +195,7 @@ class Story:
 
     def cut(self, no: int, *draws: int, attempt: int = 1) -> None:
         members = tuple(
-            CutSample(draw=draw, member=member, attempt=attempt, role="solver", turn=0, advantage=member - 0.5)
+            CutSample(draw=draw, member=member, attempt=attempt, role="solver", turn=0, advantages=(member - 0.5,))
             for draw in draws
             for member in range(self.members)
         )

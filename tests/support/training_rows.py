@@ -20,6 +20,6 @@ def _row(rng: np.random.Generator, number: int, words: int, longest: int) -> Tra
         logprobs=(-2.5 + 0.5 * rng.standard_normal(len(response))).astype("<f4").tobytes(),
         allowed=allowed.tobytes(),
         temperature=(1.0, 0.7)[number % 2],
-        advantage=float(rng.standard_normal()),
+        advantages=[float(rng.standard_normal())],
         weight=(1.0, 0.5)[number % 4 // 2],
     )

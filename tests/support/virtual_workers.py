@@ -30,6 +30,7 @@ from flexmarl.simulator.cluster.hosting import RESTART_S
 from flexmarl.simulator.scenarios.scenario import Scenario
 from flexmarl.store.control import commands, demand, engines, inbox, leases
 from flexmarl.store.data import groups, micro_batches, steps
+from flexmarl.store.data.spans import Span
 from flexmarl.store.errors import EpochStale, TokenLost
 from tests.support.scripted_workers import FakeChild, Pushed, ScriptedWorkers, digest
 
@@ -300,7 +301,7 @@ class VirtualWorkers(ScriptedWorkers):
             found.append(
                 groups.SampleRow(
                     draw, one.member, one.attempt, ref.role, ref.turn, policy, pins[policy], segments, [1], [3] * count,
-                    zeros, [], "stop",
+                    zeros, [], [Span(1, count, "stop")],
                 )
             )  # fmt: skip
         return found

@@ -32,6 +32,8 @@ CHIPS = {
     "name": "Name is",
     "archived": "Archived",
 }
+FORM = ("package", "folder")
+"""Sources that the form of an import has."""
 DEFAULT_ORDERING = "-created_at"
 ORDER_WORDS = {
     "-created_at": "newest first",
@@ -177,7 +179,9 @@ def detail(request: HttpRequest, model_id: UUID) -> HttpResponse:
         "naming": words.naming(row),
         "new_run_url": words.new_run_url(row),
         "again_url": f"/models/import?{urlencode({'from': row['id']})}",
-        "may_import": actor.may(Scope.RUNS_WRITE, row["project"]),
+        "retryable": row["finished_at"]
+        and row["source"]["type"] in FORM
+        and actor.may(Scope.RUNS_WRITE, row["project"]),
     }
     return show(request, "webui/parts/model.html" if is_part(request) else "webui/model.html", context)
 

@@ -79,6 +79,7 @@ def tiles(
         _tile("Evaluation solved", percent_value(progress["eval_solved"]), "%", eval_text(progress, evaluated)),
         _tile("Bubble", percent_value(device["bubble"]), "%", f"of device time, {window}"),
         _tile("Tokens/s", value, unit, f"{si(progress['tokens_generated'])} generated"),
+        _tile("Tokens delivered", percent_value(delivered(progress["tokens"])), "%", undelivered(progress["tokens"])),
         _tile(
             "Staleness max",
             number(max(lags)) if lags else DASH,
@@ -92,6 +93,23 @@ def tiles(
             f"{number(progress['episodes_failed'])} of {number(attempts)}",
         ),
     ]
+
+
+def delivered(tokens: Mapping[str, Any]) -> float | None:
+    """Share of the tokens sampled in training episodes that reached a loss so far."""
+    return tokens["delivered"] / tokens["sampled"] if tokens["sampled"] else None
+
+
+def undelivered(tokens: Mapping[str, Any]) -> str:
+    """Basis of the tile: how many, why others were not, and how often chains broke."""
+    said = [f"of {si(tokens['sampled'])} sampled"]
+    if tokens["waiting"]:
+        said.append(f"{si(tokens['waiting'])} waiting")
+    said += [f"{si(count)} {cause}" for cause, count in sorted(tokens["undelivered"].items()) if count]
+    said += [
+        f"{plural(count, 'break')} ({cause.replace('_', ' ')})" for cause, count in sorted(tokens["breaks"].items())
+    ]
+    return ", ".join(said)
 
 
 def percent_value(share: float | None) -> str:

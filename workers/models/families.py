@@ -7,6 +7,7 @@ the installed library. `auto` is native wherever native can.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from flexmarl.contracts.specification.team import FactoryModel, OwnSource, PolicySpec
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 DROPPED = ("auto_map", "_name_or_path", "transformers_version")
 """Settings of `config.json` that say nothing of the model; `auto_map` names code that is never run."""
+USUAL = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text")
+"""Families that are named where none has a name like the one that was asked for."""
+NEAR = 3
+"""Families named that have names like it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +77,11 @@ def library_config(model: LibraryModel, words: int) -> "PreTrainedConfig":
     settings = model.config(words)
     kind = settings.pop("model_type", None)
     if kind not in CONFIG_MAPPING:
+        near = ", ".join(get_close_matches(str(kind), CONFIG_MAPPING.keys(), NEAR) or USUAL)
         raise UnsupportedModel(
             f"transformers {__version__} has no model_type {kind!r}; code that a model brings along "
-            "(trust_remote_code) is not run: choose a family that the library knows"
+            f"(trust_remote_code) is not run: choose one of the {len(CONFIG_MAPPING)} families that the library knows, "
+            f"such as {near}"
         )
     try:
         config: PreTrainedConfig = AutoConfig.for_model(kind, **settings)

@@ -25,12 +25,18 @@ Source = Annotated[FolderModel | PackageModel, Field(discriminator="type")]
 NICENESS = 5
 
 
-def import_model(home: str, source: FolderModel | PackageModel) -> None:
-    """Import a model, saying how far it is. Raises UnsupportedModel or StateFull."""
+def import_model(home: str, source: FolderModel | PackageModel, memory: int) -> None:
+    """Import a model, saying how far it is; `memory` is what the largest host has, 0 where that is not known.
+
+    Raises UnsupportedModel or StateFull.
+    """
     _say({"now": "opening"})
     path = folder_of(source)
     _say({"now": "checking"})
     facts = inspect(path)
+    if 0 < memory < facts.bytes:
+        text = f"its weights take {facts.bytes / 1e9:.2f} GB; the largest host has {memory / 1e9:.2f} GB of memory"
+        raise ModelRefused("too_large", text)
     _say({"now": "storing"})
     stored = put_model(home, path)
     _say({"digest": stored.digest, "facts": facts})
@@ -46,12 +52,15 @@ def main() -> None:
     parser.add_argument("home")
     parser.add_argument("source")
     parser.add_argument("--model-root", action="append", default=[], help="folder below which a model may lie")
+    parser.add_argument("--checkpoint", default="", help="folder of this product's own that is the model")
+    parser.add_argument("--memory", type=int, default=0, help="bytes of memory of the largest host")
     asked = parser.parse_args()
     os.nice(NICENESS)
-    allow(ModelRoots(tuple(asked.model_root), (asked.home,)), asked.home)
+    own = ModelRoots((asked.checkpoint,)) if asked.checkpoint else None
+    allow(own or ModelRoots(tuple(asked.model_root), (asked.home,)), asked.home)
     source: FolderModel | PackageModel = TypeAdapter(Source).validate_json(asked.source)
     try:
-        import_model(asked.home, source)
+        import_model(asked.home, source, asked.memory)
     except ModelRefused as error:
         _say({"code": error.code, "detail": str(error)})
     except UnsupportedModel as error:

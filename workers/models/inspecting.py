@@ -2,10 +2,10 @@
 
 `python -m workers.models.inspecting <folder> --model-root <root>` writes what it found as JSON.
 
-Invariants: nothing is executed that the folder brings (no pickle, no code; its template renders in a sandbox), and no
-weight is read, only the headers of the files: a model of any size is inspected in the memory of its tokenizer. Each
-refusal has a stable code and says what would be accepted. What passes has every weight of its configuration, in its
-shape (where the own decoder computes it), and a tokenizer whose ids its embedding knows.
+Invariants: nothing is executed that the folder brings (no pickle, no code; its template renders in a sandbox, in
+bounded time and memory), and no weight is read, only the headers of the files: a model of any size is inspected in the
+memory of its tokenizer. Each refusal has a stable code and says what would be accepted. What passes has every weight of
+its configuration, in its shape (where the own decoder computes it), and a tokenizer whose ids its embedding knows.
 """
 
 import argparse
@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from flexmarl.language.chat_format import SAMPLE, ChatFormat
-from flexmarl.language.templates import PLAIN, TemplateError, render_text
+from flexmarl.language.chat_format import ChatFormat
+from flexmarl.language.templates import PLAIN, TemplateError
 from flexmarl.store.data.model_roots import ModelRoots
 from workers.models.architecture import Architecture, parse_architecture
 from workers.models.errors import ModelRefused, UnsupportedModel
 from workers.models.families import library_config, library_model_of
+from workers.models.licences import licence_in
 from workers.models.opening import TOKENIZER_BYTES, ModelFolder, allow
+from workers.models.rendering import sample_of
 from workers.models.tensors import tensor_files, tensor_shapes
 from workers.models.token_texts import TokenText, token_texts
 from workers.models.tokenizer import CHAT_TEMPLATE, chat_format
@@ -43,6 +45,8 @@ class ModelFacts(msgspec.Struct, frozen=True):
 
     architecture: str
     """`model_type` of its configuration."""
+    licence: str
+    """As its configuration or its card says it; empty: unknown."""
     parameters: int
     bytes: int
     """Size of its weights."""
@@ -93,6 +97,7 @@ def _inspected(folder: ModelFolder) -> ModelFacts:
     sample = _sample(chat)
     return ModelFacts(
         architecture=str(config["model_type"]),
+        licence=licence_in(folder, config),
         parameters=sum(map(math.prod, shapes.values())),
         bytes=size,
         dtypes=sorted(dtypes),
@@ -236,7 +241,7 @@ def _opened(tokenizer: bytes) -> "Tokenizer":
 
 def _sample(chat: ChatFormat) -> str:
     try:
-        return render_text(chat.template, SAMPLE, special=chat.special)
+        return sample_of(chat)
     except TemplateError as error:
         text = f"{error}; put a {CHAT_TEMPLATE} in the folder that renders messages of system, user and assistant"
         raise ModelRefused("template_fails", text) from error

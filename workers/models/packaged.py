@@ -24,8 +24,9 @@ from flexmarl.contracts.packaged_models import (
     install_command,
 )
 from workers.children import child_environment
+from workers.models.cards import CARD, card_of
 from workers.models.errors import UnsupportedModel
-from workers.models.making import make_once
+from workers.models.making import make_once, wanted
 from workers.models.opening import making
 from workers.roots import python_path
 
@@ -43,11 +44,16 @@ QUIET = {
 NICENESS = 5
 
 
+def place_name(name: PackageName) -> str:
+    """Return the name of a packaged model's folder below `models` of a home."""
+    return f"{PACKAGED_MODELS[name].sha256}-bf16"
+
+
 def packaged_folder(name: PackageName) -> Path:
     """Return the folder of a packaged model; made first where it is not there yet. Raises UnsupportedModel."""
     models, python = making()
-    place = models / f"{PACKAGED_MODELS[name].sha256}-bf16"
-    if place.is_dir():
+    place = models / place_name(name)
+    if wanted(place):
         return place
     command = [python, "-m", __name__, name, str(place)]
     environment = child_environment({**QUIET, "PYTHONPATH": python_path()})
@@ -88,11 +94,11 @@ def file_of(name: PackageName) -> Path:
 
 def make(name: PackageName, place: Path) -> None:
     """Make the folder of a packaged model, unless it is there. Raises UnsupportedModel or OSError."""
-    make_once(place, lambda temporary: _write(file_of(name), temporary))
+    make_once(place, lambda temporary: _write(file_of(name), temporary, PACKAGED_MODELS[name].licence))
 
 
-def _write(file: Path, folder: Path) -> None:
-    """Read a GGUF through transformers and write the model, its tokenizer and its chat template."""
+def _write(file: Path, folder: Path, licence: str) -> None:
+    """Read a GGUF through transformers and write the model, its tokenizer, its chat template and its licence."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
@@ -115,6 +121,7 @@ def _write(file: Path, folder: Path) -> None:
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.model_max_length = config.max_position_embeddings
     tokenizer.save_pretrained(folder)
+    (folder / CARD).write_text(card_of(licence), encoding="utf-8")
 
 
 def main() -> None:

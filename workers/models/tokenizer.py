@@ -11,8 +11,7 @@ from pathlib import Path
 
 from flexmarl.contracts.specification.team import FactoryModel, OwnSource
 from flexmarl.language.chat_format import ChatFormat
-from flexmarl.language.templates import PLAIN, TemplateError
-from workers.models.errors import UnsupportedModel
+from flexmarl.language.templates import PLAIN
 from workers.models.opening import TOKENIZER_BYTES, ModelFolder
 from workers.models.places import folder_of
 
@@ -31,16 +30,10 @@ class Spoken:
 
 
 def folder_spoken(path: str) -> Spoken:
-    """Read tokenizer and chat format of a model's folder. Raises UnsupportedModel for a template that fails."""
+    """Read tokenizer and chat format of a model's folder that was inspected. Raises UnsupportedModel."""
     with ModelFolder(path) as folder:
         tokenizer = folder.read("tokenizer.json", TOKENIZER_BYTES)
-        chat = chat_format(folder, tokenizer)
-    try:
-        chat.check()
-    except TemplateError as error:
-        text = f"{error}; put a {CHAT_TEMPLATE} in it that renders messages of system, user and assistant"
-        raise UnsupportedModel(text) from error
-    return Spoken(tokenizer, chat.dump())
+        return Spoken(tokenizer, chat_format(folder, tokenizer).dump())
 
 
 def chat_format(folder: ModelFolder, tokenizer_json: bytes) -> ChatFormat:

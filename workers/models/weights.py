@@ -4,17 +4,20 @@ A trainer needs nothing else of a model, and importing transformers would cost i
 `build_model` makes Hugging Face models of the same weights.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from flexmarl.contracts.model_sizes import FACTORY_SIZES
-from flexmarl.contracts.specification.team import FactoryModel, OwnSource
+from flexmarl.contracts.specification.team import FactoryModel, OwnSource, RegisteredModel
 from workers.models.architecture import BOS, EOS, MAX_POSITIONS, PAD, UnsupportedModel
 from workers.models.opening import ModelFolder
 from workers.models.places import folder_of
+from workers.models.stored import stored_shapes, stored_weights
 from workers.models.tensors import read_tensors, tensor_files, tensor_shapes
 
 if TYPE_CHECKING:
     import torch
+
+T = TypeVar("T")
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt")
 """What a folder may hold for its tokenizer; copied into exports as they are."""
@@ -22,22 +25,23 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_ma
 
 def initial_weights(source: OwnSource, words: int, seed: int) -> "dict[str, torch.Tensor]":
     """Return a policy's first weights under their Hugging Face names, in fp32 on the CPU. Tied ones appear once."""
-    if not isinstance(source, FactoryModel):
-        return _folder_weights(folder_of(source))
-    return _factory_weights(source, words, seed)
+    if isinstance(source, FactoryModel):
+        return _factory_weights(source, words, seed)
+    tied = bool(model_config(source, 0).get("tie_word_embeddings"))
+    if isinstance(source, RegisteredModel):
+        weights = {name: tensor.float() for name, tensor in stored_weights(source.digest).items()}
+    else:
+        weights = _folder_weights(folder_of(source))
+    return _untied(weights) if tied else weights
 
 
 def weight_shapes(source: OwnSource, words: int) -> dict[str, tuple[int, ...]]:
     """Return the shape of each weight of a policy, without reading any; a folder's vocabulary is its own."""
     if isinstance(source, FactoryModel):
         return _factory_shapes(source, words)
-    shapes: dict[str, tuple[int, ...]] = {}
-    with ModelFolder(folder_of(source)) as folder:
-        for name in tensor_files(folder):
-            shapes.update({key: shape for key, (shape, *_) in tensor_shapes(folder, name).items()})
-        if folder.json("config.json").get("tie_word_embeddings"):
-            shapes.pop("lm_head.weight", None)
-    return shapes
+    tied = bool(model_config(source, 0).get("tie_word_embeddings"))
+    shapes = stored_shapes(source.digest) if isinstance(source, RegisteredModel) else _folder_shapes(folder_of(source))
+    return _untied(shapes) if tied else shapes
 
 
 def model_config(source: OwnSource, words: int) -> dict[str, object]:
@@ -112,8 +116,19 @@ def _folder_weights(path: str) -> "dict[str, torch.Tensor]":
     with ModelFolder(path) as folder:
         for name in tensor_files(folder):
             weights.update(read_tensors(folder, name))
-        if not weights:
-            raise UnsupportedModel("the folder has no *.safetensors; put the weights in it")
-        if folder.json("config.json").get("tie_word_embeddings"):
-            weights.pop("lm_head.weight", None)
+    if not weights:
+        raise UnsupportedModel("the folder has no *.safetensors; put the weights in it")
     return weights
+
+
+def _folder_shapes(path: str) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {}
+    with ModelFolder(path) as folder:
+        for name in tensor_files(folder):
+            shapes.update({key: shape for key, (shape, *_) in tensor_shapes(folder, name).items()})
+    return shapes
+
+
+def _untied(named: dict[str, T]) -> dict[str, T]:
+    """Leave out the head that is the embedding."""
+    return {name: value for name, value in named.items() if name != "lm_head.weight"}

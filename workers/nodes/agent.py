@@ -42,6 +42,7 @@ from workers.nodes.keeping import TEND_S as KEEPING_S
 from workers.nodes.keeping import Keeping
 from workers.nodes.lanes import CommandLane
 from workers.nodes.load import measure
+from workers.nodes.model_archives import ModelArchives
 from workers.nodes.models import TEND_S as MODELS_S
 from workers.nodes.models import Holding, Importing
 from workers.nodes.playground import TEND_S, Playground
@@ -240,6 +241,8 @@ class NodeAgent:
         app.add_routes([web.get("/v1/state/chunks/{name}", partial(self._to_peer, state.chunk))])
         archive = Archives(self._settings.home, self._settings.model_roots).answer
         app.add_routes([web.get("/v1/checkpoints/{run}/{step}/archive", partial(self._to_peer, archive))])
+        models = ModelArchives(self._settings.home).answer
+        app.add_routes([web.get("/v1/models/{digest}/archive", partial(self._to_peer, models))])
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
@@ -270,7 +273,7 @@ class NodeAgent:
         return web.Response(body=answer.model_dump_json(), status=status, content_type="application/json")
 
     async def _to_peer(self, answer: Handler, request: web.Request) -> web.StreamResponse:
-        """Let another node pull contents of the state plane, or the platform a checkpoint."""
+        """Let another node pull contents of the state plane, or the platform a checkpoint or a model."""
         return self._stranger(request) or await answer(request)
 
     def _stranger(self, request: web.Request) -> web.Response | None:

@@ -220,8 +220,8 @@ def _taken_in(batch: micro_batches.MicroBatch) -> tuple[list[TrainRow], int]:
 def _train_row(row: micro_batches.MicroBatchRow) -> TrainRow:
     arrays = row.arrays
     return TrainRow(
-        arrays.prompt, arrays.response, arrays.logprobs, arrays.allowed, row.temperature, row.advantage, row.weight,
-        row.segments, f"{row.draw}:{row.role}", row.member, row.turn,
+        arrays.prompt, arrays.response, arrays.logprobs, arrays.allowed, row.temperature, row.advantages, row.weight,
+        row.segments, f"{row.draw}:{row.role}", row.member, row.turn, row.spans,
     )  # fmt: skip
 
 

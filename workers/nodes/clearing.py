@@ -1,8 +1,10 @@
-"""The node gives room back: what is left of deleted runs on its disk, and what ended runs no longer need.
+"""The node gives room back: what is left of deleted runs on its disk, what ended runs no longer need, and models that
+it made and nobody uses.
 
 Invariants: of a run only goes what the store says was deleted; a run that the store does not know is left alone, since
 the folder may have been used with another database. Of an ended run the versions stay that rows speak of
-(`flexmarl.store.data.references`), so it can still be resumed, forked, talked to and restored from its checkpoints. All
+(`flexmarl.store.data.references`), so it can still be resumed, forked, talked to and restored from its checkpoints. A
+made model goes when no run on this node's devices names it and no process wanted it for long; it can be made again. All
 of it may be done twice, and goes on after any interruption.
 """
 
@@ -10,15 +12,17 @@ import asyncio
 import re
 import shutil
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import structlog
 
-from flexmarl.store.control import deletions
+from flexmarl.store.control import deletions, model_rows
 from flexmarl.store.data import references
+from workers.models.making import remove_unused
+from workers.models.packaged import place_name
 from workers.training.folders import root_of
 from workers.training.version_store import owner_of
 from workers.transfer import LocalTier
@@ -31,6 +35,8 @@ LOOK_S = 600.0
 """Every so often everything on the disk is looked at, also when nobody waits for it."""
 ENDED_S = 600.0
 """A run has ended for so long before versions of it go: its trainers are gone by then."""
+UNUSED_S = 7200.0
+"""A made model stays so long after a process last wanted it: longer than an import may take."""
 _OWNER = re.compile(r"\.claim\.(?P<owner>run-(?P<run>\d+)-.+)$")
 _FOLDER = re.compile(r"^run-(?P<run>\d+)$")
 
@@ -51,6 +57,7 @@ class Clearing:
         await self._clear(waiting)
         if look:
             await self._thin()
+            await self._unmake()
             self._looked = time.monotonic()
 
     async def _clear(self, waiting: set[int]) -> None:
@@ -68,6 +75,18 @@ class Clearing:
         for run_id, policies in kept.items():
             for policy, digests in policies.items():
                 await asyncio.to_thread(self._evict, owner_of(run_id, policy), digests)
+
+    async def _unmake(self) -> None:
+        """Remove folders of models that this node made and nobody uses."""
+        used: list[Mapping[str, Any]] = await self._store(lambda conn: model_rows.used_by(conn, self._node))
+        kept = {place_name(one["name"]) if one["type"] == "package" else one.get("digest", "") for one in used}
+        try:
+            gone = await asyncio.to_thread(remove_unused, self._home / "models", kept, UNUSED_S)
+        except OSError as error:  # they stay until the next look
+            log.warning("models not removed", error=str(error))
+        else:
+            if gone:
+                log.info("unused models removed", names=gone)
 
     def _evict(self, owner: str, kept: set[str]) -> None:
         tier = LocalTier(self._home, owner)

@@ -7,6 +7,7 @@ as long as they are named; what this node imported, it keeps.
 
 import asyncio
 import contextlib
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -22,8 +23,10 @@ from flexmarl.store.control.nodes import addresses_for
 from flexmarl.store.server_paths import without_paths
 from workers.children import child_environment
 from workers.models.stored import OWNER
+from workers.nodes.merging import ArchiveError, WholeModels
 from workers.roots import python_path
 from workers.settings import Settings
+from workers.training.folders import root_of
 from workers.transfer import LocalTier, StateError
 from workers.transfer.base import Source
 from workers.transfer.objects import ObjectStore
@@ -48,10 +51,12 @@ class Importing:
     def __init__(self, settings: Settings, store: Store) -> None:
         self._settings = settings
         self._store = store
+        self._checkpoints = WholeModels(settings.home, settings.model_roots)
 
     async def tend(self) -> None:
         """Import what waits, one model at a time."""
-        taken = await self._store(lambda conn: model_rows.take(conn, self._settings.node, LEASE_S))
+        roots = [name for root in self._settings.model_roots for name in (root, os.path.realpath(root))]
+        taken = await self._store(lambda conn: model_rows.take(conn, self._settings.node, LEASE_S, roots))
         if taken is None:
             return
         log.info("importing a model", model=str(taken.id), source=dict(taken.source))
@@ -68,10 +73,13 @@ class Importing:
 
     async def _imported(self, taken: Import) -> dict[str, Any]:
         """Run the import and return its last line. Raises _NotWantedError."""
-        roots = [f"--model-root={root}" for root in self._settings.model_roots]
-        source = msgspec.json.encode(taken.source).decode()
+        memory = await self._store(model_rows.largest_memory)
+        try:
+            asked = [*await self._source(taken), f"--memory={memory}"]
+        except ArchiveError as error:
+            return {"code": error.code, "detail": error.detail}
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "workers.models.importing", str(self._settings.home), source, *roots,
+            sys.executable, "-m", "workers.models.importing", str(self._settings.home), *asked,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, limit=2**22,
             env=child_environment({"PYTHONPATH": python_path(), "CUDA_VISIBLE_DEVICES": ""}),
         )  # fmt: skip
@@ -87,6 +95,16 @@ class Importing:
                     process.kill()
                 await process.wait()
             said.cancel()
+
+    async def _source(self, taken: Import) -> list[str]:
+        """Return what a process is to import, and what it may read for that. Raises ArchiveError."""
+        if taken.from_run is None:
+            roots = [f"--model-root={root}" for root in self._settings.model_roots]
+            return [msgspec.json.encode(taken.source).decode(), *roots]
+        checkpoint = root_of(self._settings.home, taken.from_run) / f"step-{taken.source['step']}"
+        await self._checkpoints.check(checkpoint)
+        folder = await self._checkpoints.folder(checkpoint, taken.source["policy"])
+        return [msgspec.json.encode({"type": "folder", "path": str(folder)}).decode(), f"--checkpoint={folder}"]
 
     async def _followed(
         self, taken: Import, process: asyncio.subprocess.Process, said: "asyncio.Task[str]"

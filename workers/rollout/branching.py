@@ -124,7 +124,7 @@ async def _play(
                     [one.earned[place] for one in tried if one.joint[place] == member]
                 )
         for place, ask in enumerate(asks):
-            state.speech.hear(ask, turns[chosen.joint[place]][place].reply.choice.token_ids)
+            state.speech.hear(ask, turns[chosen.joint[place]][place].reply.choice)
         state.live = chosen.after
         state.rounds += 1
 
@@ -139,8 +139,10 @@ async def _answers(branching: Branching, state: _State, asking: Asking, asks: Se
     replies, waited_s = await answered(asking, [ask for _, ask in pairs], requests, seats, state.deadline, weights_s)
     state.deadline += waited_s
     turns = [
-        Turn(ask.role, speech.turn_of(ask.role), request.prompt, request.allowed, request.temperature, reply)
+        # What a member answered is not what its next prompt goes on from, so each answer is a row of its own.
+        Turn(ask.role, no, request.prompt, request.allowed, request.temperature, reply, begins=no)
         for (_, ask), request, reply in zip(pairs, requests, replies, strict=True)
+        for no in (speech.turn_of(ask.role),)
     ]
     return [turns[start : start + len(asks)] for start in range(0, len(turns), len(asks))]
 
@@ -156,8 +158,8 @@ async def _tried(
     for joint in joints:
         after = state.live.copied()
         speech = state.speech.copied()
-        said = [turns[member][place].reply.choice.token_ids for place, member in enumerate(joint)]
-        await after.act([speech.hear(ask, ids) for ask, ids in zip(asks, said, strict=True)])
+        said = [turns[member][place].reply.choice for place, member in enumerate(joint)]
+        await after.act([speech.hear(ask, choice) for ask, choice in zip(asks, said, strict=True)])
         copies.append(after)
         heard.append(speech)
     roles = [ask.role for ask in asks]
@@ -225,5 +227,5 @@ async def _play_out(
             if waits is not None:
                 await asyncio.sleep(waits.next_s())
             said = zip(asks, replies, strict=True)
-            await live.act([speech.hear(ask, reply.choice.token_ids) for ask, reply in said])
+            await live.act([speech.hear(ask, reply.choice) for ask, reply in said])
     return checked(live.outcome(), seats), turns, waited_s

@@ -60,6 +60,8 @@ class Turn:
     allowed: tuple[int, ...]
     temperature: float
     reply: TurnReply
+    begins: int
+    """First turn of its chain: its prompt begins with all that the chain's earlier turns read and said."""
     carried: bool = False
     """Of several answers to one turn, the one with which the episode went on."""
 
@@ -78,8 +80,17 @@ class EpisodeAttempt:
     outcome: Outcome | None = None
     turns: list[Turn] = field(default_factory=list)
     task: dict[str, object] = field(default_factory=dict)
+    breaks: dict[str, int] = field(default_factory=dict)
+    """Cause -> chains that ended before the episode did."""
+    wasted: int = 0
+    """Tokens that were sampled in earlier tries."""
     started_at: float = 0.0
     finished_at: float = 0.0
+
+
+def tokens_of(attempt: EpisodeAttempt) -> int:
+    """Count the tokens that were sampled in an attempt."""
+    return sum(len(turn.reply.choice.token_ids) for turn in attempt.turns)
 
 
 async def play_episode(
@@ -172,7 +183,7 @@ async def _play(
     asking: Asking,
     deadline: float,
 ) -> None:
-    order, speech = attempt.order, Speech(seats)
+    order, speech = attempt.order, Speech(seats, breaks=attempt.breaks)
     waits = waits_of(order)
     while asks := live.asks():
         if asking.together is not None:
@@ -182,9 +193,10 @@ async def _play(
         deadline += waited_s
         replies = []
         for ask, request, answer in zip(asks, requests, answers, strict=True):
-            no = speech.turn_of(ask.role)
-            attempt.turns.append(Turn(ask.role, no, request.prompt, request.allowed, request.temperature, answer))
-            replies.append(speech.hear(ask, answer.choice.token_ids))
+            no, begins = speech.turn_of(ask.role), speech.begins(ask)
+            turn = Turn(ask.role, no, request.prompt, request.allowed, request.temperature, answer, begins)
+            attempt.turns.append(turn)
+            replies.append(speech.hear(ask, answer.choice))
         async with asyncio.timeout_at(deadline):
             if waits is not None:
                 await asyncio.sleep(waits.next_s())

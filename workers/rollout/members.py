@@ -20,7 +20,7 @@ from flexmarl.contracts.wire import EpisodeStatus, Origin, PolicyPin
 from flexmarl.store.control.commands import Taken
 from flexmarl.store.data.groups import SettledGroup
 from workers.rollout.branching import Branching, play_branches
-from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, play_episode
+from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, play_episode, tokens_of
 from workers.rollout.holding import FREE, Hold
 from workers.rollout.recorder import settled_group
 from workers.rollout.run_context import RunContext
@@ -133,7 +133,10 @@ async def _branched(playing: CommandPlay, group: GroupOrder) -> list[EpisodeAtte
             branching = Branching(
                 orders, playing.seats, controller, options.plays_out, context.spec.algorithm.advantage
             )
+            before = [attempt.wasted + tokens_of(attempt) for attempt in attempts]
             attempts = await play_branches(branching, context.stage, context.client, context.external)
+            for attempt, wasted in zip(attempts, before, strict=False):
+                attempt.wasted = wasted
             if attempts[0].status is EpisodeStatus.FINISHED:
                 break
             breakdowns += attempts[0].broke
@@ -193,13 +196,14 @@ async def _play_member(
 async def _tried(playing: CommandPlay, group: GroupOrder, member: int, before: int) -> EpisodeAttempt:
     """Try an episode until an attempt finishes or the attempts are used up; they are numbered behind `before`."""
     context, together = playing.context, playing.together
-    attempt, breakdowns = None, 0
+    attempt, breakdowns, wasted = None, 0, 0
     for tried in range(1, context.spec.batch.max_attempts + 1):
         episode = _episode(playing, group, member, before + tried, breakdowns)
         attempt = await play_episode(episode, context.stage, playing.seats, context.client, context.external, together)
+        attempt.wasted = wasted
         if attempt.status is EpisodeStatus.FINISHED:
             return attempt
-        breakdowns += attempt.broke
+        breakdowns, wasted = breakdowns + attempt.broke, wasted + tokens_of(attempt)
         log.warning("attempt failed", run_id=context.run_id, draw=group.draw, member=member, reason=attempt.reason)
     assert attempt is not None
     return attempt

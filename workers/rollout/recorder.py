@@ -2,16 +2,22 @@
 
 Invariants. A group is recorded once, whole: the last attempt of every member, its samples, and the event that settles
 it. Failed members are rows as well, without samples, so that proposed = finished + failed + cancelled holds in the
-store. The event counts exactly the samples that the rows hold.
+store. A sample is a chain: the turns of a role in which each prompt began with all that came before. The event tells of
+exactly the turns that the samples hold.
 """
 
 from collections import Counter
+from collections.abc import Sequence
+from functools import reduce
+from itertools import chain
 
 from flexmarl.contracts.commands import PlayGroups
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from flexmarl.store.data.groups import EpisodeRow, SampleRow, SettledGroup
-from workers.rollout.episode import EpisodeAttempt, Turn
+from flexmarl.store.data.spans import Span
+from workers.rollout.engines import version_segments
+from workers.rollout.episode import EpisodeAttempt, Turn, tokens_of
 from workers.rollout.speech import Seat
 
 
@@ -34,7 +40,11 @@ def settled_group(
     return SettledGroup(
         event=event,
         episodes=[_episode_row(order, attempt, seats) for attempt in attempts],
-        samples=[_sample_row(attempt, turn, seats[turn.role]) for attempt in finished for turn in attempt.turns],
+        samples=[
+            _sample_row(attempt, chain, seats[chain[0].role])
+            for attempt in finished
+            for chain in chains_of(attempt.turns)
+        ],
     )
 
 
@@ -47,6 +57,8 @@ def _outcome(attempt: EpisodeAttempt, seats: dict[str, Seat]) -> EpisodeOutcome:
         by_clock=attempt.status is EpisodeStatus.FAILED and not attempt.broke,
         replaced=attempt.replaced,
         duration_s=attempt.finished_at - attempt.started_at,
+        wasted=attempt.wasted + (0 if attempt.outcome else tokens_of(attempt)),
+        breaks=attempt.breaks,
     )
     outcome = attempt.outcome
     if outcome is None:
@@ -58,6 +70,7 @@ def _outcome(attempt: EpisodeAttempt, seats: dict[str, Seat]) -> EpisodeOutcome:
             tokens=len(turn.reply.choice.token_ids),
             reward=outcome.turn_rewards.get((turn.role, turn.turn), 0.0),
             segments=_unlike_pin(turn.reply.choice.segments, seats[turn.role]),
+            follows=turn.turn - turn.begins,
         )
         for turn in attempt.turns
     )
@@ -90,7 +103,7 @@ def _episode_row(order: PlayGroups, attempt: EpisodeAttempt, seats: dict[str, Se
         team_score=outcome.team_score if outcome else 0.0,
         solved=outcome.solved if outcome else False,
         turns=sum(calls.values()),
-        tokens=sum(len(turn.reply.choice.token_ids) for turn in attempt.turns),
+        tokens=tokens_of(attempt),
         pins={seats[role].policy: seats[role].pin.version for role in seats},
         task=attempt.task,
         transcript=[_entry(turn) for turn in attempt.turns],
@@ -109,25 +122,44 @@ def _entry(turn: Turn) -> list[object]:
     return [turn.role, turn.turn, *(["; ".join(notes)] if notes else [])]
 
 
-def _sample_row(attempt: EpisodeAttempt, turn: Turn, seat: Seat) -> SampleRow:
-    choice, outcome = turn.reply.choice, attempt.outcome
+def chains_of(turns: Sequence[Turn]) -> list[list[Turn]]:
+    """Join turns to chains, in the order in which these began."""
+    found: dict[tuple[str, int], list[Turn]] = {}
+    for turn in turns:
+        found.setdefault((turn.role, turn.begins), []).append(turn)
+    return list(found.values())
+
+
+def _sample_row(attempt: EpisodeAttempt, turns: Sequence[Turn], seat: Seat) -> SampleRow:
+    """Write a chain down: of each prompt only what the turns before have not read or said."""
+    outcome, first, choices = attempt.outcome, turns[0], [turn.reply.choice for turn in turns]
     rewards = outcome.turn_rewards if outcome else {}
+    ends = [0, *(len(turn.prompt) + len(turn.reply.choice.token_ids) for turn in turns)]
+    contexts = [turn.prompt[end:] for turn, end in zip(turns, ends, strict=False)]
+    segments = reduce(version_segments.joined, (choice.segments for choice in choices))
     return SampleRow(
         draw=attempt.order.draw,
         member=attempt.order.member,
         attempt=attempt.order.attempt,
-        role=turn.role,
-        turn=turn.turn,
+        role=first.role,
+        turn=first.turn,
         policy=seat.policy,
-        version=min(choice.segments[::2], default=seat.pin.version),
-        segments=choice.segments,
-        prompt=turn.prompt,
-        response=choice.token_ids,
-        logprobs=choice.logprobs,
-        allowed=turn.allowed,
-        finish=choice.finish_reason,
-        reward=rewards.get((turn.role, turn.turn), 0.0),
-        temperature=turn.temperature,
-        engine=turn.reply.incarnation,
-        latency_ms=turn.reply.latency_ms,
+        version=min(segments[::2], default=seat.pin.version),
+        segments=segments,
+        prompt=list(chain.from_iterable(contexts)),
+        response=list(chain.from_iterable(choice.token_ids for choice in choices)),
+        logprobs=list(chain.from_iterable(choice.logprobs for choice in choices)),
+        allowed=first.allowed,
+        spans=[
+            Span(
+                context=len(context),
+                sampled=len(turn.reply.choice.token_ids),
+                finish=turn.reply.choice.finish_reason,
+                reward=rewards.get((turn.role, turn.turn), 0.0),
+                engine=turn.reply.incarnation,
+                latency_ms=turn.reply.latency_ms,
+            )
+            for turn, context in zip(turns, contexts, strict=True)
+        ],
+        temperature=first.temperature,
     )

@@ -5,7 +5,7 @@ is new, and the prompt is its seat's chain, which holds the ids that were sample
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from flexmarl.contracts.specification.instructions import render_instructions
@@ -14,6 +14,7 @@ from flexmarl.contracts.wire import PolicyPin
 from flexmarl.language.chains import Chain
 from flexmarl.language.messages import Message
 from flexmarl.language.renderer import Renderer
+from workers.rollout.engines.wire import CompletionChoice
 from workers.rollout.environments.base import Ask, Reply
 from workers.rollout.holding import FREE, Hold
 from workers.vocabulary import Codec
@@ -54,6 +55,10 @@ class Speech:
     calls: dict[str, int] = field(default_factory=dict)
     """Turns that each role has had."""
     chains: dict[str, Chain] = field(default_factory=dict)
+    rows: dict[str, tuple[object, int]] = field(default_factory=dict)
+    """Of each role asked in messages: what its training row is the same as long as, and the row's first turn."""
+    breaks: dict[str, int] = field(default_factory=dict)
+    """Cause -> chains that broke."""
 
     def turn_of(self, role: str) -> int:
         """Return the number of the role's next turn."""
@@ -70,14 +75,26 @@ class Speech:
         if seat.renderer is None:
             raise NoChatTemplate(f"{ask.role} is asked in messages, and its model has no chat template")
         chain = self.chains.setdefault(ask.role, Chain(seat.renderer))
-        return chain.ask(ask.messages if chain.said else self._instructed(ask))
+        before = chain.number
+        prompt = chain.ask(ask.messages if chain.said else self._instructed(ask), ask.tools)
+        for cause in chain.breaks[before:]:
+            self.breaks[cause] = self.breaks.get(cause, 0) + 1
+        row = (chain.number, ask.allowed)  # a row has one mask
+        if self.rows.get(ask.role, (None, 0))[0] != row:
+            self.rows[ask.role] = (row, self.turn_of(ask.role))
+        return prompt
 
-    def hear(self, ask: Ask, ids: Sequence[int]) -> Reply:
+    def begins(self, ask: Ask) -> int:
+        """Return the first turn of the row that an ask's reply is part of, once it has its prompt."""
+        return self.rows[ask.role][1] if ask.messages else self.turn_of(ask.role)
+
+    def hear(self, ask: Ask, answer: CompletionChoice) -> Reply:
         """Take in what a seat answered; returns it as its environment reads it."""
         self.calls[ask.role] = self.turn_of(ask.role) + 1
         if ask.messages:
-            return Reply(ask.role, self.chains[ask.role].answer(ids).content)
-        return Reply(ask.role, self.seats[ask.role].codec.decode(ids))
+            message = self.chains[ask.role].answer(answer.token_ids)
+            return Reply(ask.role, message.content, message, answer.finish_reason)
+        return Reply(ask.role, self.seats[ask.role].codec.decode(answer.token_ids), finish=answer.finish_reason)
 
     def conversation(self, ask: Ask) -> tuple[Message, ...]:
         """Return all that a seat has seen and said when it is asked; in words, only what it is told before."""
@@ -100,4 +117,4 @@ class Speech:
     def copied(self) -> "Speech":
         """Return what the same seats have said once more: neither copy feels what the other hears."""
         chains = {role: copy.copy(chain) for role, chain in self.chains.items()}
-        return Speech(self.seats, dict(self.calls), chains)
+        return Speech(self.seats, dict(self.calls), chains, dict(self.rows), dict(self.breaks))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.specification.experiment import ExperimentSpec
-from flexmarl.contracts.specification.team import FactoryModel, FolderModel, Lora, PolicySpec
+from flexmarl.contracts.specification.team import FactoryModel, FolderModel, Lora, PolicySpec, RegisteredModel
 from workers.models import UnsupportedModel, architecture_of, tokenizer_of
 from workers.models.adapter import WrongAdapterError, check_adapter, initial_adapter, no_adapter
 from workers.models.architecture import Architecture
@@ -72,7 +72,8 @@ def spoken_by(spec: ExperimentSpec, policy: str, vocabulary: tuple[str, ...]) ->
             folder = folder_of(source)
             check_kind(folder)
             _check_shape(spec, spec.policies[policy])
-            inspect(folder)
+            if not isinstance(source, RegisteredModel):  # that one was inspected when it was imported
+                inspect(folder)
             return folder_spoken(folder)
     return Spoken(tokenizer_of(source, vocabulary))
 

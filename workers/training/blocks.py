@@ -14,12 +14,10 @@ import numpy.typing as npt
 
 from flexmarl.algorithms.aggregation import Aggregation
 from workers.training.errors import RefusalCode, TrainerRefusal
-from workers.training.wire import TrainRow
+from workers.training.wire import ID_BYTES, TrainRow
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-
-_ID_BYTES = 4
 
 NO_VERSION = -1
 """Trained version of rows that no version of the policy made, such as demonstrations: they are not old."""
@@ -27,14 +25,17 @@ NO_VERSION = -1
 
 @dataclass(frozen=True, slots=True)
 class TokenBlock:
-    """n rows of P prompt and R response tokens, drawn from u distinct inputs of P + R - 1 tokens.
+    """n rows of P read and R sampled tokens in the same T turns, drawn from u distinct inputs.
 
-    The last response token is predicted, never read. Rows of one input are neighbours.
+    What is behind the last token that predicts a sampled one is never read. Rows of one input are neighbours.
     """
 
-    prompt_length: int
+    spans: tuple[int, ...]
+    """[2 T]: tokens read, tokens sampled, ... by turns"""
+    predicting: Ints
+    """[R]: the place in an input of what predicts each sampled token"""
     inputs: Ints
-    """[u, P + R - 1]"""
+    """[u, last predicting + 1]"""
     temperature: Floats
     """[u]"""
     allowed: tuple[bytes, ...]
@@ -48,7 +49,7 @@ class TokenBlock:
     lags: Floats
     """[n, R]: how many versions older than the trained one the weights were that made a token."""
     advantages: Floats
-    """[n]"""
+    """[n, R]: each token has that of its turn"""
     coefficients: Floats
     """[n]: c_i of the normal form."""
 
@@ -69,7 +70,8 @@ class TokenBlock:
         """Return the inputs `start..stop` with their rows."""
         rows = slice(*np.searchsorted(self.source, (start, stop)))
         return TokenBlock(
-            self.prompt_length,
+            self.spans,
+            self.predicting,
             self.inputs[start:stop],
             self.temperature[start:stop],
             self.allowed[start:stop],
@@ -113,22 +115,34 @@ def blocks_of(
 
 
 def _by_shape(rows: Sequence[TrainRow], problems: list[_Problem]) -> Iterator[list[int]]:
-    shapes: dict[tuple[int, int], list[int]] = {}
+    shapes: dict[tuple[int, ...], list[int]] = {}
     for number, row in enumerate(rows):
         prompt, response = len(row.prompt), len(row.response)
-        if prompt == 0 or (prompt | response | len(row.allowed)) % _ID_BYTES or len(row.logprobs) != response:
+        if prompt == 0 or (prompt | response | len(row.allowed)) % ID_BYTES or len(row.logprobs) != response:
             problems.append(_Problem(number, RefusalCode.MALFORMED_ROW, "empty prompt or lengths that disagree"))
-        elif row.segments and sum(row.segments[1::2]) * _ID_BYTES != response:
+        elif row.segments and sum(row.segments[1::2]) * ID_BYTES != response:
             problems.append(_Problem(number, RefusalCode.MALFORMED_ROW, "version segments of another length"))
+        elif wrong := _not_turns(lengths := row.lengths(), row):
+            problems.append(_Problem(number, RefusalCode.MALFORMED_ROW, wrong))
         else:
-            shapes.setdefault((prompt, response), []).append(number)
+            shapes.setdefault(lengths, []).append(number)
     yield from shapes.values()
+
+
+def _not_turns(lengths: Sequence[int], row: TrainRow) -> str:
+    """Return what is wrong with a row's turns, empty when nothing is."""
+    if len(lengths) != 2 * len(row.advantages):
+        return f"{len(row.advantages)} advantages of {len(lengths) / 2:g} turns"
+    read, sampled = sum(lengths[::2]) * ID_BYTES, sum(lengths[1::2]) * ID_BYTES
+    if min(lengths) < 0 or lengths[0] < 1 or (read, sampled) != (len(row.prompt), len(row.response)):
+        return "turns of other lengths than the row's"
+    return ""
 
 
 def _bad(numbers: Sequence[int], rows: Sequence[TrainRow], vocabulary: int) -> list[_Problem]:
     """Return what is wrong with rows of one shape."""
     prompts, responses, logprobs = _joined(rows)
-    figures = np.array([(row.advantage, row.weight, row.temperature) for row in rows])
+    figures = np.array([(*row.advantages, row.weight, row.temperature) for row in rows])
     outside = ((prompts < 0) | (prompts >= vocabulary)).any(1) | ((responses < 0) | (responses >= vocabulary)).any(1)
     finite = np.isfinite(figures).all(1) & np.isfinite(logprobs).all(1)
     legal = _legal(rows, responses, vocabulary)
@@ -136,7 +150,7 @@ def _bad(numbers: Sequence[int], rows: Sequence[TrainRow], vocabulary: int) -> l
         (outside, RefusalCode.MALFORMED_ROW, f"token ids outside 0..{vocabulary - 1}"),
         (~legal, RefusalCode.MALFORMED_ROW, "a response token that was not allowed"),
         (~finite, RefusalCode.NONFINITE_ROW, "log-probabilities, advantage, weight or temperature are not finite"),
-        (~(figures[:, 2] > 0), RefusalCode.MALFORMED_ROW, "temperature 0: a greedy turn has no gradient"),
+        (~(figures[:, -1] > 0), RefusalCode.MALFORMED_ROW, "temperature 0: a greedy turn has no gradient"),
     )
     found: dict[int, _Problem] = {}
     for bad, code, text in verdicts:
@@ -159,17 +173,21 @@ def _legal(rows: Sequence[TrainRow], responses: Ints, vocabulary: int) -> npt.ND
 
 
 def _block(rows: Sequence[TrainRow], aggregate: Aggregation, version: int) -> TokenBlock:
+    spans = rows[0].lengths()
+    predicting = _predicting(spans)
+    read = ID_BYTES * (int(predicting[-1]) + 1)
     distinct: dict[tuple[bytes, bytes, float], int] = {}
     source = np.empty(len(rows), np.int64)
     for number, row in enumerate(rows):
-        key = (row.prompt + row.response[:-_ID_BYTES], row.allowed, row.temperature)
+        key = (_in_turns(row, spans)[:read], row.allowed, row.temperature)
         source[number] = distinct.setdefault(key, len(distinct))
     order = np.argsort(source, kind="stable")
-    prompts, responses, logprobs = _joined(rows)
+    _, responses, logprobs = _joined(rows)
     inputs = np.frombuffer(b"".join(tokens for tokens, _, _ in distinct), "<i4").reshape(len(distinct), -1)
     coefficient, _ = aggregate(responses.shape[1])
     return TokenBlock(
-        prompt_length=prompts.shape[1],
+        spans=spans,
+        predicting=predicting,
         inputs=inputs.astype(np.int64),
         temperature=np.array([temperature for _, _, temperature in distinct]),
         allowed=tuple(allowed for _, allowed, _ in distinct),
@@ -177,9 +195,30 @@ def _block(rows: Sequence[TrainRow], aggregate: Aggregation, version: int) -> To
         targets=responses[order],
         behaviour=logprobs[order].astype(np.float64),
         lags=_lags(rows, responses.shape[1], version)[order],
-        advantages=np.array([row.advantage for row in rows])[order],
+        advantages=np.array([row.advantages for row in rows])[order].repeat(spans[1::2], axis=1),
         coefficients=np.array([coefficient * row.weight for row in rows])[order],
     )
+
+
+def _predicting(spans: Sequence[int]) -> Ints:
+    """Return the place of what predicts each sampled token: the one before it."""
+    ends = np.cumsum(spans)
+    return np.concatenate(
+        [np.arange(end - sampled, end) - 1 for end, sampled in zip(ends[1::2], spans[1::2], strict=True)]
+    )
+
+
+def _in_turns(row: TrainRow, spans: Sequence[int]) -> bytes:
+    """Return a row's ids as the policy read and said them."""
+    if len(spans) == 2:
+        return row.prompt + row.response
+    parts, at = [], [0, 0]
+    for number, tokens in enumerate(spans):
+        side = number % 2
+        end = at[side] + tokens * ID_BYTES
+        parts.append((row.prompt, row.response)[side][at[side] : end])
+        at[side] = end
+    return b"".join(parts)
 
 
 def _lags(rows: Sequence[TrainRow], width: int, version: int) -> Floats:

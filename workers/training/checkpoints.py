@@ -21,6 +21,8 @@ from workers.models import write_tokenizer
 from workers.models.adapter import peft_config
 from workers.models.checks import EMBEDDING
 from workers.models.folders import copy_files
+from workers.models.licences import licence_in
+from workers.models.opening import ModelFolder
 from workers.models.places import folder_of
 from workers.models.weights import TOKENIZER_FILES, model_config
 from workers.training.folders import remove, size_of, whole, write_manifest
@@ -120,6 +122,9 @@ def _write_model(folder: Path, export: Export) -> None:
     embedding = export.weights.get(EMBEDDING)  # of a folder, whose config.json says how many words it has
     config = model_config(export.source, 0 if embedding is None else len(embedding))
     config["dtype"] = _dtype(export)
+    if not isinstance(export.source, FactoryModel):  # what is made of a model is under its licence
+        with ModelFolder(folder_of(export.source)) as of:
+            config |= {"license": licence} if (licence := licence_in(of, config)) else {}
     (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     _save(export.weights, folder / "model.safetensors")
     _write_tokenizer(folder, export)

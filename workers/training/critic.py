@@ -12,6 +12,7 @@ of the training state, so that a restored or suspended policy goes on bit for bi
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
@@ -31,8 +32,9 @@ class Judged:
 
     gradient: "torch.Tensor"
     rows: int
+    """Turns"""
     loss: float
-    """Half the squared distance of values from what they are drawn to, summed over rows."""
+    """Half the squared distance of values from what they are drawn to, summed over turns."""
 
 
 class Critic:
@@ -48,15 +50,22 @@ class Critic:
         self._rows = 0
 
     def judge(self, rows: Sequence[TrainRow], read: "torch.Tensor") -> tuple[list[TrainRow], Judged]:
-        """Turn what rows earned, which stands where their advantage will, into advantages. `read`: [rows, width]."""
+        """Turn what turns earned, which stands where their advantage will, into advantages. `read`: [turns, width]."""
         import torch
 
-        inputs = torch.cat((read, torch.ones(len(rows), 1, dtype=torch.float64)), 1)
+        firsts = [0, *accumulate(len(row.advantages) for row in rows)]
+        said = [(number, turn) for number, row in enumerate(rows) for turn in row.said()]
+        turns = [_one_turn(rows[number], turn) for number, turn in said]
+        seen = read[[firsts[number] + turn for number, turn in said]]
+        inputs = torch.cat((seen, torch.ones(len(turns), 1, dtype=torch.float64)), 1)
         values = (inputs @ self.weights).tolist()
-        advantages = unexpected(rows, values, self._settings)
+        advantages = unexpected(turns, values, self._settings)
         distances = torch.tensor([-advantage for advantage in advantages], dtype=torch.float64)
-        judged = Judged(inputs.t() @ distances, len(rows), float(distances.square().sum()) / 2.0)
-        return [structs.replace(row, advantage=a) for row, a in zip(rows, advantages, strict=True)], judged
+        judged = Judged(inputs.t() @ distances, len(turns), float(distances.square().sum()) / 2.0)
+        found = [structs.replace(row, advantages=[0.0] * len(row.advantages)) for row in rows]
+        for (number, turn), advantage in zip(said, advantages, strict=True):
+            found[number].advantages[turn] = advantage
+        return found, judged
 
     def gather(self, judged: Judged, first: bool) -> None:
         """Take a micro-batch in; the first one of an accumulator begins a new sum."""
@@ -103,8 +112,13 @@ class Critic:
         self._rows = marks["rows"]
 
 
+def _one_turn(row: TrainRow, turn: int) -> TrainRow:
+    """Return a row that stands for one of its turns: whose it is, and what it earned."""
+    return structs.replace(row, turn=row.turn + turn, advantages=[row.advantages[turn]])
+
+
 def unexpected(rows: Sequence[TrainRow], values: Sequence[float], settings: GaeOptions) -> list[float]:
-    """Return each row's generalised advantage, turn by turn backwards through what a role did in an episode."""
+    """Return each turn's generalised advantage, backwards through what a role did in an episode; one turn in a row."""
     order = sorted(range(len(rows)), key=lambda number: (rows[number].pair, rows[number].member, -rows[number].turn))
     found = [0.0] * len(rows)
     behind: tuple[str, int] | None = None
@@ -113,7 +127,7 @@ def unexpected(rows: Sequence[TrainRow], values: Sequence[float], settings: GaeO
         row = rows[number]
         if (row.pair, row.member) != behind:
             behind, value, advantage = (row.pair, row.member), 0.0, 0.0
-        surprise = row.advantage + settings.gamma * value - values[number]
+        surprise = row.advantages[0] + settings.gamma * value - values[number]
         advantage = surprise + settings.gamma * settings.gae_lambda * advantage
         value, found[number] = values[number], advantage
     return found

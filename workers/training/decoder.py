@@ -104,11 +104,11 @@ class Decoder:
         return int(self._head.shape[1])
 
     def openings(self, batch: PackedTokens) -> "torch.Tensor":
-        """Return [rows, width]: what the head reads at the last token of each row's prompt."""
+        """Return [turns, width]: what the head reads where each turn's reply begins."""
         import torch
 
         hidden = self._hidden(Layout.of(batch, self._head))
-        return hidden[torch.from_numpy(batch.drawn_at[batch.table[:, 0]]).to(hidden.device)]
+        return hidden[torch.from_numpy(batch.drawn_at[batch.table.ravel()[batch.openings]]).to(hidden.device)]
 
     def scores(self, batch: PackedTokens) -> "tuple[torch.Tensor, torch.Tensor]":
         """Return the log-probabilities [m] of a pack's drawn tokens, and the entropies [n] of what drew them."""

@@ -25,7 +25,7 @@ from workers.training.optimizer import FlatAdamW
 from workers.training.packing import pack
 from workers.training.pairs import preferred
 from workers.training.parameters import FlatParameters
-from workers.training.row_figures import each_row
+from workers.training.row_figures import each_turn
 from workers.training.trained_model import TrainedModel
 from workers.training.wire import TrainRow
 
@@ -129,8 +129,7 @@ class Learner:
     def _judged(self, critic: Critic, rows: Sequence[TrainRow]) -> tuple[list[TrainRow], Judged]:
         """Let the critic see what the policy reads where each turn begins."""
         said, decoder = [row for row in rows if row.response], self.decoder
-        aggregate, budget = self._objective.aggregate, self._budget
-        read = each_row(said, aggregate, decoder.vocabulary, budget, decoder.openings, decoder.width)
+        read = each_turn(said, decoder.vocabulary, self._budget, decoder.openings, decoder.width)
         return critic.judge(said, read)
 
     def gradient(

@@ -68,6 +68,8 @@ class PackedTokens:
     """[m], ascending: the prediction that a token was drawn from."""
     drawn: Ints
     """[m]"""
+    openings: Ints
+    """[t], ascending: the first sampled token of each turn of each row, as a place in the flattened [B, R]."""
     table: Ints
     """[B, R]: which of the m drawn tokens is each row's r-th; padding repeats the first."""
     present: Floats
@@ -77,7 +79,7 @@ class PackedTokens:
     lags: Floats
     """[B, R]"""
     advantages: Floats
-    """[B, 1]"""
+    """[B, R]: of the turn of each token"""
     coefficients: Floats
     """[B, 1]"""
 
@@ -133,19 +135,29 @@ def _batch(parts: Sequence[TokenBlock], vocabulary: int) -> PackedTokens:
         masks=np.stack([_mask(allowed, vocabulary) for allowed in sets]),
         drawn_at=drawn_at,
         drawn=drawn,
+        openings=_openings(parts, width),
         table=table,
         present=_stacked([np.ones(part.targets.shape) for part in parts], width),
         behaviour=_stacked([part.behaviour for part in parts], width),
         lags=_stacked([part.lags for part in parts], width),
-        advantages=np.concatenate([part.advantages for part in parts])[:, None],
+        advantages=_stacked([part.advantages for part in parts], width),
         coefficients=np.concatenate([part.coefficients for part in parts])[:, None],
     )
 
 
 def _predicting(part: TokenBlock) -> Ints:
-    """Return the tokens [u, R] of a part that predict, counted from its first one: the last R of each input."""
-    inputs, steps = np.arange(len(part.inputs)), np.arange(part.width)
-    return inputs[:, None] * part.length + part.prompt_length - 1 + steps
+    """Return the tokens [u, R] of a part that predict, counted from its first one."""
+    return np.arange(len(part.inputs))[:, None] * part.length + part.predicting
+
+
+def _openings(parts: Sequence[TokenBlock], width: int) -> Ints:
+    firsts = np.cumsum([0] + [len(part.targets) for part in parts])
+    found = []
+    for part, first in zip(parts, firsts, strict=False):
+        sampled = np.array(part.spans[1::2])
+        turns = (np.cumsum(sampled) - sampled)[sampled > 0]
+        found.append(((first + np.arange(len(part.targets)))[:, None] * width + turns).ravel())
+    return np.concatenate(found)
 
 
 def _drawn(parts: Sequence[TokenBlock], first_asked: Ints, width: int) -> tuple[Ints, Ints, Ints]:
@@ -185,12 +197,13 @@ def _stretch(parts: Sequence[TokenBlock]) -> Stretch:
     widths = np.repeat([part.width for part in parts], counts)
     laid, taken = _laid_out(lengths)
     asked, answered = _laid_out(widths)
-    steps = np.minimum(np.arange(widths.max()), widths[:, None] - 1)
+    longest = int(widths.max())
+    windows = [np.pad(part.predicting, (0, longest - part.width), "edge") for part in parts]
     return Stretch(
         inputs=len(lengths),
         tokens=int(lengths.sum()),
         predicted=int(widths.sum()),
-        window=(lengths - widths)[:, None] + steps,
+        window=np.repeat(windows, counts, axis=0),
         laid=laid,
         taken=taken,
         asked=asked,

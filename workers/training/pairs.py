@@ -1,9 +1,9 @@
-"""Preferences between two members of a group, as weights of their rows.
+"""Preferences between two members of a group, as weights of their turns.
 
 Of each pair the loss is -log sigmoid(beta h), h = log p / p_ref of all that the better member said, less that of the
-worse one. Its gradient is the one of -A log p with A = beta sigmoid(-beta h) for rows of the better member, held fixed,
-and -A for those of the worse one. So h is computed first, without gradient; then every row goes its own way. That costs
-one more forward pass of each model, and makes the gradient exact however rows are packed.
+worse one. Its gradient is the one of -A log p with A = beta sigmoid(-beta h) for turns of the better member, held
+fixed, and -A for those of the worse one. So h is computed first, without gradient; then every row goes its own way.
+That costs one more forward pass of each model, and makes the gradient exact however rows are packed.
 
 Invariant: both members of a pair are in one micro-batch, since cuts hold whole groups; half a pair is refused.
 """
@@ -19,7 +19,7 @@ from flexmarl.contracts.specification.losses import OnlineDpoOptions
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.objective import Objective, token_scores
 from workers.training.packing import PackedTokens
-from workers.training.row_figures import each_row
+from workers.training.row_figures import each_turn, turn_sums
 from workers.training.wire import TrainRow
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    advantages: list[float]
-    """Of each row, in the order given: 0 where it is of no pair."""
+    advantages: list[list[float]]
+    """Of each row's turns, in the order given: 0 where a turn is of no pair."""
     loss: float
     """Summed over pairs."""
     pairs: int
@@ -40,13 +40,14 @@ class Weighed:
 def weigh(rows: Sequence[TrainRow], log_ratios: Sequence[float], settings: OnlineDpoOptions) -> Weighed:
     """Turn signs into weights: advantages above 0 are of the better member of their pair, below 0 of the worse one.
 
-    `log_ratios`: of each row, the sum of its tokens' log p / p_ref. Raises TrainerRefusal for half a pair.
+    `log_ratios`: of each turn of each row, the sum of its tokens' log p / p_ref. Raises TrainerRefusal for half a pair.
     """
     sides: dict[str, list[float | None]] = {}
-    for row, log_ratio in zip(rows, log_ratios, strict=True):
-        if row.advantage:
-            side = sides.setdefault(row.pair, [None, None])
-            which = int(row.advantage < 0)
+    turns = ((row.pair, advantage) for row in rows for advantage in row.advantages)
+    for (pair, advantage), log_ratio in zip(turns, log_ratios, strict=True):
+        if advantage:
+            side = sides.setdefault(pair, [None, None])
+            which = int(advantage < 0)
             side[which] = (side[which] or 0.0) + log_ratio
     drives: dict[str, float] = {}
     loss = 0.0
@@ -58,7 +59,7 @@ def weigh(rows: Sequence[TrainRow], log_ratios: Sequence[float], settings: Onlin
         tail = math.exp(-abs(margin))
         loss += max(-margin, 0.0) + math.log1p(tail)
         drives[pair] = settings.beta * (tail if margin > 0 else 1.0) / (1.0 + tail)
-    advantages = [math.copysign(drives[row.pair], row.advantage) if row.advantage else 0.0 for row in rows]
+    advantages = [[math.copysign(drives[row.pair], a) if a else 0.0 for a in row.advantages] for row in rows]
     return Weighed(advantages, loss, len(drives))
 
 
@@ -75,13 +76,10 @@ def preferred(
     near = reference
 
     def log_ratios(batch: PackedTokens) -> "torch.Tensor":
-        import torch
+        return turn_sums(batch, token_scores(decoder, batch)[0] - token_scores(near, batch)[0])
 
-        gap = token_scores(decoder, batch)[0] - token_scores(near, batch)[0]
-        return gap.masked_fill(torch.from_numpy(batch.present == 0).to(gap.device), 0.0).double().sum(1, keepdim=True)
-
-    paired = [row for row in rows if row.advantage and row.response]
-    found = each_row(paired, objective.aggregate, decoder.vocabulary, budget, log_ratios, 1)
+    paired = [row for row in rows if any(row.advantages) and row.response]
+    found = each_turn(paired, decoder.vocabulary, budget, log_ratios, 1)
     weighed = weigh(paired, found[:, 0].tolist(), objective.loss.options)
     weighty = zip(paired, weighed.advantages, strict=True)
-    return [structs.replace(row, advantage=advantage) for row, advantage in weighty], weighed
+    return [structs.replace(row, advantages=advantages) for row, advantages in weighty], weighed

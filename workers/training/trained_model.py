@@ -20,7 +20,7 @@ class TrainedModel(Protocol):
         ...
 
     def openings(self, batch: PackedTokens) -> "torch.Tensor":
-        """Return [rows, width]: what the head reads at the last token of each row's prompt."""
+        """Return [turns, width]: what the head reads where each turn's reply begins, of turns that have one."""
         ...
 
     def scores(self, batch: PackedTokens) -> "tuple[torch.Tensor, torch.Tensor]":

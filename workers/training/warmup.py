@@ -70,6 +70,6 @@ def _row(shown: Demonstration, codec: Codec) -> TrainRow:
         logprobs=np.zeros(len(response), "<f4").tobytes(),
         allowed=np.array(codec.ids_of(shown.allowed), "<i4").tobytes(),
         temperature=1.0,
-        advantage=1.0,
+        advantages=[1.0],
         weight=1.0,
     )

@@ -29,19 +29,24 @@ class BindReply(msgspec.Struct):
     seconds: float = 0.0
 
 
+ID_BYTES = 4
+"""Of a token id, and of a log-probability."""
+
+
 class TrainRow(msgspec.Struct):
-    """One sample of a micro-batch."""
+    """One sample of a micro-batch: a chain of turns, in each of which the policy reads and then says something."""
 
     prompt: bytes
-    """int32[n_prompt]"""
+    """int32[n_prompt]: what was read, of all turns"""
     response: bytes
-    """int32[n_response]"""
+    """int32[n_response]: what was sampled, of all turns"""
     logprobs: bytes
     """float32[n_response], as the engine reported"""
     allowed: bytes
     """int32[n_allowed]; empty: the whole vocabulary"""
     temperature: float
-    advantage: float
+    advantages: list[float]
+    """Of each turn"""
     weight: float
     segments: list[int] = []
     """version, tokens, version, tokens, ... over the response; empty: not known"""
@@ -49,6 +54,17 @@ class TrainRow(msgspec.Struct):
     """Whose members may be compared with each other: the same for all rows of a role in a group."""
     member: int = 0
     turn: int = 0
+    """The first one."""
+    spans: list[int] = []
+    """tokens read, tokens sampled, ... by turns; empty: one turn"""
+
+    def lengths(self) -> tuple[int, ...]:
+        """Return how many tokens were read and how many were sampled, by turns."""
+        return tuple(self.spans) or (len(self.prompt) // ID_BYTES, len(self.response) // ID_BYTES)
+
+    def said(self) -> list[int]:
+        """Return the turns, counted from the row's first one, in which something was sampled."""
+        return [turn for turn, tokens in enumerate(self.lengths()[1::2]) if tokens]
 
 
 class RedoBatch(msgspec.Struct, forbid_unknown_fields=True):

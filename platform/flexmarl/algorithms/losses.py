@@ -21,7 +21,11 @@ LOG_RATIO_LIMIT = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of a batch as plug-ins see them: [rows, tokens] where nothing else is said, padded on the right."""
+    """Rows of a batch as plug-ins see them: [rows, tokens] of what was sampled, padded on the right.
+
+    A row is a chain: all that one policy said in an episode while its context only grew. So a ratio of a row is one of
+    all its turns. Advantages may be [rows, 1] where each row has one.
+    """
 
     logprobs: "torch.Tensor"
     """Of the emitted tokens under the weights that are trained, with gradient."""
@@ -30,7 +34,7 @@ class Rows:
     present: "torch.Tensor"
     """1 for a token the policy emitted, 0 for padding."""
     advantages: "torch.Tensor"
-    """[rows, 1]"""
+    """What each token is to weigh: that of its turn, of which a row has several where agents speak in messages."""
     lags: "torch.Tensor"
     """How many versions older than the trained one the weights were that made a token."""
     reference: "torch.Tensor | None" = None

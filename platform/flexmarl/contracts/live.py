@@ -30,6 +30,20 @@ class MicroBatchProgress(Record):
     state: Literal["waiting", "accumulating", "stepping", "published"] = "waiting"
 
 
+class TokenAccount(Record):
+    """What became of the tokens that were sampled in training episodes: sampled = delivered + undelivered + waiting."""
+
+    sampled: int = 0
+    delivered: int = 0
+    """They are in rows on which an optimizer step was taken."""
+    undelivered: dict[str, int] = {}
+    """By cause."""
+    waiting: int = 0
+    """Their rows are settled, and their step is not taken yet."""
+    breaks: dict[str, int] = {}
+    """Cause -> chains that ended before their episode did. No token is lost by that: the next chain reads them."""
+
+
 class Progress(Record):
     """Figures of a run that lists and headers show; derived by the core, stored beside its state."""
 
@@ -43,6 +57,7 @@ class Progress(Record):
     episodes_cancelled: int = 0
     samples_trained: int = 0
     tokens_generated: int = 0
+    tokens: TokenAccount = TokenAccount()
     step_seconds: float | None = None
     """Median duration of the last 20 steps."""
     reward: float | None = None

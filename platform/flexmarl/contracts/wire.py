@@ -34,7 +34,7 @@ class PolicyPin(Record):
 
 
 class SampleRef(Record):
-    """One training row of a settled episode, named by role and turn inside it."""
+    """One turn of a settled episode, named by its role and number there. Turns of one chain are one training row."""
 
     role: Name
     turn: int = Field(ge=0)
@@ -46,6 +46,12 @@ class SampleRef(Record):
     this answer was scored."""
     segments: tuple[int, ...] = ()
     """version, tokens, version, tokens, ... where other versions than the pinned one made tokens; else empty."""
+    follows: int = Field(default=0, ge=0)
+    """Turns before it in its chain. The row has the number of the first one: of a closed-word game each turn is one."""
+
+
+CONTEXT_OVERFLOW = "engine: context_overflow:"
+"""With what the reason of an episode begins that ended because a prompt no longer fitted its model's context."""
 
 
 class EpisodeOutcome(Record):
@@ -65,9 +71,18 @@ class EpisodeOutcome(Record):
     team_score: float = 0.0
     solved: bool = False
     samples: tuple[SampleRef, ...] = ()
+    wasted: int = Field(default=0, ge=0)
+    """Tokens that were sampled for it beside its samples: in tries that failed."""
+    breaks: dict[str, int] = {}
+    """Cause -> chains that ended before the episode did, since the next prompt did not extend them."""
     duration_s: float = 0.0
     facts: dict[str, float] = {}
     """Environment's own named figures, averaged into metrics (e.g. `dishes`, `verifier_accept`)."""
+
+    @property
+    def overflowed(self) -> bool:
+        """Tell whether it ended because a prompt no longer fitted its model's context: none is ever shortened."""
+        return self.reason.startswith(CONTEXT_OVERFLOW)
 
 
 class SampleKey(Record):
@@ -81,14 +96,16 @@ class SampleKey(Record):
 
 
 class CutSample(Record):
-    """A sample's membership in a micro-batch, with the advantage fixed at the cut."""
+    """A sample's membership in a micro-batch, with the advantages fixed at the cut."""
 
     draw: int
     member: int
     attempt: int
     role: Name
     turn: int
-    advantage: float
+    """The first one of its chain."""
+    advantages: tuple[float, ...]
+    """Of each turn of its chain."""
     weight: float = 1.0
     """How often the row counts, before the coefficient c_i that the trainer gives it by its length."""
 
@@ -124,7 +141,7 @@ class TrainStats(Record):
     kl_reference_sum: float = 0.0
     """Sum of the estimated divergence from the reference policy, where there is one."""
     value_rows: int = 0
-    """Rows that a critic judged."""
+    """Turns that a critic judged."""
     value_loss_sum: float = 0.0
-    """Half the squared distance of its values from what they are drawn to, summed over these rows."""
+    """Half the squared distance of its values from what they are drawn to, summed over these turns."""
     seconds: float = 0.0

@@ -29,9 +29,9 @@ class ChatFormat(Strict):
     stop: tuple[int, ...] = ()
     """Ids that end the assistant's turn: of the generation configuration, and of the tokenizer's end."""
 
-    def check(self) -> None:
-        """Raise TemplateError unless the template renders a small conversation."""
-        render_text(self.template, SAMPLE, special=self.special, settings=self.settings)
+    def sample(self) -> str:
+        """Return a small conversation as the model is shown it. Raises TemplateError; its time is not bounded here."""
+        return render_text(self.template, SAMPLE, special=self.special, settings=self.settings)
 
     def dump(self) -> str:
         return self.model_dump_json()

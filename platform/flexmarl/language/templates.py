@@ -2,7 +2,8 @@
 
 Invariant: a template is foreign code. It renders in Jinja's immutable sandbox, sees only the messages, the tools and
 the special tokens. Whatever it raises is a `TemplateError`. Its length is bounded and its time is not: nested loops can
-take arbitrarily long, so templates come only out of folders that the operator allowed and of known distributions.
+take arbitrarily long, so a model is taken only after its template rendered a small conversation in a process with
+bounds (`workers.models.rendering`).
 Source of the dialect: the chat templates of Hugging Face transformers.
 """
 

@@ -147,20 +147,24 @@ CREATE INDEX episode_unfinished ON store.episode (run_id, draw, member, attempt)
 CREATE INDEX episode_title ON store.episode USING gin (to_tsvector('simple', task ->> 'title'));
 CREATE INDEX episode_pins ON store.episode USING gin (pins jsonb_path_ops);
 
--- Immutable training rows. payload = little-endian int32 prompt ids | int32 response ids | float32 log-probs | int32 allowed ids.
+-- Immutable training rows. A row is a chain: what one policy read and said in an episode, token by token, while each prompt
+-- began with all that came before it; in closed-word games that is a single turn. payload = little-endian int32 context ids
+-- | int32 sampled ids | float32 log-probs of these | int32 allowed ids.
 CREATE TABLE store.sample (
   run_id       bigint NOT NULL,
   draw         int NOT NULL,
   member       int NOT NULL,
   attempt      smallint NOT NULL,
   role         text NOT NULL,
-  turn         smallint NOT NULL,
+  turn         smallint NOT NULL,             -- first of the chain, among the role's turns in the episode
   policy       text NOT NULL,
   version      int NOT NULL,                  -- oldest version of any response token
   segments     int[] NOT NULL,                -- version, tokens, version, tokens, ... over the response
   n_prompt     int NOT NULL,
   n_response   int NOT NULL,
   n_allowed    int NOT NULL DEFAULT 0,        -- see the column's comment
+  spans        jsonb,                         -- of several turns: [[context tokens, sampled tokens, finish, reward, engine,
+                                              -- latency_ms], ...], see store.data.spans; NULL: one, which the columns tell
   finish       text NOT NULL,                 -- stop | length | abort
   reward       real NOT NULL DEFAULT 0,
   temperature  real NOT NULL DEFAULT 1,
@@ -227,8 +231,8 @@ CREATE TABLE store.micro_batch (
   cohort      int NOT NULL,
   status      text NOT NULL DEFAULT 'cut',    -- cut | accumulated | applied | void
   reason      text NOT NULL DEFAULT '',
-  keys        jsonb NOT NULL,                 -- [[draw, member, attempt, role, turn], ...]
-  advantages  real[] NOT NULL,
+  keys        jsonb NOT NULL,                 -- [[draw, member, attempt, role, first turn, turns], ...]
+  advantages  real[] NOT NULL,                -- of each turn of each row, one behind the other
   weights     real[] NOT NULL,
   accumulator text NOT NULL DEFAULT '',
   stats       jsonb,
@@ -627,6 +631,8 @@ CREATE TABLE store.model (
   lease_until timestamptz,
   digest      text NOT NULL DEFAULT '',          -- of the content, once it is done
   facts       jsonb NOT NULL DEFAULT '{}',       -- what was found: architecture, parameters, context, tokenizer, template
+  from_run    bigint, from_step int,             -- the run's checkpoint that it is made of; null: it is of no run
+  granted_at  timestamptz,                       -- when the right to read that run was found last
   archived_at timestamptz,
   created_at  timestamptz NOT NULL DEFAULT clock_timestamp(), updated_at timestamptz NOT NULL DEFAULT clock_timestamp(),
   started_at  timestamptz, finished_at timestamptz,

@@ -44,7 +44,7 @@ def test_a_template_renders_as_by_transformers(template: str, reply: bool) -> No
 )
 def test_what_is_wrong_with_a_template_is_said(template: str, said: str) -> None:
     with pytest.raises(TemplateError, match=said):
-        ChatFormat(template=template).check()
+        ChatFormat(template=template).sample()
 
 
 def test_a_chat_format_comes_back_as_it_was_stored() -> None:

@@ -163,7 +163,7 @@ def test_a_group_with_enough_members_is_kept_with_the_statistics_of_those():
     settle(cluster, 0, episodes)
     cut = cluster.commands("cut_micro_batch")[0]
     assert {s.member for s in cut.samples} == {0, 2}
-    assert sum({s.member: s.advantage for s in cut.samples}.values()) == pytest.approx(0)
+    assert sum({s.member: s.advantages[0] for s in cut.samples}.values()) == pytest.approx(0)
 
 
 def test_members_nobody_reported_and_scores_that_are_no_numbers_count_as_failed():
@@ -291,7 +291,7 @@ def test_members_that_are_not_kept_are_recorded_and_the_others_compared():
     for draw in (0, 1):
         decision = settle(cluster, draw, group)
         cuts += [n.command for n in decision.commands if n.command.kind == "cut_micro_batch"]
-    assert {(s.member, s.advantage) for cut in cuts for s in cut.samples} == {(0, 0.5), (2, -0.5)}
+    assert {(s.member, s.advantages[0]) for cut in cuts for s in cut.samples} == {(0, 0.5), (2, -0.5)}
     assert cluster.core.state.samples_recorded > 0
 
 

@@ -191,7 +191,7 @@ def test_failed_members_may_count_with_a_declared_score():
     cohort = cluster.core.state.cohort
     assert (cohort.kept, cohort.dropped) == (1, 0)
     cut = next(x for x in cluster.commands("cut_micro_batch") if x.ref.policy == "speaker")
-    assert {s.member: s.advantage for s in cut.samples} == pytest.approx({0: 0.0, 1: 1.0})
+    assert {s.member: s.advantages[0] for s in cut.samples} == pytest.approx({0: 0.0, 1: 1.0})
 
 
 def test_rows_that_need_no_peer_survive_a_failed_member():
@@ -199,7 +199,7 @@ def test_rows_that_need_no_peer_survive_a_failed_member():
     cluster.episode = rows(1)
     settle(cluster, 0, [failed(0), failed(1), cluster.episode(2)])
     cut = next(x for x in cluster.commands("cut_micro_batch") if x.ref.policy == "speaker")
-    assert [(s.member, s.advantage) for s in cut.samples] == [(2, 2.0)]
+    assert [(s.member, s.advantages[0]) for s in cut.samples] == [(2, 2.0)]
 
 
 def test_a_plug_in_that_needs_the_batch_compares_all_of_it():
@@ -208,8 +208,8 @@ def test_a_plug_in_that_needs_the_batch_compares_all_of_it():
     for draw in range(6):
         settle(cluster, draw)
     mine = [s for x in cluster.commands("cut_micro_batch") if x.ref.policy == "speaker" for s in x.samples]
-    assert sum(s.advantage for s in mine) == pytest.approx(0)
-    assert sum(s.advantage**2 for s in mine) / len(mine) == pytest.approx(1, rel=1e-4)
+    assert sum(s.advantages[0] for s in mine) == pytest.approx(0)
+    assert sum(s.advantages[0] ** 2 for s in mine) / len(mine) == pytest.approx(1, rel=1e-4)
 
 
 GAME = {"agents": {"speaker": {}, "listener": {}}, "environment": {"type": "reference_game"}}

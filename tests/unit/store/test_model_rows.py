@@ -30,6 +30,18 @@ def test_an_import_is_taken_once(store_conn):
     assert model_rows.take(store_conn, "b", 15.0) is None
 
 
+def test_a_folder_is_imported_by_a_node_that_may_read_it_and_by_any_when_none_comes(store_conn):
+    model = uuid4()
+    source = {"type": "folder", "path": "/models/mine"}
+    model_rows.create(store_conn, model, "default", "mine", source, ("ada", "1"))
+    for roots in ((), ("/other",), ("/models/m",), ("/models/mine/below",)):
+        assert model_rows.take(store_conn, "a", 15.0, roots) is None, roots
+    for roots in (("/other", "/models/"), ("/models/mine",)):
+        assert model_rows.take(store_conn, "b", -1.0, roots).id == model
+    store_conn.execute("UPDATE store.model SET created_at = created_at - interval '1 minute', takes = 0")
+    assert model_rows.take(store_conn, "a", 15.0).id == model
+
+
 def test_who_lost_an_import_writes_nothing_any_more(store_conn):
     model = asked(store_conn)
     lost = model_rows.take(store_conn, "a", -1.0)

@@ -38,7 +38,7 @@ def test_a_micro_batch_is_read_in_the_order_of_its_keys(story):
     story.settle(0, 1)
     story.cut(0, 1, 0)
     batch = micro_batches.read(story.conn, 1, "solver", 0)
-    assert [(row.draw, row.member, row.advantage) for row in batch.rows] == [
+    assert [(row.draw, row.member, *row.advantages) for row in batch.rows] == [
         (1, 0, -0.5), (1, 1, 0.5), (0, 0, -0.5), (0, 1, 0.5),
     ]  # fmt: skip
     first = batch.rows[0].arrays

@@ -84,7 +84,7 @@ def rows(count: int = 12) -> list[TrainRow]:
             logprobs=np.full(size, -3.0, "<f4").tobytes(),
             allowed=b"",
             temperature=1.0,
-            advantage=float(rng.standard_normal()),
+            advantages=[float(rng.standard_normal())],
             weight=1.0,
         )
         for _ in range(count)
@@ -98,7 +98,7 @@ def reference_loss(model: PeftModel, trained: list[TrainRow]) -> torch.Tensor:
         prompt, reply = (np.frombuffer(part, "<i4").tolist() for part in (row.prompt, row.response))
         logits = model(torch.tensor([[*prompt, *reply]])).logits[0, len(prompt) - 1 : -1]
         chances = torch.log_softmax(logits, -1).gather(1, torch.tensor(reply)[:, None])
-        total = total - row.advantage * chances.sum()
+        total = total - row.advantages[0] * chances.sum()
     return total
 
 
@@ -294,7 +294,7 @@ def small_rows(seed: int) -> list[TrainRow]:
     ids = rng.integers(1, 20, (8, 5)).astype("<i4")
     return [
         TrainRow(
-            one[:3].tobytes(), one[3:].tobytes(), np.full(2, -3.0, "<f4").tobytes(), b"", 1.0, float(advantage), 1.0
+            one[:3].tobytes(), one[3:].tobytes(), np.full(2, -3.0, "<f4").tobytes(), b"", 1.0, [float(advantage)], 1.0
         )
         for one, advantage in zip(ids, rng.standard_normal(8), strict=True)
     ]

@@ -311,6 +311,23 @@ def test_a_reviser_reads_what_the_solver_said_and_each_is_paid_for_its_own_answe
     assert (outcome.scores, outcome.team_score, outcome.solved) == ({"solver": 0.0, "reviser": 1.0}, 1.0, True)
 
 
+def test_in_rounds_each_reads_what_is_new_to_it_and_is_paid_for_its_last_answer():
+    family = family_of(Sums(rounds=2))
+    episode = family.make(3, False, random.Random(0))
+    answer, asked = str(sum(family.training[3])), []
+    for said in ("no idea", "-1", answer, "-2"):
+        (ask,) = episode.asks()
+        asked.append((ask.role, [message.role for message in ask.messages], ask.messages[-1].content))
+        episode.act([Reply(ask.role, said)])
+    assert episode.asks() == []
+    assert [role for role, _, _ in asked] == ["solver", "reviser"] * 2
+    assert [roles for _, roles, _ in asked] == [["system", "user"]] * 2 + [["user"]] * 2
+    assert [text.split(". ")[0] for _, _, text in asked[2:]] == ["A colleague said: -1", f"A colleague said: {answer}"]
+    outcome = episode.outcome()
+    assert (outcome.scores, outcome.team_score, outcome.solved) == ({"solver": 1.0, "reviser": 0.0}, 0.0, False)
+    assert outcome.turn_rewards == {("solver", 0): 0, ("reviser", 0): 0, ("solver", 1): 1, ("reviser", 1): 0}
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [({"largest": 999, "terms": 4}, "largest: 16 fits"), ({"largest": 4, "held_out": 20}, "held_out: 10 fits")],

@@ -116,7 +116,7 @@ def gradient_of(model: Any, rows: list[TrainRow]) -> dict[str, torch.Tensor]:
             mask[torch.from_numpy(np.frombuffer(row.allowed, "<i4").astype(int))] = 0.0
             logits = logits + mask
         chances = torch.log_softmax(logits, -1).gather(1, torch.tensor(reply)[:, None])[:, 0]
-        total = total - row.weight * row.advantage * chances.sum()
+        total = total - row.weight * row.advantages[0] * chances.sum()
     total.backward()
     return {name: one.grad for name, one in model.named_parameters() if one.requires_grad}
 

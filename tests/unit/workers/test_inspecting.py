@@ -5,6 +5,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tests.support.chat_templates import CHATML, END, tokenizer
 from workers.models import UnsupportedModel, build_model, write_tokenizer
 from workers.models.errors import ModelRefused
 from workers.models.inspecting import EMBEDDING, REFUSED, inspect
+from workers.models.rendering import WAIT_S
 from workers.models.tokenizer import tokenizer_json
 from workers.models.weights import weight_shapes
 
@@ -169,7 +171,8 @@ def test_a_link_out_of_the_root_is_not_followed(model: Path, tmp_path: Path):
     ("config", "code", "said"),
     [
         ({"model_type": "nonesuch"}, "unknown_architecture", "has no model_type 'nonesuch'"),
-        ({"model_type": None}, "unknown_architecture", "choose a family that the library knows"),
+        ({"model_type": None}, "unknown_architecture", "such as llama, mistral, qwen2"),
+        ({"model_type": "qwen33"}, "unknown_architecture", "such as qwen3"),
         ({"model_type": "mine", "auto_map": {"AutoModel": "x.Y"}}, "own_code", "is not run"),
         ({"model_type": "qwen3", "quantization_config": {"bits": 4}}, "unknown_architecture", "quantised"),
         ({"num_attention_heads": 0, "head_dim": None}, "bad_config", "does not describe a model"),
@@ -222,6 +225,26 @@ def test_a_template_that_does_not_render_is_refused(model: Path, template: str):
     assert (code, "messages of system, user and assistant" in text) == ("template_fails", True)
 
 
+SQUARED = "{%% for a in range(99999) %%}{%% for b in range(99999) %%}%s{%% endfor %%}{%% endfor %%}"
+
+
+@pytest.mark.parametrize(
+    ("template", "code", "said"),
+    [
+        (SQUARED % "", "template_too_slow", "within 5 s of a processor"),
+        (SQUARED % "{{ 'x' * (99999 + b) }}", "template_too_large", "more than 1024 MiB of memory"),
+        ("{{ 'x' * 8000000000 }}", "template_too_large", "more than 1024 MiB of memory"),
+        ("{{ 'x' * 2000000 }}", "template_too_large", "writes more than 1 MiB"),
+    ],
+)
+def test_a_template_that_takes_minutes_or_gigabytes_is_refused_in_bounds(model: Path, template, code, said):
+    (model / "chat_template.jinja").write_text(template)
+    began = time.monotonic()
+    found, text = refusal(model)
+    assert (found, said in text) == (code, True), text
+    assert time.monotonic() - began < WAIT_S
+
+
 def test_a_model_without_an_end_of_turn_is_used_with_a_warning(model: Path):
     (model / "tokenizer_config.json").unlink()
     (model / "generation_config.json").unlink()
@@ -230,6 +253,28 @@ def test_a_model_without_an_end_of_turn_is_used_with_a_warning(model: Path):
     assert inspect(str(model)).warnings == [
         "No token ends the assistant's turn; set eos_token_id in generation_config.json."
     ]
+
+
+@pytest.mark.parametrize(
+    ("card", "config", "licence"),
+    [
+        ("---\nlicense: apache-2.0\ntags: [x]\n---\n# A model", {}, "apache-2.0"),
+        ("---\nlicense: other\nlicense_name: gemma\n---\n", {}, "gemma"),
+        ("---\nlicense:\n- mit\n- bsd\n---\n", {}, "mit, bsd"),
+        ("---\nlicense: apache-2.0\n---\n", {"license": "mit"}, "mit"),
+        ("# A model under the licence of\nlicense: mit", {}, ""),
+        ("---\nlicense: [unclosed\n---\n", {}, ""),
+        ("---\nlicense: &a [*a]\n---\n", {}, ""),
+        ("---\nlicense: mit\n", {}, ""),
+        (None, {}, ""),
+        (None, {"license": {"type": "mit"}}, ""),
+    ],
+)
+def test_the_licence_is_the_one_that_the_model_says(model: Path, card: str | None, config: dict, licence: str):
+    changed(model, "config.json", **config)
+    if card is not None:
+        (model / "README.md").write_text(card)
+    assert inspect(str(model)).licence == licence
 
 
 def test_no_weight_is_read(model: Path, monkeypatch: pytest.MonkeyPatch):

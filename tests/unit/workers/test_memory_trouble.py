@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[3]
 GPU = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB"
 CPU = "[enforce fail at alloc_cpu.cpp:114] err == 0. DefaultCPUAllocator: can't allocate memory"
 IDS = bytes([5, 0, 0, 0, 6, 0, 0, 0])
-ROWS = [TrainRow(IDS, IDS, bytes(8), b"", 1.0, 1.0, 1.0)] * 4
+ROWS = [TrainRow(IDS, IDS, bytes(8), b"", 1.0, [1.0], 1.0)] * 4
 
 
 async def ask(client: TestClient, verb: str, asked: msgspec.Struct, reply: type = BindReply) -> tuple[int, object]:

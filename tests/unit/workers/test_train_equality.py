@@ -94,7 +94,7 @@ def row_of(draw: int, member: int, turn: int) -> TrainRow:
         logprobs=(-2.5 + 0.5 * rng.standard_normal(len(response))).astype("<f4").tobytes(),
         allowed=allowed.tobytes(),
         temperature=(1.0, 0.7)[draw % 2],
-        advantage=float(rng.standard_normal()) + 0.3 * member,
+        advantages=[float(rng.standard_normal()) + 0.3 * member],
         weight=(1.0, 0.5)[member % 2],
     )
 
@@ -235,7 +235,7 @@ def test_rows_without_tokens_leave_gradient_and_z_alone(loss: LossOptions):
 
 
 def row_without_tokens(row: TrainRow) -> TrainRow:
-    return TrainRow(row.prompt, b"", b"", row.allowed, row.temperature, row.advantage, row.weight)
+    return TrainRow(row.prompt, b"", b"", row.allowed, row.temperature, row.advantages, row.weight)
 
 
 @pytest.mark.parametrize("loss", OBJECTIVES)

@@ -41,7 +41,7 @@ def make_row(rng: np.random.Generator, prompt: int, response: int, **changes: ob
         "logprobs": (-2.5 + 0.5 * rng.standard_normal(response)).astype("<f4").tobytes(),
         "allowed": allowed.tobytes(),
         "temperature": 1.0,
-        "advantage": float(rng.standard_normal()),
+        "advantages": [float(rng.standard_normal())],
         "weight": 1.0,
     }
     return TrainRow(**(fields | changes))
@@ -63,10 +63,10 @@ def ragged_rows(seed: int, count: int = 48) -> list[TrainRow]:
         )
         rows.append(row)
     for row in rows[:12]:
-        rows.append(_replace(row, advantage=row.advantage - 0.5))
+        rows.append(_replace(row, advantages=[row.advantages[0] - 0.5]))
     for row in rows[:12:3]:  # unmasked ones
         last = np.array([row.response[-4] % (WORDS - 1) + 1], "<i4").tobytes()
-        rows.append(_replace(row, response=row.response[:-4] + last, advantage=1.0))
+        rows.append(_replace(row, response=row.response[:-4] + last, advantages=[1.0]))
     return rows
 
 
@@ -93,11 +93,11 @@ def reference_gradient(
             logprob = scores[(legal == token).nonzero().item()]
             entropy = -(scores.exp() * scores).sum()
             if loss.type == "policy_gradient":
-                term = -row.advantage * logprob
+                term = -row.advantages[0] * logprob
             else:
                 ratio = (logprob - behaviour[t]).exp()
                 bounded = ratio.clamp(1 - loss.clip_low, 1 + loss.clip_high)
-                term = -torch.minimum(ratio * row.advantage, bounded * row.advantage)
+                term = -torch.minimum(ratio * row.advantages[0], bounded * row.advantages[0])
             total = total + row.weight * c * (term - entropy_coef * entropy)
     total.backward()
     return {name: parameter.grad for name, parameter in model.named_parameters()}, z

@@ -51,7 +51,7 @@ def cuts(protocol: str, policy: str = "speaker", **more: object) -> list[list[Tr
     return [
         [
             structs.replace(
-                row_of(s.draw, s.member, s.turn), advantage=s.advantage, weight=1.0, pair=f"{s.draw}:{s.role}"
+                row_of(s.draw, s.member, s.turn), advantages=list(s.advantages), weight=1.0, pair=f"{s.draw}:{s.role}"
             )
             for s in cut.samples
         ]
@@ -87,13 +87,13 @@ def formula(rows: Sequence[TrainRow], precision: str) -> tuple[torch.Tensor, flo
     learner, near = learner_of(precision), reference(precision)
     sums: dict[str, torch.Tensor] = {}
     for row in rows:
-        if not row.advantage:
+        if not row.advantages[0]:
             continue
         [batch] = pack(blocks_of([row], lambda tokens: (1.0, 1.0), WORDS), WORDS, 4096)
         with torch.no_grad():
             far = token_scores(near, batch)[0].sum()
         share = token_scores(learner.decoder, batch)[0].sum() - far
-        sums[row.pair] = sums.get(row.pair, torch.zeros_like(share)) + row.advantage * share
+        sums[row.pair] = sums.get(row.pair, torch.zeros_like(share)) + row.advantages[0] * share
     loss = torch.stack([-torch.nn.functional.logsigmoid(SETTINGS.beta * h) for h in sums.values()]).sum()
     learner.parameters.fresh.zero_()
     loss.backward()
@@ -109,8 +109,8 @@ def test_the_core_never_parts_a_pair(protocol: str, changes: dict):
         for rows in cuts(protocol, policy, **changes):
             sides: dict[str, set[float]] = {}
             for row in rows:
-                if row.advantage:
-                    sides.setdefault(row.pair, set()).add(row.advantage)
+                if row.advantages[0]:
+                    sides.setdefault(row.pair, set()).add(row.advantages[0])
             assert all(found == {1.0, -1.0} for found in sides.values())
 
 
@@ -148,8 +148,8 @@ def test_any_split_by_groups_and_any_packing_is_the_full_batch(precision: str, m
 
 def test_half_a_pair_is_refused_and_changes_nothing():
     rows = joined(cuts("batch"))
-    worse = next(row for row in rows if row.advantage < 0)
-    kept = [row for row in rows if not (row.pair == worse.pair and row.advantage < 0)]
+    worse = next(row for row in rows if row.advantages[0] < 0)
+    kept = [row for row in rows if not (row.pair == worse.pair and row.advantages[0] < 0)]
     learner = gathered("fp64", [rows[:0]])
     held = learner.accumulator.total.clone()
     with pytest.raises(TrainerRefusal) as refused:
@@ -167,23 +167,23 @@ def test_without_a_first_version_nothing_is_compared():
 
 
 def test_a_micro_batch_without_pairs_is_a_null_step():
-    rows = [structs.replace(row, advantage=0.0) for row in joined(cuts("batch"))]
+    rows = [structs.replace(row, advantages=[0.0]) for row in joined(cuts("batch"))]
     learner = gathered("fp64", [rows])
     assert learner.accumulator.z == 0.0
     assert learner.step(1e-2).null_step
 
 
 def test_margins_beyond_all_bounds_stay_finite():
-    pair = [TrainRow(b"", b"", b"", b"", 1.0, sign, 1.0, pair="0:a") for sign in (1.0, -1.0)]
+    pair = [TrainRow(b"", b"", b"", b"", 1.0, [sign], 1.0, pair="0:a") for sign in (1.0, -1.0)]
     lost, won = (
         weigh(pair, ratios, LOSS.options(type="online_dpo", beta=1.0)) for ratios in ((-1e6, 1e6), (1e6, -1e6))
     )
-    assert (lost.advantages, lost.loss) == ([1.0, -1.0], 2e6)
-    assert (won.advantages, won.loss) == ([0.0, -0.0], 0.0)
+    assert (lost.advantages, lost.loss) == ([[1.0], [-1.0]], 2e6)
+    assert (won.advantages, won.loss) == ([[0.0], [-0.0]], 0.0)
 
 
 def test_rows_travel_with_the_group_they_are_compared_in():
-    row = TrainRow(b"", b"", b"", b"", 1.0, 1.0, 1.0, [3, 1], "4:speaker")
+    row = TrainRow(b"", b"", b"", b"", 1.0, [1.0], 1.0, [3, 1], "4:speaker")
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(row), type=TrainRow) == row
 
 

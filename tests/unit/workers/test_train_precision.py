@@ -51,7 +51,7 @@ def test_bf16_weights_gather_their_gradient_in_fp32():
 def test_a_word_that_is_read_a_thousand_times_gets_all_of_its_gradient():
     """In bf16 a sum of a few hundred equal terms stands still."""
     rng = np.random.default_rng(2)
-    rows = [make_row(rng, 40, 2, advantage=1.0) for _ in range(60)]
+    rows = [make_row(rng, 40, 2, advantages=[1.0]) for _ in range(60)]
     for row in rows:
         row.prompt = np.full(40, 7, "<i4").tobytes()
     found, expected = (

@@ -53,7 +53,9 @@ def _group(rng: np.random.Generator, behaviour: Learner) -> Group:
     rows = []
     for reward in rewards - rewards.mean():
         response = rng.choice(allowed, int(rng.integers(2, 6))).astype("<i4")
-        row = TrainRow(prompt, response.tobytes(), bytes(4 * len(response)), allowed.tobytes(), 1.0, float(reward), 1.0)
+        row = TrainRow(
+            prompt, response.tobytes(), bytes(4 * len(response)), allowed.tobytes(), 1.0, [float(reward)], 1.0
+        )
         row.logprobs = _logprobs(behaviour, row)
         rows.append(row)
     return rows

@@ -95,7 +95,7 @@ def child(home: Path) -> Iterator[Client]:
 def _rows(count: int, tokens: int = 2) -> list[TrainRow]:
     rng = np.random.default_rng(count)
     ids = [rng.integers(1, 20, tokens).astype("<i4").tobytes() for _ in range(count)]
-    return [TrainRow(one, one, bytes(4 * tokens), b"", 1.0, 1.0, 1.0) for one in ids]
+    return [TrainRow(one, one, bytes(4 * tokens), b"", 1.0, [1.0], 1.0) for one in ids]
 
 
 def test_a_policy_is_bound_trained_and_stepped_over_http(child: Client, home: Path):
@@ -119,7 +119,7 @@ def test_refusals_say_why_and_what_is_held(child: Client):
     status, refused = child.ask("/accumulate", AccumulateRequest("listener", "7:a", 5, 0.05, []))
     assert (status, refused.code, refused.accumulator) == (409, "other_accumulator", "0:a")
     row = _rows(1)[0]
-    row.advantage = float("nan")
+    row.advantages = [float("nan")]
     status, refused = child.ask("/accumulate", AccumulateRequest("listener", "0:a", 5, 0.05, [row]))
     assert (status, refused.code) == (422, "nonfinite_row")
     assert child.ask("/bind", {"policy": "speaker", "wish": 1})[1].code == "bad_request"

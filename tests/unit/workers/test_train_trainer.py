@@ -52,7 +52,7 @@ def make_rows(seed: int, count: int = 16) -> list[TrainRow]:
             logprobs=np.full(2, -3.0, "<f4").tobytes(),
             allowed=b"",
             temperature=1.0,
-            advantage=float(rng.standard_normal()),
+            advantages=[float(rng.standard_normal())],
             weight=1.0,
         )
         for _ in range(count)
@@ -165,7 +165,7 @@ def test_null_step_commits_a_version_with_the_same_weights(tmp_path: Path):
     none = step(trainer, [])
     assert (none.version, none.null_step, none.grad_norm, none.digest) == (1, True, 0.0, created.digest)
     assert none.state == created.state
-    empty = TrainRow(make_rows(1)[0].prompt, b"", b"", b"", 1.0, 2.0, 1.0)
+    empty = TrainRow(make_rows(1)[0].prompt, b"", b"", b"", 1.0, [2.0], 1.0)
     stats = accumulate(trainer, 1, [empty], "1:a")
     assert (stats.rows, stats.tokens, stats.z) == (1, 0, 0.0)
     assert accumulate(trainer, 2, [], "1:a").rows == 0
@@ -176,7 +176,7 @@ def test_null_step_commits_a_version_with_the_same_weights(tmp_path: Path):
 
 
 BAD = {
-    "nan advantage": ({"advantage": math.nan}, RefusalCode.NONFINITE_ROW),
+    "nan advantage": ({"advantages": [math.nan]}, RefusalCode.NONFINITE_ROW),
     "infinite weight": ({"weight": math.inf}, RefusalCode.NONFINITE_ROW),
     "nan log-probability": ({"logprobs": np.array([-1, np.nan], "<f4").tobytes()}, RefusalCode.NONFINITE_ROW),
     "greedy": ({"temperature": 0.0}, RefusalCode.MALFORMED_ROW),
@@ -188,8 +188,8 @@ BAD = {
     "negative id": ({"prompt": np.array([-1], "<i4").tobytes()}, RefusalCode.MALFORMED_ROW),
     "forbidden word": ({"allowed": np.array([0], "<i4").tobytes()}, RefusalCode.MALFORMED_ROW),
     "mask outside": ({"allowed": np.arange(999, dtype="<i4").tobytes()}, RefusalCode.MALFORMED_ROW),
-    "loss overflows": ({"advantage": 1e38, "weight": 1e38}, RefusalCode.NONFINITE_GRADIENT),
-    "gradient overflows": ({"advantage": 1e37}, RefusalCode.NONFINITE_GRADIENT),
+    "loss overflows": ({"advantages": [1e38], "weight": 1e38}, RefusalCode.NONFINITE_GRADIENT),
+    "gradient overflows": ({"advantages": [1e37]}, RefusalCode.NONFINITE_GRADIENT),
 }
 
 

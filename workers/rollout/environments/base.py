@@ -12,7 +12,7 @@ ends the reply.
 import random
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from flexmarl.algorithms.registry import Plugin
 from flexmarl.contracts.specification.environment_base import EnvironmentOptions
@@ -33,6 +33,8 @@ class Ask:
     """Words that end the reply."""
     messages: tuple[Message, ...] = ()
     """Of an environment that speaks in messages: what the seat has not seen yet; then `observation` is empty."""
+    tools: tuple[dict[str, Any], ...] = ()
+    """Of an environment that speaks in messages: what the seat may call now, as JSON schemas of functions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,10 @@ class Reply:
     role: str
     text: str
     """What was said, without what ends it."""
+    message: Message | None = None
+    """Where the environment speaks in messages: the same with its thoughts and its calls of tools."""
+    finish: str = "stop"
+    """`stop`: it is whole; `length`: it was cut off at the most tokens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """Sums in words: a solver answers a question such as `What is 7+5?`, a reviser reads the answer and answers again.
 
-Both speak in messages, so any model with a chat template can play. Each is paid for the last number that it wrote
-itself. Tasks are ordered sums; those of the same numbers are on one side of the split, so that no held-out sum can be
-known from its mirror. An episode has no randomness of its own.
+They may do so for several rounds, in which each reads what the other said last. Both speak in messages, so any model
+with a chat template can play. Each is paid for the last number that it wrote itself. Tasks are ordered sums; those of
+the same numbers are on one side of the split, so that no held-out sum can be known from its mirror. An episode has no
+randomness of its own.
 """
 
 import random
@@ -28,6 +29,7 @@ class SumsFamily(Family[Sums]):
     def __init__(self, spec: Sums) -> None:
         super().__init__(spec)
         self.reply_tokens = spec.reply_tokens
+        self.turns = spec.rounds * len(self.roles)
         self.training, self.held_out = split(spec.largest, spec.terms, spec.held_out)
 
     def make(self, task_seed: int, held_out: bool, rng: random.Random) -> Environment:
@@ -65,24 +67,35 @@ class _Episode:
         self._said: list[str] = []
 
     def asks(self) -> list[Ask]:
-        if len(self._said) == len(self._family.roles):
+        turn, roles = len(self._said), self._family.roles
+        if turn == self._family.turns:
             return []
-        text = self._question
-        if self._said:
-            text += f" A colleague said: {self._said[0].strip() or 'nothing'}"
-        role = self._family.roles[len(self._said)]
-        messages = (Message("system", f"You are the {role} of a team of two."), Message("user", text))
+        role = roles[turn % len(roles)]
+        heard = f"A colleague said: {self._said[-1].strip() or 'nothing'}" if self._said else ""
+        messages: tuple[Message, ...]
+        if turn < len(roles):
+            text = f"{self._question} {heard}".strip()
+            messages = (Message("system", f"You are the {role} of a team of two."), Message("user", text))
+        else:
+            messages = (Message("user", f"{heard}. Answer again with only the number."),)
         return [Ask(role, "", self._family.reply_tokens, messages=messages)]
 
     def act(self, replies: list[Reply]) -> None:
         (reply,) = replies
         self._said.append(reply.text)
 
+    def turn_rewards(self) -> dict[tuple[str, int], float]:
+        roles = self._family.roles
+        return {
+            (roles[turn % len(roles)], turn // len(roles)): float(last_number(text) == self._sum)
+            for turn, text in enumerate(self._said)
+        }
+
     def outcome(self) -> Outcome:
-        right = [last_number(text) == self._sum for text in self._said]
-        scores = dict(zip(self._family.roles, map(float, right), strict=True))
-        changed = float(right[1]) - float(right[0])
-        return Outcome(scores, scores["reviser"], right[1], facts={"revised": changed})
+        earned, last = self.turn_rewards(), self._family.turns // len(self._family.roles) - 1
+        scores = {role: earned[role, last] for role in self._family.roles}
+        changed = scores["reviser"] - scores["solver"]
+        return Outcome(scores, scores["reviser"], scores["reviser"] == 1.0, earned, {"revised": changed})
 
     def describe(self) -> dict[str, object]:
         return {"title": self._question.split("?")[0] + "?", "facts": {"answer": str(self._sum)}}

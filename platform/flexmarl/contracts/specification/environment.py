@@ -188,7 +188,7 @@ class Kitchen(EnvironmentOptions):
 
 
 class Sums(EnvironmentOptions):
-    """A solver answers a sum in a chat message, a reviser reads the answer and answers again.
+    """A solver answers a sum in a chat message, a reviser reads the answer and answers again; for so many rounds.
 
     Score: 1 if the reviser's last number is right. For language models with a chat template.
     """
@@ -206,6 +206,9 @@ class Sums(EnvironmentOptions):
     reply_tokens: int = Field(default=12, ge=1, le=1024)
     """Maximum tokens in a reply; `sampling.max_tokens` of an agent may set fewer."""
 
+    rounds: int = Field(default=1, ge=1, le=8)
+    """Times that both answer; from the second on, the solver reads what the reviser said."""
+
     MOST_SUMS: ClassVar[int] = 100_000
 
     @model_validator(mode="after")
@@ -222,8 +225,10 @@ class Sums(EnvironmentOptions):
         return self
 
     def facts(self) -> EnvironmentFacts:
-        roles = (RoleFacts("solver", 1, 1, opens=True), RoleFacts("reviser", 1, 1, ("solver",)))
-        return EnvironmentFacts("Sums", roles, None, 1.0, 1.0, "the reviser's answer is right")
+        read = ("reviser",) if self.rounds > 1 else ()
+        solver = RoleFacts("solver", self.rounds, self.rounds, read, opens=True)
+        roles = (solver, RoleFacts("reviser", self.rounds, self.rounds, ("solver",)))
+        return EnvironmentFacts("Sums", roles, None, 1.0, 1.0, "the reviser's answer is right", True)
 
 
 class GameOptions(IsolatedEnvironmentOptions):

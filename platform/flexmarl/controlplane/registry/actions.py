@@ -40,13 +40,27 @@ def import_model(
     if not Project.objects.filter(name=project).exists():
         detail = f"There is no project {project}."
         raise ValidationProblem(detail, errors=[FieldError("/project", "unknown_value", detail)])
-    wanted = read_source(source).model_dump(mode="json")
+    return _ask(actor, project, name, read_source(source).model_dump(mode="json"))
+
+
+@transaction.atomic
+def promote(
+    actor: Actor, *, project: str, name: str, source: Mapping[str, Any], origin: tuple[int, int]
+) -> LanguageModel:
+    """Ask for a model made of a checkpoint that the caller may read: `origin` is number of the run and step."""
+    actor.require(Scope.RUNS_WRITE, project)
+    return _ask(actor, project, name, source, origin)
+
+
+def _ask(
+    actor: Actor, project: str, name: str, wanted: Mapping[str, Any], origin: tuple[int, int] | None = None
+) -> LanguageModel:
     waiting = LanguageModel.objects.filter(project=project, state__in=OPEN).count()
     if waiting >= MOST_OPEN:
         detail = f"{waiting} imports of {project} are waiting or running. Cancel one, or try again later."
         raise RateLimited(detail, headers={"Retry-After": "30"})
     made, owner = uuid7(), (actor.name, str(actor.user_id or ""))
-    revision = model_rows.create(store_connection(), made, project, name, wanted, owner)
+    revision = model_rows.create(store_connection(), made, project, name, wanted, owner, origin)
     after = {"source": wanted, "revision": revision}
     record(actor, "model.import", "model", made, name, project=project, after=after)
     return queries.find_model(actor, made)

@@ -9,7 +9,7 @@ from flexmarl.controlplane.common.models import WorkState
 from flexmarl.controlplane.registry.sources import SourceType
 
 STATES = tuple(str(state) for state in WorkState)
-SOURCES: tuple[str, ...] = get_args(SourceType)
+SOURCES: tuple[str, ...] = (*get_args(SourceType), "checkpoint")
 ORDERINGS = {
     "-created_at": "-id",
     "created_at": "id",

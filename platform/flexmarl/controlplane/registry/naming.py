@@ -5,7 +5,9 @@ from typing import Any
 
 from flexmarl.contracts.problems import Problem
 from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.registry import queries
+from flexmarl.store.control import model_rows
 
 SHOWN = 10
 
@@ -21,6 +23,11 @@ def pinned(actor: Actor, project: str, policy: str, named: Mapping[str, Any]) ->
     rows = queries.usable(actor, home, name)
     found = rows.first() if version is None else rows.filter(revision=version).first()
     if found is not None:
+        memory = model_rows.largest_memory(store_connection())
+        if 0 < memory < found.facts["bytes"]:
+            detail = f"The weights of {name} {found.revision} take {found.facts['bytes'] / 1e9:.2f} GB, and no host has"
+            hint = f"The largest host has {memory / 1e9:.2f} GB of memory: add a larger one, or name another model."
+            return Problem(pointer=where, code="too_large", detail=f"{detail} so much memory.", hint=hint)
         own = {"project": home, "version": found.revision, "digest": found.digest}
         return {**named, **own, "parameters": found.facts["parameters"]}
     versions = ", ".join(map(str, rows.values_list("revision", flat=True)[:SHOWN]))

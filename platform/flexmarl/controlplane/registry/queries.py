@@ -79,6 +79,7 @@ def model_row(model: LanguageModel) -> dict[str, Any]:
         "now": model.now_at,
         "digest": model.digest,
         "architecture": facts.get("architecture", ""),
+        "licence": facts.get("licence", ""),
         "parameters": facts.get("parameters"),
         "bytes": facts.get("bytes"),
         "context": facts.get("context"),

@@ -13,6 +13,8 @@ from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import Conflict, FieldError, NotFound, PermissionDenied
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
+from flexmarl.controlplane.registry import queries as registered
+from flexmarl.controlplane.registry.models import LanguageModel
 from flexmarl.controlplane.runs import queries
 from flexmarl.controlplane.runs.models import Checkpoint, Run
 from flexmarl.store.control import checkpoint_rows
@@ -72,7 +74,8 @@ def gone(run: Run, step: int) -> CheckpointGone:
 
 
 def lineage_of(actor: Actor, run: Run) -> dict[str, Any]:
-    """Say which versions a run began with, and which runs began with its own, as far as the caller may see them."""
+    """Say which versions a run began with, which runs began with its own, and which models were made of its
+    checkpoints, as far as the caller may see them."""
     conn = store_connection()
     origins, copies = lineage.origins(conn, run.no), lineage.copies(conn, run.no)
     numbers = {one.from_run for one in origins.values()} | {number for number, _ in copies}
@@ -83,6 +86,20 @@ def lineage_of(actor: Actor, run: Run) -> dict[str, Any]:
     return {
         "origins": [_origin(one, seen.get(one.from_run), one.policy) for one in origins.values()],
         "copies": [_origin(one, seen[number], one.from_policy) for number, one in copies if number in seen],
+        "models": [_made_of(model) for model in registered.language_models(actor).filter(from_run=run.no)],
+    }
+
+
+def _made_of(model: LanguageModel) -> dict[str, Any]:
+    return {
+        "id": str(model.id),
+        "name": model.name,
+        "revision": model.revision,
+        "state": model.state,
+        "step": model.from_step,
+        "policy": model.source["policy"],
+        "digest": model.digest,
+        "url": f"/api/v1/models/{model.id}",
     }
 
 

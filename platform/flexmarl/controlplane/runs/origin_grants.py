@@ -6,6 +6,7 @@ control plane that stands still grants nothing.
 """
 
 import threading
+from uuid import UUID
 
 import structlog
 from django.db import Error as DatabaseError
@@ -16,6 +17,7 @@ from flexmarl.controlplane.common.problems import PermissionDenied
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
+from flexmarl.store.control import model_rows
 from flexmarl.store.data import lineage
 
 log = structlog.get_logger(__name__)
@@ -24,13 +26,20 @@ LOOK_S = 2.0
 
 
 def renew() -> None:
-    """Look at the rights of every started run that still waits for another run's weights."""
+    """Look at the rights of every started run that still waits for another run's weights, and of every model that is
+    to be made of a run's checkpoint."""
     conn = store_connection()
     for run_id, from_run in lineage.unbound(conn):
         granted = _granted(run_id, from_run)
         lineage.grant(conn, run_id, from_run, granted)
         if not granted:
             log.warning("origin_forbidden", run_id=run_id, origin=from_run)
+    for waiting in model_rows.waiting(conn):
+        if _may_read(waiting.owner_id, waiting.from_run):
+            model_rows.grant(conn, waiting.id)
+        else:
+            model_rows.forbid(conn, waiting.id)
+            log.warning("origin_forbidden", model=str(waiting.id), origin=waiting.from_run)
 
 
 def require(run: Run) -> None:
@@ -45,7 +54,10 @@ def require(run: Run) -> None:
 
 
 def _granted(run_id: int, from_run: int) -> bool:
-    owner = Run.objects.filter(no=run_id).values_list("owner_id", flat=True).first()
+    return _may_read(Run.objects.filter(no=run_id).values_list("owner_id", flat=True).first(), from_run)
+
+
+def _may_read(owner: UUID | str | None, from_run: int) -> bool:
     project = Run.objects.filter(no=from_run).values_list("project__name", flat=True).first()
     return project is not None and current_actor(owner).may(Scope.RUNS_READ, project)
 

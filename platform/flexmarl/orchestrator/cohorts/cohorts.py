@@ -35,7 +35,8 @@ from flexmarl.orchestrator.cohorts.resampling import draw_again, drawn_text
 from flexmarl.orchestrator.cohorts.staleness import ages_of, count_made
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.group_commands import drive_rollout, newly_ended, settle_draw
-from flexmarl.orchestrator.state.group_counts import add_episode, count_fates, finished_of
+from flexmarl.orchestrator.state.group_counts import add_episode, count_fates, count_tokens, finished_of, said_by
+from flexmarl.orchestrator.state.tokens import Undelivered
 from flexmarl.orchestrator.state.tree import Cohort, PendingGroup, Pin, PolicyCohort, Row
 from flexmarl.orchestrator.types import NoteLevel
 
@@ -104,6 +105,7 @@ def on_train_group(ctx: Context, event: GroupSettled) -> None:
     for episode in finished:
         add_episode(cohort.tally, episode)
     ctx.state.tokens_generated += cohort.tally.tokens - before[1]
+    to_train = count_tokens(ctx.state.tokens, event.episodes, ctx.plan.trained_roles)
     rows = cohort.tally.samples - before[0]
     kept = _keep(ctx, cohort, event, finished)
     if kept is None:
@@ -111,6 +113,8 @@ def on_train_group(ctx: Context, event: GroupSettled) -> None:
     else:
         cohort.kept += not ctx.plan.by_episode
         cohort.pending.append(kept)
+        in_rows = sum(row[-1] for own in kept.rows.values() for row in own)
+        ctx.state.tokens.lose(Undelivered.FILTERED, to_train - in_rows)
         ctx.state.samples_recorded += rows - sum(len(own) for own in kept.rows.values())
     if not ctx.plan.by_episode or _all_ended(ctx, cohort, event):
         settle_draw(ctx, cohort, event.draw)
@@ -219,8 +223,11 @@ def _rule_out(
     text: str,
 ) -> None:
     """Tell that a group gives nothing to training, with the rows that stay recorded for it."""
-    trained = ctx.plan.trained_roles
-    rows = sum(sample.role in trained for episode in finished for sample in episode.samples)
+    trained, refused = ctx.plan.trained_roles, kind is RulingKind.GROUP_REFUSED
+    cause = Undelivered.FILTERED if refused else Undelivered.INCOMPLETE
+    ctx.state.tokens.lose(cause, sum(said_by(episode, trained) for episode in finished))
+    own = (sample for episode in finished for sample in episode.samples if sample.role in trained)
+    rows = sum(not sample.follows for sample in own)
     ctx.rule(kind, text, cohort=cohort.no, target=f"draw:{event.draw}", rows=rows)
 
 
@@ -230,16 +237,24 @@ def _first_reason(episodes: Sequence[EpisodeOutcome]) -> str:
 
 
 def _rows(ctx: Context, finished: Sequence[EpisodeOutcome], advantages: Advantages) -> dict[str, list[Row]]:
-    """Split a group's samples by policy. Frozen seats and empty replies are recorded, not trained."""
+    """Split a group's chains by policy. Frozen seats and chains without a reply are recorded, not trained."""
     plan = ctx.plan
     rows: dict[str, list[Row]] = {}
     for episode, values in zip(finished, advantages, strict=True):
-        for sample, advantage in zip(episode.samples, values, strict=True):
-            if sample.tokens and sample.role in plan.trained_roles:
-                rows.setdefault(plan.policy_of[sample.role], []).append(
-                    (episode.member, episode.attempt, sample.role, sample.turn, advantage, 1.0, sample.tokens)
-                )
+        for (role, turn), (own, tokens) in _chains(episode, values).items():
+            if tokens and role in plan.trained_roles:
+                row = (episode.member, episode.attempt, role, turn, tuple(own), 1.0, tokens)
+                rows.setdefault(plan.policy_of[role], []).append(row)
     return rows
+
+
+def _chains(episode: EpisodeOutcome, advantages: Sequence[float]) -> dict[tuple[str, int], tuple[list[float], int]]:
+    """Join an episode's turns by role and first turn of their chain: the advantage of each turn, and the tokens."""
+    found: dict[tuple[str, int], tuple[list[float], int]] = {}
+    for sample, advantage in zip(episode.samples, advantages, strict=True):
+        own, tokens = found.get(key := (sample.role, sample.turn - sample.follows), ([], 0))
+        found[key] = ([*own, advantage], tokens + sample.tokens)
+    return found
 
 
 def settle_with_enough(ctx: Context) -> None:

@@ -8,12 +8,15 @@ so that sums are always taken in the same order. Rows of a policy that has stepp
 dropped, counted, recorded.
 """
 
+from itertools import islice
+
 from flexmarl.contracts.base import known
 from flexmarl.contracts.commands import CutMicroBatch
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.wire import CutSample, MicroBatchRef
 from flexmarl.orchestrator.cohorts.staleness import swept
 from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.state.tokens import Undelivered
 from flexmarl.orchestrator.state.tree import Cohort, MicroBatchState, PendingGroup, Row
 
 OVERTAKEN = "overtaken"
@@ -60,9 +63,10 @@ def _normalise(ctx: Context, cohort: Cohort) -> None:
     cohort.pending.sort(key=lambda group: group.draw)
     for policy in cohort.policies:
         groups = [group.rows[policy] for group in cohort.pending if policy in group.rows]
-        values = iter(ctx.plan.advantage.normalise([row[4] for rows in groups for row in rows]))
+        turns = [advantage for rows in groups for row in rows for advantage in row[4]]
+        values = iter(ctx.plan.advantage.normalise(turns))
         for rows in groups:
-            rows[:] = [(*row[:4], next(values), *row[5:]) for row in rows]
+            rows[:] = [(*row[:4], tuple(islice(values, len(row[4]))), *row[5:]) for row in rows]
 
 
 def _slice(ctx: Context, cohort: Cohort) -> tuple[int, int]:
@@ -103,7 +107,7 @@ def _cut(ctx: Context, cohort: Cohort, policy: str, part: int, groups: list[Pend
     """Fix one policy's micro-batch of a slice, none without a row of it; returns the draws that are not too old."""
     state, own = ctx.state.policies[policy], cohort.policies[policy]
     if own.closed or own.stepped:
-        _drop_overtaken(ctx, cohort, policy, sum(len(group.rows.get(policy, ())) for group in groups))
+        _drop_overtaken(ctx, cohort, policy, [row for group in groups for row in group.rows.get(policy, ())])
         return {group.draw for group in groups}
     ahead = len({m.part for m in own.micro_batches if not m.applied and m.part < part}) if part else 0
     fresh = swept(ctx, cohort, policy, groups, ahead)
@@ -121,17 +125,19 @@ def _cut(ctx: Context, cohort: Cohort, policy: str, part: int, groups: list[Pend
 
 
 def _sample(draw: int, row: Row) -> CutSample:
-    member, attempt, role, turn, advantage, weight, _ = row
+    member, attempt, role, turn, advantages, weight, _ = row
     values = {
-        "draw": draw, "member": member, "attempt": attempt, "role": role, "turn": turn, "advantage": float(advantage),
-        "weight": float(weight),
+        "draw": draw, "member": member, "attempt": attempt, "role": role, "turn": turn,
+        "advantages": tuple(map(float, advantages)), "weight": float(weight),
     }  # fmt: skip
     return known(CutSample, values, _SAMPLE)
 
 
-def _drop_overtaken(ctx: Context, cohort: Cohort, policy: str, rows: int) -> None:
+def _drop_overtaken(ctx: Context, cohort: Cohort, policy: str, dropped: list[Row]) -> None:
+    rows = len(dropped)
     if not rows:
         return
+    ctx.state.tokens.lose(Undelivered.OVERTAKEN, sum(row[-1] for row in dropped))
     cohort.policies[policy].overtaken += rows
     ctx.state.dropped[OVERTAKEN] = ctx.state.dropped.get(OVERTAKEN, 0) + rows
     ctx.state.samples_recorded += rows

@@ -18,8 +18,9 @@ from flexmarl.orchestrator.cohorts.credit import unfilled
 from flexmarl.orchestrator.cohorts.cutting import lacking
 from flexmarl.orchestrator.cohorts.overlapping import is_last
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.state.group_counts import finished_of
+from flexmarl.orchestrator.state.group_counts import count_tokens, finished_of
 from flexmarl.orchestrator.state.lag import must_wait
+from flexmarl.orchestrator.state.tokens import Undelivered
 from flexmarl.orchestrator.state.tree import Cohort, PendingGroup
 
 REMEMBERED_COHORTS = 2
@@ -116,6 +117,7 @@ def _record(ctx: Context, cohort: Cohort, group: PendingGroup) -> None:
     """Count a settled group that no step will train."""
     rows = sum(len(own) for own in group.rows.values())
     ctx.state.samples_recorded += rows
+    ctx.state.tokens.lose(Undelivered.SURPLUS, sum(row[-1] for own in group.rows.values() for row in own))
     text = f"group {group.draw} is not needed by the last step: {rows} rows are recorded"
     ctx.rule(RulingKind.GROUP_SURPLUS, text, cohort=cohort.no, target=f"draw:{group.draw}", rows=rows)
 
@@ -171,9 +173,12 @@ def take_late(ctx: Context, event: GroupSettled) -> None:
         gathering.size += 1
         state.train_episodes.cancelled -= ctx.plan.members
         return
-    samples = [sample for episode in finished_of(event.episodes) for sample in episode.samples]
-    state.samples_recorded += len(samples)
-    text = f"group {event.draw} settled after it was cancelled: {len(samples)} rows are recorded"
+    state.tokens.lose(Undelivered.SURPLUS, count_tokens(state.tokens, event.episodes, ctx.plan.trained_roles))
+    chains = [
+        sample.role for episode in finished_of(event.episodes) for sample in episode.samples if not sample.follows
+    ]
+    state.samples_recorded += len(chains)
+    text = f"group {event.draw} settled after it was cancelled: {len(chains)} rows are recorded"
     ctx.note(text, target=f"draw:{event.draw}")
-    rows = sum(sample.role in ctx.plan.trained_roles for sample in samples)
+    rows = sum(role in ctx.plan.trained_roles for role in chains)
     ctx.rule(RulingKind.GROUP_SURPLUS, text, cohort=cohort, target=f"draw:{event.draw}", rows=rows)

@@ -11,6 +11,7 @@ from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.wire import EpisodeOutcome
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.state import lag
+from flexmarl.orchestrator.state.tokens import Undelivered
 from flexmarl.orchestrator.state.tree import Cohort, PendingGroup, PolicyCohort
 
 STALE = "stale"
@@ -67,6 +68,7 @@ def swept(ctx: Context, cohort: Cohort, policy: str, groups: list[PendingGroup],
 
 
 def _drop(ctx: Context, cohort: Cohort, policy: str, group: PendingGroup, rows: int, version: int) -> None:
+    ctx.state.tokens.lose(Undelivered.STALE, sum(row[-1] for row in group.rows[policy]))
     cohort.policies[policy].stale += rows
     ctx.state.dropped[STALE] = ctx.state.dropped.get(STALE, 0) + rows
     ctx.state.samples_recorded += rows

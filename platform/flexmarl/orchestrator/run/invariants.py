@@ -30,6 +30,17 @@ def check_invariants(plan: Plan, state: RunState) -> None:
     for cohort in state.cohorts:
         for name, own in cohort.policies.items():
             _check_numbers(name, own)
+    _check_tokens(state)
+
+
+def _check_tokens(state: RunState) -> None:
+    """Check that tokens neither delivered nor lost are those of rows that are settled and not stepped on."""
+    parts = [(name, own) for cohort in state.cohorts for name, own in cohort.policies.items()]
+    parts += [(name, policy.carry) for name, policy in state.policies.items() if policy.carry is not None]
+    cut = {(name, one.no): one.tokens for name, own in parts for one in own.micro_batches if not one.applied}
+    rows = (row for cohort in state.cohorts for group in cohort.pending for own in group.rows.values() for row in own)
+    waiting = 0 if state.status in TERMINAL else sum(cut.values()) + sum(row[-1] for row in rows)
+    assert state.tokens.waiting == waiting, f"{state.tokens.waiting} tokens wait by the account, {waiting} in rows"
 
 
 def check_turn(plan: Plan, state: RunState) -> None:

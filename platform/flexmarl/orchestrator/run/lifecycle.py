@@ -19,7 +19,8 @@ from flexmarl.orchestrator.run import attempts, pausing, verb_requests
 from flexmarl.orchestrator.run.lease_recalls import hand_over, moving_text
 from flexmarl.orchestrator.serving.weight_sync import overlaps, served
 from flexmarl.orchestrator.state.history import PauseState
-from flexmarl.orchestrator.state.tree import Cohort, RunState, WantedCheckpoint, forget_carries
+from flexmarl.orchestrator.state.tokens import Undelivered
+from flexmarl.orchestrator.state.tree import Cohort, RunState, WantedCheckpoint
 from flexmarl.orchestrator.training.evaluation import evaluation_due, open_evaluation, target_reached
 from flexmarl.orchestrator.training.metrics import publish_metrics, step_metrics
 from flexmarl.orchestrator.training.trainers import gathered
@@ -45,6 +46,7 @@ def _enter(ctx: Context, to: RunStatus, reason: RunReason, text: str) -> None:
     ctx.note(f"run is {to}" + (f": {text}" if text else ""), level, actor=actor, target="run", cause=cause)
     verb_requests.follow(ctx)
     if to in TERMINAL:
+        ctx.state.tokens.lose(Undelivered.ENDED, ctx.state.tokens.waiting)
         attempts.end(ctx, reason, text, actor)
 
 
@@ -118,7 +120,8 @@ def _abort(ctx: Context, to: RunStatus, reason: RunReason, text: str) -> None:
     state.pause = PauseState(since=ctx.now)
     state.cohorts.clear()
     state.evaluation = None
-    forget_carries(state)
+    for policy in state.policies.values():
+        policy.carry = None
     pausing.release_all(ctx)
     _enter(ctx, to, reason, text)
 
@@ -128,14 +131,14 @@ def _withdraw_all(ctx: Context) -> None:
         ctx.withdraw(key)
 
 
-def _steps_in_doubt(state: RunState) -> dict[str, int]:
-    """Rows of the steps whose commit may be on its way here, by policy: of every step that may have been asked for."""
+def _steps_in_doubt(state: RunState) -> dict[str, tuple[int, int]]:
+    """Rows and tokens of the steps whose commit may be on its way here, by policy: of all that may have been asked."""
     if state.cohort is None:
         return {}
     return {
-        name: sum(micro_batch.rows for micro_batch in gathered(own))
+        name: (sum(one.rows for one in part), sum(one.tokens for one in part))
         for name, own in state.cohort.policies.items()
-        if not own.stepped and gathered(own)
+        if not own.stepped and (part := gathered(own))
     }
 
 

@@ -4,7 +4,7 @@ from statistics import median
 from typing import Literal
 
 from flexmarl.contracts.events import DeviceUse
-from flexmarl.contracts.live import AgentProgress, MicroBatchProgress, Progress
+from flexmarl.contracts.live import AgentProgress, MicroBatchProgress, Progress, TokenAccount
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.orchestrator.plan import Plan
 from flexmarl.orchestrator.state.tree import Cohort, PolicyCohort, RunState
@@ -27,6 +27,13 @@ def progress(plan: Plan, state: RunState) -> Progress:
         episodes_cancelled=episodes.cancelled,
         samples_trained=state.samples_trained,
         tokens_generated=state.tokens_generated,
+        tokens=TokenAccount(
+            sampled=state.tokens.sampled,
+            delivered=state.tokens.delivered,
+            undelivered=dict(state.tokens.lost),
+            waiting=state.tokens.waiting,
+            breaks=dict(state.tokens.breaks),
+        ),
         step_seconds=median(history.step_seconds) if history.step_seconds else None,
         reward=history.reward,
         reward_first=history.reward_first,

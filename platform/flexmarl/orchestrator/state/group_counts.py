@@ -1,9 +1,10 @@
 """Sums over settled groups. Every member of a group is counted exactly once, by the fate of its winning attempt."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from math import isfinite
 
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus
+from flexmarl.orchestrator.state.tokens import TokenCounts, Undelivered
 from flexmarl.orchestrator.state.tree import Counters, Tally
 
 FAILURE_TOLD = 300
@@ -42,6 +43,26 @@ def count_fates(
     tally.last_failure = next(told, tally.last_failure)[:FAILURE_TOLD]
 
 
+def count_tokens(account: TokenCounts, episodes: Sequence[EpisodeOutcome], trained: Container[str]) -> int:
+    """Take in what settled members said and what became of it; returns the tokens that may still reach a loss."""
+    finished, left = {id(episode) for episode in finished_of(episodes)}, 0
+    for episode in episodes:
+        said = sum(sample.tokens for sample in episode.samples)
+        own = said_by(episode, trained) if id(episode) in finished else 0
+        account.sampled += episode.wasted + said
+        cause = Undelivered.OVERFLOW if episode.overflowed else Undelivered.FAILED
+        account.lose(cause, episode.wasted + (0 if id(episode) in finished else said))
+        account.lose(Undelivered.FROZEN, said - own if id(episode) in finished else 0)
+        account.count_breaks(episode.breaks)
+        left += own
+    return left
+
+
+def said_by(episode: EpisodeOutcome, roles: Container[str]) -> int:
+    """Count the tokens that some roles said in an episode."""
+    return sum(sample.tokens for sample in episode.samples if sample.role in roles)
+
+
 def add_episode(tally: Tally, episode: EpisodeOutcome) -> None:
     """Add a finished episode's scores, lengths and facts."""
     score = episode.team_score
@@ -56,7 +77,7 @@ def add_episode(tally: Tally, episode: EpisodeOutcome) -> None:
         tally.role_tokens[sample.role] = tally.role_tokens.get(sample.role, 0) + sample.tokens
         tally.role_turns[sample.role] = tally.role_turns.get(sample.role, 0) + 1
         tally.tokens += sample.tokens
-    tally.samples += len(episode.samples)
+        tally.samples += not sample.follows
     for name, value in episode.facts.items():
         if isfinite(value):
             tally.facts[name] = tally.facts.get(name, 0.0) + value

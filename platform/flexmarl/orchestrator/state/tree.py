@@ -16,12 +16,13 @@ from flexmarl.orchestrator.state.demand import DemandState
 from flexmarl.orchestrator.state.history import History, PauseState, RequestedVerb
 from flexmarl.orchestrator.state.in_flight import InFlightCommands
 from flexmarl.orchestrator.state.lag import Ages, LagCounts
+from flexmarl.orchestrator.state.tokens import TokenCounts
 from flexmarl.orchestrator.state.totals import TrainTotals
 
 STATE_SCHEMA_VERSION = 1
 
-Row = tuple[int, int, str, int, float, float, int]
-"""member, attempt, role, turn, advantage, weight, tokens."""
+Row = tuple[int, int, str, int, tuple[float, ...], float, int]
+"""member, attempt, role, first turn, advantage of each turn, weight, tokens."""
 
 
 @dataclass(slots=True)
@@ -336,6 +337,7 @@ class RunState:
     samples_recorded: int = 0
     """Rows of frozen seats, refused or dropped groups: in the store, never trained."""
     tokens_generated: int = 0
+    tokens: TokenCounts = field(default_factory=TokenCounts)
     history: History = field(default_factory=History)
     attempt: int = 0
     """Number of the current or last attempt."""
@@ -353,8 +355,8 @@ class RunState:
     """Train steps there were then."""
     look_at: float | None = None
     """When policies that have nothing to do may have to make room for others."""
-    stepping: dict[str, int] = field(default_factory=dict)
-    """Rows of the steps that may have been committed while the run ended, by policy."""
+    stepping: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Rows and tokens of the steps that may have been committed while the run ended, by policy."""
     rollout_pool: str = ""
     training_pool: str = ""
     """Pools that somebody chose after the run was made; empty: those of the specification."""
@@ -392,9 +394,3 @@ def playing(parts: Cohort | EvaluationState, members: int) -> int:
     """Count the episodes of open draws that have not ended, where a draw has so many members."""
     ended = sum(map(len, parts.told.values())) if isinstance(parts, Cohort) else 0
     return len(parts.open) * members - ended
-
-
-def forget_carries(state: RunState) -> None:
-    """Give up what policies carry: nothing of it will be applied."""
-    for policy in state.policies.values():
-        policy.carry = None

@@ -46,11 +46,11 @@ def on_evaluation_group(ctx: Context, event: GroupSettled) -> None:
     settle_draw(ctx, evaluation, event.draw)
     finished = finished_of(event.episodes)[:1]
     count_fates(ctx.state.eval_episodes, evaluation.tally, event.episodes, len(finished), 1)
-    before = evaluation.tally.tokens
+    before = evaluation.tally.samples, evaluation.tally.tokens
     for episode in finished:
         add_episode(evaluation.tally, episode)
-    ctx.state.tokens_generated += evaluation.tally.tokens - before
-    ctx.state.samples_recorded += sum(len(episode.samples) for episode in finished)
+    ctx.state.samples_recorded += evaluation.tally.samples - before[0]
+    ctx.state.tokens_generated += evaluation.tally.tokens - before[1]
     if not evaluation.open:
         _conclude(ctx, evaluation)
 

@@ -116,9 +116,13 @@ def publish_metrics(ctx: Context, cohort: Cohort) -> None:
     ctx.metric("time/train_tail", stepped - settled, step)
     ctx.metric("time/publish", ctx.now - stepped, step)
     ctx.metric("time/wait_samples", cohort.idle_s, step)
+    if ctx.state.tokens.sampled:
+        ctx.metric("tokens/delivered", ctx.state.tokens.delivered / ctx.state.tokens.sampled, step, stat="share")
+    if ctx.state.tokens.breaks:
+        ctx.metric("chains/broken", float(sum(ctx.state.tokens.breaks.values())), step, stat="sum")
     if seconds > 0:
         ctx.metric("throughput/tokens", cohort.tally.tokens / seconds, step)
-        ctx.metric("throughput/samples", cohort.tally.samples / seconds, step)
+        ctx.metric("throughput/samples", sum(cohort.tally.role_turns.values()) / seconds, step)
         for role in ctx.plan.policy_of:
             ctx.metric("throughput/tokens", cohort.tally.role_tokens.get(role, 0) / seconds, step, role)
             ctx.metric("throughput/samples", cohort.tally.role_turns.get(role, 0) / seconds, step, role)

@@ -333,6 +333,7 @@ def on_step_committed(ctx: Context, event: StepCommitted) -> None:
         # The rows are applied: nothing of this cohort may be accumulated again, and the trainer must move up.
         unbind(ctx, event.policy)
     state.samples_trained += _applied(own, part, event)
+    state.tokens.delivered += sum(micro_batch.tokens for micro_batch in part)
     own.stepped = own.closed or (cohort.settled_at is not None and not cohort.pending and not gathered(own))
     policy.version, policy.digest, policy.placement.worked = event.version, event.digest, True
     fill_pins(ctx, event.policy)
@@ -359,9 +360,11 @@ def _applied(own: PolicyCohort, part: list[MicroBatchState], event: StepCommitte
 
 def _late_step(ctx: Context, event: StepCommitted, policy: PolicyState) -> None:
     """Count a step that was committed while its run ended: its rows are applied, the next attempt starts from it."""
-    rows = ctx.state.stepping.pop(event.policy, None)
-    if rows is not None:
+    found = ctx.state.stepping.pop(event.policy, None)
+    if found is not None:
+        rows, tokens = found
         ctx.state.samples_trained += rows
+        ctx.state.tokens.take_back(tokens)
         policy.version, policy.digest = event.version, event.digest
 
 

@@ -12,7 +12,7 @@ from flexmarl.contracts.base import known
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 
 _SAMPLE = {"role", "turn", "tokens", "segments"}
-_OUTCOME = set(EpisodeOutcome.model_fields) - {"by_clock", "solved"}
+_OUTCOME = set(EpisodeOutcome.model_fields) - {"by_clock", "solved", "wasted", "breaks"}
 _SETTLED = set(e.GroupSettled.model_fields) - {"kind"}
 _DEMAND = set(e.DemandReported.model_fields) - {"kind"}
 
@@ -20,7 +20,9 @@ _DEMAND = set(e.DemandReported.model_fields) - {"kind"}
 def sample(role: str, turn: int, tokens: int, segments: tuple[int, ...] = ()) -> SampleRef:
     """Return a row of an episode."""
     return known(
-        SampleRef, {"role": role, "turn": turn, "tokens": tokens, "reward": 0.0, "segments": segments}, _SAMPLE
+        SampleRef,
+        {"role": role, "turn": turn, "tokens": tokens, "reward": 0.0, "segments": segments, "follows": 0},
+        _SAMPLE,
     )
 
 
@@ -32,7 +34,7 @@ def outcome(
     values = {
         "member": member, "attempt": attempt, "status": EpisodeStatus.FAILED if why else EpisodeStatus.FINISHED,
         "reason": why, "by_clock": False, "replaced": replaced, "scores": scores, "team_score": score, "solved": False,
-        "samples": samples, "duration_s": duration_s, "facts": {},
+        "samples": samples, "wasted": 0, "breaks": {}, "duration_s": duration_s, "facts": {},
     }  # fmt: skip
     return known(EpisodeOutcome, values, _OUTCOME)
 

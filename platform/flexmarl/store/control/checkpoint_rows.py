@@ -1,8 +1,8 @@
 """Who keeps a checkpoint, and what becomes of one that nobody keeps.
 
-Invariants: a checkpoint leaves only when no rule keeps it, nobody pinned it, nobody reads it and no copy still waits
-for it, all of it decided by one statement on its row; from then on it is `removing` and can be neither pinned nor
-copied. Its node removes the folder and says so; a node that dies between the two finds the row again.
+Invariants: a checkpoint leaves only when no rule keeps it, nobody pinned it, nobody reads it, and neither a copy nor a
+model still waits for it, all of it decided by one statement on its row; from then on it is `removing` and can be
+neither pinned nor copied. Its node removes the folder and says so; a node that dies between them finds the row again.
 """
 
 from collections.abc import Mapping
@@ -89,7 +89,10 @@ def leaving(conn: Connection, node: str) -> list[Folder]:
           c.kept_by = '{}' AND c.pinned_at IS NULL AND coalesce(c.read_until < clock_timestamp(), true)
           AND NOT EXISTS (
             SELECT 1 FROM store.lineage l
-            WHERE l.from_run = c.run_id AND l.from_step = c.step AND l.checkpoint AND l.bound_at IS NULL)))
+            WHERE l.from_run = c.run_id AND l.from_step = c.step AND l.checkpoint AND l.bound_at IS NULL)
+          AND NOT EXISTS (
+            SELECT 1 FROM store.model m
+            WHERE m.from_run = c.run_id AND m.from_step = c.step AND m.state IN ('queued', 'running'))))
         RETURNING c.run_id, c.step, c.path, c.state, c.parts::text
         """,
         [node],

@@ -75,7 +75,7 @@ def write_micro_batches(conn: Connection, run_id: int, commands: Sequence[Comman
     cuts = [command for command in commands if isinstance(command, CutMicroBatch)]
     if not cuts:
         return
-    keys = [[[s.draw, s.member, s.attempt, s.role, s.turn] for s in cut.samples] for cut in cuts]
+    keys = [[[s.draw, s.member, s.attempt, s.role, s.turn, len(s.advantages)] for s in cut.samples] for cut in cuts]
     conn.execute(
         """
         INSERT INTO store.micro_batch (run_id, policy, no, cohort, keys, advantages, weights)
@@ -90,7 +90,7 @@ def write_micro_batches(conn: Connection, run_id: int, commands: Sequence[Comman
             "nos": [cut.ref.no for cut in cuts],
             "cohorts": [cut.cohort for cut in cuts],
             "keys": [orjson.dumps(one).decode() for one in keys],
-            "advantages": [_array(s.advantage for s in cut.samples) for cut in cuts],
+            "advantages": [_array(a for s in cut.samples for a in s.advantages) for cut in cuts],
             "weights": [_array(s.weight for s in cut.samples) for cut in cuts],
         },
     )

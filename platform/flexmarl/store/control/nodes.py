@@ -194,3 +194,9 @@ def addresses_for(conn: Connection, run_id: int) -> list[str]:
         [run_id, ALIVE_S],
     ).fetchall()
     return [address for (address,) in rows]
+
+
+def address_of(conn: Connection, node: str) -> str:
+    """Return the endpoint of a node; empty where it is not registered."""
+    row = conn.execute("SELECT address FROM store.node WHERE name = %s", [node]).fetchone()
+    return str(row[0]) if row else ""

@@ -23,6 +23,7 @@ from flexmarl.store.control.inbox import put_events
 from flexmarl.store.data import sample_copy
 from flexmarl.store.data.payload import Floats, Ints, allowed_length, pack
 from flexmarl.store.data.segments import Placed, SegmentFolder
+from flexmarl.store.data.spans import Span, encoded
 from flexmarl.store.errors import Refused, SamplesAway, StoreFull
 
 
@@ -51,25 +52,26 @@ class EpisodeRow:
 
 @dataclass(frozen=True, slots=True)
 class SampleRow:
-    """One turn of one role, token-exact."""
+    """A chain of one role, token-exact."""
 
     draw: int
     member: int
     attempt: int
     role: str
     turn: int
+    """The first one."""
     policy: str
     version: int
     segments: Sequence[int]
     prompt: Ints
+    """Ids that were read, of all turns."""
     response: Ints
+    """Ids that were sampled, of all turns."""
     logprobs: Floats
     allowed: Ints
-    finish: str
-    reward: float = 0.0
+    spans: Sequence[Span]
+    """How both alternate, and what is told of each turn."""
     temperature: float = 1.0
-    engine: str = ""
-    latency_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,13 +222,15 @@ def _copy_samples(conn: Connection, run_id: int, samples: Sequence[_Stored]) -> 
 
 
 def _copied(run_id: int, one: _Stored) -> bytes:
-    row, placed = one.row, one.placed
+    row, placed, last = one.row, one.placed, one.row.spans[-1]
+    reward, latency_ms = sum(span.reward for span in row.spans), sum(span.latency_ms for span in row.spans)
     numbers = (
         run_id, row.draw, row.member, row.attempt, row.turn, row.version, len(row.prompt), len(row.response),
-        allowed_length(row.allowed), row.reward, row.temperature, row.latency_ms,
+        allowed_length(row.allowed), reward, row.temperature, latency_ms,
     )  # fmt: skip
     place = None if placed is None else (placed.segment, placed.offset, placed.digest)
-    return sample_copy.row(numbers, (row.role, row.policy, row.finish, row.engine), row.segments, one.payload, place)
+    texts = (row.role, row.policy, last.finish, last.engine)
+    return sample_copy.row(numbers, texts, row.segments, encoded(row.spans), one.payload, place)
 
 
 def _json(value: object) -> str:

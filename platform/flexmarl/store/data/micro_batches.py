@@ -6,6 +6,8 @@ micro-batch never.
 """
 
 from dataclasses import dataclass
+from itertools import islice
+from typing import Any
 
 from psycopg import Connection
 
@@ -18,11 +20,10 @@ from flexmarl.store.data.payload import Arrays
 from flexmarl.store.data.stored_payloads import PAYLOAD, load
 from flexmarl.store.errors import Refused
 
-_MEMBER = 10
+_MEMBER = 9
 """Columns of a member before its payload's."""
 MEMBERS = f"""
-SELECT s.draw, s.member, s.attempt, s.role, s.turn, s.version, s.segments, s.temperature, m.advantages[k.ord],
-  m.weights[k.ord], {PAYLOAD}
+SELECT s.draw, s.member, s.attempt, s.role, s.turn, s.segments, s.temperature, m.weights[k.ord], s.spans, {PAYLOAD}
 FROM store.micro_batch m, jsonb_array_elements(m.keys) WITH ORDINALITY AS k(key, ord),
   LATERAL (
     SELECT * FROM store.sample s
@@ -37,19 +38,22 @@ ORDER BY k.ord"""
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchRow:
-    """A member: its sample's arrays and what the cut fixed."""
+    """A member: its chain's arrays and what the cut fixed."""
 
     draw: int
     member: int
     attempt: int
     role: str
     turn: int
-    version: int
+    """The first of the chain."""
     segments: list[int]
-    """version, tokens, version, tokens, ... over the response"""
+    """version, tokens, version, tokens, ... over what was sampled"""
     temperature: float
-    advantage: float
     weight: float
+    spans: list[int]
+    """Lengths of what was read and what was sampled, by turns."""
+    advantages: list[float]
+    """Of each turn."""
     arrays: Arrays
 
 
@@ -68,28 +72,34 @@ def read(conn: Connection, run_id: int, policy: str, no: int) -> MicroBatch:
     """Read a micro-batch with its samples, in the order of its keys. Raises Refused when one cannot be had whole."""
     which = {"run": run_id, "policy": policy, "no": no}
     head = conn.execute(
-        "SELECT cohort, status, jsonb_array_length(keys), (SELECT min(o.version) - 1 FROM store.micro_batch o"
+        "SELECT cohort, status, keys, advantages, (SELECT min(o.version) - 1 FROM store.micro_batch o"
         " WHERE o.run_id = m.run_id AND o.cohort = m.cohort AND o.policy = m.policy AND o.status = 'applied')"
         " FROM store.micro_batch m WHERE run_id = %(run)s AND policy = %(policy)s AND no = %(no)s",
         which,
     ).fetchone()
     if head is None:
         raise Refused("no_micro_batch", f"micro-batch {policy}/{no} of run {run_id} does not exist")
-    cohort, status, members, proximal = head
+    cohort, status, keys, advantages, proximal = head
     with conn.cursor(binary=True) as cursor:  # binary: payloads come without hexadecimal in between
         found = cursor.execute(MEMBERS.encode(), which).fetchall()
-    if len(found) != members:
-        raise Refused("missing_sample", f"micro-batch {policy}/{no}: {len(found)} of {members} samples exist")
-    arrays = load(conn, [row[_MEMBER:] for row in found])
-    rows = [_member(loaded, *row[:_MEMBER]) for row, loaded in zip(found, arrays, strict=True)]
+    if len(found) != len(keys):
+        raise Refused("missing_sample", f"micro-batch {policy}/{no}: {len(found)} of {len(keys)} samples exist")
+    arrays, fixed = load(conn, [row[_MEMBER:] for row in found]), iter(advantages)
+    rows = [
+        _member(one, list(islice(fixed, key[-1])), *row[:_MEMBER])
+        for row, key, one in zip(found, keys, arrays, strict=True)
+    ]
     return MicroBatch(policy, no, cohort, status, rows, proximal)
 
 
 def _member(
-    arrays: Arrays, draw: int, member: int, attempt: int, role: str, turn: int, version: int, segments: list[int],
-    temperature: float, advantage: float, weight: float,
+    arrays: Arrays, advantages: list[float], draw: int, member: int, attempt: int, role: str, turn: int,
+    segments: list[int], temperature: float, weight: float, kept: list[list[Any]] | None,
 ) -> MicroBatchRow:  # fmt: skip
-    return MicroBatchRow(draw, member, attempt, role, turn, version, segments, temperature, advantage, weight, arrays)
+    spans = [arrays.n_prompt, arrays.n_response] if kept is None else [n for span in kept for n in span[:2]]
+    return MicroBatchRow(
+        draw, member, attempt, role, turn, segments, temperature, weight, spans, advantages, arrays
+    )  # fmt: skip
 
 
 def accumulated(conn: Connection, taken: Taken, policy: str, no: int, *, accumulator: str, stats: TrainStats) -> None:

@@ -15,7 +15,7 @@ NUMBERS = (
 )  # fmt: skip
 """Columns of a fixed width: int8, int4, int2, float4."""
 COLUMNS = (
-    *(name for name, _ in NUMBERS), "role", "policy", "finish", "engine", "segments", "payload", "segment",
+    *(name for name, _ in NUMBERS), "role", "policy", "finish", "engine", "segments", "spans", "payload", "segment",
     "seg_offset", "digest",
 )  # fmt: skip
 BEGIN = b"PGCOPY\n\xff\r\n\0" + bytes(8)
@@ -38,14 +38,15 @@ def row(
     numbers: tuple[float, ...],
     texts: Sequence[str],
     segments: Sequence[int],
+    spans: bytes | None,
     payload: bytes | None,
     place: tuple[int, int, bytes] | None,
 ) -> bytes:
-    """Write a row: values of `NUMBERS`, the four texts, and a payload or its segment, offset and digest."""
+    """Write a row: values of `NUMBERS`, four texts, JSON of spans, and a payload or its segment, offset and digest."""
     fields: list[float] = list(_FIELDS)
     fields[2::2] = numbers
     fixed, words = _FIXED.pack(*fields), [_text(text) for text in texts]
-    versions = _int4s(tuple(segments))
+    versions = _int4s(tuple(segments)) + (_NULL if spans is None else _jsonb(spans))
     if place is None:
         assert payload is not None
         return b"".join((fixed, *words, versions, _LENGTH.pack(len(payload)), payload, _BY_VALUE))
@@ -57,6 +58,10 @@ def row(
 def _text(value: str) -> bytes:
     encoded = value.encode()
     return _LENGTH.pack(len(encoded)) + encoded
+
+
+def _jsonb(value: bytes) -> bytes:
+    return _LENGTH.pack(len(value) + 1) + b"\x01" + value  # the format's version
 
 
 @lru_cache(maxsize=4096)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from psycopg import Connection
 
+from flexmarl.store.data.spans import EACH_TURN
+
 ENDS = 20
 """Points at the beginning of a series that are read, and at its end when not more are asked for."""
 DRAWS = 16
@@ -74,7 +76,7 @@ def series_ends(conn: Connection, run_ids: Sequence[int], names: Sequence[str], 
 def moments(conn: Connection, run_ids: Sequence[int], kinds: Sequence[str]) -> list[Moment]:
     """Read what each run is at; `kinds` are the commands that count as work."""
     rows = conn.execute(
-        """
+        f"""
         SELECT r.run_id, extract(epoch FROM clock_timestamp())::float8,
           (SELECT extract(epoch FROM e.at)::float8 FROM store.event e WHERE e.run_id = r.run_id
             ORDER BY seq DESC LIMIT 1),
@@ -84,12 +86,12 @@ def moments(conn: Connection, run_ids: Sequence[int], kinds: Sequence[str]) -> l
             FROM store.command c WHERE c.run_id = r.run_id AND status IN ('open', 'taken') AND kind = ANY(%(kinds)s)
             GROUP BY kind, body->>'policy', body->>'origin' ORDER BY min(created_at)),
           ARRAY(
-            SELECT jsonb_build_array(policy, count(*) FILTER (WHERE finish = 'length'), count(*))
-            FROM store.sample s WHERE s.run_id = r.run_id
+            SELECT jsonb_build_array(policy, count(*) FILTER (WHERE t.finish = 'length'), count(*))
+            FROM store.sample s, {EACH_TURN} WHERE s.run_id = r.run_id
               AND s.draw > (SELECT max(draw) FROM store.sample t WHERE t.run_id = r.run_id) - %(draws)s
             GROUP BY policy)
         FROM unnest(%(runs)s::bigint[]) AS r (run_id)
-        """,
+        """.encode(),
         {"runs": list(run_ids), "kinds": list(kinds), "draws": DRAWS},
     ).fetchall()
     return [

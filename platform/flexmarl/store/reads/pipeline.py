@@ -49,7 +49,7 @@ def slices(conn: Connection, run_id: int, cohorts: Sequence[int]) -> list[Slice]
     """List the micro-batches of some cohorts, by policy and number."""
     rows = conn.execute(
         """
-        SELECT policy, no, cohort, status, cardinality(advantages), coalesce((keys->0->>0)::int, -1),
+        SELECT policy, no, cohort, status, cardinality(weights), coalesce((keys->0->>0)::int, -1),
           coalesce((keys->-1->>0)::int, -1), extract(epoch FROM cut_at)::float8, extract(epoch FROM done_at)::float8,
           version
         FROM store.micro_batch WHERE run_id = %s AND cohort = ANY(%s) ORDER BY policy, no

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from psycopg import Connection
 
+from flexmarl.store.data.spans import EACH_TURN
+
 
 class RecentRows(NamedTuple):
     """Rows of the newest draws."""
@@ -62,14 +64,14 @@ def stretch(conn: Connection, run_id: int, episodes: int) -> RecentRows:
         first,
     ).fetchall()
     turns = conn.execute(
-        """
-        SELECT DISTINCT ON (draw, member, role, turn) draw, member, role, turn, n_prompt, n_response,
-          latency_ms::float8 / 1000.0
-        FROM store.sample s WHERE run_id = %(run)s AND draw >= %(first)s AND EXISTS (
+        f"""
+        SELECT DISTINCT ON (s.draw, s.member, s.role, t.turn) s.draw, s.member, s.role, t.turn, t.n_prompt,
+          t.n_response, t.latency_ms::float8 / 1000.0
+        FROM store.sample s, {EACH_TURN} WHERE s.run_id = %(run)s AND s.draw >= %(first)s AND EXISTS (
           SELECT FROM store.episode e WHERE e.run_id = %(run)s AND e.draw = s.draw AND e.member = s.member
             AND e.attempt = s.attempt AND e.origin = 'train' AND e.status = 'finished')
-        ORDER BY draw, member, role, turn, attempt DESC
-        """,
+        ORDER BY s.draw, s.member, s.role, t.turn, s.attempt DESC
+        """.encode(),
         first,
     ).fetchall()
     failed = conn.execute(

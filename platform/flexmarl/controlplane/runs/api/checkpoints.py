@@ -10,11 +10,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.common.api.conditional import etag
 from flexmarl.controlplane.common.api.filters import Parameter
-from flexmarl.controlplane.common.api.serializers import listing
+from flexmarl.controlplane.common.api.serializers import StrictSerializer, listing
 from flexmarl.controlplane.common.api.views import ApiView
 from flexmarl.controlplane.common.scopes import Scope
-from flexmarl.controlplane.runs import archives, checkpoints, forks, queries
+from flexmarl.controlplane.registry.api.serializers import LanguageModelDetailSerializer, ModelNameField
+from flexmarl.controlplane.registry.queries import model_detail
+from flexmarl.controlplane.runs import archives, checkpoints, forks, promotion, queries
 from flexmarl.controlplane.runs.api.serializers import CloneSerializer, RunDetailSerializer
 from flexmarl.controlplane.runs.api.views import detail
 from flexmarl.controlplane.runs.forks import ForkSource
@@ -72,9 +75,21 @@ class OriginSerializer(serializers.Serializer[Any]):
     digest = serializers.CharField()
 
 
+class MadeModelSerializer(serializers.Serializer[Any]):
+    id = serializers.UUIDField()
+    name = serializers.CharField()
+    revision = serializers.IntegerField()
+    state = serializers.CharField()
+    step = serializers.IntegerField()
+    policy = serializers.CharField()
+    digest = serializers.CharField(allow_blank=True)
+    url = serializers.CharField()
+
+
 class LineageSerializer(serializers.Serializer[Any]):
     origins = OriginSerializer(many=True, help_text="Where version 0 of its policies comes from.")
     copies = OriginSerializer(many=True, help_text="Runs that started from its versions.")
+    models = MadeModelSerializer(many=True, help_text="Models that its checkpoints were made into.")
 
 
 @extend_schema_field({"oneOf": [{"type": "integer", "minimum": 0}, {"type": "string", "enum": ["newest"]}]})
@@ -98,6 +113,13 @@ class ForkSerializer(CloneSerializer):
     checkpoint = StepField(help_text="Step of the checkpoint; newest: the newest vector of a run that does not train.")
     take = serializers.ChoiceField(
         ["weights", "training_state"], default="weights", help_text="training_state: the optimizer goes on as well."
+    )
+
+
+class PromoteSerializer(StrictSerializer):
+    name = ModelNameField()
+    policy = serializers.CharField(
+        required=False, default="", max_length=64, help_text="May be left out where the checkpoint has one policy."
     )
 
 
@@ -139,6 +161,22 @@ class UnpinView(ApiView):
         """Leave a checkpoint to the rules again; one that they do not keep is removed soon."""
         actor = actor_of(request)
         return Response(checkpoints.pin(actor, queries.find_run(actor, run_id), step, False))
+
+
+class PromoteView(ApiView):
+    scopes = {"POST": Scope.RUNS_WRITE}
+
+    @extend_schema(
+        operation_id="checkpoints_promote", request=PromoteSerializer, responses={202: LanguageModelDetailSerializer}
+    )
+    def post(self, request: Request, run_id: str, step: int) -> Response:
+        """Make a policy of a checkpoint a model of the run's project. A node does it in the background."""
+        body = PromoteSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        actor = actor_of(request)
+        made = promotion.promote(actor, queries.find_run(actor, run_id), step, **body.validated_data)
+        row = model_detail(made)
+        return Response(row, status=202, headers={"Location": row["url"], "ETag": etag(row["version"])})
 
 
 class ForkView(ApiView):
@@ -184,7 +222,7 @@ class ArchiveView(ApiView):
         run = queries.find_run(actor_of(request), run_id)
         wanted = archives.ArchiveRequest(step, self.values.get("policy", ""), self.values.get("form", ""))
         ready = archives.prepare(run, wanted)
-        answer = StreamingHttpResponse(archives.ArchiveStream(ready), content_type="application/x-tar")
+        answer = StreamingHttpResponse(archives.stream(run, step, ready), content_type="application/x-tar")
         answer["Content-Length"] = str(ready.bytes)
         answer["Content-Disposition"] = f'attachment; filename="{run.key}-step-{step}.tar"'
         return answer

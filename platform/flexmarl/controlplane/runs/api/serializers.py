@@ -39,6 +39,16 @@ class MicroBatchProgressSerializer(serializers.Serializer[Any]):
     state = serializers.ChoiceField(["waiting", "accumulating", "stepping", "published"])
 
 
+class TokenAccountSerializer(serializers.Serializer[Any]):
+    sampled = serializers.IntegerField(help_text="In training episodes: delivered + undelivered + waiting.")
+    delivered = serializers.IntegerField(help_text="In rows on which an optimizer step was taken.")
+    undelivered = serializers.DictField(child=serializers.IntegerField(), help_text="By cause.")
+    waiting = serializers.IntegerField(help_text="In settled rows whose step is not taken yet.")
+    breaks = serializers.DictField(
+        child=serializers.IntegerField(), help_text="Chains that ended before their episode did, by cause."
+    )
+
+
 class ProgressSerializer(serializers.Serializer[Any]):
     """`contracts.live.Progress`, member by member (a test compares them)."""
 
@@ -52,6 +62,7 @@ class ProgressSerializer(serializers.Serializer[Any]):
     episodes_cancelled = serializers.IntegerField()
     samples_trained = serializers.IntegerField()
     tokens_generated = serializers.IntegerField()
+    tokens = TokenAccountSerializer()
     step_seconds = serializers.FloatField(allow_null=True)
     reward = serializers.FloatField(allow_null=True)
     reward_first = serializers.FloatField(allow_null=True)

@@ -45,6 +45,11 @@ urlpatterns = [
         "runs/<str:run_id>/checkpoints/<int:step>/actions/pin", checkpoints.PinView.as_view(), name="api-checkpoint-pin"
     ),
     path(
+        "runs/<str:run_id>/checkpoints/<int:step>/actions/promote",
+        checkpoints.PromoteView.as_view(),
+        name="api-checkpoint-promote",
+    ),
+    path(
         "runs/<str:run_id>/checkpoints/<int:step>/actions/unpin",
         checkpoints.UnpinView.as_view(),
         name="api-checkpoint-unpin",

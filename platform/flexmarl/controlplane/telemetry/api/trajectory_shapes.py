@@ -50,6 +50,10 @@ class TrajectorySerializer(_TrajectorySerializer):
 class TurnSerializer(serializers.Serializer[Any]):
     role = serializers.CharField()
     turn = serializers.IntegerField()
+    chain = serializers.IntegerField(
+        help_text="First turn of its training row: a chain of turns, in each of which the "
+        "prompt begins with all that the role read and said before."
+    )
     policy = serializers.CharField()
     version = serializers.IntegerField()
     segments = serializers.ListField(child=serializers.IntegerField())

@@ -139,6 +139,16 @@ DEFINITIONS: dict[str, Definition] = {
     "throughput/samples": _role(
         "Samples generated", "samples/s", "Turns of the step's finished episodes over the step time."
     ),
+    "tokens/delivered": _team(
+        "Tokens delivered to a loss",
+        "share",
+        "Tokens in rows that steps were taken on over all that training episodes sampled, from the run's start on.",
+    ),
+    "chains/broken": _team(
+        "Broken chains",
+        "chains",
+        "Chains that ended before their episode did, since the next prompt did not extend them; from the run's start.",
+    ),
     "episodes/failed": _team("Failed episodes", "episodes", "Training episodes of the step that failed."),
     "episodes/replaced": _team(
         "Replaced episodes", "episodes", "Episodes of the step that a second environment finished before the first."

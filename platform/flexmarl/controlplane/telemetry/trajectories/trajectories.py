@@ -217,6 +217,7 @@ def _turn(run: Run, turn: TurnRecord) -> dict[str, Any]:
     return {
         "role": turn.role,
         "turn": turn.turn,
+        "chain": turn.chain,
         "policy": turn.policy,
         "version": turn.version,
         "segments": list(turn.segments),

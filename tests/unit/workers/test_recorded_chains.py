@@ -1,0 +1,123 @@
+"""What is recorded of conversations: rows that hold, turn by turn, what the engine saw, and every token once."""
+
+import random
+from itertools import pairwise
+
+from flexmarl.contracts.commands import PlayGroups
+from flexmarl.contracts.wire import EpisodeStatus, Origin, PolicyPin
+from flexmarl.language.messages import Message
+from flexmarl.store.data.groups import SampleRow, SettledGroup
+from tests.support.chat_templates import CHATML, END, FORGETTING, TRIMMING, renderer, tokenizer
+from workers.rollout.engines.wire import CompletionChoice
+from workers.rollout.environments.base import Ask, Outcome
+from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, Turn
+from workers.rollout.recorder import settled_group
+from workers.rollout.speech import Seat, Speech
+from workers.rollout.turns import TurnReply
+from workers.vocabulary import Codec
+
+WORDS = tokenizer()
+STOP = WORDS.token_to_id(END)
+PIN = PolicyPin(version=3, digest="")
+SAYINGS = ("7", "well, ü 8", "<think>so</think> 9", " 10 ", "", "🙂")
+Seen = dict[tuple[str, int], tuple[tuple[int, ...], list[int]]]
+"""Role and turn -> prompt and reply, as the engine saw them."""
+
+
+class Talk:
+    """An episode of two seats in messages, and one asked in words, with replies out of a hat."""
+
+    def __init__(self, seed: int, template: str) -> None:
+        self.chances = random.Random(seed)
+        codec, own = Codec(WORDS.to_str().encode()), renderer(template)
+        self.seats = {role: Seat(role, PIN, codec, 20, 1.0, renderer=own) for role in ("ann", "bob", "word")}
+        self.speech = Speech(self.seats)
+        self.attempt = EpisodeAttempt(EpisodeOrder(5, 1, 2, 0, False, 0, 9.0, 9.0, None))
+        self.seen: Seen = {}
+        self.marks: dict[str, list[object]] = {}
+
+    def play(self) -> SettledGroup:
+        for _ in range(self.chances.randrange(2, 9)):
+            self.turn(self.chances.choice(("ann", "bob", "word")))
+        rewards = {key: float(number) for number, key in enumerate(self.seen)}
+        self.attempt.outcome = Outcome({}, 1.0, True, rewards)
+        self.attempt.status = EpisodeStatus.FINISHED
+        order = PlayGroups(pool="p", epoch=1, origin=Origin.TRAIN, groups=(), pins={"ann": PIN}, sampling_seed=0)
+        return settled_group(order, 1, [self.attempt], self.seats)
+
+    def turn(self, role: str) -> None:
+        allowed = self.chances.choice(((), (), (), ("7", "8"))) if role == "bob" else ()
+        if role == "word":
+            ask = Ask(role, "x", 20)
+        else:
+            first = () if self.speech.turn_of(role) else (Message("system", f"You are {role}."),)
+            ask = Ask(role, "", 20, allowed, messages=(*first, Message("user", str(self.chances.random()))))
+        prompt, no = self.speech.prompt(ask), self.speech.turn_of(role)
+        said = WORDS.encode(self.chances.choice(SAYINGS), add_special_tokens=False).ids
+        said += [STOP] if not said or self.chances.random() < 0.8 else []
+        first = self.chances.randrange(len(said) + 1)
+        segments = [n for pair in ((3, first), (4, len(said) - first)) if pair[1] for n in pair]
+        logprobs = [-self.chances.random() for _ in said]
+        finish = "stop" if said[-1] == STOP else "length"
+        reply = TurnReply(CompletionChoice(0, said, logprobs, finish, segments), f"e{no}", 1.5)
+        mark = no if role == "word" else (self.speech.chains[role].number, ask.allowed)
+        self.marks.setdefault(role, []).append(mark)
+        mask = tuple(WORDS.token_to_id(word) for word in ask.allowed)
+        self.attempt.turns.append(Turn(role, no, prompt, mask, 1.0, reply, self.speech.begins(ask)))
+        self.seen[role, no] = prompt, said
+        self.speech.hear(ask, reply.choice)
+
+    def expected_rows(self) -> int:
+        """Count the stretches of turns in which neither a chain broke nor other words were allowed."""
+        return sum(1 + sum(a != b for a, b in pairwise(own)) for own in self.marks.values())
+
+
+def replayed(row: SampleRow) -> Seen:
+    """Return what the engine saw, from a row alone."""
+    read, said, sequence, found = list(row.prompt), list(row.response), [], {}
+    for number, span in enumerate(row.spans):
+        sequence, read = sequence + read[: span.context], read[span.context :]
+        found[row.role, row.turn + number] = tuple(sequence), said[: span.sampled]
+        sequence, said = sequence + said[: span.sampled], said[span.sampled :]
+    assert (read, said) == ([], [])
+    return found
+
+
+def test_rows_hold_what_the_engine_saw_and_each_token_once() -> None:
+    broken = joined = 0
+    for seed in range(300):
+        talk = Talk(seed, (CHATML, TRIMMING, FORGETTING)[seed % 3])
+        settled = talk.play()
+        told: Seen = {}
+        for row in settled.samples:
+            turns = replayed(row)
+            assert not turns.keys() & told.keys()
+            told |= turns
+            by_turn = [turn for turn in talk.attempt.turns if (turn.role, turn.turn) in turns]
+            assert len({turn.allowed for turn in by_turn}) == 1
+            assert list(row.logprobs) == [p for turn in by_turn for p in turn.reply.choice.logprobs]
+            made = [v for v, n in zip(row.segments[::2], row.segments[1::2], strict=True) for _ in range(n)]
+            assert made == [
+                version
+                for turn in by_turn
+                for version, count in zip(*[iter(turn.reply.choice.segments)] * 2, strict=True)
+                for _ in range(count)
+            ]
+            assert row.version == min(made)
+            assert [span.reward for span in row.spans] == [talk.attempt.outcome.turn_rewards[key] for key in turns]
+            assert [span.engine for span in row.spans] == [f"e{turn.turn}" for turn in by_turn]
+        assert told == talk.seen
+        broken += sum(chain.number for chain in talk.speech.chains.values())
+        joined += sum(len(row.spans) > 1 for row in settled.samples)
+        (episode,) = settled.event.episodes
+        begun = {(one.role, one.turn) for one in episode.samples if not one.follows}
+        assert begun == {(row.role, row.turn) for row in settled.samples}
+        assert [(one.role, one.turn, one.tokens) for one in episode.samples] == [
+            (role, turn, len(said)) for (role, turn), (_, said) in talk.seen.items()
+        ]
+        owner = {key: row.turn for row in settled.samples for key in replayed(row)}
+        assert all(one.turn - one.follows == owner[one.role, one.turn] for one in episode.samples)
+        assert settled.episodes[0].tokens == sum(len(row.response) for row in settled.samples)
+        assert len(settled.samples) == talk.expected_rows()
+    assert broken > 20
+    assert joined > 100
