@@ -41,7 +41,7 @@ def models(owner: Any) -> None:
 
     def asked(state: str, name: str, source: dict[str, Any]) -> Any:
         model_rows.create(conn, MODELS[state], "default", name, source, person)
-        return model_rows.take(conn, "atlas", 10**6) if state != "queued" else None
+        return model_rows.take(conn, "atlas", 10**6, ["/models"]) if state != "queued" else None
 
     model_rows.done(conn, asked("ready", "smollm2", package), "7b" * 32, FACTS)
     model_rows.done(conn, asked("archived", "smollm2", package), "7c" * 32, {**FACTS, "sample_tokens": []})
