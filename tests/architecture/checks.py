@@ -12,6 +12,24 @@ FILE_LINES = 400
 FUNCTION_LINES = 60
 CLASS_LINES = 300
 CLASS_ATTRIBUTES = 12
+"""Attributes that methods assign."""
+CLASS_FIELDS = 16
+"""Fields that a class declares (dataclass, named tuple, msgspec or pydantic model). A value may have some more than an
+object with behaviour, since nothing but its reader depends on all of them; the root of the core's state, one field for
+each owner, has as many as this."""
+LARGE_VALUES = {
+    "EngineRow": (17, "mirrors the columns that the table of engines shows"),
+    "EpisodeRow": (17, "mirrors the table of episodes"),
+    "EpisodeSummary": (17, "mirrors the columns that the list of episodes shows"),
+    "PolicyNeeds": (17, "facts of one policy that the allocator compares; flat, and hidden from the garbage collector"),
+    "Progress": (22, "the flat resource that REST, lists and headers show of a run"),
+    "SampleRow": (17, "mirrors the table of samples"),
+    "Settings": (24, "the flat set of environment variables that people set for workers"),
+    "SimulatedTurn": (19, "hundreds of thousands at once: nested values would cost an allocation each"),
+    "SimulationReport": (24, "the flat resource that REST and pages show of a simulation"),
+    "StoredRun": (18, "mirrors the table of runs"),
+}
+"""Class -> fields it may have, and why they stay together."""
 HEAVY = frozenset({"torch", "transformers", "vllm", "tokenizers", "safetensors"})
 """May be imported inside a function: importing them costs seconds."""
 REASON_LENGTH = 12
@@ -86,6 +104,15 @@ def _check_class(node: ast.ClassDef) -> Iterator[tuple[int, str]]:
     }
     if len(names) > CLASS_ATTRIBUTES:
         yield node.lineno, f"class {node.name} assigns {len(names)} attributes, at most {CLASS_ATTRIBUTES}"
+    most, _ = LARGE_VALUES.get(node.name, (CLASS_FIELDS, ""))
+    if (count := fields_of(node)) > most:
+        yield node.lineno, f"class {node.name} declares {count} fields, at most {most}"
+
+
+def fields_of(node: ast.ClassDef) -> int:
+    """Count the annotated names in a class body, inherited ones and class variables left out."""
+    declared = (one for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name))
+    return sum("ClassVar" not in ast.unparse(one.annotation) for one in declared)
 
 
 def _targets(statement: ast.AST) -> Iterator[ast.AST]:

@@ -1,5 +1,6 @@
 """The house rules hold for every file, and each checker is seen to fail on a file that breaks its rule."""
 
+import ast
 import re
 import textwrap
 from pathlib import Path
@@ -87,6 +88,9 @@ BROKEN = {
     "class C has 301 lines": "class C:\n" + "    a = 1\n" * 300,
     "class C assigns 13 attributes": "class C:\n    def f(self) -> None:\n"
     + "".join(f"        self.a{i} = 1\n" for i in range(13)),
+    "class C declares 17 fields": "@dataclass\nclass C:\n" + "".join(f"    a{i}: int\n" for i in range(17)),
+    "class Progress declares 23 fields": "class Progress(Record):\n"
+    + "".join(f"    a{i}: int = 0\n" for i in range(23)),
     "function f has no return annotation": "def f():\n    pass\n",
     "broad except": "try:\n    pass\nexcept Exception:  # noqa: BLE001\n    pass\n",
     "print in a library": "print('x')\n",
@@ -108,10 +112,18 @@ def test_a_broken_rule_is_found(rule: str) -> None:
         "try:\n    pass\nexcept BaseException:\n    x = 1\n    raise\n",
         "def f() -> None:\n    import torch\n",
         "def f() -> None:\n" + BODY * 59,
+        "class C:\n" + "".join(f"    a{i}: int\n" for i in range(16)) + "    b: ClassVar[int] = 1\n",
     ],
 )
 def test_what_is_allowed_passes(text: str) -> None:
     assert not list(checks.check_source("x.py", text))
+
+
+def test_large_values_are_as_large_as_declared() -> None:
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in python_files(*SOURCES)]
+    classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    found = {node.name: checks.fields_of(node) for node in classes if checks.fields_of(node) > checks.CLASS_FIELDS}
+    assert found == {name: most for name, (most, _) in checks.LARGE_VALUES.items()}
 
 
 @pytest.mark.parametrize("text", ["import os\nos.environ['A']", "import os\nos.getenv('A')", "from os import environ"])

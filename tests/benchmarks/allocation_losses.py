@@ -55,7 +55,7 @@ def idle_causes(state: RunState) -> dict[int, str]:
     }
     waits = any(not state.policies[name].placement.gang for name in working)
     causes = {}
-    for lease in state.of_use(DeviceUse.TRAINER):
+    for lease in state.fleet.of_use(DeviceUse.TRAINER):
         there = {name for name, policy in state.policies.items() if lease.lease_id in policy.placement.gang}
         if there & working:
             causes[lease.lease_id] = "on_the_way"

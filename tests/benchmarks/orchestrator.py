@@ -168,7 +168,7 @@ def measure_single(report: harness.Report, conn: psycopg.Connection, size: Size,
     """Drive fact by fact: each is decided and durable before the next is put."""
     run = driven(conn, 2, size, 1_000_000)
     wave: list[e.Event] = [e.RunVerb(verb=e.Verb.START)]
-    while run.session.core.state.status is not RunStatus.RUNNING:
+    while run.session.core.state.lifecycle.status is not RunStatus.RUNNING:
         run.put(wave)
         run.drain()
         wave = run.answers()

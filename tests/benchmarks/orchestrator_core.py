@@ -114,7 +114,7 @@ class Timed:
     @property
     def measured(self) -> bool:
         """Tell whether the run is past its first step."""
-        return self.core.state.step > 0 and self.core.state.status is RunStatus.RUNNING
+        return self.core.state.step > 0 and self.core.state.lifecycle.status is RunStatus.RUNNING
 
     def handle(self, event: e.Event) -> Decision:
         """Take one fact."""
@@ -159,9 +159,9 @@ def _measure(report: harness.Report, name: str, spec: ExperimentSpec, size: Size
             cpu_s += time.thread_time() - began
         most = max(most, len(timed.core.state.cohorts))
         wave = cluster.disturbed(decisions)
-    status = timed.core.state.status
+    status = timed.core.state.lifecycle.status
     if status is not RunStatus.COMPLETED:
-        raise AssertionError(f"the run is {status}: {timed.core.state.reason_text}")
+        raise AssertionError(f"the run is {status}: {timed.core.state.lifecycle.reason_text}")
     _tell(report, name, timed, cpu_s)
     report.settings |= {f"{name}_cohorts_at_once": most, f"{name}_deaths": cluster.deaths}
 

@@ -3,7 +3,8 @@
 A real rollout player in one process, the engine's real HTTP face over an engine that answers at once in another, real
 PostgreSQL behind. CPU seconds of all of them are read from the operating system around the measured commands and
 divided by turns. The shares of the driver and of the node agent come from a real run through all services, where turns
-are few tokens long: neither sees tokens.
+are few tokens long: neither sees tokens. With `--model FOLDER` the role speaks in messages, through the template and
+the tokenizer of a chat model: every turn adds to a conversation, and replies are words of its vocabulary.
 """
 
 import argparse
@@ -13,12 +14,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import psycopg
+from chat_talk import TEXT, ChatTalk, spoken
 from harness import ROOT, start
 from psycopg_pool import ConnectionPool
 
@@ -30,16 +32,19 @@ from flexmarl.launcher.home import Home
 from flexmarl.launcher.postgres import EmbeddedPostgres
 from flexmarl.store import schema
 from flexmarl.store.control import runs
+from flexmarl.store.data import tokenizers
 from tests.support.system import System
 from workers.child import IntervalLog
 from workers.child_server import serve
 from workers.models import tokenizer_json
+from workers.models.tokenizer import Spoken
 from workers.rollout.engines.requests import Finished, ReplyProgress, Request
 from workers.rollout.engines.server import EngineServer
 from workers.rollout.engines.tokenizers import Tokenizers
 from workers.rollout.engines.wire import HeldVersion, Load
 from workers.rollout.environments.base import Ask, Demonstration, Outcome, Reply
 from workers.rollout.player import Player
+from workers.vocabulary import Codec
 
 RUN, TURNS, EPISODES, GROUPS = 1, 4, 8, 8
 PIN = PolicyPin(version=1, digest="a" * 64)
@@ -51,7 +56,9 @@ class AnswersAtOnce:
     rows = 256
     generated_tokens = prompt_tokens = 0
 
-    def __init__(self) -> None:
+    def __init__(self, says: Sequence[int]) -> None:
+        """`says`: ids that every reply repeats."""
+        self._says = list(says)
         self._waiting: list[Request] = []
 
     @property
@@ -63,7 +70,10 @@ class AnswersAtOnce:
 
     def step_policy(self, policy: str) -> tuple[list[Finished], int]:
         taken, self._waiting = self._waiting, []
-        return [Finished(r, [3] * r.max_tokens, [-1.25] * r.max_tokens, "length", PIN.version) for r in taken], 0
+        return [Finished(r, self._reply(r), [-1.25] * r.max_tokens, "length", PIN.version) for r in taken], 0
+
+    def _reply(self, request: Request) -> list[int]:
+        return (self._says * -(-request.max_tokens // len(self._says)))[: request.max_tokens]
 
     def submit(self, requests: list[Request]) -> None:
         self._waiting += requests
@@ -116,25 +126,25 @@ class Conversation:
         return {"title": "talk", "facts": {}}
 
 
-async def serve_engine() -> None:
+async def serve_engine(says: Sequence[int]) -> None:
     """The engine process: configuration from standard input like any child."""
     from workers.child_server import read_config
 
     config, intervals = read_config(), IntervalLog()
-    answering = AnswersAtOnce()
+    answering = AnswersAtOnce(says)
     server = EngineServer(answering, lambda *_: None, config.incarnation, intervals, Tokenizers({}))  # type: ignore[arg-type]
     generating = asyncio.create_task(server.generate())
     await serve(config, server.routes(), intervals)
     generating.cancel()
 
 
-def start_engine(home: Path) -> tuple[subprocess.Popen[bytes], str]:
+def start_engine(home: Path, says: Sequence[int]) -> tuple[subprocess.Popen[bytes], str]:
     config = {
         "use": "engine", "run_id": RUN, "lease_id": 1, "fence": 1, "incarnation": "null-1", "device": "cpu",
         "threads": 1, "host": "127.0.0.1", "secret": "s", "home": str(home), "spec": {},
     }  # fmt: skip
     child = subprocess.Popen(
-        [sys.executable, __file__, "--role", "engine"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+        [sys.executable, __file__, "engine", *map(str, says)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
     )
     assert child.stdin is not None
     assert child.stdout is not None
@@ -152,11 +162,10 @@ SPEC = resolve(
 )
 
 
-def prepare(conn: psycopg.Connection, endpoint: str) -> None:
+def prepare(conn: psycopg.Connection, endpoint: str, spoken: Spoken) -> None:
     schema.apply(conn)
     runs.create_run(conn, RUN, SPEC.document, RunStatus.RUNNING)
-    words = tokenizer_json(Talk(1).vocabulary())
-    conn.execute("INSERT INTO store.tokenizer VALUES (%s, 'talker', %s)", [RUN, words.decode()])
+    tokenizers.keep(conn, RUN, "talker", spoken.tokenizer, spoken.chat)
     conn.execute(
         "INSERT INTO store.node (name, address, incarnation) VALUES ('n', '127.0.0.1:1', 'i'); "
         "INSERT INTO store.device (id, node, kind, ordinal) VALUES ('n.cpu0', 'n', 'cpu', 0); "
@@ -198,7 +207,8 @@ async def play(url: str, conn: psycopg.Connection, tokens: int, commands: int, p
     with ConnectionPool(url, min_size=2, max_size=2, kwargs={"autocommit": True}) as pool:
         player = Player(pool)
         context = await player._open(RUN)
-        context = replace(context, stage=Talk(tokens))  # type: ignore[arg-type]
+        stage = Talk(tokens) if context.renderers["talker"] is None else ChatTalk("talker", tokens, TURNS)
+        context = replace(context, stage=stage)  # type: ignore[arg-type]
         agent = SPEC.spec.agents["guesser"].model_copy(update={"policy": "talker"})
         agent = agent.model_copy(update={"sampling": agent.sampling.model_copy(update={"max_tokens": tokens})})
         context.spec = SPEC.spec.model_copy(update={"agents": {"talker": agent}})
@@ -237,7 +247,13 @@ def turns_of(system: System, run_no: int) -> int:
 
 
 def main() -> None:
-    report = start("platform_cost", "CPU milliseconds of the platform per turn")
+    def options(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--model", type=Path, default=None, help="folder of a chat model; without it, a few words")
+
+    report = start("platform_cost", "CPU milliseconds of the platform per turn", options)
+    model = report.settings["model"]
+    spoken_of = spoken(Path(str(model)).resolve()) if model else Spoken(tokenizer_json(Talk(1).vocabulary()))
+    says = Codec(spoken_of.tokenizer).ids_of_text(TEXT) if model else [3]
     commands = 2 if report.quick else 12
     with tempfile.TemporaryDirectory(prefix="flexmarl-bench-") as folder:
         Path(folder).chmod(0o711)
@@ -245,10 +261,10 @@ def main() -> None:
         home.prepare()
         postgres = EmbeddedPostgres(home)
         postgres.start()
-        engine, endpoint = start_engine(home.root)
+        engine, endpoint = start_engine(home.root, says)
         try:
             with psycopg.connect(postgres.url, autocommit=True) as conn:
-                prepare(conn, endpoint)
+                prepare(conn, endpoint, spoken_of)
                 pids = [psutil.Process().pid]  # the engine and PostgreSQL are children of this process
                 turns = commands * GROUPS * EPISODES * TURNS
                 for tokens in (16, 128, 512):
@@ -269,8 +285,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if "--role" in sys.argv:
-        argparse.ArgumentParser().parse_known_args()
-        asyncio.run(serve_engine())
+    if sys.argv[1:2] == ["engine"]:
+        asyncio.run(serve_engine([int(said) for said in sys.argv[2:]]))
     else:
         main()

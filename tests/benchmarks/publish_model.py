@@ -11,7 +11,8 @@ from flexmarl.contracts.specification.experiment import ExperimentSpec
 from workers.models.tokenizer import tokenizer_json, write_tokenizer
 from workers.rollout.environments.registry import family_of
 
-SIZES = {"tiny": (64, 2, 128, 4), "25m": (512, 8, 1376, 8), "50m": (640, 10, 1728, 10), "200m": (1024, 16, 2752, 16)}
+SIZES = {"tiny": (64, 2, 128, 4), "small": (128, 2, 256, 4), "25m": (512, 8, 1376, 8), "50m": (640, 10, 1728, 10),
+         "200m": (1024, 16, 2752, 16)}  # fmt: skip
 """hidden, layers, MLP, heads"""
 
 

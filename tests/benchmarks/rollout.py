@@ -10,6 +10,8 @@ once on a torch engine; its database server is told apart (`store_`), the engine
 `torch`, `vllm`: tokens per second of 64 episodes over those of 64 raw requests to the same engine, of which
 `rollout_share` says more, and the engine's processor time per turn of episodes over that of raw requests.
 
+`vllm_alone`: the same, with vLLM in a process of its own that has the prompts from its caller.
+
 `vllm_server`: the same, with raw requests to vLLM's own OpenAI server.
 
 `loads`: new weights on four engines while 64 episodes play, and what was refused, moved or failed meanwhile.
@@ -22,8 +24,10 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+import rollout_alone
 import rollout_loads
 import rollout_server
 import rollout_share
@@ -143,6 +147,7 @@ PARTS: dict[str, Callable[[Report], None]] = {
     "cpu": rollout_share.cpu,
     "torch": rollout_share.torch,
     "vllm": rollout_share.vllm,
+    "vllm_alone": rollout_alone.vllm_alone,
     "vllm_server": rollout_server.vllm_server,
     "loads": rollout_loads.loads,
 }
@@ -153,6 +158,8 @@ def main() -> None:
         parser.add_argument("--part", choices=list(PARTS), nargs="+", default=["router"], help="what to measure")
         parser.add_argument("--tokens", type=int, nargs="+", default=[16, 128, 512], help="tokens per turn")
         parser.add_argument("--repeats", type=int, default=5)
+        parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where the engine runs")
+        parser.add_argument("--model", type=Path, default=None, help="folder of a chat model; without it, a word model")
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     report = start("rollout", "What rollout spends beside generating", options)

@@ -1,8 +1,9 @@
 """Episodes as the platform plays them, for benchmarks: the real player, a real PostgreSQL, real rows, real engines.
 
-The team has one role that talks `TURNS` times, a fixed number of tokens each, to prompts of random words. Commands
-come as the driver puts them, `LANES` at once, and the run lets `EPISODES` episodes play at the same time: while some
-are written others play. The broker, which carries one number per command, and the driver are left out.
+The team has one role that talks several times, a fixed number of tokens each: to prompts of random words, or as a chat
+model in a conversation. Commands come as the driver puts them, several lanes at once, and the run lets so many episodes
+play at the same time: while some are written others play. The broker, which carries one number per command, and the
+driver are left out.
 """
 
 import asyncio
@@ -10,24 +11,28 @@ import contextlib
 import random
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import psycopg
+from chat_talk import ChatTalk, Endless, Prompts, spoken
 
 from flexmarl.contracts.commands import GroupOrder, PlayGroups
-from flexmarl.contracts.resolve import resolve
+from flexmarl.contracts.resolve import Resolved, resolve
 from flexmarl.contracts.status import RunStatus
 from flexmarl.contracts.wire import Origin, PolicyPin
 from flexmarl.launcher.home import Home
 from flexmarl.launcher.postgres import EmbeddedPostgres
 from flexmarl.store import schema
 from flexmarl.store.control import runs
+from flexmarl.store.data import tokenizers
 from flexmarl.store.data.segments import SegmentFolder
 from tests.support.engines import SECRET, WORDS, RunningEngine
 from workers.database import open_pool
 from workers.models import tokenizer_json
+from workers.models.tokenizer import Spoken
 from workers.rollout.environments.base import Ask, Demonstration, Outcome, Reply
 from workers.rollout.player import Player
 
@@ -74,33 +79,81 @@ class Conversation:
         return {"title": "talk", "facts": {}}
 
 
-SPEC = resolve(
-    {
-        "agents": {"speaker": {}, "listener": {}},
-        "policies": {"speaker": {"model": {"size": "M"}}, "listener": {"model": {"size": "M"}}},
-        "environment": {"type": "reference_game"},
-        "batch": {
-            "tasks_per_step": EPISODES // MEMBERS,
-            "episodes_per_task": MEMBERS,
-            "episode_timeout_s": 3600.0,  # a machine that is busy with other work is no reason to play again
-        },
-        "mechanisms": {"parallel": {"episodes": EPISODES}},
-    }
-)
+class Words:
+    """The prompts of `Talk`, each for itself."""
+
+    def first(self, seed: int) -> list[int]:
+        return self.next([], [], seed, 0)
+
+    def next(self, prompt: list[int], reply: list[int], seed: int, turn: int) -> list[int]:
+        rng = random.Random(seed * TURNS + turn)
+        return [1, *(rng.randrange(3, WORDS) for _ in range(PROMPT - 1))]
+
+
+@dataclass(frozen=True)
+class Team:
+    """Who plays, with which model and how many at once."""
+
+    model: dict[str, Any] = field(default_factory=lambda: {"size": "M"})
+    spoken: Spoken = field(default_factory=lambda: Spoken(tokenizer_json(VOCABULARY)))
+    episodes: int = EPISODES
+    """At the same time."""
+    lanes: int = LANES
+    """Commands that are carried out at the same time."""
+    groups: int = GROUPS
+    """Of a command."""
+    turns: int = TURNS
+    """Of an episode."""
+
+    def resolved(self) -> Resolved:
+        policy, groups = {"model": self.model}, max(1, self.episodes // MEMBERS)
+        return resolve(
+            {
+                "agents": {"speaker": {}, "listener": {}},
+                "policies": {"speaker": policy, "listener": policy},
+                "environment": {"type": "reference_game"},
+                "batch": {
+                    "tasks_per_step": groups,
+                    "micro_batch_groups": groups,
+                    "rollout_groups": groups,
+                    "episodes_per_task": MEMBERS,
+                    "episode_timeout_s": 3600.0,  # a machine that is busy with other work is no reason to play again
+                },
+                "mechanisms": {"parallel": {"episodes": self.episodes}},
+            }
+        )
+
+    @property
+    def prompts(self) -> "Words | Prompts":
+        """Return what clients ask that keep no conversation."""
+        return Prompts(self.spoken) if self.spoken.chat else Words()
+
+    def stage(self, tokens: int) -> "Talk | ChatTalk":
+        return ChatTalk(ROLE, tokens, self.turns) if self.spoken.chat else Talk(tokens)
+
+    def turns_of(self, commands: int) -> int:
+        """Return the turns of so many commands in each lane."""
+        return commands * self.lanes * self.groups * MEMBERS * self.turns
+
+
+def chat_team(folder: Path) -> Team:
+    """Return 16 conversations at once of a folder's model, of two turns each."""
+    return Team({"type": "folder", "path": str(folder)}, spoken(folder), episodes=16, lanes=2, groups=1, turns=2)
 
 
 class Platform:
     """A database with one run whose engines are given, and a player of that run."""
 
-    def __init__(self, postgres: EmbeddedPostgres, home: Home, pin: PolicyPin) -> None:
+    def __init__(self, postgres: EmbeddedPostgres, home: Home, pin: PolicyPin, team: Team | None = None) -> None:
         self.pin = pin
+        self.team = team or Team()
+        self._resolved = self.team.resolved()
         self._postgres, self._folder = postgres, SegmentFolder(home.root / "payloads")
         self._conn = psycopg.connect(postgres.url, autocommit=True)
         self._no = 0
         schema.apply(self._conn)
-        runs.create_run(self._conn, RUN, SPEC.document, RunStatus.RUNNING)
-        body = tokenizer_json(VOCABULARY).decode()
-        self._conn.execute("INSERT INTO store.tokenizer VALUES (%s, %s, %s)", [RUN, ROLE, body])
+        runs.create_run(self._conn, RUN, self._resolved.document, RunStatus.RUNNING)
+        tokenizers.keep(self._conn, RUN, ROLE, self.team.spoken.tokenizer, self.team.spoken.chat)
         self._conn.execute("INSERT INTO store.node (name, address, incarnation) VALUES ('n', '127.0.0.1:1', 'i')")
 
     def add(self, number: int, engine: RunningEngine) -> None:
@@ -131,10 +184,12 @@ class Platform:
         """Return a player whose role says so many tokens a turn; connected, with its run's context open."""
         with open_pool(self._postgres.url, "benchmark", 2) as pool:
             player = Player(pool, self._folder, "benchmark")
-            context = replace(await player._open(RUN), stage=Talk(tokens))  # type: ignore[arg-type]
-            agent = SPEC.spec.agents[ROLE]
+            context = replace(await player._open(RUN), stage=self.team.stage(tokens))  # type: ignore[arg-type]
+            agent = self._resolved.spec.agents[ROLE]
             agent = agent.model_copy(update={"sampling": agent.sampling.model_copy(update={"max_tokens": tokens})})
-            context.spec = SPEC.spec.model_copy(update={"agents": {ROLE: agent}})
+            context.spec = self._resolved.spec.model_copy(update={"agents": {ROLE: agent}})
+            if self.team.spoken.chat:
+                context.renderers[ROLE] = Endless(self.team.spoken)
             player._contexts[RUN] = context
             try:
                 yield player
@@ -144,7 +199,9 @@ class Platform:
     def command(self) -> int:
         """Put one command of a lane; returns its number."""
         self._no += 1
-        groups = tuple(GroupOrder(draw=self._no * GROUPS + i, task_seed=i, members=MEMBERS) for i in range(GROUPS))
+        count = self.team.groups
+        draws = range(self._no * count, (self._no + 1) * count)
+        groups = tuple(GroupOrder(draw=draw, task_seed=draw, members=MEMBERS) for draw in draws)
         body = PlayGroups(
             pool="default", epoch=1, origin=Origin.TRAIN, groups=groups, pins={ROLE: self.pin}, sampling_seed=self._no
         ).model_dump_json()
@@ -163,7 +220,7 @@ class Platform:
                 await player.play(RUN, no)
 
         first = self._no + 1
-        await asyncio.gather(*(lane([self.command() for _ in range(commands)]) for _ in range(LANES)))
+        await asyncio.gather(*(lane([self.command() for _ in range(commands)]) for _ in range(self.team.lanes)))
         return self._written(first)
 
     def _written(self, first: int) -> int:
@@ -178,7 +235,7 @@ class Platform:
         row = self._conn.execute(
             "SELECT sum(turns), count(*) FILTER (WHERE status <> 'finished'), count(*) FILTER (WHERE attempt > 1) "
             "FROM store.episode WHERE draw >= %s",
-            [first * GROUPS],
+            [first * self.team.groups],
         ).fetchone()
         assert row is not None
         return int(row[0]), int(row[1]), int(row[2])

@@ -8,20 +8,20 @@ import asyncio
 import contextlib
 import json
 import os
-import random
 import socket
 import subprocess
 import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import aiohttp
 import msgspec
 from harness import Report
-from rollout_played import EPISODES, GROUPS, LANES, MEMBERS, PROMPT, TURNS, Meter, Platform, Spent
-from rollout_share import compare, stage
+from rollout_played import EPISODES, Meter, Spent, Words
+from rollout_share import Sides, compare, stage
 
 from flexmarl.contracts.specification.team import FactoryModel
 from tests.support.engines import VLLM_PYTHON, WORDS
@@ -72,24 +72,23 @@ class OwnServer:
             time.sleep(0.5)
         raise RuntimeError("vLLM's own server did not start")
 
-    def raw(self, platform: Platform, tokens: int, commands: int) -> Spent:
-        return asyncio.run(self._ask(platform, tokens, commands * LANES * GROUPS * MEMBERS * TURNS))
+    def raw(self, sides: Sides, tokens: int, commands: int) -> Spent:
+        return asyncio.run(self._ask(sides, tokens, commands))
 
-    async def _ask(self, platform: Platform, tokens: int, turns: int) -> Spent:
-        await self._complete(tokens, EPISODES)
-        meter = Meter([self._process.pid], platform)
-        await self._complete(tokens, turns)
-        return meter.spent(turns)
+    async def _ask(self, sides: Sides, tokens: int, commands: int) -> Spent:
+        await self._complete(sides, tokens, 1)
+        meter = Meter([self._process.pid], sides.platform)
+        return meter.spent(await self._complete(sides, tokens, commands))
 
-    async def _complete(self, tokens: int, turns: int) -> None:
-        rng, left = random.Random(tokens), iter(range(turns))
+    async def _complete(self, sides: Sides, tokens: int, commands: int) -> int:
+        prompts, turns = Words(), sides.platform.team.turns_of(commands)
         how = {"temperature": 1.0, "ignore_eos": True, "logprobs": 0, "return_token_ids": True}
         body = {"model": self._model, "max_tokens": tokens, "return_tokens_as_token_ids": True, **how}
+        left = iter(range(turns))
 
         async def one(session: aiohttp.ClientSession) -> None:
             for seed in left:
-                prompt = [1, *(rng.randrange(3, WORDS) for _ in range(PROMPT - 1))]
-                asked = msgspec.json.encode({**body, "prompt": prompt, "seed": seed})
+                asked = msgspec.json.encode({**body, "prompt": prompts.first(seed), "seed": seed})
                 async with session.post("/v1/completions", data=asked) as response:
                     answer = msgspec.json.decode(await response.read(), type=Answer)
                 assert len(answer.choices[0].token_ids) == tokens
@@ -97,6 +96,7 @@ class OwnServer:
         headers, connector = {"Content-Type": "application/json"}, aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(self.url, headers=headers, connector=connector) as session:
             await asyncio.gather(*(one(session) for _ in range(EPISODES)))
+        return turns
 
     def stop(self) -> None:
         self._process.terminate()
@@ -120,5 +120,6 @@ def own_server(core: int) -> Iterator[OwnServer]:
 
 def vllm_server(report: Report) -> None:
     """Compare the platform on its vLLM engine with raw requests to vLLM's own server."""
-    with stage("vllm") as sides, own_server(sides.core) as server:
-        compare(report, "vllm", "own_server", sides.play, lambda tokens, n: server.raw(sides.platform, tokens, n))
+    with stage("vllm", {"model": None, "device": "cpu"}) as sides, own_server(sides.core) as server:
+        ask = partial(server.raw, sides)
+        compare(report, "vllm", "own_server", sides.platform.team, sides.play, ask)

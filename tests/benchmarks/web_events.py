@@ -38,7 +38,7 @@ class Committer:
         )
         at = time.time()
         self.at[f"run:{run.id}", entry.seq] = at
-        self._pages.tell(run.no, entry.seq, moved=False)
+        self._pages.announce(run.no, entry.seq, moved=False)
         return step, at
 
     def seqs(self, topics: list[str]) -> dict[str, int]:

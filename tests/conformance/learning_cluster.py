@@ -46,7 +46,7 @@ class LearningCluster(FakeCluster):
         """Play the run to its end."""
         self.verb(Verb.START)
         self.run()
-        assert self.status is RunStatus.COMPLETED, self.core.state.reason_text
+        assert self.status is RunStatus.COMPLETED, self.core.state.lifecycle.reason_text
 
     def expected(self) -> float:
         """Return the chance that the newest listener understands the newest speaker."""

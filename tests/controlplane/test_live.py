@@ -85,7 +85,7 @@ def drive(run, **columns) -> None:
         "progress": Progress(), "deadline": None, **columns,
     }  # fmt: skip
     decisions.append(conn, lease, StoredDecision(entries=entries, **chosen))
-    Pages().tell(run.no, entries[-1].seq, moved=chosen["status"] != state.status)
+    Pages().announce(run.no, entries[-1].seq, moved=chosen["status"] != state.status)
 
 
 STORY = {

@@ -182,7 +182,10 @@ def test_talks_have_few_places_and_give_them_back(stage, monkeypatch) -> None:
 IMPOSSIBLE: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [{"type": "function"}]}, "tools", "unsupported_parameter"),
     ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
-    ({"top_p": 0.5}, "top_p", "unsupported_parameter"),
+    ({"top_p": 0}, "top_p", "invalid_value"),
+    ({"extra_body": {"top_k": 1.5}}, "top_k", "invalid_value"),
+    ({"extra_body": {"min_p": -0.1}}, "min_p", "invalid_value"),
+    ({"extra_body": {"repetition_penalty": 0}}, "repetition_penalty", "invalid_value"),
     ({"logit_bias": {"1": 5}}, "logit_bias", "unsupported_parameter"),
     ({"extra_body": {"colour": 1}}, "colour", "unknown_parameter"),
     ({"temperature": 3}, "temperature", "invalid_value"),
@@ -190,7 +193,9 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str, str]] = [
     ({"max_completion_tokens": 9999}, "max_completion_tokens", "invalid_value"),
     ({"n": 9}, "n", "invalid_value"),
     ({"seed": True}, "seed", "invalid_value"),
-    ({"stop": ["two words"]}, "stop", "invalid_value"),
+    ({"stop": [""]}, "stop", "invalid_value"),
+    ({"stop": ["a"] * 5}, "stop", "invalid_value"),
+    ({"stop": ["two words"]}, "stop", "unknown_words"),
     ({"stop": ["nosuch"]}, "stop", "unknown_words"),
     ({"stream_options": {"include_usage": True}}, "stream_options", "invalid_value"),
 ]
@@ -207,6 +212,14 @@ def test_what_cannot_be_honoured_is_refused_by_name(stage) -> None:
 def test_neutral_values_say_nothing(stage) -> None:
     stage.chat(top_p=1, presence_penalty=0, tools=[], response_format={"type": "text"}, store=False, user="me")
     assert len(stage.engine.asked) == 1
+
+
+def test_sampling_parameters_are_the_agents_own_unless_given(stage) -> None:
+    stage.chat()
+    stage.chat(top_p=0.5, extra_body={"top_k": 3, "min_p": 0.1, "repetition_penalty": 1.2})
+    own, given = (asked["sampling"] for asked in stage.engine.asked)
+    assert own == {"stop": [], "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+    assert given == {"stop": [], "top_p": 0.5, "top_k": 3, "min_p": 0.1, "repetition_penalty": 1.2}
 
 
 def test_unknown_words_are_named_with_some_known_ones(stage) -> None:

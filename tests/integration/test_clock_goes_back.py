@@ -59,14 +59,14 @@ def test_the_log_keeps_its_order_and_the_run_goes_on(
     placements = [("box.cpu0", grants.DeviceUse.ENGINE), ("box.cpu1", grants.DeviceUse.TRAINER)]
     assert grants.grant(store_conn, lease, demand.no, placements) is not None
     list(turns(session, store_conn))
-    assert session.core.state.status is RunStatus.STARTING
+    assert session.core.state.lifecycle.status is RunStatus.STARTING
     assert session.core.state.now >= before, "an earlier time counts as the last"
     # A driver that takes over reads the time anew, and goes on from the log's.
     taken_over = RunSession.load(store_conn, lease)
     inbox.put_verb(store_conn, 1, "stop", RunVerb(verb=Verb.STOP, actor="ada"))
     for _ in range(2):  # the end of the leases is told once the stop is written
         list(turns(taken_over, store_conn))
-    assert taken_over.core.state.status is RunStatus.CANCELLED
+    assert taken_over.core.state.lifecycle.status is RunStatus.CANCELLED
     told = times(store_conn)
     assert len(told) == 5
     assert all(earlier <= later for earlier, later in pairwise(told)), told

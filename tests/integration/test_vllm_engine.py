@@ -27,7 +27,7 @@ from tests.support.trained import ADAPTED, PROMPTS, asked, differences, put_adap
 from workers.children import Ended, Failed
 from workers.models.weights import initial_weights
 from workers.rollout.engine_client import EngineClient
-from workers.rollout.holding import Hold
+from workers.rollout.pausing import Hold
 from workers.rollout.turns import TurnReply, TurnRequest
 
 pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(900)]

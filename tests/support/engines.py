@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import queue
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,14 +34,22 @@ START_S = 300.0
 WORDS = 40
 
 
-def engine_spec(engine: str, size: str = "M", more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def engine_spec(
+    engine: str, size: str = "M", more: Mapping[str, Any] | None = None, listener: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     policy = {"model": {"type": "factory", "size": size}}
     return {
-        "agents": {"speaker": {}, "listener": {}},
+        "agents": {"speaker": {}, "listener": dict(listener or {})},
         "policies": {"speaker": policy, "listener": policy, **(more or {})},
         "environment": {"type": "reference_game"},
         "resources": {"engine": engine},
     }
+
+
+def seen_by_child(device: str) -> tuple[str, str]:
+    """Return a device as its child sees it, and the indices of the GPUs that the child may see."""
+    kind, _, index = device.partition(":")
+    return ("cuda:0", index or "0") if kind == "cuda" else ("cpu", "")
 
 
 class RunningEngine:
@@ -54,15 +63,21 @@ class RunningEngine:
         threads: int = 1,
         more: Mapping[str, Any] | None = None,
         life: str = "life-1",
+        device: str = "cpu",
+        spec: dict[str, Any] | None = None,
+        roots: tuple[str, ...] = (),
+        listener: Mapping[str, Any] | None = None,
     ) -> None:
+        """`spec`: another run than the reference game's, whose models lie below `roots`."""
         self.home = home
-        self.spec = engine_spec(engine, size, more)
+        self.spec = spec or engine_spec(engine, size, more, listener)
+        own, index = seen_by_child(device)
         self.plane = LocalTier(home)
         self.told: queue.SimpleQueue[Ready | Failed | Ended] = queue.SimpleQueue()
-        config = ChildConfig("engine", 1, 2, 3, life, "cpu", threads, "127.0.0.1", SECRET, str(home), self.spec)
-        config.model_roots = (str(home.parent),)
+        config = ChildConfig("engine", 1, 2, 3, life, own, threads, "127.0.0.1", SECRET, str(home), self.spec)
+        config.model_roots, config.python = (str(home.parent), *roots), sys.executable
         program = vllm_program(VLLM_PYTHON) if engine == "vllm" else Program(MODULES[DeviceUse.ENGINE])
-        environment = {**confined(threads), **program.environment}
+        environment = {**confined(threads, index), **program.environment}
         self.child = Child(program.module, config, environment, home / "engine.log", program.python)
         self.child.watch(self.told.put)
         self.url = ""
@@ -76,8 +91,9 @@ class RunningEngine:
     def put(self, seed: int, words: int = WORDS, spoil: float = 1.0) -> str:
         """Store weights as a trainer does; returns their digest. `spoil` multiplies those behind the last layer."""
         state = initial_weights(ExperimentSpec.model_validate(self.spec).policies["speaker"].model, words, seed)
-        for name in ("model.norm.weight", "lm_head.weight"):
-            state[name] *= spoil
+        if spoil != 1.0:
+            for name in ("model.norm.weight", "lm_head.weight"):
+                state[name] *= spoil
         return self.plane.put(state).digest
 
     async def ask(self, path: str, body: object = None) -> tuple[int, dict[str, Any]]:
@@ -103,10 +119,17 @@ class RunningEngine:
 
 @contextlib.contextmanager
 def running_engine(
-    engine: str, home: Path, size: str = "M", threads: int = 1, more: Mapping[str, Any] | None = None
+    engine: str,
+    home: Path,
+    size: str = "M",
+    threads: int = 1,
+    more: Mapping[str, Any] | None = None,
+    listener: Mapping[str, Any] | None = None,
 ) -> Iterator[RunningEngine]:
-    """Start an engine and stop it afterwards. `more`: policies besides those of the reference game."""
-    running = RunningEngine(engine, home, size, threads, more)
+    """Start an engine and stop it afterwards. `more`: policies besides those of the reference game; `listener`: what
+    its listener is.
+    """
+    running = RunningEngine(engine, home, size, threads, more, listener=listener)
     try:
         yield running.ready()
     finally:

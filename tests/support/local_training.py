@@ -209,9 +209,13 @@ class LocalTraining:
         settled = settled_group(order, 1, group, self._seats(greedy=False))
         outcomes = settled.event.episodes
         rewards = [
-            self.plan.shaper.shape(self.plan.reply_limits, outcome, self.plan.rewards(outcome)) for outcome in outcomes
+            self.plan.settlement.shaper.shape(
+                self.plan.settlement.reply_limits, outcome, self.plan.settlement.rewards(outcome)
+            )
+            for outcome in outcomes
         ]
-        return settled, self.plan.advantage.estimate(self.plan.group_key, outcomes, rewards)
+        settlement = self.plan.settlement
+        return settled, settlement.advantage.estimate(settlement.group_key, outcomes, rewards)
 
     def _rows(self, settled: SettledGroup, advantages: list[list[float]]) -> dict[str, list[TrainRow]]:
         given = {

@@ -58,7 +58,7 @@ class PlacedCore:
 
     @property
     def playing(self) -> bool:
-        return self.core.state.status is RunStatus.RUNNING
+        return self.core.state.lifecycle.status is RunStatus.RUNNING
 
     def life(self, lease: int) -> str:
         return f"engine{lease}-{self.lives[lease]}"
@@ -111,7 +111,7 @@ class PlacedCore:
         return decision
 
     def serves(self) -> dict[int, list[str]]:
-        return {lease.lease_id: lease.serves for lease in self.core.state.of_use(e.DeviceUse.ENGINE)}
+        return {lease.lease_id: lease.weights.assigned for lease in self.core.state.fleet.of_use(e.DeviceUse.ENGINE)}
 
     def moves(self) -> list[str]:
         """Return the causes of all moves, in order."""

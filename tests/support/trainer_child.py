@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from tests.support.engines import seen_by_child
 from workers.child import ChildConfig, ReadyLine
-from workers.programs import QUIET
+from workers.programs import QUIET, confined
 from workers.training.trainer import CREATE
 from workers.training.wire import BindReply, BindRequest, JoinReply, JoinRequest, Refusal, rendezvous_key
 
@@ -76,14 +77,22 @@ class TrainerChild:
 
 
 def start_trainer(
-    home: Path, lease: int, spec: dict[str, Any], host: str = "127.0.0.1", inside: Sequence[str] = (), life: int = 1
+    home: Path,
+    lease: int,
+    spec: dict[str, Any],
+    host: str = "127.0.0.1",
+    inside: Sequence[str] = (),
+    life: int = 1,
+    device: str = "cpu",
+    roots: tuple[str, ...] = (),
 ) -> TrainerChild:
     """Start a trainer of a lease; its state plane is under `home`, and its log beside it.
 
-    `inside`: the command that starts it elsewhere.
+    `inside`: the command that starts it elsewhere. `roots`: below which it may read models.
     """
+    own, index = seen_by_child(device)
     incarnation, secret = f"t{lease}.{life}.1", f"secret of {lease}.{life}"
-    config = ChildConfig("trainer", 1, lease, 3, incarnation, "cpu", 1, host, secret, str(home), spec)
+    config = ChildConfig("trainer", 1, lease, 3, incarnation, own, 1, host, secret, str(home), spec, roots)
     log = home.parent / f"{home.name}-{incarnation}.log"
     process = subprocess.Popen(
         [*inside, sys.executable, "-m", "workers.training.serve"],
@@ -91,7 +100,7 @@ def start_trainer(
         stdout=subprocess.PIPE,
         stderr=log.open("ab"),
         cwd=ROOT,
-        env={**os.environ, **QUIET, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'platform'}", "OMP_NUM_THREADS": "1"},
+        env={**os.environ, **confined(1, index), **QUIET, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'platform'}"},
     )
     assert process.stdin is not None
     assert process.stdout is not None

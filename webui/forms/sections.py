@@ -57,12 +57,14 @@ _SECTIONS = (
     ("environment", "Environment", ("/environment", "/reward")),
     ("batch", "Batch", ("/batch",)),
     ("algorithm", "Algorithm", ("/algorithm", "/sampling")),
+    ("agents", "Agents", ()),
     ("policies", "Policies", ()),
     ("pipeline", "Pipeline", ("/mechanisms",)),
     ("resources", "Resources", ("/resources",)),
     ("budget", "Budget", ("/budget", "/evaluation", "/checkpoints", "/trajectories", "/seed")),
 )
 _WITHOUT = frozenset({"/environment/type", "/environment/latency", "/budget/target", *ESSENTIALS})
+_OF_ROW = ("max_tokens", "temperature")
 _OF_POLICIES = (
     "precision",
     "activations",
@@ -107,6 +109,8 @@ def sections(document: Schema, schema: Schema) -> list[Section]:
     for name, title, roots in _SECTIONS:
         if name == "policies":
             parts = tuple(_of_policy(document, schema, policy) for policy in document["policies"])
+        elif name == "agents":
+            parts = tuple(_of_agent(document, schema, role) for role in document["agents"])
         else:
             parts = (FormPart("", (), tuple(f for root in roots for f in fields_at(document, schema, root, _WITHOUT))),)
         if any(part.fields for part in parts):
@@ -121,6 +125,12 @@ def _optional(field: Field) -> Field:
         if field.pointer == "/budget/target/value"
         else field
     )
+
+
+def _of_agent(document: Schema, schema: Schema, role: str) -> FormPart:
+    """How replies of an agent are sampled, beside what its row says."""
+    at = f"/agents/{role}/sampling"
+    return FormPart(role, (), tuple(fields_at(document, schema, at, frozenset({f"{at}/{n}" for n in _OF_ROW}))))
 
 
 def _of_policy(document: Schema, schema: Schema, policy: str) -> FormPart:

@@ -25,7 +25,7 @@ from workers.rollout.isolation import EnvironmentBroke
 from workers.rollout.slots import Slots, slots
 from workers.rollout.speech import Seat, Speech
 from workers.rollout.stages import LiveEpisode, Stage, begin
-from workers.rollout.together import Together
+from workers.rollout.turn_barrier import TurnBarrier
 from workers.rollout.turns import TurnRefusedError, TurnReply, TurnRequest, TurnTimeoutError, WeightsTimeoutError, Where
 from workers.rollout.waiting import AttemptWaits
 
@@ -99,7 +99,7 @@ async def play_episode(
     seats: dict[str, Seat],
     client: EngineClient,
     external: ExternalClient | None = None,
-    together: Together | None = None,
+    together: TurnBarrier | None = None,
 ) -> EpisodeAttempt:
     """Play one attempt to its end, turn by turn with those it plays `together` with."""
     with nullcontext() if together is None else together.playing():
@@ -163,7 +163,7 @@ class Asking:
     others: ExternalClient
     places: Slots
     """Of turns that are asked for at the same time."""
-    together: Together | None = None
+    together: TurnBarrier | None = None
     """Whose turns are taken together."""
 
     async def turn(self, ask: Ask, request: TurnRequest, seats: dict[str, Seat], deadline: float) -> TurnReply:
@@ -243,6 +243,7 @@ def request_of(
         temperature=seat.temperature,
         allowed=seat.codec.ids_of(ask.allowed),
         stop=speech.stop_ids(ask),
+        sampling=seat.sampling,
         follow=seat.follow,
         role=ask.role,
         prefixes=(f"{order.draw}.{order.member}.{ask.role}", f"{order.draw}.{ask.role}"),

@@ -98,6 +98,7 @@ class Exchange:
             temperature=first.temperature,
             allowed_token_ids=list(first.allowed),
             stop_token_ids=list(first.stop),
+            sampling=first.sampling,
             stream=True,
             progress=True,
             done=[one.so_far.done() for one in self.turns] if carried else [],

@@ -108,6 +108,9 @@ def _body(model: ExternalModel, ask: Ask, request: TurnRequest) -> bytes:
         "temperature": request.temperature,
         "seed": request.seed % 2**31,
     }
+    sampling = request.sampling
+    asked |= {"stop": list(sampling.stop)} if sampling.stop else {}
+    asked |= {"top_p": sampling.top_p} if sampling.top_p < 1.0 else {}
     return msgspec.json.encode(asked)
 
 

@@ -17,7 +17,7 @@ import structlog
 
 from flexmarl.contracts.commands import PlayGroups
 from flexmarl.store.control.commands import ClaimStatus, Taken
-from workers.rollout.holding import Hold
+from workers.rollout.pausing import Hold
 
 log = structlog.get_logger(__name__)
 

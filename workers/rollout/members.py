@@ -20,14 +20,15 @@ from flexmarl.contracts.wire import EpisodeStatus, Origin, PolicyPin
 from flexmarl.store.control.commands import Taken
 from flexmarl.store.data.groups import SettledGroup
 from workers.rollout.branching import Branching, play_branches
+from workers.rollout.engines.parameters import parameters_of
 from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, play_episode, tokens_of
-from workers.rollout.holding import FREE, Hold
+from workers.rollout.pausing import FREE, Hold
 from workers.rollout.recorder import settled_group
 from workers.rollout.run_context import RunContext
 from workers.rollout.slots import Slots, slots
 from workers.rollout.spares import play_with_spares
 from workers.rollout.speech import Seat
-from workers.rollout.together import Together
+from workers.rollout.turn_barrier import TurnBarrier
 
 log = structlog.get_logger(__name__)
 
@@ -40,7 +41,7 @@ class CommandPlay:
     order: PlayGroups
     context: RunContext
     seats: dict[str, Seat]
-    together: Together | None = None
+    together: TurnBarrier | None = None
     """Where its episodes wait for each other before every turn; None: they do not."""
 
     def settled(self, attempts: list[EpisodeAttempt]) -> SettledGroup:
@@ -62,11 +63,12 @@ def begin(taken: Taken, order: PlayGroups, context: RunContext, hold: Hold = FRE
             instructions=agent.instructions,
             max_tokens=agent.sampling.max_tokens,
             temperature=0.0 if order.greedy else agent.sampling.temperature,
+            sampling=parameters_of(agent.sampling),
             follow=order.follows.get(policy, ""),
             engine=order.engine,
             hold=hold,
         )
-    together = Together() if spec.mechanisms.parallel.turns == "together" else None
+    together = TurnBarrier() if spec.mechanisms.parallel.turns == "together" else None
     return CommandPlay(taken, order, context, seats, together)
 
 

@@ -31,10 +31,10 @@ from workers.external_access import ExternalAccess
 from workers.rollout.demand import Reporter
 from workers.rollout.engine_client import EngineClient
 from workers.rollout.external import ExternalClient
-from workers.rollout.holding import Hold
 from workers.rollout.keeping import TTL_S, Keeper
 from workers.rollout.load_reports import LoadReporter
 from workers.rollout.members import CommandPlay, begin, play_each, play_group
+from workers.rollout.pausing import Hold
 from workers.rollout.rewarding import Push, Rewards
 from workers.rollout.run_context import RunContext
 from workers.rollout.slots import slots

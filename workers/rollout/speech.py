@@ -6,7 +6,7 @@ is new, and the prompt is its seat's chain, which holds the ids that were sample
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flexmarl.contracts.specification.instructions import render_instructions
 from flexmarl.contracts.specification.team import ExternalModel
@@ -14,9 +14,10 @@ from flexmarl.contracts.wire import PolicyPin
 from flexmarl.language.chains import Chain
 from flexmarl.language.messages import Message
 from flexmarl.language.renderer import Renderer
-from workers.rollout.engines.wire import CompletionChoice
+from flexmarl.language.stops import before
+from workers.rollout.engines.wire import PLAIN, CompletionChoice, SamplingParameters
 from workers.rollout.environments.base import Ask, Reply
-from workers.rollout.holding import FREE, Hold
+from workers.rollout.pausing import FREE, Hold
 from workers.vocabulary import Codec
 
 
@@ -29,6 +30,7 @@ class Seat:
     codec: Codec
     max_tokens: int
     temperature: float
+    sampling: SamplingParameters = PLAIN
     external: ExternalModel | None = None
     """Somebody else's model that plays this seat; then policy and pin only name it in the record."""
     follow: str = ""
@@ -75,9 +77,9 @@ class Speech:
         if seat.renderer is None:
             raise NoChatTemplate(f"{ask.role} is asked in messages, and its model has no chat template")
         chain = self.chains.setdefault(ask.role, Chain(seat.renderer))
-        before = chain.number
+        broken = chain.number
         prompt = chain.ask(ask.messages if chain.said else self._instructed(ask), ask.tools)
-        for cause in chain.breaks[before:]:
+        for cause in chain.breaks[broken:]:
             self.breaks[cause] = self.breaks.get(cause, 0) + 1
         row = (chain.number, ask.allowed)  # a row has one mask
         if self.rows.get(ask.role, (None, 0))[0] != row:
@@ -89,12 +91,14 @@ class Speech:
         return self.rows[ask.role][1] if ask.messages else self.turn_of(ask.role)
 
     def hear(self, ask: Ask, answer: CompletionChoice) -> Reply:
-        """Take in what a seat answered; returns it as its environment reads it."""
+        """Take in what a seat answered; returns it as its environment reads it, without what a stop string cuts off."""
         self.calls[ask.role] = self.turn_of(ask.role) + 1
-        if ask.messages:
-            message = self.chains[ask.role].answer(answer.token_ids)
-            return Reply(ask.role, message.content, message, answer.finish_reason)
-        return Reply(ask.role, self.seats[ask.role].codec.decode(answer.token_ids), finish=answer.finish_reason)
+        seat, ids, finish = self.seats[ask.role], answer.token_ids, answer.finish_reason
+        if not ask.messages:
+            return Reply(ask.role, before(seat.codec.decode(ids), seat.sampling.stop), finish=finish)
+        message = self.chains[ask.role].answer(ids)
+        message = replace(message, content=before(message.content, seat.sampling.stop))
+        return Reply(ask.role, message.content, message, finish)
 
     def conversation(self, ask: Ask) -> tuple[Message, ...]:
         """Return all that a seat has seen and said when it is asked; in words, only what it is told before."""

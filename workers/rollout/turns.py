@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.language.messages import Message
 from workers.rollout.engines import version_segments
-from workers.rollout.engines.wire import CompletionChoice, Done
-from workers.rollout.holding import FREE, Hold
+from workers.rollout.engines.wire import PLAIN, CompletionChoice, Done, SamplingParameters
+from workers.rollout.pausing import FREE, Hold
 
 MAX_MOVES = 5
 """Times a turn goes on at another engine, or the same one anew, after one took it and did not finish it."""
@@ -47,6 +47,7 @@ class TurnRequest:
     temperature: float
     allowed: tuple[int, ...]
     stop: tuple[int, ...]
+    sampling: SamplingParameters = PLAIN
     follow: str = ""
     """Empty: exactly the pinned weights. Else the pinned version is the oldest allowed, see `CompletionRequest`."""
     role: str = ""
@@ -67,7 +68,8 @@ class TurnRequest:
         return self.prefixes[-1] if self.prefixes else ""
 
     def shape(self) -> tuple[object, ...]:
-        return (self.policy, self.pin, self.max_tokens, self.temperature, self.allowed, self.stop, self.follow)
+        drawn = (self.max_tokens, self.temperature, self.allowed, self.stop, self.sampling)
+        return (self.policy, self.pin, *drawn, self.follow)
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,8 +89,6 @@ def _check_shape(spec: ExperimentSpec, settings: PolicySpec) -> None:
         return
     if spec.mechanisms.ordered:
         raise UnsupportedModel("only native models give ordered bits; set mechanisms.ordered: false")
-    if settings.devices.most > 1:
-        raise UnsupportedModel("only native models are shared by several devices; set devices: 1")
 
 
 def _first_weights(spec: ExperimentSpec, policy: str, words: int, store: VersionStore) -> "dict[str, torch.Tensor]":

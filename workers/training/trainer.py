@@ -29,7 +29,7 @@ from workers.training.checks import check_tokenizer
 from workers.training.errors import RefusalCode, TrainerRefusal, refusal_of
 from workers.training.folders import root_of
 from workers.training.gangs.membership import Gangs
-from workers.training.held import HeldPolicy, cpu_of, keep_pace, reply_of, rest_of
+from workers.training.held_policy import HeldPolicy, cpu_of, keep_pace, reply_of, rest_of
 from workers.training.learner import Learner
 from workers.training.making import Making, kind_of
 from workers.training.reference import References

@@ -10,6 +10,7 @@ from flexmarl.contracts.external_rules import external_rules
 from flexmarl.contracts.lag_rules import broken_lag_rules
 from flexmarl.contracts.learning_rules import learning_rules
 from flexmarl.contracts.problems import Problem, nearest
+from flexmarl.contracts.sampling_rules import sampling_rules
 from flexmarl.contracts.serving_rules import serving_rules
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.training_rules import training_rules
@@ -31,6 +32,7 @@ def broken_rules(spec: ExperimentSpec) -> list[Problem]:
         serving_rules,
         adapter_rules,
         conversation_rules,
+        sampling_rules,
     )
     own = (_roles, _policies, _batch, learning_rules, *facts, _budget)
     found: dict[tuple[str, str, str], Problem] = {}

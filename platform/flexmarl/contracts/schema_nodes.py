@@ -22,7 +22,7 @@ def variant(node: Schema, here: object, schema: Schema) -> Schema:
     tag = here.get("type") if isinstance(here, Mapping) else None
     if tag in mapping:
         return deref({"$ref": mapping[tag]}, schema)
-    return next((deref(option, schema) for option in options if option.get("type") != "null"), {})
+    return next((variant(deref(one, schema), here, schema) for one in options if one.get("type") != "null"), {})
 
 
 def by_pattern(node: Schema) -> Schema | None:

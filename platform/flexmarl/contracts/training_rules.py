@@ -36,13 +36,6 @@ def _back_ends(spec: ExperimentSpec) -> Iterator[Problem]:
                 detail="Only the native trainer gives the ordered sums of bitwise reproducible runs.",
                 hint="Set native, or ordered: false in /mechanisms.",
             )
-        if policy.devices.most > 1:
-            yield Problem(
-                pointer=where,
-                code="not_with_devices",
-                detail="Only the native trainer shares a policy among several devices.",
-                hint=f"Set native, or devices: 1 for {name}.",
-            )
 
 
 def _readiness(spec: ExperimentSpec) -> Iterator[Problem]:

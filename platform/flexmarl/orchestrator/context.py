@@ -39,10 +39,10 @@ class Context(msgspec.Struct, gc=False):
 
     def emit(self, command: Command, *, key: str = "", why: str = "") -> int:
         """Decide a command that nobody answers; returns its number. `why` replaces the reason it is told with."""
-        number = self.state.next_command
-        self.state.next_command = number + 1
+        number = self.state.numbers.command
+        self.state.numbers.command = number + 1
         reason = reason_of(self.state, command, key, why)
-        self.commands.append(NumberedCommand(number, self.state.epoch, command, reason))
+        self.commands.append(NumberedCommand(number, self.state.lifecycle.epoch, command, reason))
         return number
 
     def wanted(self, key: str) -> bool:
@@ -120,4 +120,4 @@ class Context(msgspec.Struct, gc=False):
 
     def metric(self, name: str, value: float, step: int, agent: str = "", stat: str = "mean") -> None:
         """Add a point to a series."""
-        self.metrics.append(Metric(name, step, value, agent, stat, self.state.samples_trained))
+        self.metrics.append(Metric(name, step, value, agent, stat, self.state.totals.samples_trained))

@@ -67,8 +67,9 @@ from flexmarl.orchestrator.run.recovery import (
 from flexmarl.orchestrator.run.relevance import Relevance
 from flexmarl.orchestrator.serving.placement import drive_placing, on_demand_reported, on_policy_unloaded
 from flexmarl.orchestrator.serving.weight_sync import on_weights_served
+from flexmarl.orchestrator.state.policy import PolicyState
 from flexmarl.orchestrator.state.snapshots import decode, encode
-from flexmarl.orchestrator.state.tree import PolicyState, RunState
+from flexmarl.orchestrator.state.tree import RunState
 from flexmarl.orchestrator.training.evaluation import on_evaluation_group
 from flexmarl.orchestrator.training.trainers import (
     drive_trainer,
@@ -81,7 +82,7 @@ from flexmarl.orchestrator.types import Decision
 
 
 def _on_group(ctx: Context, event: GroupSettled) -> None:
-    if event.epoch == ctx.state.epoch:
+    if event.epoch == ctx.state.lifecycle.epoch:
         take_late_group(ctx, event)
         (on_train_group if event.origin is Origin.TRAIN else on_evaluation_group)(ctx, event)
 
@@ -95,7 +96,7 @@ def _on_answered(ctx: Context, event: Any) -> None:
 
 def _on_given_up(ctx: Context, event: RunGivenUp) -> None:
     """End the run because the driver cannot go on with it; one that has ended stays as it is."""
-    if ctx.state.status not in _IDLE:
+    if ctx.state.lifecycle.status not in _IDLE:
         fail(ctx, RunReason(event.cause), event.text)
 
 
@@ -166,7 +167,7 @@ class Orchestrator:
         ctx = Context(self.plan, state, state.now)
         before = _outline(state)
         HANDLERS[type(event)](ctx, event)
-        if state.status not in _IDLE and not self._relevance.seen_to(ctx, event):
+        if state.lifecycle.status not in _IDLE and not self._relevance.seen_to(ctx, event):
             self._drive(ctx, event)
             self._relevance.looked(ctx)
         check_touched(self.plan, state, event, ctx.commands)
@@ -190,16 +191,16 @@ class Orchestrator:
         if state.failures:
             drive_hosts(ctx)
             for parts in (*state.cohorts, state.evaluation):
-                if parts is not None and not state.pause.frozen:
+                if parts is not None and not state.lifecycle.pause.frozen:
                     drive_rollout(ctx, parts)
         before = _footing(ctx)
         drive_trainer(ctx)
         advance(ctx)
         # Trainers that had nothing to do have nothing to do again, if nothing has begun or ended since. What engines
         # are told is nothing to them, unless they share devices.
-        again = _footing(ctx) != before or self.plan.colocated or self.plan.one_version
-        while state.status not in _IDLE and not still(state):
-            if self.plan.colocated:
+        again = _footing(ctx) != before or self.plan.trainers.colocated or self.plan.engines.one_version
+        while state.lifecycle.status not in _IDLE and not still(state):
+            if self.plan.trainers.colocated:
                 drive_trainer(ctx)  # what has ended or begun turns the devices over
             self._relevance.drive_engines(ctx, event)
             if again and (state.checkpoints or state.cohorts):
@@ -219,10 +220,10 @@ class Orchestrator:
             void=ctx.void or (),
             metrics=ctx.metrics or (),
             notes=ctx.notes or (),
-            status=state.status,
-            reason=state.reason,
-            reason_text=state.reason_text,
-            epoch=state.epoch,
+            status=state.lifecycle.status,
+            reason=state.lifecycle.reason,
+            reason_text=state.lifecycle.reason_text,
+            epoch=state.lifecycle.epoch,
             step=state.step,
             deadline=_deadline(ctx),
             attempts=ctx.attempts or (),
@@ -233,17 +234,30 @@ class Orchestrator:
 
 def _outline(state: RunState) -> tuple[RunStatus, int, int, bool]:
     """Return what changes where something begins or ends."""
-    return state.status, state.next_cohort, len(state.cohorts), state.evaluation is None
+    return state.lifecycle.status, state.numbers.cohort, len(state.cohorts), state.evaluation is None
 
 
 def _footing(ctx: Context) -> tuple[object, ...]:
     """Return what differs after anything was decided, or had come to an end, that trainers could go by."""
     state, head = ctx.state, ctx.state.cohort
     said = len(ctx.commands) + len(ctx.void) + len(ctx.rulings) + len(ctx.notes) + len(ctx.metrics)
-    run = said, state.status, state.pause.frozen, state.next_cohort, len(state.cohorts), len(state.checkpoints)
+    run = (
+        said,
+        state.lifecycle.status,
+        state.lifecycle.pause.frozen,
+        state.numbers.cohort,
+        len(state.cohorts),
+        len(state.checkpoints),
+    )
     if head is None:
         return run
-    return *run, head.no, head.settled_at, head.stepped_at, sum([own.stepped for own in head.policies.values()])
+    return (
+        *run,
+        head.no,
+        head.times.settled_at,
+        head.times.stepped_at,
+        sum([own.stepped for own in head.policies.values()]),
+    )
 
 
 def _explain(ctx: Context) -> None:
@@ -251,37 +265,40 @@ def _explain(ctx: Context) -> None:
     state = ctx.state
     if _waits_for_space(state):
         return
-    working = [*state.at_work(DeviceUse.ENGINE), *state.at_work(DeviceUse.TRAINER)]
-    if state.status in (RunStatus.STARTING, RunStatus.RESUMING):
+    working = [*state.fleet.at_work(DeviceUse.ENGINE), *state.fleet.at_work(DeviceUse.TRAINER)]
+    if state.lifecycle.status in (RunStatus.STARTING, RunStatus.RESUMING):
         if "devices" in state.outstanding:
-            state.reason, state.reason_text = RunReason.WAITING_FOR_DEVICES, "waiting for devices"
-        elif all(lease.incarnation for lease in working):
-            state.reason, state.reason_text = RunReason.BINDING_POLICIES, "creating or loading the policies"
+            state.lifecycle.reason, state.lifecycle.reason_text = RunReason.WAITING_FOR_DEVICES, "waiting for devices"
+        elif all(lease.child.incarnation for lease in working):
+            state.lifecycle.reason, state.lifecycle.reason_text = (
+                RunReason.BINDING_POLICIES,
+                "creating or loading the policies",
+            )
         return
-    if state.status is not RunStatus.RUNNING:
+    if state.lifecycle.status is not RunStatus.RUNNING:
         return
-    gone = next((lease for lease in working if not lease.incarnation), None)
+    gone = next((lease for lease in working if not lease.child.incarnation), None)
     if gone is not None:
         engine = gone.use is DeviceUse.ENGINE
-        state.reason = RunReason.RECOVERING_ENGINE if engine else RunReason.RECOVERING_TRAINER
-        state.reason_text = f"{gone.use} on {gone.device_id} restarts"
+        state.lifecycle.reason = RunReason.RECOVERING_ENGINE if engine else RunReason.RECOVERING_TRAINER
+        state.lifecycle.reason_text = f"{gone.use} on {gone.device_id} restarts"
     elif "devices" in state.outstanding:
         text = "waiting for a device to replace a lost one" if working else "waiting for devices again"
-        state.reason, state.reason_text = RunReason.WAITING_FOR_DEVICES, text
+        state.lifecycle.reason, state.lifecycle.reason_text = RunReason.WAITING_FOR_DEVICES, text
     elif text := moving_text(ctx):
-        state.reason, state.reason_text = RunReason.MOVING, text
-    elif state.reason is not RunReason.NONE:
-        state.reason, state.reason_text = RunReason.NONE, ""
+        state.lifecycle.reason, state.lifecycle.reason_text = RunReason.MOVING, text
+    elif state.lifecycle.reason is not RunReason.NONE:
+        state.lifecycle.reason, state.lifecycle.reason_text = RunReason.NONE, ""
 
 
 def _waits_for_space(state: RunState) -> bool:
     """Tell whether something of the run waits for a disk, and let the reason say so, or say so no more."""
     waits_for = next((failure.waits_for for failure in state.failures.values() if failure.waits_for), "")
-    if waits_for and state.status in _EXPLAINED:
-        state.reason, state.reason_text = RunReason.WAITING_FOR_SPACE, waits_for
+    if waits_for and state.lifecycle.status in _EXPLAINED:
+        state.lifecycle.reason, state.lifecycle.reason_text = RunReason.WAITING_FOR_SPACE, waits_for
         return True
-    if state.status is RunStatus.STOPPING and state.reason is RunReason.WAITING_FOR_SPACE:
-        state.reason, state.reason_text = state.stop_reason, state.stop_text
+    if state.lifecycle.status is RunStatus.STOPPING and state.lifecycle.reason is RunReason.WAITING_FOR_SPACE:
+        state.lifecycle.reason, state.lifecycle.reason_text = state.lifecycle.ending.reason, state.lifecycle.ending.text
     return False
 
 
@@ -291,11 +308,11 @@ def _deadline(ctx: Context) -> float | None:
     found: float | None = None
     if state.failures:
         found = min((failure.until for failure in state.failures.values() if failure.until > ctx.now), default=None)
-    if state.status is RunStatus.PAUSED:
-        return _earlier(found, state.pause.release_at)
-    if state.look_at is not None and state.look_at > ctx.now:
-        found = _earlier(found, state.look_at)
-    if state.status is not RunStatus.RUNNING:
+    if state.lifecycle.status is RunStatus.PAUSED:
+        return _earlier(found, state.lifecycle.pause.release_at)
+    if state.fleet.review_at is not None and state.fleet.review_at > ctx.now:
+        found = _earlier(found, state.fleet.review_at)
+    if state.lifecycle.status is not RunStatus.RUNNING:
         return found
     limit = time_limit(ctx)
     return found if limit is None else _earlier(found, max(limit, ctx.now))

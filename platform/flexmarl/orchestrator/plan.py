@@ -19,25 +19,28 @@ from flexmarl.contracts.specification.experiment import ExperimentSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    spec: ExperimentSpec
-    policies: tuple[str, ...]
-    trainable: tuple[str, ...]
-    policy_of: dict[str, str]
-    """Role -> policy."""
-    trained_roles: frozenset[str]
-    """Roles whose rows are trained: a shared policy may have a frozen seat."""
+class CohortPlan:
+    """Groups of a cohort and members of a group. Read by `cohorts`."""
+
     groups: int
     members: int
     needed_members: int
     extra_groups: int
     """Groups proposed beyond those of a step."""
-    hands_on: bool
+    surplus_continues: bool
     """What a step does not need goes on into the next: groups that play, and those that settled."""
     enough_members: int
     """Finished members at which the other members of a group are cancelled; 0: none are."""
     spares: int
     """Environments of a group beyond its members, in which its slowest are played a second time."""
+    most_draws: int
+    """Groups that a cohort proposes at most, those in the place of refused ones among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class CuttingPlan:
+    """How settled groups become micro-batches and optimizer steps. Read by `cohorts.cutting` and `training`."""
+
     slice_groups: int
     """Episode groups in a micro-batch."""
     by_episode: bool
@@ -48,8 +51,12 @@ class Plan:
     """Episode groups of one optimizer step: all of the cohort, or a mini-batch of it."""
     one_part: bool
     """A cohort is one optimizer step of each policy."""
-    opening: frozenset[str]
-    """Policies of the first turns of an episode."""
+
+
+@dataclass(frozen=True, slots=True)
+class LagPlan:
+    """When cohorts start, and what happens to those that play when weights change. Read by `cohorts.admission`."""
+
     bounded: bool
     """Cohorts start as the lag policy admits them: some policy's bound is above 0, and published when committed."""
     by_credit: bool
@@ -58,31 +65,66 @@ class Plan:
     """Policies whose playing groups go on under newer weights, and how."""
     discards: frozenset[str]
     """Policies whose playing groups begin anew under newer weights."""
-    ordered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """What an engine holds at once. Read by `serving` and `rollout`."""
+
     places: int | None
     """Policies that an engine holds at once, None: all of them."""
     one_version: bool
     """An engine plays the groups it was given to the end before it takes newer weights."""
-    part_of_engine: int
+    groups_at_once: int
     """Groups that such an engine is given at once: its part of a step's."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerPlan:
+    """Where policies are trained. Read by `allocation` and `training`."""
+
     allocates: bool
     """There is a choice of trainer devices, or too few places on them: what is bound where is decided as it goes."""
     colocated: bool
     """Trainers share the devices of engines, in turns."""
-    own_trainers: int
+    own_devices: int
     """Trainers with devices of their own: all of them, or the last ones of a colocated run."""
-    mover: Mover[Any]
-    sampler: TaskSampler[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SettlementPlan:
+    """How a settled group is rewarded, compared and kept. Read by `cohorts.cohorts`."""
+
     rewards: RowRewards
-    """What rows earned, before they are compared."""
+    """Rewards of rows, before they are compared."""
     advantage: Advantage[Any]
     group_key: GroupKey
     shaper: Shaper[Any]
     reply_limits: dict[str, int]
     """Role -> most tokens of a reply."""
     group_filter: GroupFilter[Any]
-    most_draws: int
-    """Groups that a cohort proposes at most, those in the place of refused ones among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    spec: ExperimentSpec
+    policies: tuple[str, ...]
+    trainable: tuple[str, ...]
+    policy_of: dict[str, str]
+    """Role -> policy."""
+    trained_roles: frozenset[str]
+    """Roles whose rows are trained: a shared policy may have a frozen seat."""
+    opening: frozenset[str]
+    """Policies of the first turns of an episode."""
+    ordered: bool
+    mover: Mover[Any]
+    sampler: TaskSampler[Any]
+    cohort: CohortPlan
+    cutting: CuttingPlan
+    lag: LagPlan
+    engines: EnginePlan
+    trainers: TrainerPlan
+    settlement: SettlementPlan
 
     def evaluation_seed(self, index: int) -> int:
         """Return the task seed of the `index`-th evaluation task: its place, where the environment lists them."""
@@ -92,7 +134,7 @@ class Plan:
 
     def members_of(self, long_round: bool) -> int:
         """Return the members that a group of a cohort plays: a long round plays none beyond those it needs."""
-        return self.spec.batch.episodes_per_task if long_round else self.members
+        return self.spec.batch.episodes_per_task if long_round else self.cohort.members
 
     def entropy_coefficient(self, step: int) -> float:
         """Return the entropy bonus's coefficient of a step, from 0."""
@@ -109,49 +151,79 @@ def make_plan(spec: ExperimentSpec, opening: frozenset[str] | None = None) -> Pl
     `opening` names the policies of the first turns where no environment of ours is played: a simulated workload.
     """
     opening = _opening(spec) if opening is None else opening
-    algorithm, sampling, batch = spec.algorithm, spec.sampling, spec.batch
-    advantage = ADVANTAGES.make(algorithm.advantage)
-    extra = extra_of(spec.mechanisms.redundancy, batch.tasks_per_step, batch.episodes_per_task)
-    parts = batch.mini_batches if spec.mechanisms.trainer_protocol == "mini_batch" else 1
     return Plan(
         spec=spec,
         policies=tuple(spec.policies),
         trainable=_first_turns_first(spec, opening),
         policy_of={role: spec.policy_of(role) for role in spec.agents},
         trained_roles=frozenset(role for role, agent in spec.agents.items() if agent.trainable),
+        opening=opening,
+        ordered=spec.mechanisms.ordered,
+        mover=MOVERS.make(spec.mechanisms.mover),
+        sampler=TASK_SAMPLERS.make(spec.sampling.task_sampler),
+        cohort=_cohort_plan(spec),
+        cutting=_cutting_plan(spec),
+        lag=_lag_plan(spec),
+        engines=EnginePlan(
+            places=_places(spec),
+            one_version=spec.resources.engine_versions == 1,
+            groups_at_once=-(-spec.batch.tasks_per_step // spec.resources.rollout_devices),
+        ),
+        trainers=TrainerPlan(
+            allocates=_allocates(spec),
+            colocated=spec.mechanisms.allocation.type == "colocated",
+            own_devices=spec.own_trainers,
+        ),
+        settlement=_settlement_plan(spec),
+    )
+
+
+def _cohort_plan(spec: ExperimentSpec) -> CohortPlan:
+    batch, redundancy = spec.batch, spec.mechanisms.redundancy
+    extra = extra_of(redundancy, batch.tasks_per_step, batch.episodes_per_task)
+    return CohortPlan(
         groups=batch.tasks_per_step,
         members=batch.episodes_per_task + extra.members,
-        extra_groups=extra.groups,
-        hands_on=bool(extra.groups) and spec.mechanisms.redundancy.goes_on,
-        enough_members=batch.episodes_per_task if extra.members else 0,
         needed_members=_needed_members(spec),
+        extra_groups=extra.groups,
+        surplus_continues=bool(extra.groups) and redundancy.goes_on,
+        enough_members=batch.episodes_per_task if extra.members else 0,
         spares=extra.environments,
-        slice_groups=1 if spec.mechanisms.trainer_protocol == "per_group" else batch.micro_batch_groups,
+        most_draws=batch.tasks_per_step * spec.sampling.group_filter.most_draws,
+    )
+
+
+def _cutting_plan(spec: ExperimentSpec) -> CuttingPlan:
+    batch, protocol = spec.batch, spec.mechanisms.trainer_protocol
+    parts = batch.mini_batches if protocol == "mini_batch" else 1
+    return CuttingPlan(
+        slice_groups=1 if protocol == "per_group" else batch.micro_batch_groups,
         by_episode=batch.settle == "episode",
-        streaming=spec.mechanisms.trainer_protocol != "batch",
+        streaming=protocol != "batch",
         part_groups=-(-batch.tasks_per_step // parts),
         one_part=parts == 1,
-        opening=opening,
+    )
+
+
+def _lag_plan(spec: ExperimentSpec) -> LagPlan:
+    return LagPlan(
         bounded=_bounded(spec),
         by_credit=_by_credit(spec),
         follows=_follows(spec),
         discards=frozenset(n for n in spec.trainable_policies() if spec.lag_policy_of(n).in_flight == "discard"),
-        ordered=spec.mechanisms.ordered,
-        places=_places(spec),
-        one_version=spec.resources.engine_versions == 1,
-        part_of_engine=-(-batch.tasks_per_step // spec.resources.rollout_devices),
-        allocates=_allocates(spec),
-        colocated=spec.mechanisms.allocation.type == "colocated",
-        own_trainers=spec.own_trainers,
-        mover=MOVERS.make(spec.mechanisms.mover),
-        sampler=TASK_SAMPLERS.make(sampling.task_sampler),
-        rewards=answer_rewards if sampling.branches else advantage.rewards,
+    )
+
+
+def _settlement_plan(spec: ExperimentSpec) -> SettlementPlan:
+    algorithm = spec.algorithm
+    advantage = ADVANTAGES.make(algorithm.advantage)
+    return SettlementPlan(
+        rewards=answer_rewards if spec.sampling.branches else advantage.rewards,
         advantage=advantage,
         group_key=GROUP_KEYS[algorithm.group_key],
         shaper=SHAPERS.make(algorithm.shaping),
         reply_limits={role: agent.sampling.max_tokens for role, agent in spec.agents.items()},
-        group_filter=GROUP_FILTERS.make(sampling.group_filter),
-        most_draws=batch.tasks_per_step * sampling.group_filter.most_draws,
+        group_filter=GROUP_FILTERS.make(spec.sampling.group_filter),
     )
 
 

@@ -30,7 +30,8 @@ from flexmarl.contracts.commands import (
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.contracts.wire import Origin
-from flexmarl.orchestrator.state.tree import LeaseState, RunState
+from flexmarl.orchestrator.state.fleet import LeaseState
+from flexmarl.orchestrator.state.tree import RunState
 
 POLICIES_NAMED = 4
 """Longest version vector that a reason spells out."""
@@ -45,7 +46,7 @@ def reason_of(state: RunState, command: Command, key: str = "", why: str = "") -
 
 def _request(state: RunState, command: RequestDevices) -> str:
     if command.replaces:
-        lease = state.leases.get(command.replaces)
+        lease = state.fleet.leases.get(command.replaces)
         where = lease.device_id if lease is not None else f"lease {command.replaces}"
         return f"{where} is recalled; the run keeps using it until another device is ready"
     trainers = command.trainers + command.beside
@@ -59,14 +60,14 @@ def _host(state: RunState, command: HostLease) -> str:
 
 
 def _release(state: RunState, command: ReleaseLease) -> str:
-    lease = state.leases.get(command.lease_id)
+    lease = state.fleet.leases.get(command.lease_id)
     if lease is not None and lease.recalled:
         return f"{lease.device_id} is recalled: {lease.recalled}"
     if lease is not None and lease.replaces:
         return f"{lease.device_id} was the replacement of a lease that stays or has ended"
-    if state.pause.frozen and state.status not in TERMINAL | {RunStatus.PAUSED, RunStatus.PAUSING}:
+    if state.lifecycle.pause.frozen and state.lifecycle.status not in TERMINAL | {RunStatus.PAUSED, RunStatus.PAUSING}:
         return f"a part of the run's devices is permanently lost, and other runs can use {_where(lease)}"
-    return f"the run is {state.status} and no longer needs the device"
+    return f"the run is {state.lifecycle.status} and no longer needs the device"
 
 
 def _where(lease: LeaseState | None) -> str:
@@ -78,7 +79,9 @@ def _play(state: RunState, command: PlayGroups) -> str:
     if command.origin is Origin.EVAL:
         return f"evaluation after step {command.cohort}: {groups} under {_vector(command)}"
     verb = "is" if len(command.groups) == 1 else "are"
-    where = f", assigned to {_where(state.leases[command.engine])}" if command.engine in state.leases else ""
+    where = (
+        f", assigned to {_where(state.fleet.leases[command.engine])}" if command.engine in state.fleet.leases else ""
+    )
     return f"{groups} of step {command.cohort + 1} {verb} open, pinned to {_vector(command)}{where}"
 
 
@@ -104,23 +107,23 @@ def _bind(state: RunState, command: BindPolicy) -> str:
 
 
 def _suspend(state: RunState, command: SuspendPolicy) -> str:
-    lease = state.leases.get(command.lease_id)
+    lease = state.fleet.leases.get(command.lease_id)
     where = f"lease {command.lease_id}" if lease is None else lease.device_id
-    if lease is not None and lease.beside and state.hand == "engines":
+    if lease is not None and lease.sharing.engine_lease and state.fleet.shared.side == "engines":
         return f"the engine on {where} must wake"
     return f"{where} is needed for another policy than {command.policy}"
 
 
 def _vacate(state: RunState, command: VacateTrainer) -> str:
-    return f"the engine on {_where(state.leases.get(command.lease_id))} must wake"
+    return f"the engine on {_where(state.fleet.leases.get(command.lease_id))} must wake"
 
 
 def _sleep(state: RunState, command: SleepEngine) -> str:
-    return f"no episode is playing, and the trainer on {_where(state.leases.get(command.lease_id))} has work"
+    return f"no episode is playing, and the trainer on {_where(state.fleet.leases.get(command.lease_id))} has work"
 
 
 def _wake(state: RunState, command: WakeEngine) -> str:
-    return f"the trainer on {_where(state.leases.get(command.lease_id))} holds no policy"
+    return f"the trainer on {_where(state.fleet.leases.get(command.lease_id))} holds no policy"
 
 
 def _join(state: RunState, command: JoinGang) -> str:
@@ -144,21 +147,22 @@ def _step(state: RunState, command: OptimizerStep) -> str:
 
 
 def _load(state: RunState, command: LoadWeights) -> str:
-    lease = state.leases.get(command.lease_id)
-    held = None if lease is None else lease.holds.get(command.policy)
+    lease = state.fleet.leases.get(command.lease_id)
+    held = None if lease is None else lease.weights.held.get(command.policy)
     where = f"lease {command.lease_id}" if lease is None else lease.device_id
     return f"{where} holds {'no version' if held is None else f'v{held}'}, v{command.version} is to be served"
 
 
 def _unload(state: RunState, command: UnloadPolicy) -> str:
-    lease = state.leases.get(command.lease_id)
+    lease = state.fleet.leases.get(command.lease_id)
     if lease is not None and command.to:
-        return f"replies of {lease.device_id} continue at {_where(state.leases.get(command.to))}; it loads new weights"
+        destination = _where(state.fleet.leases.get(command.to))
+        return f"replies of {lease.device_id} continue at {destination}; it loads new weights"
     if lease is None:
         return f"lease {command.lease_id} no longer serves {command.policy}"
-    if not lease.serves:
+    if not lease.weights.assigned:
         return f"{lease.device_id} no longer serves this version of {command.policy}"
-    return f"{lease.device_id} serves {', '.join(lease.serves)} and no longer {command.policy}"
+    return f"{lease.device_id} serves {', '.join(lease.weights.assigned)} and no longer {command.policy}"
 
 
 def _checkpoint(state: RunState, command: WriteCheckpoint) -> str:

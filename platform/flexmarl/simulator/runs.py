@@ -47,7 +47,7 @@ def _play(scenario: Scenario, watch: Callable[[Cluster], None]) -> SimulationRep
             state = driver.core.state
             raise SimulationError(
                 f"After {cluster.clock.now:.0f} s no events are left; {len(done)} of {wanted} steps are done "
-                f"and the run is {state.status}: {state.reason_text}"
+                f"and the run is {state.lifecycle.status}: {state.lifecycle.reason_text}"
             )
         if driver.ended and len(done) < wanted:
             raise SimulationError(f"The run ended after {len(done)} of {wanted} steps: {driver.ended}")

@@ -192,7 +192,11 @@ def starved(report: PoolReport) -> list[SchedulingFault]:
 
 def _says(cluster: Cluster, pool: SimulatedPool) -> str:
     state = cluster.driver.core.state
-    return state.reason_text if cluster.driver.ended else pool.waiting.get(cluster.name.run_id, state.reason_text)
+    return (
+        state.lifecycle.reason_text
+        if cluster.driver.ended
+        else pool.waiting.get(cluster.name.run_id, state.lifecycle.reason_text)
+    )
 
 
 def _report(shared: SharedPools, clusters: Sequence[Cluster], pool: SimulatedPool, clock: Clock) -> PoolReport:

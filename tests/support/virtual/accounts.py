@@ -11,11 +11,13 @@ from tests.support.virtual.world import World
 def check_end(world: World, asked: list[str]) -> None:
     """Raise AssertionError naming what does not add up once a run has ended and all is told."""
     state, store = world.core.state, world.store
-    assert state.status in TERMINAL
-    for counters in (state.train_episodes, state.eval_episodes):
+    assert state.lifecycle.status in TERMINAL
+    for counters in (state.totals.train_episodes, state.totals.eval_episodes):
         settled = counters.finished + counters.failed + counters.cancelled
         assert counters.proposed == settled, f"episodes do not add up: {counters}"
-    assert state.samples_trained == len(store.ledger.applied), "the core counts other rows as trained than are applied"
+    assert state.totals.samples_trained == len(store.ledger.applied), (
+        "the core counts other rows as trained than are applied"
+    )
     for name, policy in state.policies.items():
         known = -1 if policy.version is None else policy.version
         assert known == len(store.versions.get(name, [])) - 1, f"{name}: the core knows {known}"
@@ -23,7 +25,7 @@ def check_end(world: World, asked: list[str]) -> None:
     _check_attempts(world)
     if not store.ledger.aborted:
         _check_rows(world)
-    if state.status is RunStatus.COMPLETED and state.reason is RunReason.BUDGET_STEPS:
+    if state.lifecycle.status is RunStatus.COMPLETED and state.lifecycle.reason is RunReason.BUDGET_STEPS:
         assert state.step == world.spec.budget.train_steps
 
 
@@ -36,7 +38,9 @@ def _check_verbs(world: World, asked: list[str]) -> None:
 def _check_attempts(world: World) -> None:
     changes = [change.no for decision in world.log.decisions for change in decision.attempts]
     assert changes == sorted(changes)
-    assert Counter(changes) == dict.fromkeys(range(1, world.core.state.attempt + 1), 2), "an attempt without an end"
+    assert Counter(changes) == dict.fromkeys(range(1, world.core.state.lifecycle.attempt.no + 1), 2), (
+        "an attempt without an end"
+    )
 
 
 def _check_rows(world: World) -> None:
@@ -46,19 +50,19 @@ def _check_rows(world: World) -> None:
     carried = {
         (name, m.no) for name, policy in state.policies.items() if policy.carry for m in policy.carry.micro_batches
     }
-    assert not carried or state.reason is not RunReason.BUDGET_STEPS, "a carried gradient was never stepped"
+    assert not carried or state.lifecycle.reason is not RunReason.BUDGET_STEPS, "a carried gradient was never stepped"
     left = [ref for ref, row in store.micro_batches.items() if row.status != "applied" and ref not in carried]
     assert not left, f"micro-batches that were cut and never applied: {left}"
     written = sum(len(ep.samples) for event, _ in store.groups.values() for ep in event.episodes)
     late = _late(world)
     waiting = sum(len(store.micro_batches[ref].keys) for ref in carried)
-    told = state.samples_trained + state.samples_recorded + waiting
+    told = state.totals.samples_trained + state.totals.samples_recorded + waiting
     assert told == written, f"{written} rows were written, {told} are trained, recorded or carried"
     if world.spec.sampling.group_filter.type == "none":
         missing = _trainable(world, late | _beyond(world)) - store.ledger.applied.keys()
-        dropped = sum(state.dropped.values()) + waiting
+        dropped = sum(state.totals.rows_dropped.values()) + waiting
         assert len(missing) == dropped, f"{dropped} rows were dropped for a reason, not trained are {sorted(missing)}"
-    for origin, counters in ((Origin.TRAIN, state.train_episodes), (Origin.EVAL, state.eval_episodes)):
+    for origin, counters in ((Origin.TRAIN, state.totals.train_episodes), (Origin.EVAL, state.totals.eval_episodes)):
         fates = store.fates(origin, without=late)
         assert counters.finished == fates["finished"], f"{origin}: {counters}, rows say {fates}"
         assert counters.failed == fates["failed"], f"{origin}: {counters}, rows say {fates}"

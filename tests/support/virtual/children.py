@@ -164,7 +164,7 @@ class Engine(Child):
 
     def _fits(self) -> None:
         """No engine is told to hold more than it can."""
-        places = self.world.core.plan.places
+        places = self.world.core.plan.engines.places
         if places is not None and len(self.holds) > places:
             raise PromiseBroken(f"{self.name} has {places} places and holds {sorted(self.holds)}")
 
@@ -248,7 +248,7 @@ class RolloutWorker(Process):
         self.asks: dict[tuple[int, int], tuple[str, bool]] = {}
         """(command, draw) -> policy of its turn, and whether an engine was found for it."""
         self._reports = Reports()
-        if world.core.plan.places is not None:
+        if world.core.plan.engines.places is not None:
             self.then(REPORT_S, self._report)
 
     def _report(self) -> None:

@@ -186,7 +186,7 @@ class Queues:
         engine.busy = False
         engine.orders.popleft()
         engine.holds.add(order.policy)
-        places = self.core.core.plan.places
+        places = self.core.core.plan.engines.places
         assert places is None or len(engine.holds) <= places, "an engine holds more than it can"
         self.core.loaded(no, order, self.load_s, self.clock.now)
         waiting, self.waiting[order.policy] = self.waiting[order.policy], deque()

@@ -85,7 +85,7 @@ class World:
 
     @property
     def status(self) -> RunStatus:
-        return self.core.state.status
+        return self.core.state.lifecycle.status
 
     def run(self, done: Callable[["World"], bool] | None = None, seconds: float = 600.0) -> "World":
         """Let time pass until the run has ended, or a condition holds."""

@@ -97,6 +97,10 @@ def test_a_written_value_that_nobody_reads_is_refused_with_a_way_out(
     assert (pointer, "not_read", hint) in {(p.pointer, p.code, p.hint) for p in broken_rules(spec)}
 
 
+def structured(kind: str) -> dict[str, Any]:
+    return {"trainable": False, "sampling": {"structured": {"type": kind}}}
+
+
 REQUIRED = {
     "/agents/speaker/external/url": {"agents": {"speaker": {"external": {"model": "m"}}, "listener": {}}},
     "/agents/speaker/external/model": {"agents": {"speaker": {"external": {"url": "https://a.example/v1"}}}},
@@ -106,6 +110,9 @@ REQUIRED = {
     "/policies/speaker/model/run": {"policies": {"speaker": {"model": {"type": "checkpoint", "step": 1}}}},
     "/policies/speaker/model/step": {"policies": {"speaker": {"model": {"type": "checkpoint", "run": "a"}}}},
     "/policies/speaker/warmup/steps": {"policies": {"speaker": {"warmup": {}}}},
+    "/agents/speaker/sampling/structured/choices": {"agents": {"speaker": structured("choice"), "listener": {}}},
+    "/agents/speaker/sampling/structured/pattern": {"agents": {"speaker": structured("regex"), "listener": {}}},
+    "/agents/speaker/sampling/structured/of": {"agents": {"speaker": structured("json_schema"), "listener": {}}},
     "/reward/url": {"reward": {"type": "service"}},
     "/environment/latency/scale_s": {"environment": {"type": "reference_game", "latency": {}}},
     "/environment/type": {"environment": {}},

@@ -39,9 +39,9 @@ def outcomes(cluster):
 
 
 def account(cluster):
-    state, episodes = cluster.core.state, cluster.core.state.train_episodes
+    state, episodes = cluster.core.state, cluster.core.state.totals.train_episodes
     assert episodes.proposed == episodes.finished + episodes.failed + episodes.cancelled
-    assert state.samples_trained == len(cluster.trained)
+    assert state.totals.samples_trained == len(cluster.trained)
     for policy, history in cluster.versions.items():
         assert state.policies[policy].version == len(history) - 1
 

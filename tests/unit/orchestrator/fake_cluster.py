@@ -80,7 +80,8 @@ class FakeCluster:
         decision = self.core.handle(event, self.now)
         self.decisions.append(decision)
         check_invariants(self.core.plan, self.core.state)
-        waits = books_due(self.core.state) and not self.core.state.pause.frozen and self.status not in TERMINAL
+        frozen = self.core.state.lifecycle.pause.frozen
+        waits = books_due(self.core.state) and not frozen and self.status not in TERMINAL
         assert not waits, "a cohort that is done waits for a fact that may never come"
         self.deadline = decision.deadline
         for number in decision.void:
@@ -116,7 +117,7 @@ class FakeCluster:
         else:
             self.open[numbered.no] = numbered
             if self.mates and getattr(command, "lease_id", 0) in self.children:
-                self.made_for[numbered.no] = self.core.state.leases[command.lease_id].incarnation
+                self.made_for[numbered.no] = self.core.state.fleet.leases[command.lease_id].child.incarnation
 
     def end_lease(self, lease_id, reason):
         if lease_id not in self.ended:
@@ -129,7 +130,7 @@ class FakeCluster:
             self.keys.add(key)
             self.inbox.append(event)
 
-    status = property(lambda self: self.core.state.status)
+    status = property(lambda self: self.core.state.lifecycle.status)
 
     def verb(self, verb):
         return self.tell(e.RunVerb(verb=verb, actor="ada"))
@@ -201,7 +202,7 @@ class FakeCluster:
             if self.held_draws.intersection(g.draw for g in command.groups):
                 return False
             engines = [self.children[i] for i in self.children if self.uses[i] is e.DeviceUse.ENGINE]
-            return answered(command, engines, self.core.plan.places)
+            return answered(command, engines, self.core.plan.engines.places)
         if isinstance(command, c.RequestDevices):
             return self.grants
         if isinstance(command, c.HostLease):

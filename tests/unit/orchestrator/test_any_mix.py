@@ -107,14 +107,14 @@ def test_any_mix_of_mechanisms_ends_and_counts_every_row(seed):
         cluster.verb(Verb.RESUME)
     cluster.run(limit=20_000)
     settle_facts(cluster)
-    state, episodes = cluster.core.state, cluster.core.state.train_episodes
+    state, episodes = cluster.core.state, cluster.core.state.totals.train_episodes
     assert episodes.proposed == episodes.finished + episodes.failed + episodes.cancelled
-    assert state.samples_trained == len(cluster.trained)
+    assert state.totals.samples_trained == len(cluster.trained)
     assert {name: policy.version for name, policy in state.policies.items() if policy.version is not None} == {
         name: len(history) - 1 for name, history in cluster.versions.items()
     }
-    if state.status is RunStatus.FAILED:
-        assert state.reason in ENDS
-    if state.status is RunStatus.COMPLETED and state.reason is RunReason.BUDGET_STEPS:
+    if state.lifecycle.status is RunStatus.FAILED:
+        assert state.lifecycle.reason in ENDS
+    if state.lifecycle.status is RunStatus.COMPLETED and state.lifecycle.reason is RunReason.BUDGET_STEPS:
         assert state.step == 4
     same_with_short_ways(cluster)

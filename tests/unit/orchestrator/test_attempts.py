@@ -44,7 +44,7 @@ def test_a_retry_goes_on_from_the_committed_versions(seed):
     deliver_all(cluster)
     before = {name: policy.version for name, policy in cluster.core.state.policies.items()}
     assert before == {name: len(history) - 1 for name, history in cluster.versions.items()}
-    epoch, draws = cluster.core.state.epoch, cluster.core.state.next_draw
+    epoch, draws = cluster.core.state.lifecycle.epoch, cluster.core.state.numbers.draw
     decision = ask(cluster, Verb.RETRY)
     assert (decision.status, decision.epoch) == (RunStatus.QUEUED, epoch + 1)
     seen = len(cluster.commands("bind_policy"))
@@ -62,10 +62,10 @@ def test_a_step_that_was_committed_while_its_run_was_killed_is_where_the_retry_s
     cluster.run(until=lambda x: any(isinstance(event, e.StepCommitted) for event in x.inbox))
     committed = next(event for event in cluster.inbox if isinstance(event, e.StepCommitted))
     ask(cluster, Verb.KILL)
-    trained = cluster.core.state.samples_trained
+    trained = cluster.core.state.totals.samples_trained
     deliver_all(cluster)
     assert cluster.core.state.policies[committed.policy].version == committed.version
-    assert cluster.core.state.samples_trained > trained
+    assert cluster.core.state.totals.samples_trained > trained
     ask(cluster, Verb.RETRY)
     cluster.run()
     account(cluster)

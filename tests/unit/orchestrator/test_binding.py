@@ -8,7 +8,7 @@ from flexmarl.contracts import events as e
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunStatus
 from flexmarl.orchestrator.allocation.binding import on_gang_s, took_work
-from flexmarl.orchestrator.state.tree import PolicyPlacement, PolicyState
+from flexmarl.orchestrator.state.policy import PolicyPlacement, PolicyState
 from flexmarl.orchestrator.training import trainers
 from tests.unit.orchestrator.fake_cluster import Faults, make_spec, running, started
 
@@ -20,7 +20,7 @@ def team(devices, places=None, **changes):
 
 def ended_well(cluster):
     cluster.run()
-    assert cluster.status is RunStatus.COMPLETED, cluster.core.state.reason_text
+    assert cluster.status is RunStatus.COMPLETED, cluster.core.state.lifecycle.reason_text
     assert cluster.core.state.step == cluster.spec.budget.train_steps
     return cluster
 
@@ -108,9 +108,9 @@ def test_what_a_lost_trainer_had_suspended_is_bound_anew():
     cluster = running(team(1, 1), seed=1)
     cluster.run(until=lambda x: any(p.placement.ticket for p in x.core.state.policies.values()))
     name = next(name for name, p in cluster.core.state.policies.items() if p.placement.ticket)
-    trainer = cluster.core.state.trainers()[0]
+    trainer = cluster.core.state.fleet.trainers()[0]
     del cluster.children[trainer.lease_id]
-    cluster.tell(e.ChildLost(lease_id=trainer.lease_id, incarnation=trainer.incarnation, reason="killed"))
+    cluster.tell(e.ChildLost(lease_id=trainer.lease_id, incarnation=trainer.child.incarnation, reason="killed"))
     policy = cluster.core.state.policies[name]
     assert (policy.placement.ticket, policy.placement.gang, policy.accumulator) == ("", [], "")
     cluster.start_child(trainer.lease_id)

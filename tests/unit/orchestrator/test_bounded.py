@@ -25,7 +25,7 @@ def test_a_bounded_run_completes_within_its_bound_whatever_breaks(bound, at_admi
         while cluster.status not in (RunStatus.COMPLETED, RunStatus.FAILED):
             cluster.happen()
             cohorts = max(cohorts, len(cluster.core.state.cohorts))
-        assert cluster.status is RunStatus.COMPLETED, cluster.core.state.reason_text
+        assert cluster.status is RunStatus.COMPLETED, cluster.core.state.lifecycle.reason_text
         assert cluster.core.state.step == 6
         account(cluster)
         assert max(cluster.lags) <= bound
@@ -50,7 +50,7 @@ def test_groups_that_follow_do_not_hold_an_update_back(in_flight):
     spec = bounded(2, mechanisms__lag_policy__in_flight=in_flight)
     for seed in range(4):
         cluster = started(spec, seed=seed, faults=Faults(twice=0.2, child_death=0.01)).run()
-        assert cluster.status is RunStatus.COMPLETED, cluster.core.state.reason_text
+        assert cluster.status is RunStatus.COMPLETED, cluster.core.state.lifecycle.reason_text
         account(cluster)
         assert max(cluster.lags) <= 2
     plays = [order for order in cluster.commands("play_groups") if order.origin == "train"]
@@ -62,8 +62,8 @@ def test_discarded_groups_begin_anew_and_are_counted():
     cancelled = 0
     for seed in range(4):
         cluster = started(bounded(2, mechanisms__lag_policy__in_flight="discard"), seed=seed).run()
-        assert cluster.status is RunStatus.COMPLETED, cluster.core.state.reason_text
-        episodes = cluster.core.state.train_episodes
+        assert cluster.status is RunStatus.COMPLETED, cluster.core.state.lifecycle.reason_text
+        episodes = cluster.core.state.totals.train_episodes
         assert episodes.proposed == episodes.finished + episodes.failed + episodes.cancelled
         cancelled += episodes.cancelled
     assert cancelled > 0
@@ -106,7 +106,7 @@ def test_rows_above_the_bound_are_swept_dropped_and_played_again():
     dropped = [r for d in cluster.decisions for r in d.rulings if r.cause == "stale"]
     assert {r.policy for r in dropped} == {"speaker", "listener"}
     assert all(r.target == f"draw:{old.draw}" for r in dropped)
-    assert cluster.core.state.dropped["stale"] == sum(r.rows for r in dropped)
+    assert cluster.core.state.totals.rows_dropped["stale"] == sum(r.rows for r in dropped)
     assert not any(key[0] == old.draw for key in cluster.trained)
     seeds = [order for play in cluster.commands("play_groups") for order in play.groups if order.draw < 1 << 30]
     again = [order for order in seeds if order.task_seed == seeds[old.draw].task_seed]

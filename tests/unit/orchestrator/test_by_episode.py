@@ -20,7 +20,7 @@ def by_episode(**changes):
 
 def check(cluster, steps=4):
     state = cluster.core.state
-    assert cluster.status is RunStatus.COMPLETED, state.reason_text
+    assert cluster.status is RunStatus.COMPLETED, state.lifecycle.reason_text
     assert state.step == steps
     account(cluster)
     told = {}
@@ -29,9 +29,9 @@ def check(cluster, steps=4):
             for episode in event[0].episodes:
                 told.setdefault((event[0].draw, episode.member), episode)
     finished = sum(episode.status == "finished" for episode in told.values())
-    assert state.train_episodes.finished == finished
+    assert state.totals.train_episodes.finished == finished
     rows = sum(len(episode.samples) for episode in told.values())
-    assert state.samples_trained == rows, "every row of a finished episode is trained"
+    assert state.totals.samples_trained == rows, "every row of a finished episode is trained"
 
 
 @pytest.mark.parametrize("protocol", ["micro_batch", "per_group"])
@@ -66,12 +66,12 @@ def test_rests_and_retries_lose_no_member(seed):
     cluster = started(by_episode(), seed=seed, faults=Faults(twice=0.2, episode_failure=0.1))
     for step in (0, 1, 2):
         cluster.run(until=lambda x, step=step: x.core.state.step >= step and x.core.state.cohort is not None)
-        cluster.run(until=lambda x: not x.core.state.cohorts or any(x.core.state.cohort.told.values()))
+        cluster.run(until=lambda x: not x.core.state.cohorts or any(x.core.state.cohort.ended.values()))
         freeze(cluster)
         until(cluster, RunStatus.PAUSED)
         cluster.verb(Verb.RESUME)
         until(cluster, RunStatus.RUNNING)
-    cluster.run(until=lambda x: any(c.told for c in x.core.state.cohorts))
+    cluster.run(until=lambda x: any(c.ended for c in x.core.state.cohorts))
     cluster.tell(e.RunVerb(verb=Verb.PAUSE, mode=PauseMode.DRAIN))
     until(cluster, RunStatus.PAUSED)
     cluster.verb(Verb.RESUME)
@@ -80,10 +80,10 @@ def test_rests_and_retries_lose_no_member(seed):
 
 def test_a_kill_between_two_members_counts_the_others_as_cancelled():
     cluster = started(by_episode(), seed=3)
-    cluster.run(until=lambda x: any(len(told) == 1 for c in x.core.state.cohorts for told in c.told.values()))
+    cluster.run(until=lambda x: any(len(told) == 1 for c in x.core.state.cohorts for told in c.ended.values()))
     cluster.verb(Verb.KILL)
     deliver_all(cluster)
-    episodes = cluster.core.state.train_episodes
+    episodes = cluster.core.state.totals.train_episodes
     assert episodes.cancelled > 0
     account(cluster)
 

@@ -46,7 +46,7 @@ def test_a_cohort_is_split_into_rollout_commands_under_one_vector():
     assert [draws_of(x) for x in train] == [[0, 1], [2, 3], [4, 5]]
     assert len({tuple(sorted(x.pins.items(), key=str)) for x in train}) == 1
     assert all(not x.greedy and x.cohort == 0 for x in train)
-    assert cluster.core.state.train_episodes.proposed == 18
+    assert cluster.core.state.totals.train_episodes.proposed == 18
 
 
 def test_streaming_cuts_each_full_slice_while_the_rest_plays():
@@ -106,7 +106,7 @@ def test_a_step_waits_for_every_group_and_names_exactly_the_cut_micro_batches():
 
 
 def test_the_next_cohort_leaves_in_the_decision_of_the_last_weights_served():
-    cluster = quiet().run(until=lambda x: x.core.state.next_cohort == 2)
+    cluster = quiet().run(until=lambda x: x.core.state.numbers.cohort == 2)
     event, decision = cluster.log[-1][0], cluster.decisions[-1]
     assert isinstance(event, e.WeightsServed)
     assert [n.command.cohort for n in decision.commands if n.command.kind == "play_groups"] == [1, 1, 1]
@@ -132,8 +132,8 @@ def test_evaluation_is_greedy_on_its_own_draws_and_counted_apart():
     assert all(x.greedy and d >= EVALUATION_DRAWS for x in evaluations for d in draws_of(x))
     seeds = [[g.task_seed for g in x.groups] for x in evaluations]
     assert seeds[0] == seeds[1] == seeds[2]
-    assert cluster.core.state.eval_episodes.finished == 15
-    assert cluster.core.state.train_episodes.finished == 72
+    assert cluster.core.state.totals.eval_episodes.finished == 15
+    assert cluster.core.state.totals.train_episodes.finished == 72
     assert {step for name, _, _, step in cluster.metrics if name == "eval/solved"} == {0, 2, 4}
 
 
@@ -151,10 +151,10 @@ def test_a_group_below_its_needed_members_is_dropped_and_counted():
     cluster = quiet()
     episodes = [cluster.episode(0), cluster.episode(1), failed(2)]
     settle(cluster, 0, episodes)
-    cohort, counters = cluster.core.state.cohort, cluster.core.state.train_episodes
-    assert (cohort.dropped, cohort.kept, counters.failed, counters.finished) == (1, 0, 1, 2)
+    cohort, counters = cluster.core.state.cohort, cluster.core.state.totals.train_episodes
+    assert (cohort.groups.dropped, cohort.groups.kept, counters.failed, counters.finished) == (1, 0, 1, 2)
     assert "boom" in cluster.notes[-1].text
-    assert cluster.core.state.samples_recorded > 0
+    assert cluster.core.state.totals.samples_recorded > 0
 
 
 def test_a_group_with_enough_members_is_kept_with_the_statistics_of_those():
@@ -170,15 +170,15 @@ def test_members_nobody_reported_and_scores_that_are_no_numbers_count_as_failed(
     cluster = quiet(batch__min_members=2)
     bad = cluster.episode(1).model_copy(update={"team_score": float("nan")})
     settle(cluster, 0, [cluster.episode(0), bad])
-    assert cluster.core.state.train_episodes.failed == 2
+    assert cluster.core.state.totals.train_episodes.failed == 2
 
 
 def test_a_run_that_loses_all_episodes_twice_ends_in_words():
     cluster = started(faults=Faults(episode_failure=1.0)).run()
-    assert (cluster.status, cluster.core.state.reason) == (RunStatus.FAILED, RunReason.EPISODES_FAILED)
-    assert "(the last one: environment: step)" in cluster.core.state.reason_text
-    assert "min_members" in cluster.core.state.reason_text
-    assert cluster.core.state.train_episodes.failed == 36
+    assert (cluster.status, cluster.core.state.lifecycle.reason) == (RunStatus.FAILED, RunReason.EPISODES_FAILED)
+    assert "(the last one: environment: step)" in cluster.core.state.lifecycle.reason_text
+    assert "min_members" in cluster.core.state.lifecycle.reason_text
+    assert cluster.core.state.totals.train_episodes.failed == 36
 
 
 def test_a_policy_without_rows_takes_a_null_step_and_keeps_its_version():
@@ -198,7 +198,7 @@ def test_frozen_seats_are_recorded_and_shared_policies_train_all_their_seats():
     frozen = started(make_spec(agents={"speaker": {"trainable": False}, "listener": {}})).run()
     assert {key[3] for key in frozen.trained} == {"listener"}
     assert frozen.core.state.policies["speaker"].version == 0
-    assert frozen.core.state.samples_recorded > 0
+    assert frozen.core.state.totals.samples_recorded > 0
     shared = started(make_spec(agents={r: {"policy": "both"} for r in ("speaker", "listener")})).run()
     assert {key[3] for key in shared.trained} == {"speaker", "listener"}
     assert shared.core.state.policies["both"].version == 4
@@ -292,7 +292,7 @@ def test_members_that_are_not_kept_are_recorded_and_the_others_compared():
         decision = settle(cluster, draw, group)
         cuts += [n.command for n in decision.commands if n.command.kind == "cut_micro_batch"]
     assert {(s.member, s.advantages[0]) for cut in cuts for s in cut.samples} == {(0, 0.5), (2, -0.5)}
-    assert cluster.core.state.samples_recorded > 0
+    assert cluster.core.state.totals.samples_recorded > 0
 
 
 def test_a_whole_run_keeps_its_books_with_kept_members_and_shaped_rewards():
@@ -306,8 +306,8 @@ def test_filters_judge_by_rewards_before_shaping():
     cluster = quiet(sampling__group_filter="drop_zero_variance", algorithm__shaping={"type": "overlong"})
     members = cluster.spec.batch.episodes_per_task
     equal = [cluster.episode(m).model_copy(update={"team_score": 0.5, "scores": {}}) for m in range(members)]
-    limit = cluster.core.plan.reply_limits["speaker"]
+    limit = cluster.core.plan.settlement.reply_limits["speaker"]
     longest = SampleRef(role="speaker", turn=0, tokens=limit, reward=0.5)
     equal[0] = equal[0].model_copy(update={"samples": (longest,)})
     settle(cluster, 0, equal)
-    assert cluster.core.state.cohort.refused == 1
+    assert cluster.core.state.cohort.groups.refused == 1

@@ -124,7 +124,7 @@ def colocated(devices=1, trainers=1, **changes):
 
 def ended_well(cluster):
     cluster.run()
-    assert cluster.status is RunStatus.COMPLETED, cluster.core.state.reason_text
+    assert cluster.status is RunStatus.COMPLETED, cluster.core.state.lifecycle.reason_text
     assert cluster.core.state.step == cluster.spec.budget.train_steps
     return cluster
 
@@ -155,7 +155,7 @@ def test_a_run_on_the_engines_own_devices_ends(devices, trainers, mix):
     found = turns(cluster)
     assert found[0] == "to_engines"
     assert all(a != b for a, b in itertools.pairwise(found)), "turned to who had them"
-    assert len({lease.device_id for lease in cluster.core.state.leases.values()}) <= devices
+    assert len({lease.device_id for lease in cluster.core.state.fleet.leases.values()}) <= devices
     if mix == "strict":
         assert len(found) <= 2 * cluster.spec.budget.train_steps + 3, (
             "turned more often than once there and back a step"
@@ -180,7 +180,7 @@ def test_engines_that_serve_one_policy_each_load_it_again_when_they_wake(trainer
     spec = colocated(2, trainers, resources__engine_policies=1)
     cluster = started(spec, seed=seed, faults=faults, round_trip=seed % 2 == 0)
     cluster.run()
-    assert cluster.status is RunStatus.COMPLETED, cluster.core.state.reason_text
+    assert cluster.status is RunStatus.COMPLETED, cluster.core.state.lifecycle.reason_text
     loads = {(command.lease_id, command.policy) for command in cluster.commands("load_weights")}
     assert seed or len(loads) == 2
     assert len(turns(cluster)) > cluster.spec.budget.train_steps
@@ -195,9 +195,9 @@ def test_steps_are_those_of_a_run_with_devices_of_its_own():
 
 def test_the_two_on_a_device_are_given_back_together():
     cluster = running(colocated(), seed=2)
-    [engine] = cluster.core.state.of_use(e.DeviceUse.ENGINE)
-    [trainer] = cluster.core.state.of_use(e.DeviceUse.TRAINER)
-    assert (trainer.beside, trainer.device_id) == (engine.lease_id, engine.device_id)
+    [engine] = cluster.core.state.fleet.of_use(e.DeviceUse.ENGINE)
+    [trainer] = cluster.core.state.fleet.of_use(e.DeviceUse.TRAINER)
+    assert (trainer.sharing.engine_lease, trainer.device_id) == (engine.lease_id, engine.device_id)
     cluster.end_lease(trainer.lease_id, "device gone")
     ended_well(cluster)
     assert engine.lease_id in [command.lease_id for command in cluster.commands("release_lease")]
@@ -205,7 +205,7 @@ def test_the_two_on_a_device_are_given_back_together():
 
 def test_a_recalled_device_is_given_back_whole_between_two_steps():
     cluster = running(colocated(), seed=2)
-    [engine] = cluster.core.state.of_use(e.DeviceUse.ENGINE)
+    [engine] = cluster.core.state.fleet.of_use(e.DeviceUse.ENGINE)
     cluster.recall(engine.lease_id)
     ended_well(cluster)
     released = [command.lease_id for command in cluster.commands("release_lease")]
@@ -219,16 +219,18 @@ def test_a_child_that_dies_in_the_middle_of_a_turn_leaves_the_device_in_one_hand
     cluster = running(colocated(), seed=4)
     cluster.run(until=lambda x: x.core.state.step >= 1)
     cluster.run(until=lambda x: turning(x.core.state, hand))
-    lease = cluster.core.state.leases[1 if who == "engine" else 2]
+    lease = cluster.core.state.fleet.leases[1 if who == "engine" else 2]
     del cluster.children[lease.lease_id]
-    cluster.tell(e.ChildLost(lease_id=lease.lease_id, incarnation=lease.incarnation, reason="killed"))
+    cluster.tell(e.ChildLost(lease_id=lease.lease_id, incarnation=lease.child.incarnation, reason="killed"))
     cluster.start_child(lease.lease_id)
     ended_well(cluster)
 
 
 def turning(state, hand):
     waiting = state.outstanding
-    return state.hand == hand and any(waiting.any_of(family) for family in ("sleep", "wake", "suspend", "vacate"))
+    return state.fleet.shared.side == hand and any(
+        waiting.any_of(family) for family in ("sleep", "wake", "suspend", "vacate")
+    )
 
 
 def mixed(homes=True, **changes):
@@ -256,7 +258,7 @@ def trained_where(cluster):
     while cluster.status not in (RunStatus.COMPLETED, RunStatus.FAILED):
         cluster.happen()
         for name, policy in state.policies.items():
-            shared = {state.leases[lease_id].beside > 0 for lease_id in policy.placement.gang}
+            shared = {state.fleet.leases[lease_id].sharing.engine_lease > 0 for lease_id in policy.placement.gang}
             places.setdefault(name, set()).update(shared)
             if state.outstanding.count_about("accumulate", name) and any(cohort.open for cohort in state.cohorts):
                 beside.add(name)
@@ -269,7 +271,7 @@ def test_some_trainers_share_devices_and_others_have_their_own(homes, mix):
     cluster = started(mixed(homes, **MIXES[mix]), seed=5)
     beside, places = trained_where(cluster)
     ended_well(cluster)
-    assert len({lease.device_id for lease in cluster.core.state.leases.values()}) == 3
+    assert len({lease.device_id for lease in cluster.core.state.fleet.leases.values()}) == 3
     assert turns(cluster).count("to_trainers") >= cluster.spec.budget.train_steps
     if homes:
         assert places == {"speaker": {True}, "listener": {False}}
@@ -301,4 +303,6 @@ def test_a_gang_is_bound_once_all_its_engines_sleep_and_all_its_ranks_let_go_bef
     cluster = ended_well(started(gangs(), seed=3))
     assert [c for c in cluster.commands("bind_policy") if len(c.gang) == 2]
     vacated = {command.lease_id for command in cluster.commands("vacate_trainer")}
-    assert vacated == {lease.lease_id for lease in cluster.core.state.leases.values() if lease.beside}
+    assert vacated == {
+        lease.lease_id for lease in cluster.core.state.fleet.leases.values() if lease.sharing.engine_lease
+    }

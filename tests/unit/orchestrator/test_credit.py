@@ -22,9 +22,9 @@ def by_credit(extra=3, share=0.0, **lag):
 def on_their_way(cluster):
     """Groups that were proposed and that no step has taken."""
     return sum(
-        len(own.open) + own.kept + own.refused + own.dropped - own.late
+        len(own.open) + own.groups.kept + own.groups.refused + own.groups.dropped - own.groups.late
         for own in cluster.core.state.cohorts
-        if own.stepped_at is None
+        if own.times.stepped_at is None
     )
 
 
@@ -63,7 +63,7 @@ def test_a_step_of_several_updates_waits_for_its_own_groups():
     )
     for seed in range(6):
         cluster = started(spec, seed=seed).run()
-        assert cluster.status is RunStatus.COMPLETED, cluster.core.state.reason_text
+        assert cluster.status is RunStatus.COMPLETED, cluster.core.state.lifecycle.reason_text
 
 
 def test_without_surplus_every_step_starts_from_the_newest_weights():
@@ -80,7 +80,7 @@ def test_a_group_that_grew_older_than_the_bound_is_neither_dropped_nor_waited_fo
     cluster.run(until=lambda x: x.core.state.step == 3)
     cluster.held_draws = set()
     check_counts(cluster.run())
-    assert not cluster.core.state.dropped.get("stale", 0)
+    assert not cluster.core.state.totals.rows_dropped.get("stale", 0)
     assert max(cluster.lags) >= 3
     trained = {sample.draw for one in cluster.commands("cut_micro_batch") for sample in one.samples}
     assert {0, 1} <= trained
@@ -94,7 +94,7 @@ def test_a_group_that_grew_too_old_is_replaced_within_its_step():
     cluster.run(until=lambda x: x.core.state.step == 3)
     cluster.held_draws = set()
     check_counts(cluster.run())
-    assert cluster.core.state.dropped.get("stale", 0) > 0
+    assert cluster.core.state.totals.rows_dropped.get("stale", 0) > 0
     cuts = {no: set() for no in range(6)}
     for micro_batch in cluster.commands("cut_micro_batch"):
         cuts[micro_batch.cohort] |= {sample.draw for sample in micro_batch.samples}
@@ -112,7 +112,7 @@ def test_a_step_trains_as_many_groups_whatever_settles_meanwhile(protocol):
         budget__train_steps=6,
     )
     cluster = started(spec, seed=1, round_trip=True).run()
-    assert cluster.status is RunStatus.COMPLETED, cluster.core.state.reason_text
+    assert cluster.status is RunStatus.COMPLETED, cluster.core.state.lifecycle.reason_text
     cuts = {}
     for micro_batch in cluster.commands("cut_micro_batch"):
         cuts.setdefault(micro_batch.cohort, set()).update(sample.draw for sample in micro_batch.samples)

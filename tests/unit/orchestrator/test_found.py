@@ -10,7 +10,7 @@ from tests.unit.orchestrator.fake_cluster import make_spec, started
 
 
 def engine_of(cluster):
-    return next(own for own in cluster.core.state.leases.values() if own.use is e.DeviceUse.ENGINE)
+    return next(own for own in cluster.core.state.fleet.leases.values() if own.use is e.DeviceUse.ENGINE)
 
 
 def held(cluster):
@@ -70,7 +70,7 @@ def test_surplus_that_is_cancelled_holds_no_version_on_the_engines():
         cluster.run(until=lambda x: any(0 in own.older for own in x.core.state.cohorts))
         cluster.tell(e.RunVerb(verb=Verb.PAUSE, mode=PauseMode.DRAIN))
         until(cluster, RunStatus.PAUSED)
-        assert 0 in cluster.core.state.surplus
+        assert 0 in cluster.core.state.backlog.cancelled
         cluster.held_draws = set()
         cluster.verb(Verb.RESUME)
         until(cluster, RunStatus.COMPLETED)
@@ -91,7 +91,7 @@ def test_a_step_that_commits_while_the_run_is_killed_counts_before_its_cohort_is
     cluster = started(make_spec(**changes), seed=4)
     cluster.held_draws = {5}
     cluster.run(until=lambda x: any(isinstance(fact, e.StepCommitted) for fact in x.inbox))
-    assert cluster.core.state.cohort.settled_at is None
+    assert cluster.core.state.cohort.times.settled_at is None
     cluster.verb(Verb.KILL)
     deliver_all(cluster)
     account(cluster)

@@ -46,8 +46,8 @@ def test_pause_finishes_the_cohort_and_keeps_devices():
     cluster = running()
     assert cluster.verb(Verb.PAUSE).status is RunStatus.PAUSING
     cluster.run(until=lambda x: x.status is RunStatus.PAUSED)
-    assert (cluster.core.state.step, cluster.core.state.next_cohort) == (1, 1)
-    assert len(cluster.core.state.leases) == 2
+    assert (cluster.core.state.step, cluster.core.state.numbers.cohort) == (1, 1)
+    assert len(cluster.core.state.fleet.leases) == 2
     assert "release_lease" not in cluster.kinds()
     while cluster.inbox:
         cluster.deliver(0)
@@ -70,7 +70,11 @@ def test_stop_finishes_the_cohort_writes_the_last_checkpoint_and_releases():
     cluster.verb(Verb.STOP)
     cluster.run()
     state = cluster.core.state
-    assert (state.status, state.reason, state.step) == (RunStatus.COMPLETED, RunReason.USER_REQUEST, 1)
+    assert (state.lifecycle.status, state.lifecycle.reason, state.step) == (
+        RunStatus.COMPLETED,
+        RunReason.USER_REQUEST,
+        1,
+    )
     assert ("last", 1, {"speaker": 1, "listener": 1}) in cluster.checkpoints
     assert cluster.kinds().count("release_lease") == 2
 
@@ -81,7 +85,7 @@ def test_stop_before_the_first_step_cancels(until):
     cluster.verb(Verb.STOP)
     cluster.run()
     assert cluster.status is RunStatus.CANCELLED
-    assert all(lease.releasing for lease in cluster.core.state.leases.values())
+    assert all(lease.releasing for lease in cluster.core.state.fleet.leases.values())
 
 
 def test_stop_while_paused_ends_without_another_step():
@@ -101,7 +105,7 @@ def test_kill_is_terminal_at_once():
     assert (decision.status, decision.epoch) == (RunStatus.KILLED, 2)
     assert set(decision.void) == outstanding
     assert [n.command.kind for n in decision.commands] == ["release_lease"] * 2
-    assert cluster.core.state.train_episodes.cancelled == playing
+    assert cluster.core.state.totals.train_episodes.cancelled == playing
 
 
 def test_devices_granted_after_the_end_are_given_back():
@@ -116,7 +120,7 @@ def test_time_budget_asks_for_a_timer_and_drains():
     cluster = running(make_spec(budget__seconds=0.001, budget__train_steps=1000))
     assert cluster.deadline is not None
     cluster.run()
-    assert cluster.core.state.reason is RunReason.BUDGET_TIME
+    assert cluster.core.state.lifecycle.reason is RunReason.BUDGET_TIME
     assert cluster.core.state.step == 1
     assert cluster.core.state.history.eval_step == 1
 
@@ -124,16 +128,16 @@ def test_time_budget_asks_for_a_timer_and_drains():
 def test_target_reached_ends_the_run():
     cluster = running(make_spec(budget__target={"metric": "eval/team_score", "value": 0.0}))
     cluster.run()
-    assert cluster.core.state.reason is RunReason.TARGET_REACHED
+    assert cluster.core.state.lifecycle.reason is RunReason.TARGET_REACHED
     assert cluster.core.state.step <= 1 + 2
 
 
 def test_a_lost_trainer_is_bound_again_and_gets_the_same_micro_batches():
     cluster = running(seed=2)
     cluster.run(until=lambda x: any(n.command.kind == "optimizer_step" for n in x.open.values()))
-    trainer = cluster.core.state.trainers()[0]
+    trainer = cluster.core.state.fleet.trainers()[0]
     policy = next(n.command for n in cluster.open.values() if n.command.kind == "optimizer_step").policy
-    lost = e.ChildLost(lease_id=trainer.lease_id, incarnation=trainer.incarnation, reason="killed")
+    lost = e.ChildLost(lease_id=trainer.lease_id, incarnation=trainer.child.incarnation, reason="killed")
     decision = cluster.tell(lost)
     assert decision.reason is RunReason.RECOVERING_TRAINER
     assert not any(n.command.kind in ("optimizer_step", "accumulate") for n in cluster.open.values())
@@ -154,8 +158,8 @@ def test_a_step_that_committed_before_its_trainer_died_counts():
     cluster.run(until=lambda x: any(isinstance(event, e.StepCommitted) for event in x.inbox))
     committed = next(event for event in cluster.inbox if isinstance(event, e.StepCommitted))
     cluster.inbox.remove(committed)
-    trainer = cluster.core.state.trainers()[0]
-    cluster.tell(e.ChildLost(lease_id=trainer.lease_id, incarnation=trainer.incarnation))
+    trainer = cluster.core.state.fleet.trainers()[0]
+    cluster.tell(e.ChildLost(lease_id=trainer.lease_id, incarnation=trainer.child.incarnation))
     cluster.start_child(trainer.lease_id)
     cluster.run(until=lambda x: x.core.state.policies[committed.policy].accumulator != "")
     before = len(cluster.commands("accumulate"))
@@ -170,9 +174,9 @@ def test_a_step_that_committed_before_its_trainer_died_counts():
 
 def test_a_lost_engine_gets_the_pinned_version_back():
     cluster = running()
-    cluster.run(until=lambda x: x.core.state.next_cohort == 2)
-    engine = cluster.core.state.of_use(DeviceUse.ENGINE)[0]
-    old = engine.incarnation
+    cluster.run(until=lambda x: x.core.state.numbers.cohort == 2)
+    engine = cluster.core.state.fleet.of_use(DeviceUse.ENGINE)[0]
+    old = engine.child.incarnation
     assert cluster.tell(e.ChildLost(lease_id=engine.lease_id, incarnation=old)).reason is RunReason.RECOVERING_ENGINE
     decision = cluster.tell(e.ChildReady(lease_id=engine.lease_id, use=DeviceUse.ENGINE, incarnation="new"))
     assert [(n.command.kind, n.command.version) for n in decision.commands] == [("load_weights", 1)] * 2
@@ -181,8 +185,8 @@ def test_a_lost_engine_gets_the_pinned_version_back():
         lease_id=engine.lease_id, incarnation=old, policy="speaker", version=1, digest="0" * 64, command_no=1
     )
     cluster.tell(late)
-    assert engine.lease_id in cluster.core.state.leases
-    assert cluster.core.state.leases[engine.lease_id].holds == {}
+    assert engine.lease_id in cluster.core.state.fleet.leases
+    assert cluster.core.state.fleet.leases[engine.lease_id].weights.held == {}
 
 
 MEMORY = "out_of_memory: the child ended with code 1, 3 times in 3600 s; free memory on that host"
@@ -194,7 +198,7 @@ MEMORY = "out_of_memory: the child ended with code 1, 3 times in 3600 s; free me
 def test_a_lease_that_ended_is_replaced_a_bounded_number_of_times(why, reason):
     cluster = running()
     for _ in range(5):
-        lease = cluster.core.state.of_use(DeviceUse.ENGINE)[0]
+        lease = cluster.core.state.fleet.of_use(DeviceUse.ENGINE)[0]
         decision = cluster.tell(e.LeaseEnded(lease_id=lease.lease_id, reason=why))
         if decision.status is RunStatus.FAILED:
             break
@@ -214,7 +218,7 @@ CANNOT = "the child cannot start: FLEXMARL_VLLM_PYTHON is not set on this node; 
 def test_a_child_that_cannot_start_ends_a_starting_run_at_once_with_the_next_step(use):
     cluster = started()
     cluster.run(until=lambda x: x.status is RunStatus.STARTING)
-    lease = cluster.core.state.of_use(use)[0]
+    lease = cluster.core.state.fleet.of_use(use)[0]
     decision = cluster.tell(e.LeaseEnded(lease_id=lease.lease_id, reason=CANNOT, cannot_start=True))
     assert (decision.status, decision.reason) == (RunStatus.FAILED, RunReason.CANNOT_START)
     assert decision.reason_text == f"the {use} on {lease.device_id} cannot start: {CANNOT}; then retry the run"
@@ -222,7 +226,7 @@ def test_a_child_that_cannot_start_ends_a_starting_run_at_once_with_the_next_ste
 
 def test_one_that_cannot_start_in_place_of_a_lost_one_is_replaced_elsewhere():
     cluster = running()
-    lease = cluster.core.state.of_use(DeviceUse.ENGINE)[0]
+    lease = cluster.core.state.fleet.of_use(DeviceUse.ENGINE)[0]
     decision = cluster.tell(e.LeaseEnded(lease_id=lease.lease_id, reason=CANNOT, cannot_start=True))
     assert decision.status is RunStatus.RUNNING
     assert [n.command.kind for n in decision.commands] == ["request_devices"]
@@ -231,13 +235,13 @@ def test_one_that_cannot_start_in_place_of_a_lost_one_is_replaced_elsewhere():
 def test_a_start_that_failed_is_said_on_the_run_the_first_time():
     cluster = started()
     cluster.run(until=lambda x: x.status is RunStatus.STARTING)
-    lease = cluster.core.state.of_use(DeviceUse.ENGINE)[0]
+    lease = cluster.core.state.fleet.of_use(DeviceUse.ENGINE)[0]
     decision = cluster.tell(e.ChildLost(lease_id=lease.lease_id, incarnation="e1", reason="no module x", ready=False))
     assert decision.status is RunStatus.STARTING
     text = f"engine on {lease.device_id} did not start: no module x; it is restarted"
     assert decision.reason_text == text
     assert [note.text for note in decision.notes] == [text]
-    assert cluster.run(until=lambda x: x.status is RunStatus.RUNNING).core.state.reason_text != text
+    assert cluster.run(until=lambda x: x.status is RunStatus.RUNNING).core.state.lifecycle.reason_text != text
 
 
 @pytest.mark.parametrize("kind", ["accumulate", "bind_policy", "load_weights"])
@@ -288,7 +292,7 @@ def test_a_full_disk_makes_a_run_wait_for_as_long_as_it_takes():
     said = [note.text for note in cluster.notes if "waits for disk space" in note.text]
     assert len(said) == len(cluster.core.state.policies), "once per policy: the log is not filled by it"
     assert cluster.run().status is RunStatus.COMPLETED
-    assert cluster.core.state.reason is not RunReason.WAITING_FOR_SPACE
+    assert cluster.core.state.lifecycle.reason is not RunReason.WAITING_FOR_SPACE
 
 
 def test_a_wait_for_space_is_no_failure_of_the_work():

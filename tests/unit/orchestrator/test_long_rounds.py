@@ -75,7 +75,7 @@ def test_nothing_is_lost_or_counted_twice_whatever_breaks(bound):
         cluster.verb(e.Verb.RESUME)
         cluster.run()
         state = cluster.core.state
-        assert (cluster.status, state.step) == (RunStatus.COMPLETED, STEPS), state.reason_text
-        episodes = state.train_episodes
+        assert (cluster.status, state.step) == (RunStatus.COMPLETED, STEPS), state.lifecycle.reason_text
+        episodes = state.totals.train_episodes
         assert episodes.proposed == episodes.finished + episodes.failed + episodes.cancelled
         assert max(cluster.lags) <= bound

@@ -8,7 +8,7 @@ from tests.unit.orchestrator.fake_cluster import FakeCluster, Faults, make_spec,
 
 
 def lease_of(cluster, use):
-    return next(lease for lease in cluster.core.state.at_work(use))
+    return next(lease for lease in cluster.core.state.fleet.at_work(use))
 
 
 def recall(cluster, lease, withdrawn=False):
@@ -33,7 +33,7 @@ def test_a_recalled_lease_is_replaced_after_the_open_cohort_and_released(use):
     cluster.run()
     assert (cluster.status, cluster.core.state.step) == (RunStatus.COMPLETED, 8)
     assert old.lease_id in cluster.ended
-    assert cluster.core.state.replacements == 0, "a move is no loss"
+    assert cluster.core.state.fleet.replacements == 0, "a move is no loss"
     assert len(set(cluster.plays)) == len(cluster.plays) >= len(played)
 
 
@@ -59,12 +59,12 @@ def test_without_a_free_device_the_run_goes_on_and_says_so():
     step = cluster.core.state.step
     cluster.run(until=lambda x: x.core.state.step == step + 3)
     state = cluster.core.state
-    assert state.reason is RunReason.MOVING
-    assert "keeps its device until another is free" in state.reason_text
+    assert state.lifecycle.reason is RunReason.MOVING
+    assert "keeps its device until another is free" in state.lifecycle.reason_text
     assert not old.releasing
     cluster.grants = True
     cluster.run(until=lambda x: old.releasing)
-    cluster.run(until=lambda x: x.core.state.reason is RunReason.NONE)
+    cluster.run(until=lambda x: x.core.state.lifecycle.reason is RunReason.NONE)
 
 
 def test_a_withdrawn_recall_gives_the_replacement_back():
@@ -75,7 +75,7 @@ def test_a_withdrawn_recall_gives_the_replacement_back():
     [number] = [n for n, x in cluster.open.items() if x.command.kind == "request_devices"]
     cluster.execute(number)
     cluster.deliver(next(i for i, x in enumerate(cluster.inbox) if x.kind == "devices_granted"))
-    [standby] = [lease for lease in cluster.core.state.leases.values() if lease.replaces]
+    [standby] = [lease for lease in cluster.core.state.fleet.leases.values() if lease.replaces]
     recall(cluster, old, withdrawn=True)
     assert standby.releasing
     cluster.run()
@@ -92,7 +92,7 @@ def test_a_grant_that_came_after_its_request_was_withdrawn_is_given_back():
     recall(cluster, old, withdrawn=True)
     cluster.deliver(next(i for i, x in enumerate(cluster.inbox) if x.kind == "devices_granted"))
     assert [command.lease_id for command in cluster.commands("release_lease")] == [3]
-    assert all(lease.lease_id != 3 for lease in cluster.core.state.leases.values())
+    assert all(lease.lease_id != 3 for lease in cluster.core.state.fleet.leases.values())
 
 
 def test_a_recalled_lease_that_ends_first_is_a_loss_and_its_replacement_steps_in():
@@ -129,8 +129,8 @@ def test_moves_with_deaths_in_any_order_lose_nothing():
     moved = 0
     for seed in range(20):
         cluster = started(make_spec(batch__min_members=2), seed=seed, faults=faults, round_trip=seed % 2 == 0).run()
-        assert cluster.status is RunStatus.COMPLETED, cluster.core.state.reason_text
-        assert cluster.core.state.samples_trained == len(cluster.trained)
+        assert cluster.status is RunStatus.COMPLETED, cluster.core.state.lifecycle.reason_text
+        assert cluster.core.state.totals.samples_trained == len(cluster.trained)
         moved += any(command.replaces for command in cluster.commands("request_devices"))
     assert moved > 10
 
@@ -144,6 +144,6 @@ def test_a_queued_run_asks_in_the_pools_it_was_moved_to_and_a_late_move_changes_
     assert len(cluster.open) == 1, "the former request is void"
     cluster.run(until=lambda x: x.status is RunStatus.RUNNING)
     cluster.tell(PoolsChanged(rollout_pool="default", training_pool="default"))
-    assert cluster.core.state.rollout_pool == "gpu"
+    assert cluster.core.state.fleet.pools.rollout == "gpu"
     assert "came too late" in cluster.notes[-1].text
     assert {command.pool for command in cluster.commands("play_groups")} == {"gpu"}

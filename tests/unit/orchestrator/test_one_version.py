@@ -11,7 +11,8 @@ from flexmarl.contracts.rules import broken_rules
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
 from flexmarl.orchestrator.rollout.one_version import _adopt
 from flexmarl.orchestrator.rollout.repacking import SEEN_S
-from flexmarl.orchestrator.state.tree import LeaseState, Pin
+from flexmarl.orchestrator.state.cohort import Pin
+from flexmarl.orchestrator.state.fleet import ChildLives, LeaseState
 from tests.unit.orchestrator.fake_cluster import make_spec, started
 from tests.unit.orchestrator.test_any_mix import any_faults, settle_facts
 
@@ -68,11 +69,11 @@ def test_whatever_is_lost_every_row_is_counted_and_no_group_is_left(seed):
         if cluster.status is RunStatus.PAUSED:
             cluster.verb(e.Verb.RESUME)
     settle_facts(cluster)
-    state, episodes = cluster.core.state, cluster.core.state.train_episodes
-    assert state.status in TERMINAL, state.reason_text
+    state, episodes = cluster.core.state, cluster.core.state.totals.train_episodes
+    assert state.lifecycle.status in TERMINAL, state.lifecycle.reason_text
     assert episodes.proposed == episodes.finished + episodes.failed + episodes.cancelled
-    assert state.samples_trained == len(cluster.trained)
-    if state.status is RunStatus.COMPLETED and state.reason is RunReason.BUDGET_STEPS:
+    assert state.totals.samples_trained == len(cluster.trained)
+    if state.lifecycle.status is RunStatus.COMPLETED and state.lifecycle.reason is RunReason.BUDGET_STEPS:
         assert state.step == 4
 
 
@@ -103,7 +104,7 @@ def test_groups_are_given_to_an_engine_that_holds_the_newest_weights():
         for order in (x for x in orders if isinstance(x, c.PlayGroups) and x.origin == "train"):
             state = cluster.core.state
             pins = {name: pin.version for name, pin in order.pins.items()}
-            assert pins == state.leases[order.engine].holds
+            assert pins == state.fleet.leases[order.engine].weights.held
             assert pins == {name: policy.version for name, policy in state.policies.items()}, "pinned when it is given"
             asked.add(order.engine)
     assert asked == {lease for lease, use in cluster.uses.items() if use is e.DeviceUse.ENGINE}
@@ -113,24 +114,26 @@ def test_what_is_left_goes_on_at_an_engine_of_the_same_version_and_the_other_tak
     cluster = started(one_version(REPACK, engines=3, bound=4, budget__train_steps=8), seed=4)
     moved = between_turns = 0
     while cluster.status not in TERMINAL:
-        held = {lease.lease_id: dict(lease.holds) for lease in cluster.core.state.leases.values()}
+        held = {lease.lease_id: dict(lease.weights.held) for lease in cluster.core.state.fleet.leases.values()}
         cluster.happen()
         if cluster.rng.random() < 0.2 and cluster.status not in TERMINAL:
             state = cluster.core.state
-            held = {lease.lease_id: dict(lease.holds) for lease in state.leases.values()}
-            given = {lease.lease_id: lease.given_at for lease in state.leases.values()}
+            held = {lease.lease_id: dict(lease.weights.held) for lease in state.fleet.leases.values()}
+            given = {lease.lease_id: lease.assigned.given_at for lease in state.fleet.leases.values()}
             waits = any(draw not in cohort.older for cohort in state.cohorts for draw in cohort.open)
             report(cluster)
             for order in (x.command for x in cluster.decisions[-1].commands):
                 if isinstance(order, c.UnloadPolicy) and order.hand_over:
                     moved += 1
-                    between_turns += not state.demand.depth(order.lease_id)
+                    between_turns += not state.fleet.demand.depth(order.lease_id)
                     assert held[order.lease_id] == held[order.to], "versions are not mixed"
                     assert waits, "whoever is free then has something to do"
-                    assert state.demand.told_at(state.packed_at) >= SEEN_S + max(given[order.lease_id], given[order.to])
-                    lease = cluster.core.state.leases[order.lease_id]
-                    assert not lease.plays
-                    assert order.policy not in lease.holds
+                    assert state.fleet.demand.oldest_report(state.fleet.repacked.at) >= SEEN_S + max(
+                        given[order.lease_id], given[order.to]
+                    )
+                    lease = cluster.core.state.fleet.leases[order.lease_id]
+                    assert not lease.assigned.draws
+                    assert order.policy not in lease.weights.held
     assert moved, "nothing was repacked"
     assert between_turns, "groups whose episodes ask nothing for the moment are emptied too"
     assert cluster.core.state.step == 8
@@ -164,8 +167,11 @@ def test_who_goes_on_with_groups_whose_engine_is_gone(engines, taken_by):
     for lease_id, (version, plays) in enumerate(engines):
         draws = list(range(100 * lease_id, 100 * lease_id + plays))
         given |= {draw: {"p": Pin(version, f"d{version}")} for draw in draws}
-        lease = LeaseState(lease_id, f"gpu{lease_id}", e.DeviceUse.ENGINE, "e1", holds={"p": version}, plays=draws)
+        lease = LeaseState(lease_id, f"gpu{lease_id}", e.DeviceUse.ENGINE, ChildLives("e1"))
+        lease.weights.held, lease.assigned.draws = {"p": version}, draws
         working.append(lease)
-    _adopt(SimpleNamespace(plan=SimpleNamespace(part_of_engine=PART), now=7.0), working, given)
-    assert [lease.lease_id for lease in working if 1000 in lease.plays] == ([] if taken_by is None else [taken_by])
-    assert [lease.lease_id for lease in working if lease.given_at] == ([] if taken_by is None else [taken_by])
+    _adopt(SimpleNamespace(plan=SimpleNamespace(engines=SimpleNamespace(groups_at_once=PART)), now=7.0), working, given)
+    assert [lease.lease_id for lease in working if 1000 in lease.assigned.draws] == (
+        [] if taken_by is None else [taken_by]
+    )
+    assert [lease.lease_id for lease in working if lease.assigned.given_at] == ([] if taken_by is None else [taken_by])

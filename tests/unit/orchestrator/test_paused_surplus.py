@@ -23,7 +23,7 @@ def paused(extra=3, steps=6, **lag):
 def unfilled(cluster):
     """Rollout commands that are on their way for a cohort without groups of its own."""
     state = cluster.core.state
-    if state.status is not RunStatus.RUNNING or state.pause.frozen:
+    if state.lifecycle.status is not RunStatus.RUNNING or state.lifecycle.pause.frozen:
         return set()
     keys = [key for cohort in state.cohorts if not cohort.filled for key in cohort.open.values()]
     return {state.outstanding[key].no for key in keys if key in state.outstanding}.intersection(cluster.open)
@@ -106,6 +106,6 @@ def test_where_devices_are_shared_the_trainer_has_them_while_surplus_stands_stil
         cluster.run(until=standing)
         steps, held = len(cluster.commands("optimizer_step")), standing(cluster)
         cluster.run(until=lambda x, steps=steps: len(x.commands("optimizer_step")) > steps)
-        assert cluster.core.state.hand == "trainers"
+        assert cluster.core.state.fleet.shared.side == "trainers"
         assert standing(cluster) == held
         check_counts(cluster.run())

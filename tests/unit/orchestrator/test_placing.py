@@ -135,7 +135,7 @@ def test_a_load_that_is_told_late_does_not_bring_back_what_was_forgotten():
     lanes.answer(7.0, kinds=("unload_policy",))
     lanes.placed.tell(load, 8.0)
     assert [(kind, policy) for kind, _, policy in lanes.told()] == [("load_weights", leaves)]
-    assert lanes.placed.core.state.leases[load.lease_id].holds == {}
+    assert lanes.placed.core.state.fleet.leases[load.lease_id].weights.held == {}
 
 
 def test_the_barrier_asks_those_that_serve_a_policy_and_nobody_who_joins():
@@ -143,11 +143,11 @@ def test_the_barrier_asks_those_that_serve_a_policy_and_nobody_who_joins():
     lanes.answer(2.0)
     ctx = context(lanes.placed)
     assert served(ctx)
-    engines = [x for x in lanes.placed.core.state.leases.values() if HOT in x.serves]
+    engines = [x for x in lanes.placed.core.state.fleet.leases.values() if HOT in x.weights.assigned]
     assert len(engines) == 2
-    engines[0].holds.clear()
+    engines[0].weights.held.clear()
     assert served(ctx), "one that joins holds nobody up"
-    engines[1].holds.clear()
+    engines[1].weights.held.clear()
     assert not served(ctx), "one at least"
 
 

@@ -145,7 +145,7 @@ def lost_for_good(use, seed=3, **spec):
         until=lambda x: x.core.state.cohort is not None and x.core.state.cohort.open and x.core.state.step == 1
     )
     cluster.grants = False
-    lease = next(iter(cluster.core.state.at_work(use)))
+    lease = next(iter(cluster.core.state.fleet.at_work(use)))
     cluster.children.pop(lease.lease_id, None)
     cluster.ended.add(lease.lease_id)
     cluster.tell(LeaseEnded(lease_id=lease.lease_id, reason="the device is gone"))
@@ -161,12 +161,12 @@ def recall(cluster, number=None):
 def test_a_recalled_run_gives_all_back_and_goes_on_with_a_whole_gang(use):
     cluster = lost_for_good(use, budget__train_steps=4)
     decision = recall(cluster)
-    assert all(lease.releasing for lease in cluster.core.state.leases.values())
+    assert all(lease.releasing for lease in cluster.core.state.fleet.leases.values())
     [asked] = [n.command for n in decision.commands if n.command.kind == "request_devices"]
     assert (asked.engines, asked.trainers, asked.replaces) == (1, 1, 0)
     assert any("releases all its devices" in note.text for note in decision.notes)
     assert all("permanently lost" in n.reason for n in decision.commands if n.command.kind == "release_lease")
-    assert cluster.core.state.reason is RunReason.WAITING_FOR_DEVICES
+    assert cluster.core.state.lifecycle.reason is RunReason.WAITING_FOR_DEVICES
     cluster.grants = True
     cluster.run()
     assert (cluster.status, cluster.core.state.step) == (RunStatus.COMPLETED, 4)
@@ -178,9 +178,9 @@ def test_a_recall_of_a_request_that_was_answered_changes_nothing():
     number = cluster.core.state.outstanding["devices"].no
     cluster.grants = True
     cluster.run(until=lambda x: "devices" not in x.core.state.outstanding)
-    before = [lease.lease_id for lease in cluster.core.state.leases.values() if not lease.releasing]
+    before = [lease.lease_id for lease in cluster.core.state.fleet.leases.values() if not lease.releasing]
     assert not recall(cluster, number).commands
-    assert [lease.lease_id for lease in cluster.core.state.leases.values() if not lease.releasing] == before
+    assert [lease.lease_id for lease in cluster.core.state.fleet.leases.values() if not lease.releasing] == before
 
 
 @pytest.mark.parametrize("verb", [Verb.STOP, Verb.PAUSE, Verb.KILL])
@@ -201,7 +201,7 @@ def test_verbs_reach_a_recalled_run(verb):
 
 def test_a_second_loss_asks_for_the_whole_gang_again():
     cluster = lost_for_good(DeviceUse.TRAINER)
-    other = next(iter(cluster.core.state.at_work(DeviceUse.ENGINE)))
+    other = next(iter(cluster.core.state.fleet.at_work(DeviceUse.ENGINE)))
     decision = cluster.tell(LeaseEnded(lease_id=other.lease_id, reason="the host is gone"))
     [asked] = [n.command for n in decision.commands if n.command.kind == "request_devices"]
     assert (asked.engines, asked.trainers) == (1, 1)

@@ -132,7 +132,7 @@ class Schedules(RuleBasedStateMachine):
         world.clock.pass_by(5.0)
         check_end(world, self.asked)
         if world.status is RunStatus.FAILED:
-            assert world.core.state.reason in EXHAUSTED, world.core.state.reason_text
+            assert world.core.state.lifecycle.reason in EXHAUSTED, world.core.state.lifecycle.reason_text
         world.replay()
 
 

@@ -38,13 +38,13 @@ def test_every_protocol_completes_under_every_publication_whatever_breaks(protoc
     for seed in range(6):
         faults = Faults(twice=0.2, child_death=0.01 * (seed % 3), uncommitted=0.03, refused=0.01, recall=0.01)
         cluster = started(spec_of(protocol, publication), seed=seed, faults=faults, round_trip=seed == 5).run()
-        assert cluster.status is RunStatus.COMPLETED, cluster.core.state.reason_text
+        assert cluster.status is RunStatus.COMPLETED, cluster.core.state.lifecycle.reason_text
         assert cluster.core.state.step == 4
         account(cluster)
         own = 3 if protocol == "mini_batch" else 1
         highest = own - 1 + (own if publication == "delayed" else 0)
         assert max(cluster.lags) <= highest
-        assert not cluster.core.state.dropped
+        assert not cluster.core.state.totals.rows_dropped
         if publication != "delayed":
             assert cluster.lags == set(range(own))
 
@@ -68,9 +68,9 @@ def test_a_wavefront_serves_old_and_new_side_by_side_while_an_evaluation_runs():
     cluster = started(make_spec(mechanisms__publication="wavefront"))
     cluster.run(until=lambda x: x.status is RunStatus.RUNNING)
     cluster.held_draws = set(cluster.core.state.evaluation.open)
-    cluster.run(until=lambda x: x.core.state.next_cohort == 2)
-    lease = next(iter(cluster.core.state.of_use(e.DeviceUse.ENGINE)))
-    assert (lease.holds["speaker"], lease.kept["speaker"]) == (1, 0)
+    cluster.run(until=lambda x: x.core.state.numbers.cohort == 2)
+    lease = next(iter(cluster.core.state.fleet.of_use(e.DeviceUse.ENGINE)))
+    assert (lease.weights.held["speaker"], lease.weights.previous["speaker"]) == (1, 0)
     cluster.run(until=lambda x: x.core.state.policies["speaker"].version == 2)
     for _ in range(200):
         if not cluster.inbox and all(set(draws_of(n.command)) <= cluster.held_draws for n in cluster.open.values()):
@@ -103,7 +103,7 @@ def test_mini_batches_step_while_the_cohort_plays_and_publish_once():
     cluster.held_draws = set()
     cluster.run(until=lambda x: x.core.state.step == 1)
     assert cluster.core.state.policies["speaker"].version == 3
-    cluster.run(until=lambda x: x.core.state.next_cohort == 2)
+    cluster.run(until=lambda x: x.core.state.numbers.cohort == 2)
     assert {x.version for x in cluster.commands("load_weights")} == {0, 3}
 
 
@@ -134,7 +134,7 @@ def test_too_few_rows_are_carried_at_own_lag_zero_and_trained_once():
     cluster.run()
     assert cluster.status is RunStatus.COMPLETED
     assert {p: s.version for p, s in cluster.core.state.policies.items()} == {"speaker": 2, "listener": 4}
-    assert cluster.core.state.samples_trained == len(cluster.trained) == 4 * (18 + 36)
+    assert cluster.core.state.totals.samples_trained == len(cluster.trained) == 4 * (18 + 36)
     assert cluster.lags == {0}
 
 
@@ -151,7 +151,7 @@ def test_nothing_is_carried_past_the_last_cohort_of_a_run():
     cluster.run()
     assert cluster.status is RunStatus.COMPLETED
     assert {p: s.version for p, s in cluster.core.state.policies.items()} == {"speaker": 1, "listener": 1}
-    assert cluster.core.state.samples_trained == len(cluster.trained) == 4 * 36
+    assert cluster.core.state.totals.samples_trained == len(cluster.trained) == 4 * 36
 
 
 def test_a_policy_clock_drops_and_counts_overtaken_rows():
@@ -163,9 +163,9 @@ def test_a_policy_clock_drops_and_counts_overtaken_rows():
     assert state.policies["listener"].version == 4
     assert state.policies["speaker"].version == 2
     assert cluster.lags == {0}
-    dropped = state.dropped.get("overtaken", 0)
-    assert state.samples_trained == len(cluster.trained)
-    assert state.samples_trained + dropped == 4 * (18 + 36)
+    dropped = state.totals.rows_dropped.get("overtaken", 0)
+    assert state.totals.samples_trained == len(cluster.trained)
+    assert state.totals.samples_trained + dropped == 4 * (18 + 36)
     told = [r for d in cluster.decisions for r in d.rulings if r.cause == "overtaken"]
     assert sum(r.rows for r in told) == dropped
 
@@ -181,7 +181,7 @@ def test_a_policy_clock_steps_before_the_barrier_and_serves_after_it():
     assert max(x.version for x in cluster.commands("load_weights")) == 0
     settle(cluster, 4)
     settle(cluster, 5)
-    assert cluster.core.state.dropped["overtaken"] == 6 * 2 + 6
+    assert cluster.core.state.totals.rows_dropped["overtaken"] == 6 * 2 + 6
 
 
 def test_failed_members_may_count_with_a_declared_score():
@@ -189,7 +189,7 @@ def test_failed_members_may_count_with_a_declared_score():
     cluster.episode = rows(1)
     settle(cluster, 0, [cluster.episode(0), cluster.episode(1), failed(2)])
     cohort = cluster.core.state.cohort
-    assert (cohort.kept, cohort.dropped) == (1, 0)
+    assert (cohort.groups.kept, cohort.groups.dropped) == (1, 0)
     cut = next(x for x in cluster.commands("cut_micro_batch") if x.ref.policy == "speaker")
     assert {s.member: s.advantages[0] for s in cut.samples} == pytest.approx({0: 0.0, 1: 1.0})
 

@@ -45,10 +45,10 @@ FROZEN = {"agents": {"speaker": {"trainable": False}, "listener": {}}}
 
 def account(cluster):
     """Every trained row belongs to a settled group; every finished group's rows are trained or recorded."""
-    state, episodes = cluster.core.state, cluster.core.state.train_episodes
+    state, episodes = cluster.core.state, cluster.core.state.totals.train_episodes
     assert episodes.proposed == episodes.finished + episodes.failed + episodes.cancelled
-    assert state.samples_trained == len(cluster.trained)
-    assert state.samples_trained == sum(len(rows) for rows in cluster.micro_batches.values())
+    assert state.totals.samples_trained == len(cluster.trained)
+    assert state.totals.samples_trained == sum(len(rows) for rows in cluster.micro_batches.values())
     for policy, history in cluster.versions.items():
         assert state.policies[policy].version == len(history) - 1
 
@@ -92,8 +92,10 @@ def test_deaths_refusals_and_repetitions_lose_nothing(seed, faults, preset, team
     state = cluster.core.state
     # Many deaths in a row may legitimately exhaust the patience of a run, in words; nothing else may end it early.
     allowed = {RunReason.COMMAND_FAILED, RunReason.CHILDREN_LOST, RunReason.EPISODES_FAILED}
-    assert state.status is RunStatus.COMPLETED or (state.reason in allowed and state.reason_text)
-    if state.status is RunStatus.COMPLETED:
+    assert state.lifecycle.status is RunStatus.COMPLETED or (
+        state.lifecycle.reason in allowed and state.lifecycle.reason_text
+    )
+    if state.lifecycle.status is RunStatus.COMPLETED:
         account(cluster)
         assert state.step == 4
 
@@ -102,7 +104,7 @@ def test_mild_faults_never_end_a_run():
     mild = Faults(twice=0.1, child_death=0.004, uncommitted=0.05, zombie=0.2, episode_failure=0.01)
     for seed in range(25):
         cluster = started(make_spec(batch__min_members=2), seed=seed, faults=mild).run()
-        assert cluster.status is RunStatus.COMPLETED, cluster.core.state.reason_text
+        assert cluster.status is RunStatus.COMPLETED, cluster.core.state.lifecycle.reason_text
         account(cluster)
 
 
@@ -145,19 +147,19 @@ def test_verbs_at_any_moment_keep_the_invariants(seed, verbs, faults, preset, ro
     cluster.run()
     settle_facts(cluster)
     # Whatever was asked for and whoever died: the counts add up and nothing is trained twice (the cluster checks that).
-    state, episodes = cluster.core.state, cluster.core.state.train_episodes
+    state, episodes = cluster.core.state, cluster.core.state.totals.train_episodes
     assert episodes.proposed == episodes.finished + episodes.failed + episodes.cancelled
-    assert state.samples_trained == len(cluster.trained)
+    assert state.totals.samples_trained == len(cluster.trained)
     for policy, history in cluster.versions.items():
         assert state.policies[policy].version == len(history) - 1
-    if state.status is RunStatus.COMPLETED and state.reason is RunReason.BUDGET_STEPS:
+    if state.lifecycle.status is RunStatus.COMPLETED and state.lifecycle.reason is RunReason.BUDGET_STEPS:
         assert state.step == 4
     outcomes = [outcome.operation for d in cluster.decisions for outcome in d.outcomes]
     assert sorted(outcomes) == [str(number) for number in range(len(verbs))]
     changes = [change for d in cluster.decisions for change in d.attempts]
     numbers = [change.no for change in changes]
     assert numbers == sorted(numbers)
-    assert set(numbers) == set(range(1, state.attempt + 1))
+    assert set(numbers) == set(range(1, state.lifecycle.attempt.no + 1))
     assert all(numbers.count(number) == 2 for number in set(numbers)), "each attempt begins once and ends once"
 
 
@@ -172,7 +174,7 @@ def test_a_log_with_rests_and_retries_gives_equal_decisions():
     settle_facts(cluster)
     cluster.tell(RunVerb(verb=Verb.RETRY, operation="retry"))
     cluster.run()
-    assert cluster.core.state.attempt >= 2
+    assert cluster.core.state.lifecycle.attempt.no >= 2
     again = Orchestrator(cluster.spec)
     for (event, now), decision in zip(cluster.log, cluster.decisions, strict=True):
         assert again.handle(event, now) == decision
@@ -207,5 +209,5 @@ def test_a_whole_log_told_again_changes_nothing():
             assert all(n.command.kind == "release_lease" for n in decision.commands)
     after = FakeCluster(cluster.spec)
     after.core = Orchestrator.restore(cluster.spec, before)
-    assert after.core.state.samples_trained == cluster.core.state.samples_trained
-    assert after.core.state.status is cluster.core.state.status
+    assert after.core.state.totals.samples_trained == cluster.core.state.totals.samples_trained
+    assert after.core.state.lifecycle.status is cluster.core.state.lifecycle.status

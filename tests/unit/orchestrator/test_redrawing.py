@@ -66,7 +66,7 @@ def test_a_refused_group_is_replaced_under_the_same_vector_and_its_step_waits_fo
     assert [g.draw for order in orders for g in order.groups] == [6]
     assert (orders[0].pins, orders[0].cohort, orders[0].epoch) == (first.pins, 0, first.epoch)
     state = cluster.core.state
-    assert (state.cohort.size, state.cohort.refused, state.train_episodes.proposed) == (7, 1, 21)
+    assert (state.cohort.size, state.cohort.groups.refused, state.totals.train_episodes.proposed) == (7, 1, 21)
     ruling = next(r for r in decision.rulings if r.kind is RulingKind.GROUP_REFUSED)
     assert (
         ruling.reason
@@ -74,17 +74,17 @@ def test_a_refused_group_is_replaced_under_the_same_vector_and_its_step_waits_fo
     )
     for draw in (0, 1, 3, 4, 5):
         settle(cluster, draw, members(UNLIKE))
-    assert state.cohort.settled_at is None
+    assert state.cohort.times.settled_at is None
     decision = settle(cluster, 6, members(UNLIKE))
-    assert state.cohort.settled_at is not None
-    assert state.cohort.kept == 6
+    assert state.cohort.times.settled_at is not None
+    assert state.cohort.groups.kept == 6
     assert any("7 were drawn for the 6 of a step" in r.reason for r in decision.rulings)
 
 
 def test_what_failed_is_not_drawn_again():
     cluster = quiet(**drawn_again())
     settle(cluster, 0, [*members(UNLIKE)[:2], failed(2)])
-    assert (cluster.core.state.cohort.size, cluster.core.state.cohort.dropped) == (6, 1)
+    assert (cluster.core.state.cohort.size, cluster.core.state.cohort.groups.dropped) == (6, 1)
 
 
 def test_a_step_goes_on_with_what_it_has_when_the_limit_is_reached_and_says_so():
@@ -93,7 +93,12 @@ def test_a_step_goes_on_with_what_it_has_when_the_limit_is_reached_and_says_so()
     for draw in range(12):
         decision = settle(cluster, draw, members(UNLIKE if draw in kept else ALIKE))
     cohort = cluster.core.state.cohort
-    assert (cohort.size, cohort.kept, cohort.refused, cohort.settled_at is None) == (12, 2, 10, False)
+    assert (cohort.size, cohort.groups.kept, cohort.groups.refused, cohort.times.settled_at is None) == (
+        12,
+        2,
+        10,
+        False,
+    )
     assert "the limit of 12 groups is reached" in next(
         r.reason for r in decision.rulings if r.kind is RulingKind.GROUP_REFUSED
     )
@@ -127,10 +132,10 @@ def test_every_step_has_its_number_of_kept_groups_whatever_breaks(changes):
         spec = make_spec(**drawn_again(**changes, sampling__group_filter__draw_limit=1000))
         faults = Faults(twice=0.2, child_death=0.01 * (seed % 2), uncommitted=0.05, refused=0.01)
         cluster = played(spec, seed, faults=faults, round_trip=seed == 3)
-        state, episodes = cluster.core.state, cluster.core.state.train_episodes
-        assert cluster.status is RunStatus.COMPLETED, state.reason_text
+        state, episodes = cluster.core.state, cluster.core.state.totals.train_episodes
+        assert cluster.status is RunStatus.COMPLETED, state.lifecycle.reason_text
         assert episodes.proposed == episodes.finished + episodes.failed + episodes.cancelled
-        assert state.samples_trained == len(cluster.trained)
+        assert state.totals.samples_trained == len(cluster.trained)
         per_step = {}
         for cut in cluster.commands("cut_micro_batch"):
             per_step.setdefault(cut.cohort, set()).update(s.draw for s in cut.samples)
@@ -171,7 +176,7 @@ def test_a_frozen_run_that_learns_of_a_refused_group_draws_again_when_it_goes_on
         assert again.snapshot() == cluster.core.snapshot()
         cluster.verb(Verb.RESUME)
         cluster.run()
-        episodes = cluster.core.state.train_episodes
+        episodes = cluster.core.state.totals.train_episodes
         assert episodes.proposed == episodes.finished + episodes.failed + episodes.cancelled
         assert cluster.core.state.step == 4
 

@@ -20,12 +20,12 @@ def redundant(surplus, bound=0, **more):
 
 def check_counts(cluster):
     state = cluster.core.state
-    assert cluster.status is RunStatus.COMPLETED, state.reason_text
+    assert cluster.status is RunStatus.COMPLETED, state.lifecycle.reason_text
     assert state.step == 6
-    episodes = state.train_episodes
+    episodes = state.totals.train_episodes
     assert episodes.proposed == episodes.finished + episodes.failed + episodes.cancelled
     trained = sum(1 for key in cluster.trained if key[0] < 1 << 30)
-    assert trained == state.samples_trained
+    assert trained == state.totals.samples_trained
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_cohort_with_extra_groups_does_not_wait_for_its_slowest():
     cluster = started(redundant("cancel"), seed=2)
     cluster.held_draws = {0, 1, 2}
     cluster.run(until=lambda x: x.core.state.step == 1)
-    assert cluster.core.state.train_episodes.cancelled == 9
+    assert cluster.core.state.totals.train_episodes.cancelled == 9
     assert not any(key[0] in (0, 1, 2) for key in cluster.trained)
 
 
@@ -100,7 +100,7 @@ def test_extra_groups_and_extra_members_come_together():
     for cohort in range(spec.budget.train_steps):
         cut = [mb for mb in cluster.commands("cut_micro_batch") if mb.cohort == cohort]
         assert len({row.draw for mb in cut for row in mb.samples}) == spec.batch.tasks_per_step
-    episodes = cluster.core.state.train_episodes
+    episodes = cluster.core.state.totals.train_episodes
     assert episodes.proposed == episodes.finished + episodes.failed + episodes.cancelled
 
 
@@ -120,9 +120,9 @@ def test_freezes_and_retries_lose_no_surplus(surplus):
         cluster.verb(e.Verb.RETRY)
         cluster.run()
         state = cluster.core.state
-        assert cluster.status is RunStatus.COMPLETED, state.reason_text
+        assert cluster.status is RunStatus.COMPLETED, state.lifecycle.reason_text
         assert state.step == 8
-        episodes = state.train_episodes
+        episodes = state.totals.train_episodes
         assert episodes.proposed == episodes.finished + episodes.failed + episodes.cancelled
         assert max(cluster.lags) <= 2
 
@@ -195,9 +195,10 @@ def test_what_settles_late_is_counted_however_far_ahead_others_have_cancelled():
     """Many cohorts play ahead; the last of them having cancelled its surplus makes nobody forget the first one's."""
     cluster = started(ahead("cancel", 5, "batch"), seed=1)
     cluster.held_draws = {0, 1, 2, 3, 4}
-    cluster.run(until=lambda x: len([c for c in x.core.state.cohorts if c.settled_at is not None]) == 5)
+    cluster.run(until=lambda x: len([c for c in x.core.state.cohorts if c.times.settled_at is not None]) == 5)
     state = cluster.core.state
-    late, recorded = next(draw for draw, no in state.surplus.items() if no == 1), state.samples_recorded
+    late = next(draw for draw, no in state.backlog.cancelled.items() if no == 1)
+    recorded = state.totals.samples_recorded
     command = next(c for c in cluster.commands("play_groups") if late in [group.draw for group in c.groups])
     cluster.tell(cluster.settle(0, command, command.groups[0]))
-    assert state.samples_recorded > recorded
+    assert state.totals.samples_recorded > recorded

@@ -92,7 +92,7 @@ def test_engines_are_told_in_turns_whoever_remembers_how_far(run, monkeypatch):
         cluster.happen()
         waiting = cluster.core.state.outstanding
         most = max(most, *(waiting.count_about("load", name) for name in spec.policies))
-    assert cluster.status is RunStatus.COMPLETED, cluster.core.state.reason_text
+    assert cluster.status is RunStatus.COMPLETED, cluster.core.state.lifecycle.reason_text
     assert most == 2
     same_with_short_ways(cluster)
 
@@ -147,8 +147,8 @@ def test_gradients_for_a_trainer_that_died_cost_no_look_at_everything(monkeypatc
     while not any(key.startswith("accumulate:") for key in cluster.core.state.outstanding):
         cluster.happen()
     late = next(n.command for n in cluster.open.values() if n.command.kind == "accumulate")
-    trainer = next(own for own in cluster.core.state.leases.values() if own.use is DeviceUse.TRAINER)
-    cluster.tell(ChildLost(lease_id=trainer.lease_id, incarnation=trainer.incarnation))
+    trainer = next(own for own in cluster.core.state.fleet.leases.values() if own.use is DeviceUse.TRAINER)
+    cluster.tell(ChildLost(lease_id=trainer.lease_id, incarnation=trainer.child.incarnation))
     looked = []
     monkeypatch.setattr(Relevance, "looked", lambda self, ctx: looked.append(ctx))
     done = MicroBatchAccumulated(

@@ -12,8 +12,8 @@ from flexmarl.orchestrator.allocation import allocator
 from flexmarl.orchestrator.allocation.types import AllocationSnapshot as Standings
 from flexmarl.orchestrator.cohorts import cutting, overlapping
 from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.state.cohort import Cohort, PendingGroup
 from flexmarl.orchestrator.state.lag import Verdict
-from flexmarl.orchestrator.state.tree import Cohort, PendingGroup
 from flexmarl.simulator.devices.engines import SimulatedEngine
 from flexmarl.simulator.reporting.checks import SchedulingFault
 from flexmarl.simulator.rollout.groups import EpisodeSlots
@@ -89,10 +89,10 @@ def cuts_first_in_first_out(monkeypatch: pytest.MonkeyPatch) -> None:
         part, size = cutting._slice(ctx, cohort)
         first = min(cohort.open, default=1 << 60)
         ready = sorted((group for group in cohort.pending if group.draw < first), key=lambda group: group.draw)
-        if not ready or (len(ready) < size and cohort.settled_at is None):
+        if not ready or (len(ready) < size and cohort.times.settled_at is None):
             return None
         cohort.pending = [group for group in cohort.pending if group not in ready[:size]]
-        cohort.cut_groups += len(ready[:size])
+        cohort.groups.cut += len(ready[:size])
         return part, ready[:size]
 
     monkeypatch.setattr(cutting, "_next_by_arrival", strict)

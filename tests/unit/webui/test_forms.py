@@ -35,7 +35,7 @@ def test_how_each_policy_is_computed_can_be_chosen() -> None:
 
 
 def test_each_policy_has_its_tuning_its_devices_and_its_home() -> None:
-    part = next(part for section in sections.sections(DOCUMENT, SCHEMA) for part in section.parts if part.title)
+    part = next(part for section in sections.sections(DOCUMENT, SCHEMA) for part in section.parts if part.roles)
     assert (part.title, part.roles) == ("speaker", ("speaker",))
     kinds = {field.pointer.removeprefix("/policies/speaker/"): field.kind for field in part.fields}
     assert kinds["tuning/type"] == "variant"

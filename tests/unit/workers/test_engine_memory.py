@@ -1,5 +1,7 @@
 """A version's own memory serves the next one: when nobody reads it any more, not before, and with the same bits."""
 
+from dataclasses import replace
+
 import torch
 
 from flexmarl.contracts.specification.team import FactoryModel, Lora
@@ -96,8 +98,41 @@ def test_ordered_engines_and_sleeping_ones_keep_nothing() -> None:
 
 
 def test_what_does_not_fit_has_memory_of_its_own_and_nothing_overlaps() -> None:
-    memory = OwnTensors(2 * ALIGNMENT, "cpu")
+    memory = OwnTensors(2 * ALIGNMENT, "cpu", torch.float32)
     first, second, third = memory.take(3, 5).fill_(1), memory.take(ALIGNMENT).fill_(2), memory.take(1).fill_(3)
     assert [bool((each == number).all()) for number, each in enumerate((first, second, third), 1)] == [True] * 3
     assert third.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()
     assert [each.data_ptr() % ALIGNMENT for each in (first, second)] == [0, 0]
+
+
+def test_versions_that_nobody_asks_hold_no_attention_cache() -> None:
+    """What is held is what was once in use at the same time, however many versions and policies there are."""
+    engine = TorchEngine("cpu", 4)
+    for version in range(5):
+        for policy in ("p", "q"):
+            engine.load(policy, version, f"d{version}", prepared(engine, version))
+            engine.submit([replace(request(version), policy=policy)])
+            finished(engine)
+    assert not any(lane._cache.keys for lanes in engine._lanes.values() for lane in lanes)
+    (alone,) = engine._caches._left.values()
+    assert len(alone) == 1
+    engine.submit([replace(request(4), policy=policy) for policy in ("p", "q")])
+    engine.step()
+    assert not engine._caches.tensors()
+    finished(engine)
+    (both,) = engine._caches._left.values()
+    assert len(both) == 2
+    engine.forget("p")
+    assert engine.let_go() > 0
+    assert not engine._caches.tensors()
+
+
+def test_a_cache_that_another_policy_has_left_changes_no_reply() -> None:
+    engine = TorchEngine("cpu", 4)
+    engine.load("q", 3, "d3", prepared(engine, 3))
+    engine.submit([Request(f"q{n}", "q", tuple(range(3, 30)), 30, seed=n, version=3) for n in range(4)])
+    finished(engine)
+    load(engine, 0)
+    engine.submit([request(0)])
+    [reply], expected = finished(engine), alone(0)
+    assert (reply.token_ids, reply.logprobs) == (expected.token_ids, expected.logprobs)

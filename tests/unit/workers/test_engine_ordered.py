@@ -154,6 +154,7 @@ def test_kernels_that_see_a_rows_neighbours_are_refused(monkeypatch: pytest.Monk
         make_engine(8)
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_no_schedule_changes_a_bit_on_a_gpu():
     requests = ragged(60)

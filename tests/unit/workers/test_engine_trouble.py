@@ -109,7 +109,7 @@ def test_a_reply_without_numbers_is_given_up_and_spoils_no_other() -> None:
     for name, answer in expected.items():
         assert done[name].token_ids == answer.token_ids, name
         assert done[name].logprobs == pytest.approx(answer.logprobs, abs=1e-5)
-    assert not any(torch.isnan(tensor).any() for tensor in engine._lanes["p"][0]._cache.keys)
+    assert not any(torch.isnan(tensor).any() for tensor in engine._caches.tensors())
 
 
 def test_a_reply_that_loses_its_numbers_on_the_way_keeps_the_sound_ones() -> None:

@@ -9,8 +9,8 @@ import pytest
 from flexmarl.contracts.commands import PlayGroups
 from flexmarl.store.control.commands import ClaimStatus, Taken
 from workers.rollout import keeping
-from workers.rollout.holding import Hold
 from workers.rollout.keeping import Keeper
+from workers.rollout.pausing import Hold
 
 
 def taken(no: int, pauses: bool = False) -> Taken:

@@ -7,6 +7,7 @@ import pytest
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.language.messages import Message
 from tests.support.chat_templates import renderer, tokenizer
+from workers.rollout.engines.wire import CompletionChoice
 from workers.rollout.environments.base import Ask
 from workers.rollout.speech import Seat, Speech
 from workers.vocabulary import Codec
@@ -50,7 +51,7 @@ def test_they_are_said_once_and_a_later_prompt_extends_the_first() -> None:
     spoken = speech(solver="Be {{ role }}.")
     first = spoken.prompt(asked(OWN, QUESTION))
     reply = RENDERER.encode("5<|im_end|>")
-    spoken.hear(asked(OWN, QUESTION), reply)
+    spoken.hear(asked(OWN, QUESTION), CompletionChoice(0, list(reply), [0.0] * len(reply), "stop", [1, len(reply)]))
     later = asked(Message("user", "Sure?"))
     second = spoken.prompt(later)
     assert second[: len(first) + len(reply)] == first + reply

@@ -23,7 +23,7 @@ from workers.rollout.engines.tokenizers import Tokenizers
 from workers.rollout.engines.torch_engine import TorchEngine
 from workers.rollout.environments.base import Ask
 from workers.rollout.episode import Asking, answered
-from workers.rollout.holding import Hold
+from workers.rollout.pausing import Hold
 from workers.rollout.slots import slots
 from workers.rollout.speech import Seat
 from workers.rollout.turns import TurnReply, TurnRequest

@@ -7,6 +7,7 @@ import pytest
 from flexmarl.contracts.specification.team import Lora
 from workers.rollout.engines import vllm_adapters, vllm_instance
 from workers.rollout.engines.requests import Request
+from workers.rollout.engines.stop_strings import StopStrings
 from workers.rollout.engines.vllm_adapters import SharedEngine, room_for
 
 
@@ -54,7 +55,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> SharedEngine:
     monkeypatch.setattr(vllm_adapters, "build", lambda *_: engine)
     monkeypatch.setattr(vllm_instance, "_sampling", lambda _: None)
     model = SimpleNamespace(check=lambda _: 40)
-    return SharedEngine(model, {}, [Lora(), Lora()], "cpu", 4)
+    return SharedEngine(model, {}, [Lora(), Lora()], "cpu", 4, StopStrings(lambda _: None))
 
 
 def request(name: str, tokens: int) -> Request:

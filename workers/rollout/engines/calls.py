@@ -127,6 +127,7 @@ def _requests(asked: CompletionRequest, ids: list[str]) -> list[Request]:
             temperature=asked.temperature,
             allowed=allowed,
             stop=stop,
+            sampling=asked.sampling,
             version=asked.version,
             digest=asked.digest,
             follow=asked.follow,

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from workers.rollout.engines import version_segments
 from workers.rollout.engines.requests import BadRequestError, Request
+from workers.rollout.engines.wire import SamplingParameters
 
 
 def check_all(asked: Iterable[tuple[Request, int, int]], whole: bool = False) -> None:
@@ -32,10 +33,24 @@ def check(request: Request, words: int, positions: int) -> None:
         raise BadRequestError(text, code="context_overflow")
     if request.temperature < 0:
         raise BadRequestError(f"temperature: {request.temperature} is negative")
+    _check_sampling(request.sampling)
     for field in ("prompt", "allowed", "stop", "done"):
         ids = getattr(request, field)
         if ids and not (min(ids) >= 0 and max(ids) < words):
             raise BadRequestError(f"{field}: holds a token id outside 0..{words - 1}")
+
+
+def _check_sampling(sampling: SamplingParameters) -> None:
+    legal = {
+        "top_p": (0.0 < sampling.top_p <= 1.0, "above 0 and at most 1"),
+        "top_k": (sampling.top_k >= 0, "at least 0"),
+        "min_p": (0.0 <= sampling.min_p <= 1.0, "between 0 and 1"),
+        "repetition_penalty": (sampling.repetition_penalty > 0.0, "above 0"),
+        "stop": (all(sampling.stop), "texts that are not empty"),
+    }
+    for field, (holds, rule) in legal.items():
+        if not holds:
+            raise BadRequestError(f"{field}: {getattr(sampling, field)!r} is not {rule}")
 
 
 def check_done(request: Request, whole: bool = False) -> None:

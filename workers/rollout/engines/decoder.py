@@ -1,8 +1,9 @@
 """The decoder's mathematics on plain tensors: Qwen2 and Llama weights of a Hugging Face state dict, rows of a KV cache.
 
 Weights are rearranged once per version: query, key and value in one matrix, gate and up in one, matrices stored as
-(in, out), the attention scale folded into the query, and each head's rotary pairs made neighbours, so that a rotation
-is one complex product. Queries and keys are permuted alike, which leaves their products unchanged. Computes in fp32.
+(in, out), and each head's rotary pairs made neighbours, so that a rotation is one complex product. Queries and keys are
+permuted alike, which leaves their products unchanged. Weights, activations and keys have one precision, fp32 or bf16;
+logits are fp32. In fp32 the attention scale is folded into the query; in bf16 that would round the weights once more.
 Large matrices may be left in the memory they came in, which nobody writes to then, this module included: a product
 takes them from there as fast, and copying them is most of what a new version of a large model costs. What an adapter
 adds to a matrix is computed beside it, never put into it: adapters over one base share its tensors.
@@ -27,7 +28,7 @@ Factors: TypeAlias = "tuple[torch.Tensor, torch.Tensor]"
 
 
 _JOINED = ("q_proj.weight", "k_proj.weight", "v_proj.weight")
-LARGE = 2**20
+LARGE = 2**18
 """Elements from which a matrix may be left where it lies."""
 
 
@@ -68,12 +69,18 @@ class Weights:
     head: "torch.Tensor"
     rotations: "torch.Tensor"
     """complex64 [positions, head_dim / 2]"""
+    scale: float = 1.0
+    """By what products of queries and keys are multiplied; 1 where the queries are already."""
     memory: OwnTensors | None = None
     """What all but the tensors left in place lie in, where that is this version's alone."""
 
     @property
     def vocabulary(self) -> int:
         return self.embedding.shape[0]
+
+    @property
+    def dtype(self) -> "torch.dtype":
+        return self.embedding.dtype
 
 
 def prepare(
@@ -85,14 +92,14 @@ def prepare(
 ) -> Weights:
     """Rearrange a state dict; raise `UnsupportedModel` when it holds what the decoder would leave out.
 
-    `memory` takes what is rearranged. `take_over`: the state's own stays as it is for as long as the weights are there.
+    `memory` takes what is rearranged, in its precision. `take_over`: what of the state has that precision stays as it
+    is for as long as the weights are there.
     """
-    import torch
 
     unknown = [name for name in state if name.endswith((".q_norm.weight", ".k_norm.weight", "mlp.up_proj.bias"))]
     if unknown:
         raise UnsupportedModel(f"the torch engine does not compute {unknown[0]}")
-    get = {name: tensor.to(device=device, dtype=torch.float32) for name, tensor in state.items()}
+    get = {name: tensor.to(device=device, dtype=memory.dtype) for name, tensor in state.items()}
     count = 1 + max(int(name.split(".")[2]) for name in state if name.startswith("model.layers."))
     embedding = get["model.embed_tokens.weight"]
     return Weights(
@@ -103,7 +110,15 @@ def prepare(
         head=_turned(get.get("lm_head.weight", embedding), memory, take_over),
         rotations=_rotations(architecture, device),
         memory=memory,
+        scale=architecture.head_dim**-0.5 / folded_scale(architecture, memory.dtype),
     )
+
+
+def folded_scale(a: Architecture, dtype: "torch.dtype") -> float:
+    """Return by what prepared query weights of a precision are multiplied."""
+    import torch
+
+    return a.head_dim**-0.5 if dtype == torch.float32 else 1.0
 
 
 def own_elements(state: "Mapping[str, torch.Tensor]") -> int:
@@ -138,6 +153,7 @@ def _queries_keys_values(
 
     outputs, inputs = (a.heads + 2 * a.kv_heads) * a.head_dim, get[f"{prefix}q_proj.weight"].shape[1]
     weight, bias = memory.take(outputs, inputs), memory.take(outputs).zero_()
+    folded = folded_scale(a, memory.dtype)
     end = 0
     for name, heads in (("q_proj", a.heads), ("k_proj", a.kv_heads), ("v_proj", a.kv_heads)):
         start, end = end, end + heads * a.head_dim
@@ -149,7 +165,7 @@ def _queries_keys_values(
                 place.copy_(found)
             else:
                 pairs = _halves(found, heads)
-                torch.mul(pairs, a.head_dim**-0.5 if name == "q_proj" else 1.0, out=place.view(pairs.shape))
+                torch.mul(pairs, folded if name == "q_proj" else 1.0, out=place.view(pairs.shape))
     return weight, bias
 
 
@@ -212,14 +228,14 @@ def prefill(w: Weights, cache: "Cache", first_row: int, ids: "torch.Tensor", cop
         if number == len(w.layers) - 1:
             return  # only the last layer's keys and values are needed; the last prompt token is decoded, not prefilled
         q, k, v = (t.view(m, p, -1, a.head_dim).transpose(1, 2) for t in (q, k, v))
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0, enable_gqa=a.kv_heads < a.heads)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=w.scale, enable_gqa=a.kv_heads < a.heads)
         x = _fold_back(layer, a, x, mixed.transpose(1, 2).reshape(m * p, -1))
 
 
 def decode(
     w: Weights, cache: "Cache", parts: list[Segment], ids: "torch.Tensor", positions: "torch.Tensor"
 ) -> "torch.Tensor":
-    """Feed one token per live row at its position and return the next token's logits [n, vocabulary]."""
+    """Feed one token per live row at its position and return the next token's fp32 logits [n, vocabulary]."""
     import torch
     import torch.nn.functional as F
 
@@ -231,9 +247,9 @@ def decode(
     for number, layer in enumerate(w.layers):
         q, k, v = _project(layer, a, x, rotations)
         cache.write(number, places, k, v)
-        mixed = [cache.attend(number, q, part, mask) for part, mask in zip(parts, masks, strict=True)]
+        mixed = [cache.attend(number, q, part, mask, w.scale) for part, mask in zip(parts, masks, strict=True)]
         x = _fold_back(layer, a, x, mixed[0] if len(mixed) == 1 else torch.cat(mixed))
-    return F.rms_norm(x, x.shape[-1:], w.norm, a.norm_eps) @ w.head
+    return (F.rms_norm(x, x.shape[-1:], w.norm, a.norm_eps) @ w.head).float()
 
 
 def _project(
@@ -247,7 +263,10 @@ def _project(
     qkv = _plus(torch.addmm(layer.qkv_bias, normed, layer.qkv), normed, layer.adapter.qkv)
     rotated = (a.heads + a.kv_heads) * a.head_dim
     pairs = qkv[:, :rotated].view(-1, a.heads + a.kv_heads, a.head_dim // 2, 2)
-    torch.view_as_complex(pairs).mul_(rotations)
+    if pairs.dtype == torch.float32:
+        torch.view_as_complex(pairs).mul_(rotations)
+    else:
+        pairs.copy_(torch.view_as_real(torch.view_as_complex(pairs.float()).mul_(rotations)))
     queries = a.heads * a.head_dim
     return qkv[:, :queries], qkv[:, queries:rotated], qkv[:, rotated:]
 

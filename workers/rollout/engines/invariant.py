@@ -16,7 +16,7 @@ import numpy as np
 
 from workers.models.architecture import UnsupportedModel
 from workers.rollout.engines import decoder
-from workers.rollout.engines.cache import Cache
+from workers.rollout.engines.cache import Cache, SpareCaches
 from workers.rollout.engines.decoder import Weights
 from workers.rollout.engines.layout import Ints, Segment, capacity_of
 from workers.rollout.engines.sampling import draw
@@ -73,7 +73,7 @@ def prefill(w: Weights, cache: Cache, first_row: int, prompts: list[tuple[int, .
     for row, number in enumerate(copies):
         rows_of.setdefault(number, []).append(first_row + row)
     for length, numbers in _by_padded_length(w, prompts).items():
-        scratch = Cache(len(w.layers), w.architecture, str(device))
+        scratch = Cache(len(w.layers), w.architecture, str(device), w.dtype, SpareCaches())
         scratch.reserve(PREFILL_BLOCK, length, 0)
         for start in range(0, len(numbers), PREFILL_BLOCK):
             part = numbers[start : start + PREFILL_BLOCK]
@@ -135,7 +135,7 @@ def _logits(w: Weights, words: Ints, device: str) -> "torch.Tensor":
     """Return what follows the words of one block, the last of them decoded and the others prefilled."""
     import torch
 
-    cache, length = Cache(len(w.layers), w.architecture, device), words.shape[1] - 1
+    cache, length = Cache(len(w.layers), w.architecture, device, w.dtype, SpareCaches()), words.shape[1] - 1
     cache.reserve(BLOCK, int(capacity_of(np.array([length + 1]))[0]), 0)
     prefill(w, cache, 0, [tuple(row[:-1].tolist()) for row in words], list(range(BLOCK)))
     positions = np.full(BLOCK, length, np.int64)

@@ -1,4 +1,4 @@
-"""A lane generates with one version of one policy: its queue, its rows, its KV cache.
+"""A lane generates with one version of one policy: its queue, its rows and, while there are any, its KV cache.
 
 Invariants: a request runs from its first to its last token on this lane's weights; row i of every array below and row i
 of the cache speak of the same request, for i below the number of live rows. One `step` admits, decodes one token for
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from workers.rollout.engines import decoder, invariant, layout
-from workers.rollout.engines.cache import Cache
+from workers.rollout.engines.cache import Cache, SpareCaches
 from workers.rollout.engines.decoder import Weights
-from workers.rollout.engines.own_memory import OwnTensors
 from workers.rollout.engines.requests import Finished, Request
 from workers.rollout.engines.rows import LiveRows
 from workers.rollout.engines.sampling import draw, uniforms
+from workers.rollout.engines.stop_strings import StopStrings, tail_of
 
 if TYPE_CHECKING:
     import torch
@@ -33,40 +33,30 @@ PREFILL_TOKENS = {"cpu": 1024, "cuda": 16_384}
 
 class EngineLane:
     def __init__(
-        self, weights: Weights, version: int, digest: str, rows: int, device: str, ordered: bool = False
+        self,
+        weights: Weights,
+        version: int,
+        digest: str,
+        rows: int,
+        device: str,
+        spares: SpareCaches,
+        stop_strings: StopStrings,
+        ordered: bool = False,
     ) -> None:
         self.weights = weights
         self.version = version
         self.digest = digest
         self.waiting: deque[Request] = deque()
         self.rows = LiveRows(rows, weights.vocabulary, device)
+        self._stop_strings = stop_strings
         self._device = device
         self._ordered = ordered
-        self._cache = Cache(len(weights.layers), weights.architecture, device)
+        self._cache = Cache(len(weights.layers), weights.architecture, device, weights.dtype, spares)
         self._since_admission = 0
 
-    def memory(self) -> dict[int, int]:
-        """Return where the lane's weights and attention cache lie, with their bytes; lanes may share some."""
-        tensors = [*_tensors(self.weights), *self._cache.keys, *self._cache.values]
-        storages = [tensor.untyped_storage() for tensor in tensors]
-        return {storage.data_ptr(): storage.nbytes() for storage in storages}
-
-    def rest(self) -> OwnTensors | None:
-        """Let the weights go; only while idle, and until `rebind` nothing is asked of the lane.
-
-        Returns their memory for the next version.
-        """
-        if self.busy:
-            raise RuntimeError("a lane with requests keeps its weights")
-        memory = self.weights.memory
-        del self.weights
-        return memory
-
-    def rebind(self, weights: Weights, version: int, digest: str) -> None:
-        """Take over another version of the same policy; only while idle. Keeps the memory of rows and cache."""
-        if self.busy:
-            raise RuntimeError("a lane with requests keeps its weights")
-        self.weights, self.version, self.digest = weights, version, digest
+    def tensors(self) -> "list[torch.Tensor]":
+        """Return what the lane's weights and attention cache lie in; lanes may share some."""
+        return [*_tensors(self.weights), *self._cache.keys, *self._cache.values]
 
     @property
     def busy(self) -> bool:
@@ -84,8 +74,18 @@ class EngineLane:
         spoilt = self._decode()
         found = [] if spoilt is None else self._give_up(spoilt)
         made = self.rows.live
+        said = self._said_stop_strings()
+        found += self._settle(said, "stop") if said.any() else []
         ended = self.rows.ended()
         return found + (self._settle(ended) if ended.any() else []), made
+
+    def _said_stop_strings(self) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+        """Return which rows have come to a stop string."""
+        said = (
+            bool(request.sampling.stop) and self._stop_strings.ended(request, self.rows.last(row, tail_of(request)))
+            for row, request in enumerate(self.rows.requests)
+        )
+        return np.fromiter(said, np.bool_, self.rows.live)
 
     def abort(self, ids: set[str]) -> list[Finished]:
         """End requests now, with the tokens they have."""
@@ -102,7 +102,7 @@ class EngineLane:
         """End everything, with the tokens it has, and begin anew with so many rows and no cache."""
         ended = self.abort({request.request_id for request in self.requests()})
         self.rows = LiveRows(rows, self.weights.vocabulary, self._device)
-        self._cache = Cache(len(self.weights.layers), self.weights.architecture, self._device)
+        self._cache.release()
         return ended
 
     def take_over(self, older: "EngineLane") -> None:
@@ -194,7 +194,7 @@ class EngineLane:
         else:
             parts = layout.segments(rows.position[:n] + 1)
             logits = decoder.decode(self.weights, self._cache, parts, ids, positions)
-        tokens, logprobs = self._draw(rows.restrict(logits))
+        tokens, logprobs = self._draw(rows.processed(rows.restrict(logits)))
         chances = logprobs.cpu().numpy()
         rows.append(tokens.cpu().numpy(), chances)
         finite = np.isfinite(chances)
@@ -233,6 +233,8 @@ class EngineLane:
         if to.size:
             self._cache.move(to, of, int(lengths[of].max()))
         self.rows.move(to, of, int(kept.sum()))
+        if self.rows.live == 0:
+            self._cache.release()
 
 
 def _rounded(wanted: int, limit: int) -> int:

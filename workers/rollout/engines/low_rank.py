@@ -1,8 +1,9 @@
 """An adapter in the decoder's form: beside the prepared weights of its base, which every adapter over it shares.
 
 The base's matrices are rearranged (query, key and value in one, gate and up in one, rotary pairs made neighbours, scale
-folded in), so the adapter's factors are rearranged alike: the factors of matrices that were joined stand side by side,
-each in its own columns. Nothing of the base is copied or changed, so a version of an adapter costs its own size.
+folded in where it is), so the adapter's factors are rearranged alike: the factors of matrices that were joined stand
+side by side, each in its own columns. Nothing of the base is copied or changed, so a version of an adapter costs its
+own size.
 """
 
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from flexmarl.contracts.specification.team import Lora
 from workers.models.adapter import parts_of
 from workers.models.architecture import Architecture
-from workers.rollout.engines.decoder import Factors, Layer, LayerAdapter, Weights, pair_rotations
+from workers.rollout.engines.decoder import Factors, Layer, LayerAdapter, Weights, folded_scale, pair_rotations
 
 if TYPE_CHECKING:
     import torch
@@ -25,9 +26,7 @@ WIDTH = 16
 
 def over(base: Weights, adapter: "State", lora: Lora, device: str) -> Weights:
     """Return the weights of a base with an adapter that was checked to fit it."""
-    import torch
-
-    get = {name: tensor.to(device=device, dtype=torch.float32) for name, tensor in adapter.items()}
+    get = {name: tensor.to(device=device, dtype=base.dtype) for name, tensor in adapter.items()}
     layers = tuple(
         replace(layer, adapter=_of_layer(layer, get, f"model.layers.{number}.", lora, base.architecture))
         for number, layer in enumerate(base.layers)
@@ -72,7 +71,7 @@ def _pair(get: "State", stem: str, lora: Lora, a: Architecture) -> "Factors | No
     (part,) = parts_of([f"{stem}.weight"], lora.targets)
     up = get[part.up] * lora.scale
     if target == "q_proj":
-        up = pair_rotations(up, a.heads) * a.head_dim**-0.5
+        up = pair_rotations(up, a.heads) * folded_scale(a, up.dtype)
     elif target == "k_proj":
         up = pair_rotations(up, a.kv_heads)
     return get[part.down].t().contiguous(), up.t().contiguous()

@@ -16,12 +16,12 @@ ALIGNMENT = 64
 
 
 class OwnTensors:
-    def __init__(self, elements: int, device: str) -> None:
-        """`elements`: fp32 numbers that will be taken; none where each tensor is to have memory of its own."""
+    def __init__(self, elements: int, device: str, dtype: "torch.dtype") -> None:
+        """`elements`: numbers that will be taken; none where each tensor is to have memory of its own."""
         import torch
 
-        self.elements = elements
-        self._piece = torch.empty(elements, dtype=torch.float32, device=device)
+        self.elements, self.dtype = elements, dtype
+        self._piece = torch.empty(elements, dtype=dtype, device=device)
         self._end = 0
 
     def begin(self) -> None:

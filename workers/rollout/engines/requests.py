@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workers.rollout.engines import version_segments
+from workers.rollout.engines.wire import PLAIN, SamplingParameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Request:
     done_logprobs: tuple[float, ...] = ()
     done_segments: tuple[int, ...] = ()
     """version, tokens, version, tokens, ... over `done`."""
+    sampling: SamplingParameters = PLAIN
 
     @property
     def context(self) -> tuple[int, ...]:

@@ -9,7 +9,9 @@ import numpy.typing as npt
 
 from workers.rollout.engines import version_segments
 from workers.rollout.engines.layout import Ints
+from workers.rollout.engines.processors import penalise, truncate
 from workers.rollout.engines.requests import Finished, ReplyProgress, Request
+from workers.rollout.engines.wire import PLAIN
 from workers.rollout.engines.word_rules import Bools, WordRules
 
 if TYPE_CHECKING:
@@ -72,6 +74,28 @@ class LiveRows:
         """Return which rows are at their end."""
         n = self.live
         return (self.made[:n] >= self._limit[:n]) | self._rules.stopped(self.token[:n], self._rule[:n])
+
+    def last(self, row: int, tokens: int) -> list[int]:
+        """Return the last tokens that a row has made, at most so many."""
+        made = int(self.made[row])
+        return self._output.get(row, max(0, made - tokens), made)[0]
+
+    def processed(self, logits: "torch.Tensor") -> "torch.Tensor":
+        """Apply the parameters of rows that have some beside temperature and mask."""
+        import torch
+
+        asked = [request.sampling for request in self.requests]
+        if all(each == PLAIN for each in asked):
+            return logits
+        for row in [row for row, each in enumerate(asked) if each.repetition_penalty != 1.0]:
+            said = [*self.requests[row].prompt, *self.last(row, int(self.made[row]))]
+            penalise(logits[row], said, asked[row].repetition_penalty)
+        rows = [row for row, each in enumerate(asked) if each.truncates and self.temperature[row] > 0]
+        if rows:
+            settings = [[self.temperature[row], asked[row].min_p, asked[row].top_k, asked[row].top_p] for row in rows]
+            heat, min_p, top_k, top_p = torch.tensor(settings, dtype=logits.dtype, device=logits.device).T
+            logits[rows] = truncate(logits[rows], heat, min_p, top_k.long(), top_p)
+        return logits
 
     def find(self, ids: set[str]) -> Bools:
         return np.fromiter((request.request_id in ids for request in self.requests), np.bool_, self.live)

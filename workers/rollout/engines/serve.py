@@ -14,6 +14,7 @@ from workers.rollout.engines.adapters import Adapters
 from workers.rollout.engines.decoder import Weights
 from workers.rollout.engines.requests import NotHeldError
 from workers.rollout.engines.serving import serve_engine
+from workers.rollout.engines.tokenizers import Tokenizers
 from workers.rollout.engines.torch_engine import TorchEngine
 from workers.transfer.local import LocalTier
 
@@ -53,7 +54,7 @@ class StatePlaneSource:
     def _prepared(self, settings: PolicySpec, state: "dict[str, torch.Tensor]") -> Weights:
         architecture = architecture_of(settings.source)
         check_weights(settings.source, state)
-        return self._engine.prepare(state, architecture)
+        return self._engine.prepare(state, architecture, settings.precision)
 
 
 def main() -> None:
@@ -63,7 +64,8 @@ def main() -> None:
     rows = parser.parse_args().rows
     config = child_server.read_config()
     prepare_torch(config.own_threads)
-    engine = TorchEngine(config.device, rows, config.ordered)
+    tokenizers = Tokenizers(ExperimentSpec.model_validate(config.spec).policies)
+    engine = TorchEngine(config.device, rows, config.ordered, tokenizers.of)
     child_server.run_loop(serve_engine(config, engine, StatePlaneSource(engine, config), IntervalLog()))
 
 

@@ -8,19 +8,22 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
 from flexmarl.contracts.specification.experiment import ExperimentSpec
-from flexmarl.contracts.specification.team import Lora, PolicySpec
+from flexmarl.contracts.specification.team import FactoryModel, Lora, PolicySpec
 from workers import child_server
 from workers.child import ChildConfig, ChildFailed, IntervalLog
 from workers.models.adapter import no_adapter
 from workers.models.architecture import UnsupportedModel
+from workers.models.places import folder_of
 from workers.rollout.engines.adapters import Adapters
 from workers.rollout.engines.base import EngineFailedError
 from workers.rollout.engines.requests import NotHeldError
 from workers.rollout.engines.serving import serve_engine
+from workers.rollout.engines.stop_strings import StopStrings
+from workers.rollout.engines.tokenizers import Tokenizers
 from workers.rollout.engines.vllm_adapters import SharedEngine
 from workers.rollout.engines.vllm_engine import VllmEngine
 from workers.rollout.engines.vllm_instance import Instance, build, said
@@ -37,13 +40,18 @@ ROWS = 256
 class Instances:
     """Makes instances: an engine of its own for weights of a policy, a place on a shared one for its adapters."""
 
-    def __init__(self, config: ChildConfig, policies: Mapping[str, PolicySpec], rows: int = ROWS) -> None:
+    def __init__(self, config: ChildConfig, spec: ExperimentSpec, rows: int = ROWS) -> None:
         """Raises UnsupportedModel for a model that vLLM does not serve."""
+        policies = spec.policies
         self.models = {name: vllm_model(policy.source) for name, policy in policies.items()}
         self.rows = rows
         self._policies = policies
         self._device = config.device
         self._shared: dict[str, SharedEngine] = {}
+        self._stop_strings = StopStrings(Tokenizers(policies).of)
+        known = {spec.policy_of(role) for role, agent in spec.agents.items() if agent.sampling.structured is not None}
+        self._structured = known & policies.keys()
+        """Policies whose replies are structured: vLLM reads their text."""
 
     def share(self, settings: PolicySpec, base: "dict[str, torch.Tensor]") -> SharedEngine:
         """Start the engine that holds a base, for all policies that train adapters over it."""
@@ -53,7 +61,9 @@ class Instances:
             if own.model == settings.model and isinstance(own.tuning, Lora)
         }
         model = self.models[next(iter(over))]
-        shared = SharedEngine(model, base, list(over.values()), self._device, self.rows)
+        shared = SharedEngine(
+            model, base, list(over.values()), self._device, self.rows, self._stop_strings, self._tokenizer(over)
+        )
         self._shared.update(dict.fromkeys(over, shared))
         return shared
 
@@ -61,7 +71,13 @@ class Instances:
         tuning, model = self._policies[policy].tuning, self.models[policy]
         if isinstance(tuning, Lora):
             return self._shared[policy].instance(tuning)
-        return Instance(model, words, build(model, words, self._device, self.rows))
+        engine = build(model, words, self._device, self.rows, tokenizer=self._tokenizer([policy]))
+        return Instance(model, words, engine, self._stop_strings)
+
+    def _tokenizer(self, policies: Iterable[str]) -> str:
+        """Return the folder of the tokenizer by which vLLM reads text of policies of one model; empty: of none."""
+        source = next((self._policies[name].source for name in policies if name in self._structured), None)
+        return "" if source is None or isinstance(source, FactoryModel) else folder_of(source)
 
 
 class VllmStatePlaneSource:
@@ -108,7 +124,7 @@ def main() -> None:
     answer = child_server.take_standard_output()
     try:
         spec = ExperimentSpec.model_validate(config.spec)
-        instances = Instances(config, spec.policies)
+        instances = Instances(config, spec)
         engine = make_engine(instances)
     except UnsupportedModel as refused:
         failed = ChildFailed("unsupported_model", str(refused), "choose another model, or resources.engine: torch")

@@ -37,9 +37,13 @@ class Tokenizers:
 
     def _of_this_host(self, policy: str) -> str:
         """Return the digest of the tokenizer in a policy's folder; empty where there is none."""
+        known = self.of(policy)
+        return "" if known is None else hashlib.sha256(known).hexdigest()
+
+    def of(self, policy: str) -> bytes | None:
+        """Return the tokenizer.json in a policy's folder on this host; None where there is none."""
         source = self._policies[policy].source
         if isinstance(source, FactoryModel):
-            return ""
+            return None
         with ModelFolder(folder_of(source)) as folder:
-            known = folder.read("tokenizer.json", TOKENIZER_BYTES) if folder.has("tokenizer.json") else None
-        return "" if known is None else hashlib.sha256(known).hexdigest()
+            return folder.read("tokenizer.json", TOKENIZER_BYTES) if folder.has("tokenizer.json") else None

@@ -10,17 +10,19 @@ Invariants:
   it, with every token, log-probability and version they have so far.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from flexmarl.contracts.specification.team import Lora
+from flexmarl.contracts.specification.team import Lora, Precision
 from workers.models.architecture import Architecture, UnsupportedModel
 from workers.rollout.engines import decoder, invariant, low_rank
+from workers.rollout.engines.cache import SpareCaches
 from workers.rollout.engines.checks import check_all
 from workers.rollout.engines.lane import EngineLane
 from workers.rollout.engines.own_memory import OwnTensors
-from workers.rollout.engines.requests import Finished, NotHeldError, ReplyProgress, Request
+from workers.rollout.engines.requests import BadRequestError, Finished, NotHeldError, ReplyProgress, Request
+from workers.rollout.engines.stop_strings import StopStrings
 from workers.rollout.engines.wire import HeldVersion, Load, LoadRequest
 
 if TYPE_CHECKING:
@@ -31,7 +33,14 @@ KEPT_VERSIONS = 2
 
 
 class TorchEngine:
-    def __init__(self, device: str = "cpu", rows: int = 256, ordered: bool = False) -> None:
+    def __init__(
+        self,
+        device: str = "cpu",
+        rows: int = 256,
+        ordered: bool = False,
+        tokenizer_of: Callable[[str], bytes | None] = lambda _: None,
+    ) -> None:
+        """`tokenizer_of`: policy -> tokenizer.json of its text; None where it has none."""
         self.rows = rows
         self.generated_tokens = 0
         self.prompt_tokens = 0
@@ -40,23 +49,29 @@ class TorchEngine:
         """Compute a row's bits from the row alone."""
         self._lanes: dict[str, list[EngineLane]] = {}
         """Per policy; the last `KEPT_VERSIONS` take requests, earlier ones only finish."""
-        self._spare: dict[str, EngineLane] = {}
-        """Per policy, an emptied lane whose memory of rows and cache the next version takes over."""
-        self._left: dict[int, OwnTensors] = {}
-        """By size, memory of a version that nothing runs on any more: fresh memory costs several times a copy."""
+        self._caches = SpareCaches()
+        self._stop_strings = StopStrings(tokenizer_of)
+        self._left: dict[tuple[int, torch.dtype], OwnTensors] = {}
+        """By size and precision, memory of a version that nothing runs on any more: fresh memory costs several times a
+        copy."""
         self._closed: set[str] = set()
         self._rows: dict[str, int] = {}
         """Requests in generation at once of policies that ran out of memory with more."""
 
-    def prepare(self, state: "dict[str, torch.Tensor]", architecture: Architecture) -> decoder.Weights:
+    def prepare(
+        self, state: "dict[str, torch.Tensor]", architecture: Architecture, precision: Precision = "fp32"
+    ) -> decoder.Weights:
         """Make a state dict ready to decode, whose memory nobody writes to from now on. May run in any thread.
+
+        It is computed in bf16 where that is the precision, and in fp32 otherwise.
 
         An ordered engine lays its matrices as its check of the machine's kernels knows them.
         """
         import torch
 
         with torch.inference_mode():
-            memory = self._memory_for(decoder.own_elements(state))
+            dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+            memory = self._memory_for(decoder.own_elements(state), dtype)
             weights = decoder.prepare(state, architecture, self._device, memory, take_over=not self._ordered)
             if self._ordered:
                 invariant.check(weights, self._device)
@@ -87,11 +102,8 @@ class TorchEngine:
         if known:
             text = f"these weights have {weights.vocabulary} words and those of {policy} before had {known.pop()}"
             raise UnsupportedModel(text)
-        lane = self._spare.pop(policy, None)
-        if lane is None:
-            lane = EngineLane(weights, version, digest, self.rows_of(policy), self._device, self._ordered)
-        else:
-            lane.rebind(weights, version, digest)
+        rows = self.rows_of(policy)
+        lane = EngineLane(weights, version, digest, rows, self._device, self._caches, self._stop_strings, self._ordered)
         with torch.inference_mode():
             for older in lanes:
                 if older.version < version:
@@ -123,9 +135,10 @@ class TorchEngine:
 
         if self.busy:
             raise RuntimeError("an engine with requests keeps its weights")
-        freed = sum({key: size for lane in self._all() for key, size in lane.memory().items()}.values())
+        held = [tensor for lane in self._all() for tensor in lane.tensors()] + self._caches.tensors()
+        freed = sum({each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in held}.values())
         self._lanes.clear()
-        self._spare.clear()
+        self._caches.clear()
         self._left.clear()
         self._closed.clear()
         if self._device.startswith("cuda"):
@@ -155,7 +168,7 @@ class TorchEngine:
             return False
         self._closed.discard(policy)
         del self._lanes[policy]
-        self._spare.pop(policy, None)
+        self._caches.clear()
         self._left.clear()
         return True
 
@@ -164,6 +177,11 @@ class TorchEngine:
         lanes = [self._lane_of(request) for request in requests]
         models = [(lane.weights.vocabulary, lane.weights.architecture.max_positions) for lane in lanes]
         check_all(((request, *model) for request, model in zip(requests, models, strict=True)), self._ordered)
+        for request in requests:
+            if request.sampling.structured:
+                text = "structured: the torch engine knows neither schemas nor expressions; the vLLM engine does"
+                raise BadRequestError(text, request_ids=[request.request_id])
+        self._stop_strings.check(requests)
         for request, lane in zip(requests, lanes, strict=True):
             lane.waiting.append(request)
             self.prompt_tokens += len(request.prompt)
@@ -194,11 +212,11 @@ class TorchEngine:
         import torch
 
         lanes = self._lanes[policy]
-        self._spare.pop(policy, None)
         at_once = max(min(lane.rows.capacity, len(lane.requests())) for lane in lanes)
         self._rows[policy] = max(1, at_once // 2)
         with torch.inference_mode():
             ended = [replace(one, reason="out_of_memory") for lane in lanes for one in lane.empty(self._rows[policy])]
+        self._caches.clear()
         self._retire(policy)
         return ended
 
@@ -261,22 +279,21 @@ class TorchEngine:
         self._lanes[policy] = running + kept
         for lane in lanes[:-KEPT_VERSIONS]:
             if not lane.busy:
-                self._take_back(lane.rest())
-                self._spare[policy] = lane
+                self._take_back(lane.weights.memory)
 
     def _take_back(self, memory: OwnTensors | None) -> None:
         """Keep memory for the next version, unless a lane still reads it."""
         if memory is not None and all(lane.weights.memory is not memory for lane in self._all()):
-            self._left[memory.elements] = memory
+            self._left[memory.elements, memory.dtype] = memory
 
-    def _memory_for(self, elements: int) -> OwnTensors:
+    def _memory_for(self, elements: int, dtype: "torch.dtype") -> OwnTensors:
         """Return memory for a version: such as another has left, or new.
 
         Where bits matter, or memory is not the host's, each tensor gets what the library gives it.
         """
         if self._ordered or self._device != "cpu":
-            return OwnTensors(0, self._device)
-        memory = self._left.pop(elements, None) or OwnTensors(elements, self._device)
+            return OwnTensors(0, self._device, dtype)
+        memory = self._left.pop((elements, dtype), None) or OwnTensors(elements, self._device, dtype)
         memory.begin()
         return memory
 

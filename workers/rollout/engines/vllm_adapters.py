@@ -10,12 +10,13 @@ import json
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flexmarl.contracts.specification.team import Lora
 from workers.models.adapter import peft_config
 from workers.rollout.engines.base import EngineFailedError
 from workers.rollout.engines.requests import Finished, Request
+from workers.rollout.engines.stop_strings import StopStrings
 from workers.rollout.engines.vllm_instance import Base, Instance, build, said
 from workers.rollout.engines.vllm_models import VllmModel
 
@@ -38,10 +39,13 @@ class SharedEngine:
         adapters: Sequence[Lora],
         device: str,
         rows: int,
+        stop_strings: StopStrings,
+        tokenizer: str = "",
     ) -> None:
         """`adapters`: of each policy over this base. Raises EngineFailedError, UnsupportedModel."""
         self.model, self.words = model, model.check(weights)
-        self.engine = build(model, self.words, device, rows, Base(weights, room_for(adapters)))
+        self.engine = build(model, self.words, device, rows, Base(weights, room_for(adapters)), tokenizer)
+        self.stop_strings = stop_strings
         self._instances: list[AdapterInstance] = []
         self._numbers = itertools.count(1)
 
@@ -56,16 +60,17 @@ class SharedEngine:
 
     def step(self) -> None:
         """Advance every reply by one token; each instance keeps what ended of its own."""
-        for output in self.engine.step():
-            for instance in self._instances:
-                instance.keep(output)
+        outputs = self.engine.step()
+        for instance in self._instances:
+            taken = [instance.take(output) for output in outputs]
+            instance.keep([one for one in taken if one is not None] + instance.stopped())
 
 
 class AdapterInstance(Instance):
     """Holds one version of one policy's adapter; weights given to it are the adapter's."""
 
     def __init__(self, shared: SharedEngine, lora: Lora) -> None:
-        super().__init__(shared.model, shared.words, shared.engine)
+        super().__init__(shared.model, shared.words, shared.engine, shared.stop_strings)
         self._shared = shared
         self._lora = lora
         self._ended: dict[str, Finished] = {}
@@ -99,11 +104,9 @@ class AdapterInstance(Instance):
         ended, self._ended = list(self._ended.values()), {}
         return ended
 
-    def keep(self, output: Any) -> None:
-        """Keep the reply that an output of vLLM ends, if it is one of this instance."""
-        ended = self.take(output)
-        if ended is not None:
-            self._ended[ended.request.request_id] = ended
+    def keep(self, ended: Iterable[Finished]) -> None:
+        """Keep replies that ended until they are handed out."""
+        self._ended |= {one.request.request_id: one for one in ended}
 
     def end(self, ids: Iterable[str]) -> list[Finished]:
         """End replies now, with the tokens they have; what ended by itself is handed out as it did."""

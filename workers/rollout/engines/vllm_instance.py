@@ -4,7 +4,7 @@ Invariants. Weights change only while nothing runs on the instance, and its pref
 of other weights is ever read again. An instance whose weights did not load wholly holds nothing. Replies end inside
 `step` or `end`, each once. The instance is built from a configuration alone, with weights that are never served.
 
-Log-probabilities are those of the distribution drawn from: mask and temperature applied, renormalised; greedy replies
+Log-probabilities are those of the distribution drawn from: all parameters applied, renormalised; greedy replies
 report the masked distribution at temperature 1, as the torch engine does. A reply that carries on another's tokens
 draws with a seed of its own, since vLLM counts a request's draws from its first own token.
 """
@@ -19,16 +19,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter
+
+from flexmarl.contracts.specification.sampling import ChoiceOutput, JsonOutput, RegexOutput, StructuredOutput
 from workers.rollout.engines import version_segments
 from workers.rollout.engines.base import EngineFailedError
 from workers.rollout.engines.requests import Finished, ReplyProgress, Request
+from workers.rollout.engines.stop_strings import StopStrings, tail_of
 from workers.rollout.engines.vllm_models import VllmModel
 from workers.rollout.engines.wire import HeldVersion
 
 if TYPE_CHECKING:
     import torch
     from vllm.lora.request import LoRARequest
-    from vllm.sampling_params import SamplingParams
+    from vllm.sampling_params import SamplingParams, StructuredOutputsParams
     from vllm.v1.engine.llm_engine import LLMEngine
 
 BLOCK = 32
@@ -53,13 +57,14 @@ class _Running:
 
 
 class Instance:
-    def __init__(self, model: VllmModel, words: int, engine: "LLMEngine") -> None:
+    def __init__(self, model: VllmModel, words: int, engine: "LLMEngine", stop_strings: StopStrings) -> None:
         self.model = model
         self.words = words
         self.version = -1
         self.digest = ""
         self.cached_tokens = 0
         self._engine = engine
+        self._stop_strings = stop_strings
         self._scheduler: Any = engine.engine_core.engine_core.scheduler
         self._adapter: LoRARequest | None = None
         """What its requests name beside the engine's weights."""
@@ -90,7 +95,8 @@ class Instance:
         self.version, self.digest = version, digest
 
     def add(self, request: Request) -> None:
-        """Begin a reply, or carry on what it has."""
+        """Begin a reply, or carry on what it has. Raises BadRequestError without a tokenizer for its stop strings."""
+        self._stop_strings.check([request])
         prompt: Any = {"prompt_token_ids": list(request.context)}
         number = self._engine.add_request(request.request_id, prompt, _sampling(request), lora_request=self._adapter)
         self._running[request.request_id] = _Running(request, number)
@@ -98,7 +104,17 @@ class Instance:
     def step(self) -> list[Finished]:
         """Advance every reply by one token; return what ended."""
         taken = [self.take(output) for output in self._engine.step()]
-        return [one for one in taken if one is not None]
+        return [one for one in taken if one is not None] + self.stopped()
+
+    def stopped(self) -> list[Finished]:
+        """End the replies that have come to a stop string: vLLM has no tokenizer here."""
+        found = []
+        for name, running in list(self._running.items()):
+            if running.request.sampling.stop:
+                tail = [*running.request.done, *self._so_far(running)[0]][-tail_of(running.request) :]
+                if self._stop_strings.ended(running.request, tail):
+                    found += [replace(one, reason="stop") for one in self.end([name])]
+        return found
 
     def take(self, output: Any) -> Finished | None:
         """Return the reply that an output of vLLM ends, if it is one of this instance."""
@@ -195,6 +211,7 @@ def handed_on(ended: Finished) -> Request:
 def _sampling(request: Request) -> "SamplingParams":
     from vllm.sampling_params import RequestOutputKind, SamplingParams
 
+    sampling = request.sampling
     return SamplingParams(
         max_tokens=request.max_tokens - len(request.done),
         temperature=request.temperature,
@@ -206,7 +223,27 @@ def _sampling(request: Request) -> "SamplingParams":
         flat_logprobs=True,
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        repetition_penalty=sampling.repetition_penalty,
+        structured_outputs=_structured(sampling.structured),
     )
+
+
+def _structured(asked: str) -> "StructuredOutputsParams | None":
+    """Return what a reply must be in vLLM's words."""
+    from vllm.sampling_params import StructuredOutputsParams
+
+    if not asked:
+        return None
+    match TypeAdapter(StructuredOutput).validate_json(asked):
+        case ChoiceOutput(choices=choices):
+            return StructuredOutputsParams(choice=list(choices))
+        case RegexOutput(pattern=pattern):
+            return StructuredOutputsParams(regex=pattern)
+        case JsonOutput(of=schema):
+            return StructuredOutputsParams(json=schema)
 
 
 def _seed(request: Request) -> int:
@@ -216,8 +253,13 @@ def _seed(request: Request) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
-def build(model: VllmModel, words: int, device: str, rows: int, base: "Base | None" = None) -> "LLMEngine":
-    """Start an engine, with weights of no meaning unless a base is given. Raises EngineFailedError in vLLM's words."""
+def build(
+    model: VllmModel, words: int, device: str, rows: int, base: "Base | None" = None, tokenizer: str = ""
+) -> "LLMEngine":
+    """Start an engine, with weights of no meaning unless a base is given. Raises EngineFailedError in vLLM's words.
+
+    `tokenizer`: folder of the one that structured output needs; empty: the engine reads no text.
+    """
     from safetensors.torch import save_file
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
@@ -230,7 +272,8 @@ def build(model: VllmModel, words: int, device: str, rows: int, base: "Base | No
         try:
             arguments = EngineArgs(
                 model=folder,
-                skip_tokenizer_init=True,
+                tokenizer=tokenizer or None,
+                skip_tokenizer_init=not tokenizer,
                 load_format="dummy" if base is None else "safetensors",
                 **({} if base is None else base.room),
                 generation_config="vllm",

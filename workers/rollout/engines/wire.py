@@ -26,6 +26,29 @@ class Done(msgspec.Struct):
     """version, tokens, version, tokens, ... over `token_ids`."""
 
 
+class SamplingParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How tokens are drawn beside temperature and allowed ids, with vLLM's meaning and in its order: the penalty on
+    logits, the temperature, then min_p, top_k and top_p. Greedy replies heed the penalty and `structured` alone."""
+
+    stop: tuple[str, ...] = ()
+    """The reply ends with, and includes, the token that completes the first of these texts."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0: all."""
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    structured: str = ""
+    """A `StructuredOutput` of the specification as JSON; empty: anything."""
+
+    @property
+    def truncates(self) -> bool:
+        """Whether some tokens are never drawn."""
+        return self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
+
+
+PLAIN = SamplingParameters()
+
+
 class CompletionRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     model: str
     """Policy name."""
@@ -46,6 +69,7 @@ class CompletionRequest(msgspec.Struct, forbid_unknown_fields=True, omit_default
     allowed_token_ids: list[int] = []
     stop_token_ids: list[int] = []
     """The reply ends with, and includes, the first of these."""
+    sampling: SamplingParameters = PLAIN
     stream: bool = False
     progress: bool = False
     """With `stream`: tell tokens of running replies. One that follows by `restart_turn` is told whole, at its end."""
@@ -58,7 +82,8 @@ class CompletionChoice(msgspec.Struct, omit_defaults=True):
     index: int
     token_ids: list[int]
     logprobs: list[float]
-    """Log-probability of each emitted token under the distribution it was drawn from (mask and temperature applied)."""
+    """Log-probability of each emitted token under the distribution it was drawn from (masks, penalty, temperature and
+    truncation applied)."""
     finish_reason: str
     """Empty while the reply goes on. `stop` and `length` end it. `abort` and `out_of_memory` hand it back to be carried
     on elsewhere. `nonfinite` gives it up: the next token's log-probability was no number, whoever computes it."""

@@ -168,7 +168,9 @@ def _place(model: Any, parameters: FlatParameters, places: dict[str, tuple[str, 
     for name, weights in places.items():
         owner, own = _owner(model, name)
         shape = owner._parameters[own].shape
-        owner._parameters[own] = parameters.leaf(*weights).view(shape)
+        leaf = parameters.leaf(*weights)
+        # A view is a step of the backward pass, and one made this early comes after all others: too late for FSDP2.
+        owner._parameters[own] = leaf if leaf.shape == shape else leaf.view(shape)
     for name, table in list(model.named_non_persistent_buffers()):
         owner, own = _owner(model, name)
         owner._buffers[own] = table.to(parameters.compute.device)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from flexmarl.contracts.specification.team import AdamW
 from flexmarl.contracts.wire import TrainStats
-from workers.models.architecture import Architecture
+from workers.models.families import Shape
 from workers.training.accumulator import Accumulator
 from workers.training.blocks import NO_VERSION, blocks_of
 from workers.training.errors import RefusalCode, TrainerRefusal
@@ -90,7 +90,7 @@ class ShardedLearner(Learner):
     def __init__(
         self,
         shapes: Shapes,
-        architecture: Architecture,
+        shape: Shape,
         group: RankGroup,
         objective: Objective,
         optimizer: AdamW,
@@ -101,9 +101,9 @@ class ShardedLearner(Learner):
     ) -> None:
         """Weights are zeros until they are restored."""
         self._group = group
-        self._weights = ShardedWeights(shapes, architecture, group, precision, recompute=recompute)
+        self._weights = ShardedWeights(shapes, shape, group, precision, recompute=recompute)
         self._reference: ShardedWeights | None = None
-        self._new_reference = partial(ShardedWeights, shapes, architecture, group, precision, frozen=True)
+        self._new_reference = partial(ShardedWeights, shapes, shape, group, precision, frozen=True)
         self.parameters: Any = ShardedParameters(self._weights, group)
         self.decoder = self._weights.decoder
         accumulator = SharedAccumulator(self.parameters.master, epoch, group)
@@ -196,10 +196,12 @@ class ShardedLearner(Learner):
         if name == REFERENCE:
             self._reference = self._reference or self._new_reference()
             self._reference.put(own)
+            self._reference.decoder.begin()
             return
         self._buffer(name).copy_(own)
         if name == MASTER:
             self.parameters.publish()
+            self._weights.decoder.begin()
 
     def give_up(self, name: str) -> None:
         """Give the leader this rank's part of a buffer."""

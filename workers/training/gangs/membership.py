@@ -22,8 +22,8 @@ import structlog
 
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from workers.child import IntervalLog
-from workers.models import architecture_of
-from workers.training.decoder import parameter_order
+from workers.models.families import Shape, shape_of
+from workers.training.back_ends import order_of
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.gangs.group import SILENT_S, GroupLost, RankGroup, of_process_group
 from workers.training.gangs.layout import Shapes
@@ -106,7 +106,8 @@ class Gangs:
         place = self._place(asked)
         place.await_ranks(len(asked.gang), self._join_s)
         group = _connected(place, 0, len(asked.gang), self._host, self._device, self._silent_s)
-        shapes = {name: list(weights[name].shape) for name in parameter_order(weights.keys())}
+        sizes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+        shapes = {name: list(sizes[name]) for name in order_of(self._builder.shape(asked.policy), sizes)}
         try:
             group.order(Build(shapes))
             with group.together():
@@ -282,11 +283,15 @@ class _Builder:
         """Whether several ranks may ever share a policy."""
         return any(policy.devices.most > 1 for policy in self._spec.policies.values())
 
+    def shape(self, policy: str) -> Shape:
+        """Return what computes a policy: an architecture of the native back end, or a model of the library."""
+        return shape_of(self._spec.policies[policy])
+
     def learner(self, policy: str, group: RankGroup, shapes: Shapes, epoch: str) -> ShardedLearner:
         settings, algorithm = self._spec.policies[policy], self._spec.algorithm
         return ShardedLearner(
             shapes,
-            architecture_of(settings.source),
+            self.shape(policy),
             group,
             Objective.of(algorithm.loss, algorithm),
             settings.optimizer,

@@ -11,9 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from workers.models.architecture import Architecture
-from workers.training.decoder import Decoder, parameter_order
+from workers.models.families import LibraryModel, Shape
+from workers.training.back_ends import order_of
+from workers.training.decoder import Decoder
 from workers.training.gangs.group import RankGroup
 from workers.training.gangs.layout import Shapes, ShardedLayout, StackedWeights
+from workers.training.gangs.library import ShardedLibraryDecoder, layer_of, library_leaves
 from workers.training.packing import PackedTokens
 from workers.training.parameters import FlatParameters
 
@@ -57,20 +60,32 @@ class _ShapeProbe:
 class _Filled(_ShapeProbe):
     """The same, with the tensors that FSDP2 fills."""
 
-    def __init__(self, shapes: Shapes, tensors: "dict[tuple[str, ...], torch.Tensor]") -> None:
+    def __init__(
+        self, shapes: Shapes, tensors: "dict[tuple[str, ...], torch.Tensor]", precision: str, device: str
+    ) -> None:
+        import torch
+
         super().__init__(shapes)
         self._tensors = tensors
+        self.precision = precision
+        self.compute = torch.empty(0, dtype=getattr(torch, PRECISIONS[precision]), device=device)
+        """Says the type and the device of what is computed with."""
 
     def leaf(self, *names: str) -> "torch.Tensor":
         return self._tensors[names]
 
 
-def leaves_of(shapes: Shapes, architecture: Architecture) -> tuple[StackedWeights, ...]:
+def leaves_of(shapes: Shapes, shape: Shape) -> tuple[StackedWeights, ...]:
     """Return the leaves that a decoder of these weights computes with, in the order of the whole buffer."""
-    asked = _ShapeProbe(shapes)
-    Decoder(cast("FlatParameters", asked), architecture)
-    place = {name: number for number, name in enumerate(parameter_order(shapes.keys()))}
-    return tuple(sorted(asked.leaves.values(), key=lambda leaf: place[leaf.names[0]]))
+    if isinstance(shape, LibraryModel):
+        leaves = library_leaves(shapes, shape)
+    else:
+        asked = _ShapeProbe(shapes)
+        Decoder(cast("FlatParameters", asked), shape)
+        leaves = list(asked.leaves.values())
+    order = order_of(shape, {name: tuple(sides) for name, sides in shapes.items()})
+    place = {name: number for number, name in enumerate(order)}
+    return tuple(sorted(leaves, key=lambda leaf: place[leaf.names[0]]))
 
 
 class ShardedWeights:
@@ -79,7 +94,7 @@ class ShardedWeights:
     def __init__(
         self,
         shapes: Shapes,
-        architecture: Architecture,
+        shape: Shape,
         group: RankGroup,
         precision: str,
         frozen: bool = False,
@@ -88,7 +103,7 @@ class ShardedWeights:
         """The weights are undefined until `put`."""
         import torch
 
-        self.cut = ShardedLayout(leaves_of(shapes, architecture), group.ranks)
+        self.cut = ShardedLayout(leaves_of(shapes, shape), group.ranks)
         self.shapes = shapes
         self.compute_dtype = getattr(torch, PRECISIONS[precision])
         self.dtype = torch.float32 if precision == "bf16" and not frozen else self.compute_dtype
@@ -104,7 +119,12 @@ class ShardedWeights:
             own = [leaf for leaf in self.cut.leaves if owners[leaf.names] is module]
             tensors.update({leaf.names: module.get_parameter(_name(leaf)) for leaf in own})
             module.reshard()
-        self.decoder: Decoder = ShardedDecoder(self, tensors, architecture, recompute)
+        filled = cast("FlatParameters", _Filled(shapes, tensors, precision, group.device))
+        self.decoder: ShardedDecoder | ShardedLibraryDecoder
+        if isinstance(shape, LibraryModel):
+            self.decoder = ShardedLibraryDecoder(filled, shape, self.root, self.layers, recompute)
+        else:
+            self.decoder = ShardedDecoder(filled, shape, self.root, self.layers, recompute)
 
     def put(self, own: "torch.Tensor") -> None:
         """Compute with this rank's part from now on."""
@@ -135,15 +155,18 @@ class ShardedDecoder(Decoder):
 
     def __init__(
         self,
-        weights: ShardedWeights,
-        tensors: "dict[tuple[str, ...], torch.Tensor]",
+        parameters: FlatParameters,
         architecture: Architecture,
+        root: "nn.Module",
+        layers: "dict[str, nn.Module]",
         recompute: bool,
     ) -> None:
-        filled = cast("FlatParameters", _Filled(weights.shapes, tensors))
-        super().__init__(filled, architecture, recompute=recompute)
-        self._root = weights.root
-        self._modules = dict(zip(map(id, self._layers), weights.layers.values(), strict=True))
+        super().__init__(parameters, architecture, recompute=recompute)
+        self._root = root
+        self._modules = dict(zip(map(id, self._layers), layers.values(), strict=True))
+
+    def begin(self) -> None:
+        """There is nothing to try: this decoder knows what it computes."""
 
     def scores(self, batch: PackedTokens) -> "tuple[torch.Tensor, torch.Tensor]":
         found: tuple[torch.Tensor, torch.Tensor] = self._root(super().scores, batch)
@@ -166,13 +189,13 @@ def _modules(
     from torch import nn
 
     class Holder(nn.Module):
-        def forward(self, run: Callable[..., Any], *given: Any) -> Any:
-            return run(*given)
+        def forward(self, run: Callable[..., Any], *given: Any, **named: Any) -> Any:
+            return run(*given, **named)
 
     root, layers, owners = Holder(), nn.ModuleDict(), {}
     root.add_module("layers", layers)
     for leaf in leaves:
-        prefix = _layer(leaf.names[0])
+        prefix = layer_of(leaf.names[0])
         if prefix and prefix not in layers:
             layers[prefix] = Holder()
         owner = layers[prefix] if prefix else root
@@ -192,12 +215,6 @@ def _shard(modules: "list[nn.Module]", group: RankGroup, compute_dtype: "torch.d
         assert isinstance(module, FSDPModule)
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)
-
-
-def _layer(name: str) -> str:
-    """Return the layer that a weight belongs to, empty for none."""
-    parts = name.split(".")
-    return parts[2] if parts[1] == "layers" else ""
 
 
 def _name(leaf: StackedWeights) -> str:

@@ -12,13 +12,7 @@ from flexmarl.contracts.specification.instructions import Instructions
 from flexmarl.contracts.specification.losses import LOSS
 from flexmarl.contracts.specification.mechanisms import LagPolicy
 from flexmarl.contracts.specification.reading import is_no_such, is_such, none_of, one_of, read_when
-
-
-class Sampling(Strict):
-    temperature: float = Field(default=1.0, gt=0.0, le=4.0)
-    """Softmax temperature in training episodes; evaluation is greedy."""
-    max_tokens: int = Field(default=8, ge=1, le=4096)
-    """Upper limit of response tokens per turn; an environment may ask for fewer."""
+from flexmarl.contracts.specification.sampling import Sampling
 
 
 class ExternalModel(Strict):
@@ -203,6 +197,9 @@ AdapterTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up
 ADAPTER_TARGETS: tuple[AdapterTarget, ...] = get_args(AdapterTarget)
 
 
+Precision = Literal["fp32", "fp64", "bf16"]
+
+
 class FullTuning(Strict):
     """Every weight of the policy is trained and published."""
 
@@ -273,7 +270,7 @@ class Devices(Strict):
 
 class PolicySpec(Strict):
     model: ModelSource = FactoryModel()
-    precision: Literal["fp32", "fp64", "bf16"] = "fp32"
+    precision: Precision = "fp32"
     """Precision of weights and compute. With bf16 the optimizer keeps fp32 master weights, gradients are accumulated in
     fp32, and published versions are rounded to bf16."""
     activations: Literal["keep", "recompute"] = "keep"

@@ -201,6 +201,7 @@ async def parts(
         "prompt": [prompt for prompt in asked.prompts for _ in range(each)],
         "max_tokens": asked.max_tokens, "seeds": seeds, "version": model.version, "digest": model.digest,
         "temperature": asked.temperature, "allowed_token_ids": asked.allowed, "stop_token_ids": asked.stop,
+        "sampling": {**asked.sampling, "top_k": int(asked.sampling["top_k"])},
         "stream": True, "progress": True,
     }  # fmt: skip
     headers = {"Authorization": f"Bearer {engine.token}", "Content-Type": "application/json"}

@@ -17,6 +17,8 @@ MOST_TOKENS = 512
 MOST_REPLIES = 8
 """Prompts times `n` of one request."""
 MOST_STOPS = 4
+MOST_STOP = 100
+"""Characters of one of them."""
 MOST_WORDS = 20_000
 """Characters of all prompts together."""
 
@@ -26,11 +28,17 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "modalities": (None, ["text"]), "parallel_tool_calls": (None, True, False), "prediction": (None,),
     "presence_penalty": (None, 0), "reasoning_effort": (None,), "response_format": (None, {"type": "text"}),
     "service_tier": (None, "auto", "default"), "store": (None, False), "suffix": (None, ""),
-    "tool_choice": (None, "none"), "tools": (None, []), "top_logprobs": (None, 0), "top_p": (None, 1),
+    "tool_choice": (None, "none"), "tools": (None, []), "top_logprobs": (None, 0),
     "verbosity": (None,), "web_search_options": (None,),
 }  # fmt: skip
 """Fields of OpenAI's that agents of runs cannot honour -> the values at which they ask for nothing."""
 COMMON = {"model", "max_tokens", "n", "seed", "stop", "stream", "stream_options", "temperature", "logprobs", "user"}
+RANGES: dict[str, tuple[float, float, bool, type]] = {
+    "top_p": (0, 1, False, float), "top_k": (0, 1_000_000, True, int), "min_p": (0, 1, True, float),
+    "repetition_penalty": (0, 4, False, float),
+}  # fmt: skip
+"""Sampling parameter -> least and most value, whether the least one is legal, its type. All but top_p are vLLM's."""
+COMMON |= RANGES.keys()
 OURS = {"allowed_words"}
 """Beyond OpenAI's: words that the reply may consist of, all of them when empty."""
 CHAT = COMMON | OURS | {"messages", "max_completion_tokens"}
@@ -51,6 +59,8 @@ class Question:
     temperature: float | None
     seed: int | None
     stop: tuple[str, ...]
+    drawn: Mapping[str, float]
+    """Sampling parameters of `RANGES` that were given."""
     allowed_words: tuple[str, ...] | None
     n: int
     logprobs: bool
@@ -81,8 +91,9 @@ def read(body: Any, *, chat: bool) -> Question:
         max_tokens=_limit(body, chat),
         temperature=_temperature(body),
         seed=_whole(body, "seed", -(2**63), 2**63 - 1, None),
-        stop=_words(body, "stop", MOST_STOPS) or (),
-        allowed_words=_words(body, "allowed_words", None),
+        stop=_stops(body),
+        drawn={name: value for name in RANGES if (value := _parameter(body, name)) is not None},
+        allowed_words=_words(body, "allowed_words"),
         n=n,
         logprobs=_flag(body, "logprobs") if chat else _whole(body, "logprobs", 0, 1, None) is not None,
         stream=stream,
@@ -195,15 +206,35 @@ def _temperature(body: Mapping[str, Any]) -> float | None:
     return float(value)
 
 
-def _words(body: Mapping[str, Any], name: str, most: int | None) -> tuple[str, ...] | None:
+def _parameter(body: Mapping[str, Any], name: str) -> float | None:
+    value, (least, most, itself, kind) = body.get(name), RANGES[name]
+    if value is None:
+        return None
+    number = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
+    if not number or not least <= value <= most or (value == least and not itself):
+        what = "a whole number" if kind is int else "a number"
+        rule = f"{what} {'from' if itself else 'above'} {least} {'to' if itself else 'and at most'} {most}"
+        raise wrong(name, f"{value!r} is not {rule}", f"set {rule}")
+    return float(value)
+
+
+def _stops(body: Mapping[str, Any]) -> tuple[str, ...]:
+    value = body.get("stop")
+    texts = () if value is None else (value,) if isinstance(value, str) else value
+    if not isinstance(texts, Sequence) or not all(isinstance(one, str) and 0 < len(one) <= MOST_STOP for one in texts):
+        raise wrong("stop", "is not a text or a list of texts", f"send texts of 1 to {MOST_STOP} characters")
+    if len(texts) > MOST_STOPS:
+        raise wrong("stop", f"has {len(texts)} texts", f"send at most {MOST_STOPS}")
+    return tuple(texts)
+
+
+def _words(body: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
     value = body.get(name)
     if value is None:
         return None
     words = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Sequence) else (None,)
     if not all(isinstance(word, str) and word and word.split() == [word] for word in words):
         raise wrong(name, "is not a list of words", "send single words of the agent, without spaces")
-    if most is not None and len(words) > most:
-        raise wrong(name, f"has {len(words)} words", f"send at most {most}")
     return words
 
 

@@ -4,9 +4,10 @@ A word that a word-level vocabulary does not hold is refused with a few it does:
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -14,7 +15,7 @@ from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.controlplane.common.problems import Conflict
 from flexmarl.controlplane.playground.models_of import Model
 from flexmarl.controlplane.playground.observations import allowed_words
-from flexmarl.controlplane.playground.questions import Prompt, Question, wrong
+from flexmarl.controlplane.playground.questions import RANGES, Prompt, Question, wrong
 from flexmarl.controlplane.telemetry.trajectories.decoding import decoder_of, renderer_of
 from flexmarl.language.renderer import Renderer
 from flexmarl.language.templates import TemplateError
@@ -39,6 +40,13 @@ class TokenizedQuestion:
     allowed: tuple[int, ...]
     stop: tuple[int, ...]
     """Token ids that end a reply and are no part of it."""
+    sampling: Mapping[str, Any]
+    """Parameters beside those, in the engine's dialect."""
+
+    @property
+    def stop_texts(self) -> tuple[str, ...]:
+        """Texts that end a reply and are no part of it."""
+        return tuple(self.sampling["stop"])
 
 
 def spoken(model: Model, question: Question, tokenizer: Tokenizer) -> TokenizedQuestion:
@@ -46,6 +54,7 @@ def spoken(model: Model, question: Question, tokenizer: Tokenizer) -> TokenizedQ
     field = "messages" if question.chat else "prompt"
     sampling = model.agent["sampling"]
     temperature = sampling["temperature"] if question.temperature is None else question.temperature
+    ids, texts = _stops(tokenizer, question.stop or tuple(sampling["stop"]))
     renderer = renderer_of(model.run.no, model.policy) if question.chat else None
     ends = () if renderer is None else renderer.stop_ids
     return TokenizedQuestion(
@@ -55,7 +64,8 @@ def spoken(model: Model, question: Question, tokenizer: Tokenizer) -> TokenizedQ
         max_tokens=question.max_tokens or reply_length(model),
         temperature=float(temperature),
         allowed=_allowed(model, tokenizer, question.allowed_words),
-        stop=tuple(dict.fromkeys((*_single(tokenizer, question.stop, "stop"), *ends, *_ends(tokenizer)))),
+        stop=tuple(dict.fromkeys((*ids, *ends, *_ends(tokenizer)))),
+        sampling={"stop": texts, **{name: question.drawn.get(name, sampling[name]) for name in RANGES}},
     )
 
 
@@ -116,6 +126,11 @@ def _single(tokenizer: Tokenizer, words: Sequence[str], field: str) -> tuple[int
     """Return the id of each word; what is no single token of the agent is refused."""
     _refuse_unknown(tokenizer, words, field)
     return tuple(number for word in words if (number := tokenizer.token_to_id(word)) is not None)
+
+
+def _stops(tokenizer: Tokenizer, stops: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Return the ids of the stop strings that are words of a word-level vocabulary, and other texts as they are."""
+    return (_single(tokenizer, stops, "stop"), ()) if _is_word_level(tokenizer) else ((), tuple(stops))
 
 
 def _ends(tokenizer: Tokenizer) -> list[int]:

@@ -18,6 +18,7 @@ from flexmarl.controlplane.playground.models_of import Model
 from flexmarl.controlplane.playground.questions import Question
 from flexmarl.controlplane.playground.speaking import TokenizedQuestion, spoken, tokenizer_of
 from flexmarl.controlplane.telemetry.trajectories.decoding import text_of, token_texts
+from flexmarl.language.stops import before, certain
 
 WAIT_S = 20.0
 """How long a question waits for an engine to start, unless it says otherwise; a client then asks again."""
@@ -29,6 +30,8 @@ class PartialReply:
 
     tokenizer: Tokenizer
     ends: frozenset[int]
+    stops: tuple[str, ...] = ()
+    """Texts that end it and are no part of what is read."""
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     finish: str = ""
@@ -45,7 +48,8 @@ class PartialReply:
     @property
     def text(self) -> str:
         """What the agent said, without special words."""
-        return text_of(self.tokenizer, self.ids, special=False)
+        text = text_of(self.tokenizer, self.ids, special=False)
+        return before(text, self.stops) if self.finish else certain(text, self.stops)
 
     def tokens(self, since: int = 0) -> list[tuple[str, int, float]]:
         """Return text, id and log-probability of each token from a position on."""
@@ -92,7 +96,7 @@ class Talk:
         """Return the replies before anything came."""
         count = len(self.asked.prompts) * self.question.n
         ends = frozenset(self.asked.stop)
-        return [PartialReply(self.tokenizer, ends) for _ in range(count)]
+        return [PartialReply(self.tokenizer, ends, self.asked.stop_texts) for _ in range(count)]
 
     async def parts(self) -> AsyncIterator[ReplyPart]:
         """Yield what comes of the replies, and give the place back at the end."""

@@ -37,18 +37,18 @@ def spread_once(seen: AllocationSnapshot) -> list[Change]:
     ledger = opened(seen)
     changes: list[Change] = []
     for name in sorted(_waiting(seen), key=lambda name: _choice(seen.policies[name])):
-        standing, room = seen.policies[name], ledger.room(name)
-        if len(room) < standing.least:
+        needs, room = seen.policies[name], ledger.room(name)
+        if len(room) < needs.least:
             continue
-        chosen = len(standing.homes) == standing.least and set(standing.homes) <= set(room)
-        gang = standing.homes if chosen else tuple(sorted(room[: standing.least]))
+        chosen = len(needs.homes) == needs.least and set(needs.homes) <= set(room)
+        gang = needs.homes if chosen else tuple(sorted(room[: needs.least]))
         ledger.bind(name, gang)
         changes.append(BindChange(name, gang, "static", f"{name} is trained there"))
     return changes
 
 
-def _choice(standing: PolicyNeeds) -> tuple[bool, int]:
-    return not standing.homes, -standing.least
+def _choice(needs: PolicyNeeds) -> tuple[bool, int]:
+    return not needs.homes, -needs.least
 
 
 def next_look(seen: AllocationSnapshot) -> float | None:
@@ -80,22 +80,22 @@ def _since(seen: AllocationSnapshot, name: str) -> float:
 
 def _serve(ledger: AllocationLedger, name: str) -> list[Change]:
     """Give a policy devices on which nobody works, or let others make room; it shares one where all are at work."""
-    standing = ledger.seen.policies[name]
+    needs = ledger.seen.policies[name]
     if name in ledger.meant:
-        there = all(ledger.fits(name, device, len(standing.meant)) for device in standing.meant)
-        return [_bound(ledger, name, standing.meant)] if there else []
+        there = all(ledger.fits(name, device, len(needs.meant)) for device in needs.meant)
+        return [_bound(ledger, name, needs.meant)] if there else []
     room = [device for device in ledger.room(name) if device not in ledger.promised]
     quiet = [device for device in room if not ledger.working(device)]
-    if len(quiet) >= standing.least:
-        return [_bound(ledger, name, quiet[: standing.least])]
+    if len(quiet) >= needs.least:
+        return [_bound(ledger, name, quiet[: needs.least])]
     coming = [d for d in ledger.room(name, ledger.leaving) if d not in ledger.promised and not ledger.working(d)]
-    if len(coming) >= standing.least:
-        ledger.promised.update(coming[: standing.least])
+    if len(coming) >= needs.least:
+        ledger.promised.update(coming[: needs.least])
         return []
-    made = _make_room(ledger, name, standing)
-    if made or len(room) < standing.least:
+    made = _make_room(ledger, name, needs)
+    if made or len(room) < needs.least:
         return made
-    return [_bound(ledger, name, room[: standing.least])]
+    return [_bound(ledger, name, room[: needs.least])]
 
 
 def _bound(ledger: AllocationLedger, name: str, gang: Iterable[int]) -> BindChange:
@@ -128,20 +128,20 @@ def _widened(ledger: AllocationLedger, bound: list[BindChange]) -> list[Change]:
     return changes
 
 
-def _make_room(ledger: AllocationLedger, name: str, standing: PolicyNeeds) -> list[Change]:
+def _make_room(ledger: AllocationLedger, name: str, needs: PolicyNeeds) -> list[Change]:
     """Suspend as many as it takes for a policy's gang: first those that have had nothing to do for longest."""
     seen = ledger.seen
     gone, out = set(ledger.leaving), []
     for victim in [*ledger.idle(), *_wide(ledger), *_overstayed(ledger, name)]:
         enough = [device for device in ledger.room(name, gone) if device not in ledger.promised]
-        if len(enough) >= standing.least:
+        if len(enough) >= needs.least:
             break
         gone.add(victim)
         out.append(victim)
     enough = [device for device in ledger.room(name, gone) if device not in ledger.promised]
-    if len(enough) < standing.least or not out:
+    if len(enough) < needs.least or not out:
         return []
-    needed = set(enough[: standing.least])
+    needed = set(enough[: needs.least])
     ledger.promised |= needed
     changes: list[Change] = []
     for victim in out:

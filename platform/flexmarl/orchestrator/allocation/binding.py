@@ -18,7 +18,9 @@ from flexmarl.orchestrator.allocation.allocator import next_look, on_demand, spr
 from flexmarl.orchestrator.allocation.shared_devices import given_now, may_train, trainers_turn
 from flexmarl.orchestrator.allocation.types import AllocationSnapshot, BindChange, PolicyNeeds
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.state.tree import LeaseState, PolicyState, RunState
+from flexmarl.orchestrator.state.fleet import LeaseState
+from flexmarl.orchestrator.state.policy import PolicyState
+from flexmarl.orchestrator.state.tree import RunState
 
 _BEGINS = frozenset({RunStatus.STARTING, RunStatus.RESUMING})
 NEWEST = 0.3
@@ -27,18 +29,18 @@ NEWEST = 0.3
 
 def drive_binding(ctx: Context, due: dict[str, int]) -> None:
     """See to it that policies are where they have something to do. `due`: policy with work -> tokens of it."""
-    leases = ctx.state.trainers()
-    ctx.state.look_at = None
-    if ctx.plan.colocated and not trainers_turn(ctx):
+    leases = ctx.state.fleet.trainers()
+    ctx.state.fleet.review_at = None
+    if ctx.plan.trainers.colocated and not trainers_turn(ctx):
         _vacate(ctx)
     if not leases:
         return
     for name, policy in ctx.state.policies.items():
-        if ctx.plan.allocates and name in ctx.plan.trainable:
+        if ctx.plan.trainers.allocates and name in ctx.plan.trainable:
             continue
         if not policy.placement.gang and not policy.accumulator:
-            policy.placement.gang = [min(leases, key=lambda lease: lease.beside > 0).lease_id]
-    if ctx.plan.allocates and (given := given_now(ctx, leases)):
+            policy.placement.gang = [min(leases, key=lambda lease: lease.sharing.engine_lease > 0).lease_id]
+    if ctx.plan.trainers.allocates and (given := given_now(ctx, leases)):
         _allocate(ctx, given, due)
     for name, policy in ctx.state.policies.items():
         if policy.placement.gang and (policy.placement.ticket or not policy.accumulator):
@@ -51,8 +53,8 @@ def bound_to(state: RunState, name: str) -> LeaseState | None:
     placement = policy.placement
     if not policy.accumulator or placement.ticket or not placement.gang or f"suspend:{name}" in state.outstanding:
         return None
-    lease = state.leases.get(placement.gang[0])
-    return lease if lease is not None and lease.incarnation and not lease.releasing else None
+    lease = state.fleet.leases.get(placement.gang[0])
+    return lease if lease is not None and lease.child.incarnation and not lease.releasing else None
 
 
 def on_policy_suspended(ctx: Context, event: PolicySuspended) -> None:
@@ -60,10 +62,10 @@ def on_policy_suspended(ctx: Context, event: PolicySuspended) -> None:
     policy = ctx.state.policies.get(event.policy)
     key = f"suspend:{event.policy}"
     waiting = ctx.state.outstanding.get(key)
-    lease = ctx.state.leases.get(event.lease_id)
+    lease = ctx.state.fleet.leases.get(event.lease_id)
     if policy is None or lease is None or waiting is None or waiting.no != event.command_no:
         return
-    if lease.incarnation != event.incarnation:
+    if lease.child.incarnation != event.incarnation:
         return
     ctx.answered(key)
     placement = policy.placement
@@ -102,15 +104,15 @@ def _allocate(ctx: Context, leases: list[LeaseState], due: dict[str, int]) -> No
     state, rule = ctx.state, ctx.plan.spec.mechanisms.allocation
     taken = {lease_id for policy in state.policies.values() for lease_id in policy.placement.gang}
     leases = [lease for lease in leases if lease.lease_id in taken or may_train(ctx, lease)]
-    wanted = ctx.plan.spec.resources.training_devices if trainers_turn(ctx) else ctx.plan.own_trainers
+    wanted = ctx.plan.spec.resources.training_devices if trainers_turn(ctx) else ctx.plan.trainers.own_devices
     whole = len(leases) == wanted
-    if not whole and (rule.type == "static" or state.status in _BEGINS):
+    if not whole and (rule.type == "static" or state.lifecycle.status in _BEGINS):
         return  # who is bound meanwhile would crowd those that are there
     for name in ctx.plan.trainable:
         _mark(ctx, name, name in due)
     seen = AllocationSnapshot(
         now=ctx.now,
-        policies={name: _standing(ctx, name, due) for name in ctx.plan.trainable},
+        policies={name: _needs_of(ctx, name, due) for name in ctx.plan.trainable},
         devices=tuple(lease.lease_id for lease in leases),
         places=ctx.plan.spec.resources.trainer_policies,
         swap_s=_swap_s(state),
@@ -118,7 +120,7 @@ def _allocate(ctx: Context, leases: list[LeaseState], due: dict[str, int]) -> No
         patience_s=rule.patience_s,
     )
     changes = spread_once(seen) if rule.type == "static" else on_demand(seen)
-    state.look_at = None if rule.type == "static" else next_look(seen)
+    state.fleet.review_at = None if rule.type == "static" else next_look(seen)
     for change in changes:
         placement = state.policies[change.policy].placement
         if isinstance(change, BindChange):
@@ -129,7 +131,7 @@ def _allocate(ctx: Context, leases: list[LeaseState], due: dict[str, int]) -> No
                 False,
             )
             placement.meant = []
-            where = ", ".join(state.leases[lease_id].device_id for lease_id in change.gang)
+            where = ", ".join(state.fleet.leases[lease_id].device_id for lease_id in change.gang)
             text = f"{where}: {change.reason}"
             ctx.rule(RulingKind.DEVICES_BOUND, text, policy=change.policy, cause=change.cause)
         else:
@@ -150,7 +152,7 @@ def _mark(ctx: Context, name: str, has_work: bool) -> None:
     placement.idle_since = (ctx.now if placement.idle_since is None else placement.idle_since) if idles else None
 
 
-def _standing(ctx: Context, name: str, due: dict[str, int]) -> PolicyNeeds:
+def _needs_of(ctx: Context, name: str, due: dict[str, int]) -> PolicyNeeds:
     state, policy = ctx.state, ctx.state.policies[name]
     placement, devices = policy.placement, ctx.plan.spec.policies[name].devices
     tokens = due.get(name, 0)
@@ -172,13 +174,13 @@ def _standing(ctx: Context, name: str, due: dict[str, int]) -> PolicyNeeds:
         worked=placement.worked,
         last=placement.lease_id,
         homes=_homes(ctx, name),
-        fixed=ctx.plan.colocated and name in ctx.plan.spec.mechanisms.allocation.homes,
+        fixed=ctx.plan.trainers.colocated and name in ctx.plan.spec.mechanisms.allocation.homes,
     )
 
 
 def _all_cut(state: RunState) -> bool:
     """Tell whether no row can come any more into what is trained now."""
-    return state.cohort is not None and state.cohort.settled_at is not None and not state.cohort.pending
+    return state.cohort is not None and state.cohort.times.settled_at is not None and not state.cohort.pending
 
 
 def _homes(ctx: Context, name: str) -> tuple[int, ...]:
@@ -186,9 +188,9 @@ def _homes(ctx: Context, name: str) -> tuple[int, ...]:
     chosen = ctx.plan.spec.mechanisms.allocation.homes.get(name)
     if not chosen:
         return ()
-    held = sorted(ctx.state.at_work(DeviceUse.TRAINER), key=lambda lease: lease.lease_id)
-    shared, own = ([x.lease_id for x in held if (x.beside > 0) is beside] for beside in (True, False))
-    before = ctx.plan.spec.resources.training_devices - ctx.plan.own_trainers
+    held = sorted(ctx.state.fleet.at_work(DeviceUse.TRAINER), key=lambda lease: lease.lease_id)
+    shared, own = ([x.lease_id for x in held if (x.sharing.engine_lease > 0) is beside] for beside in (True, False))
+    before = ctx.plan.spec.resources.training_devices - ctx.plan.trainers.own_devices
     found = dict(enumerate(shared[:before])) | dict(enumerate(own, start=before))
     return tuple(found[place] for place in chosen) if all(place in found for place in chosen) else ()
 
@@ -209,8 +211,8 @@ def _swap_s(state: RunState) -> float:
 def _vacate(ctx: Context) -> None:
     """Suspend every policy whose device's engine is to wake."""
     for name in ctx.plan.trainable:
-        own = _standing(ctx, name, {})
-        if own.still and any(ctx.state.leases[lease_id].beside for lease_id in own.gang):
+        own = _needs_of(ctx, name, {})
+        if own.still and any(ctx.state.fleet.leases[lease_id].sharing.engine_lease for lease_id in own.gang):
             _suspend(ctx, name)
             ctx.rule(
                 RulingKind.DEVICES_TAKEN,
@@ -229,14 +231,14 @@ def _suspend(ctx: Context, name: str) -> None:
         lease_id=lease_id,
         policy=name,
         accumulator=policy.accumulator,
-        reach="host" if ctx.plan.colocated and reach == "process" else reach,
+        reach="host" if ctx.plan.trainers.colocated and reach == "process" else reach,
     )
     ctx.issue(f"suspend:{name}", order, lease_id=lease_id)
 
 
 def _reach(state: RunState) -> Literal["process", "host", "cluster"]:
     """Say where the trainers are that may take a policy up."""
-    devices = [lease.device_id for lease in state.of_use(DeviceUse.TRAINER)]
+    devices = [lease.device_id for lease in state.fleet.of_use(DeviceUse.TRAINER)]
     if len(devices) == 1:
         return "process"
     return "host" if len({device.rpartition(".")[0] for device in devices}) == 1 else "cluster"
@@ -244,16 +246,16 @@ def _reach(state: RunState) -> Literal["process", "host", "cluster"]:
 
 def _bind(ctx: Context, name: str, policy: PolicyState) -> None:
     """Ask a gang to hold a policy: anew, or as it was suspended."""
-    leader = ctx.state.leases.get(policy.placement.gang[0])
+    leader = ctx.state.fleet.leases.get(policy.placement.gang[0])
     key = f"bind:{name}"
     # The policy's own back-off holds every attempt to bring it back, whichever of its commands failed.
-    if leader is None or not leader.incarnation or not ctx.wanted(key) or not ctx.wanted(f"policy:{name}"):
+    if leader is None or not leader.child.incarnation or not ctx.wanted(key) or not ctx.wanted(f"policy:{name}"):
         return
-    placement, ranks = policy.placement, [ctx.state.leases[lease_id] for lease_id in policy.placement.gang]
+    placement, ranks = policy.placement, [ctx.state.fleet.leases[lease_id] for lease_id in policy.placement.gang]
     if not all(may_train(ctx, rank) for rank in ranks):
         return
     for rank in ranks:
-        rank.asleep = False
+        rank.sharing.asleep = False
     gang = tuple(placement.gang) if len(placement.gang) > 1 else ()
     placement.meeting += bool(gang)
     command = BindPolicy(

@@ -11,8 +11,7 @@ begins beyond the lag bound without a step; training ends by itself, since nothi
 from dataclasses import dataclass
 from typing import Literal
 
-Hand = Literal["engines", "trainers"]
-"""Who is to have the shared devices."""
+from flexmarl.orchestrator.state.fleet import Side
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class SharedDevice:
     """It is asked to keep nothing."""
 
 
-def whose(now: Hand, *, plays: bool, trains: bool) -> Hand:
+def whose(now: Side, *, plays: bool, trains: bool) -> Side:
     """Say who is to have the devices. `plays`: an episode is not over; `trains`: there is something to do for trainers.
 
     Engines give them up once nothing plays. Trainers give them up even when nothing is to be played: what they made is
@@ -60,16 +59,16 @@ def cleared(device: SharedDevice) -> bool:
     return not device.residents and (not device.manned or device.vacant)
 
 
-def may_load(hand: Hand, device: SharedDevice) -> bool:
+def may_load(side: Side, device: SharedDevice) -> bool:
     """Tell whether an engine may be given weights."""
     awake = device.answers and not device.asleep and not device.turning
-    return hand == "engines" and awake and cleared(device)
+    return side == "engines" and awake and cleared(device)
 
 
-def turn(hand: Hand, device: SharedDevice) -> Literal["sleep", "vacate", "wake"] | None:
+def turn(side: Side, device: SharedDevice) -> Literal["sleep", "vacate", "wake"] | None:
     """Say what is to be asked for so that a device comes to whom it is to have, None: nothing now."""
     idle = device.answers and not device.turning
-    if hand == "trainers":
+    if side == "trainers":
         return "sleep" if idle and not device.asleep and not device.loading else None
     if cleared(device):
         return "wake" if idle and device.asleep else None

@@ -30,14 +30,14 @@ class AllocationLedger:
     def room(self, policy: str, gone: Iterable[str] = ()) -> list[int]:
         """List the devices that have a place for a policy, best first, as if some policies were gone."""
         policies, devices, away = self.seen.policies, self.seen.devices, set(gone)
-        standing, found = policies[policy], []
+        needs, found = policies[policy], []
         for place, (device, names) in enumerate(self.residents.items()):
-            if device not in devices or (standing.fixed and device not in standing.homes):
+            if device not in devices or (needs.fixed and device not in needs.homes):
                 continue
             left = [name for name in names if name not in away]
-            if self._fits(standing.least, left):
+            if self._fits(needs.least, left):
                 working = [own.seconds for name in left if (own := policies[name]).has_work]
-                found.append((sum(working), len(working), device != standing.last, len(left), place, device))
+                found.append((sum(working), len(working), device != needs.last, len(left), place, device))
         return [device for *_, device in sorted(found)]
 
     def _fits(self, size: int, left: list[str]) -> bool:
@@ -53,10 +53,10 @@ class AllocationLedger:
 
     def ends_s(self, policy: str) -> float:
         """Return how long it takes until a policy is done where it is, beside whom it shares a device with."""
-        standing = self.seen.policies[policy]
-        if len(standing.gang) > 1:
-            return standing.takes_s(len(standing.gang))
-        return sum(self.seen.policies[name].seconds for device in standing.gang for name in self.working(device))
+        needs = self.seen.policies[policy]
+        if len(needs.gang) > 1:
+            return needs.takes_s(len(needs.gang))
+        return sum(self.seen.policies[name].seconds for device in needs.gang for name in self.working(device))
 
     def fits(self, policy: str, device: int, size: int = 1) -> bool:
         """Tell whether a policy could have a device as it is, as one of so many."""
@@ -84,14 +84,14 @@ class AllocationLedger:
 
 def opened(seen: AllocationSnapshot) -> AllocationLedger:
     ledger = AllocationLedger(seen, {device: [] for device in seen.devices}, set())
-    for name, standing in seen.policies.items():
-        ledger.sizes[name] = len(standing.gang)
-        for device in standing.gang:
+    for name, needs in seen.policies.items():
+        ledger.sizes[name] = len(needs.gang)
+        for device in needs.gang:
             ledger.residents.setdefault(device, []).append(name)
-        if standing.leaving:
+        if needs.leaving:
             ledger.leaving.add(name)
-    for name, standing in seen.policies.items():
-        if standing.has_work and standing.meant and (standing.leaving or not standing.gang) and ledger.comes(name):
+    for name, needs in seen.policies.items():
+        if needs.has_work and needs.meant and (needs.leaving or not needs.gang) and ledger.comes(name):
             ledger.meant.add(name)
-            ledger.promised.update(standing.meant)
+            ledger.promised.update(needs.meant)
     return ledger

@@ -9,28 +9,28 @@ as the one before it was. What stands still keeps no engine from its trainer.
 from flexmarl.contracts.commands import HoldGroups
 from flexmarl.contracts.status import RunStatus
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.state.tree import Cohort
+from flexmarl.orchestrator.state.cohort import Cohort
 
 
 def stands_still(ctx: Context, cohort: Cohort) -> bool:
     """Tell whether the open groups of a cohort are not to play now."""
     paused = ctx.plan.spec.mechanisms.redundancy.fate == "pause"
-    return paused and not cohort.filled and ctx.state.status is RunStatus.RUNNING
+    return paused and not cohort.filled and ctx.state.lifecycle.status is RunStatus.RUNNING
 
 
 def hold_surplus(ctx: Context) -> None:
     """Tell which rollout commands are to stand still, and which of those that do are to go on."""
     state = ctx.state
     wanted = _wanted(ctx)
-    if not wanted and not state.held:
+    if not wanted and not state.backlog.held_commands:
         return
     under_way = {command.no for command in state.outstanding.values() if command.kind == "play_groups"}
-    before = under_way.intersection(state.held)
+    before = under_way.intersection(state.backlog.held_commands)
     if fresh := sorted(wanted - before):
         ctx.emit(HoldGroups(commands=tuple(fresh), hold=True))
     if free := sorted(before - wanted):
         ctx.emit(HoldGroups(commands=tuple(free), hold=False))
-    state.held = sorted(wanted)
+    state.backlog.held_commands = sorted(wanted)
 
 
 def _wanted(ctx: Context) -> set[int]:

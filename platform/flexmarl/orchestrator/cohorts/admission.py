@@ -8,23 +8,23 @@ policy says. How many cohorts are open at once is nobody's setting: it follows f
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.group_commands import drive_rollout
 from flexmarl.orchestrator.serving.weight_sync import served
+from flexmarl.orchestrator.state.cohort import Cohort, PolicyCohort
 from flexmarl.orchestrator.state.lag import Verdict, admit
-from flexmarl.orchestrator.state.tree import Cohort, PolicyCohort
 
 
 def may_start(ctx: Context) -> Verdict:
     """Tell whether a cohort may start beside the open ones, and what it waits for if not."""
     state = ctx.state
-    if state.next_cohort >= ctx.plan.spec.budget.train_steps:
+    if state.numbers.cohort >= ctx.plan.spec.budget.train_steps:
         return Verdict(False, "the budget has no step left")
-    if ctx.plan.by_credit:
+    if ctx.plan.lag.by_credit:
         return Verdict(False, "it waits until the open cohorts are trained")
     if state.cohorts and not state.cohorts[-1].filled:
         return Verdict(False, "the previous cohort is not complete yet")
     lags = {name: ctx.plan.spec.lag_policy_of(name) for name in ctx.plan.trainable}
     playing = sum(len(cohort.open) for cohort in state.cohorts)
     verdict = admit(lags, {name: steps_before(ctx, name) for name in lags}, playing)
-    if verdict.allowed and not ctx.plan.one_version and not served(ctx):
+    if verdict.allowed and not ctx.plan.engines.one_version and not served(ctx):
         return Verdict(False, "the engines do not hold the committed weights yet")
     return verdict
 
@@ -34,7 +34,7 @@ def may_fill(ctx: Context) -> bool:
 
     Where they wait for their credit that is decided group by group.
     """
-    if ctx.plan.by_credit:
+    if ctx.plan.lag.by_credit:
         return False
     lags = {name: ctx.plan.spec.lag_policy_of(name) for name in ctx.plan.trainable}
     return admit(lags, {name: steps_before(ctx, name) for name in lags}, playing=0).allowed and served(ctx)
@@ -45,7 +45,7 @@ def steps_before(ctx: Context, policy: str) -> int:
 
     One that is open and not filled has yet to start.
     """
-    per_cohort = -(-ctx.plan.groups // ctx.plan.part_groups)
+    per_cohort = -(-ctx.plan.cohort.groups // ctx.plan.cutting.part_groups)
     started = [cohort for cohort in ctx.state.cohorts if cohort.filled]
     open_steps = sum(_left(cohort, cohort.policies[policy], per_cohort) for cohort in started)
     return open_steps + per_cohort - 1
@@ -54,7 +54,7 @@ def steps_before(ctx: Context, policy: str) -> int:
 def _left(cohort: Cohort, own: PolicyCohort, per_cohort: int) -> int:
     if own.stepped:
         return 0
-    if cohort.settled_at is None or cohort.pending:
+    if cohort.times.settled_at is None or cohort.pending:
         return max(per_cohort - own.steps, 1)
     left = (micro_batch.part for micro_batch in own.micro_batches if not micro_batch.applied)
     if per_cohort == 1:  # asked for every policy after most facts: one row that waits says it all
@@ -65,17 +65,17 @@ def _left(cohort: Cohort, own: PolicyCohort, per_cohort: int) -> int:
 def abandon_older(ctx: Context, policy: str) -> None:
     """Play anew what plays under older weights of a policy that discards it; what has settled is kept."""
     state = ctx.state
-    if policy not in ctx.plan.discards:
+    if policy not in ctx.plan.lag.discards:
         return
     for cohort in state.cohorts:
         if not cohort.open or cohort.pins[policy].version >= state.policies[policy].pin.version:
             continue
         cohort.pins[policy] = state.policies[policy].pin
-        if state.pause.frozen:
+        if state.lifecycle.pause.frozen:
             continue
         episodes = len(cohort.open) * ctx.plan.members_of(cohort.long_round)
-        state.train_episodes.cancelled += episodes
-        state.train_episodes.proposed += episodes
+        state.totals.train_episodes.cancelled += episodes
+        state.totals.train_episodes.proposed += episodes
         for key in set(cohort.open.values()):
             ctx.withdraw(key)
         version = cohort.pins[policy].version

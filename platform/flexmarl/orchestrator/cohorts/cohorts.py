@@ -35,9 +35,9 @@ from flexmarl.orchestrator.cohorts.resampling import draw_again, drawn_text
 from flexmarl.orchestrator.cohorts.staleness import ages_of, count_made
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.group_commands import drive_rollout, newly_ended, settle_draw
+from flexmarl.orchestrator.state.cohort import Cohort, CohortTimes, PendingGroup, Pin, PolicyCohort, Row
 from flexmarl.orchestrator.state.group_counts import add_episode, count_fates, count_tokens, finished_of, said_by
 from flexmarl.orchestrator.state.tokens import Undelivered
-from flexmarl.orchestrator.state.tree import Cohort, PendingGroup, Pin, PolicyCohort, Row
 from flexmarl.orchestrator.types import NoteLevel
 
 EMPTY_COHORTS = 2
@@ -50,22 +50,21 @@ def open_cohort(ctx: Context, pins: dict[str, Pin], filled: bool = True) -> None
     deferred = begin_long_round(ctx) if filled else []
     groups = len(deferred) or (groups_to_open(ctx) if filled else 0)
     cohort = Cohort(
-        no=state.next_cohort,
-        opened_at=ctx.now,
-        first_draw=state.next_draw,
+        no=state.numbers.cohort,
+        times=CohortTimes(opened_at=ctx.now, idle_since=None if state.cohorts else ctx.now),
+        first_draw=state.numbers.draw,
         pins=pins,
         open={},
         policies={name: PolicyCohort() for name in plan.trainable},
         filled=filled,
-        idle_since=None if state.cohorts else ctx.now,
         long_round=bool(deferred),
     )
     state.cohorts.append(cohort)
     if cohort is state.cohort:
         begin_training(ctx, cohort)
-    state.next_cohort += 1
-    if state.first_cohort_at is None:
-        state.first_cohort_at = ctx.now
+    state.numbers.cohort += 1
+    if state.past_cohorts.first_opened_at is None:
+        state.past_cohorts.first_opened_at = ctx.now
     propose(ctx, cohort, groups, deferred)
 
 
@@ -73,16 +72,16 @@ def close_cohort(ctx: Context, cohort: Cohort) -> None:
     """End the oldest cohort: what it carries goes into the next, which is trained from now on."""
     state = ctx.state
     state.cohorts.remove(cohort)
-    state.closed_at = ctx.now
+    state.past_cohorts.last_closed_at = ctx.now
     for name, own in cohort.policies.items():
         if own.carried:
             state.policies[name].carry = own
     following = state.cohort
     if following is not None:
         if following.open:
-            following.idle_since = ctx.now
+            following.times.idle_since = ctx.now
         begin_training(ctx, following)
-        if following.settled_at is not None and beyond(ctx, following):
+        if following.times.settled_at is not None and beyond(ctx, following):
             pass_on(ctx, following, _next_for(ctx))
         cut_ready(ctx, following)
 
@@ -96,54 +95,55 @@ def on_train_group(ctx: Context, event: GroupSettled) -> None:
     ended = newly_ended(ctx, cohort, event)
     if not ended:
         return
-    if ctx.plan.by_episode:
-        event = _told_first(cohort, event)
+    if ctx.plan.cutting.by_episode:
+        event = _first_reports(cohort, event)
     watch_the_clock(ctx, event)
     finished = finished_of(event.episodes)
-    count_fates(ctx.state.train_episodes, cohort.tally, event.episodes, len(finished), ended)
+    count_fates(ctx.state.totals.train_episodes, cohort.tally, event.episodes, len(finished), ended)
     before, size = (cohort.tally.samples, cohort.tally.tokens), cohort.size
     for episode in finished:
         add_episode(cohort.tally, episode)
-    ctx.state.tokens_generated += cohort.tally.tokens - before[1]
-    to_train = count_tokens(ctx.state.tokens, event.episodes, ctx.plan.trained_roles)
+    ctx.state.totals.tokens_generated += cohort.tally.tokens - before[1]
+    to_train = count_tokens(ctx.state.totals.tokens, event.episodes, ctx.plan.trained_roles)
     rows = cohort.tally.samples - before[0]
     kept = _keep(ctx, cohort, event, finished)
     if kept is None:
-        ctx.state.samples_recorded += rows
+        ctx.state.totals.samples_recorded += rows
     else:
-        cohort.kept += not ctx.plan.by_episode
+        cohort.groups.kept += not ctx.plan.cutting.by_episode
         cohort.pending.append(kept)
         in_rows = sum(row[-1] for own in kept.rows.values() for row in own)
-        ctx.state.tokens.lose(Undelivered.FILTERED, to_train - in_rows)
-        ctx.state.samples_recorded += rows - sum(len(own) for own in kept.rows.values())
-    if not ctx.plan.by_episode or _all_ended(ctx, cohort, event):
+        ctx.state.totals.tokens.lose(Undelivered.FILTERED, to_train - in_rows)
+        ctx.state.totals.samples_recorded += rows - sum(len(own) for own in kept.rows.values())
+    if not ctx.plan.cutting.by_episode or _all_ended(ctx, cohort, event):
         settle_draw(ctx, cohort, event.draw)
-    if cohort.size > size and not ctx.state.pause.frozen:
+    if cohort.size > size and not ctx.state.lifecycle.pause.frozen:
         drive_rollout(ctx, cohort)
     _settle_cohort(ctx, cohort)
     if cohort is ctx.state.cohort:
         cut_ready(ctx, cohort)
 
 
-def _told_first(cohort: Cohort, event: GroupSettled) -> GroupSettled:
+def _first_reports(cohort: Cohort, event: GroupSettled) -> GroupSettled:
     """Note which members ended, and leave out of a fact those that were told before."""
-    told = cohort.told.setdefault(event.draw, {})
-    fresh = tuple(episode for episode in event.episodes if episode.member not in told)
+    ended = cohort.ended.setdefault(event.draw, {})
+    fresh = tuple(episode for episode in event.episodes if episode.member not in ended)
     finished = {episode.member for episode in finished_of(fresh)}
-    told.update({episode.member: episode.member in finished for episode in fresh})
+    ended.update({episode.member: episode.member in finished for episode in fresh})
     return event.model_copy(update={"episodes": fresh})
 
 
 def _all_ended(ctx: Context, cohort: Cohort, event: GroupSettled) -> bool:
     """Tell whether every member of a draw has ended; its group is kept if any of them finished."""
-    told = cohort.told[event.draw]
-    if len(told) < ctx.plan.members:
+    ended = cohort.ended[event.draw]
+    if len(ended) < ctx.plan.cohort.members:
         return False
-    if any(told.values()):
-        cohort.kept += 1
+    if any(ended.values()):
+        cohort.groups.kept += 1
         return True
-    cohort.dropped += 1
-    text = f"group {event.draw} dropped: none of {ctx.plan.members} episodes finished{_first_reason(event.episodes)}"
+    cohort.groups.dropped += 1
+    why = _first_reason(event.episodes)
+    text = f"group {event.draw} dropped: none of {ctx.plan.cohort.members} episodes finished{why}"
     ctx.note(text, NoteLevel.WARNING, target=f"draw:{event.draw}")
     _rule_out(ctx, RulingKind.GROUP_DROPPED, cohort, event, (), text)
     return True
@@ -153,16 +153,16 @@ def _keep(ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[
     """Return the rows a group gives to training, None when it is dropped or refused."""
     plan = ctx.plan
     count_made(ctx, cohort, finished)
-    if plan.by_episode and not finished:
+    if plan.cutting.by_episode and not finished:
         return None
-    if len(finished) < plan.needed_members and plan.spec.batch.incomplete_group == "score" and finished:
+    if len(finished) < plan.cohort.needed_members and plan.spec.batch.incomplete_group == "score" and finished:
         finished = [*finished, *_scored_failures(ctx, cohort, finished)]
-    elif len(finished) < plan.needed_members:
-        cohort.dropped += 1
+    elif len(finished) < plan.cohort.needed_members:
+        cohort.groups.dropped += 1
         members = plan.members_of(cohort.long_round)
         text = (
             f"group {event.draw} dropped: {len(finished)} of {members} episodes finished, "
-            f"{plan.needed_members} are needed{_first_reason(event.episodes)}"
+            f"{plan.cohort.needed_members} are needed{_first_reason(event.episodes)}"
         )
         ctx.note(text, NoteLevel.WARNING, target=f"draw:{event.draw}")
         _rule_out(ctx, RulingKind.GROUP_DROPPED, cohort, event, finished, text)
@@ -170,8 +170,8 @@ def _keep(ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[
     advantages = _advantages(ctx, finished)
     signal = signal_of(finished, advantages)
     cohort.tally.signals[signal] = cohort.tally.signals.get(signal, 0) + 1
-    if not plan.group_filter.keeps(Signal(signal)):
-        cohort.refused += 1
+    if not plan.settlement.group_filter.keeps(Signal(signal)):
+        cohort.groups.refused += 1
         text = f"group {event.draw} refused: the filter {plan.spec.sampling.group_filter.type} keeps no {signal} group"
         text += draw_again(ctx, cohort)
         _rule_out(ctx, RulingKind.GROUP_REFUSED, cohort, event, finished, text)
@@ -187,12 +187,13 @@ def _keep(ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[
 def _advantages(ctx: Context, episodes: Sequence[EpisodeOutcome], shaped: bool = False) -> Advantages:
     """Compare the rows of a group: by what they earned, which filters judge by, or by what it is shaped into."""
     plan = ctx.plan
-    rewards = [plan.rewards(episode) for episode in episodes]
+    rewards = [plan.settlement.rewards(episode) for episode in episodes]
     if shaped:
         rewards = [
-            plan.shaper.shape(plan.reply_limits, episode, own) for episode, own in zip(episodes, rewards, strict=True)
+            plan.settlement.shaper.shape(plan.settlement.reply_limits, episode, own)
+            for episode, own in zip(episodes, rewards, strict=True)
         ]
-    return plan.advantage.estimate(plan.group_key, episodes, rewards)
+    return plan.settlement.advantage.estimate(plan.settlement.group_key, episodes, rewards)
 
 
 def _scored_failures(ctx: Context, cohort: Cohort, finished: Sequence[EpisodeOutcome]) -> list[EpisodeOutcome]:
@@ -225,7 +226,7 @@ def _rule_out(
     """Tell that a group gives nothing to training, with the rows that stay recorded for it."""
     trained, refused = ctx.plan.trained_roles, kind is RulingKind.GROUP_REFUSED
     cause = Undelivered.FILTERED if refused else Undelivered.INCOMPLETE
-    ctx.state.tokens.lose(cause, sum(said_by(episode, trained) for episode in finished))
+    ctx.state.totals.tokens.lose(cause, sum(said_by(episode, trained) for episode in finished))
     own = (sample for episode in finished for sample in episode.samples if sample.role in trained)
     rows = sum(not sample.follows for sample in own)
     ctx.rule(kind, text, cohort=cohort.no, target=f"draw:{event.draw}", rows=rows)
@@ -266,16 +267,16 @@ def settle_with_enough(ctx: Context) -> None:
         if later.open and enough(ctx, later):
             cancel(ctx, later)
             _settle_cohort(ctx, later)
-    if not (cohort.filled or cohort.open or cohort.settled_at is not None or unfilled(ctx, cohort)):
+    if not (cohort.filled or cohort.open or cohort.times.settled_at is not None or unfilled(ctx, cohort)):
         _settle_cohort(ctx, cohort)  # the run stops or pauses: nothing will come to it any more
         cut_ready(ctx, cohort)
         return
     if not cohort.open or not enough(ctx, cohort):
         return
-    if ctx.plan.hands_on:
+    if ctx.plan.cohort.surplus_continues:
         following = _next_for(ctx)
         # A cohort that is settled takes no more groups that play, and one behind it would train them too late.
-        if following is not None and following.settled_at is None:
+        if following is not None and following.times.settled_at is None:
             hand_on(ctx, cohort, following)
     if cohort.open:
         cancel(ctx, cohort)
@@ -286,8 +287,8 @@ def settle_with_enough(ctx: Context) -> None:
 def _next_for(ctx: Context) -> Cohort | None:
     """Return the cohort behind the one that is trained, begun now if there is none; None where none follows."""
     state = ctx.state
-    left = state.next_cohort < ctx.plan.spec.budget.train_steps
-    if len(state.cohorts) == 1 and state.status is RunStatus.RUNNING and left:
+    left = state.numbers.cohort < ctx.plan.spec.budget.train_steps
+    if len(state.cohorts) == 1 and state.lifecycle.status is RunStatus.RUNNING and left:
         open_cohort(ctx, state.vector(), filled=may_fill(ctx))
     return state.cohorts[1] if len(state.cohorts) > 1 else None
 
@@ -297,24 +298,25 @@ def _settle_cohort(ctx: Context, cohort: Cohort) -> None:
         return
     if cohort is ctx.state.cohort and beyond(ctx, cohort):
         pass_on(ctx, cohort, _next_for(ctx))
-    cohort.settled_at = ctx.now
-    text = f"every group is settled: {cohort.kept} kept, {cohort.refused} refused, {cohort.dropped} dropped"
-    if cohort.handed_on or cohort.cancelled:
-        text += f"; of the surplus, {cohort.handed_on} continue in the next step and {cohort.cancelled} are cancelled"
+    cohort.times.settled_at = ctx.now
+    groups, past = cohort.groups, ctx.state.past_cohorts
+    text = f"every group is settled: {groups.kept} kept, {groups.refused} refused, {groups.dropped} dropped"
+    if groups.handed_on or groups.cancelled:
+        text += f"; of the surplus, {groups.handed_on} continue in the next step and {groups.cancelled} are cancelled"
     ctx.rule(RulingKind.COHORT_SETTLED, text + drawn_text(ctx, cohort), cohort=cohort.no)
     stop_idling(ctx, cohort)
-    lost = cohort.kept + cohort.refused == 0
-    ctx.state.empty_cohorts = ctx.state.empty_cohorts + 1 if lost else 0
+    past.empty_in_a_row = past.empty_in_a_row + 1 if groups.kept + groups.refused == 0 else 0
 
 
 def starved(ctx: Context) -> tuple[RunReason, str] | None:
     """Return why a run that keeps losing all its episodes must end, None while it may go on."""
-    if ctx.state.empty_cohorts < EMPTY_COHORTS:
+    if ctx.state.past_cohorts.empty_in_a_row < EMPTY_COHORTS:
         return None
     failure = ctx.state.cohort.tally.last_failure if ctx.state.cohort is not None else ""
     last = f" (the last one: {failure})" if failure else ""
+    needed = ctx.plan.cohort.needed_members
     return (
         RunReason.EPISODES_FAILED,
-        f"no episode group of {EMPTY_COHORTS} cohorts in a row had {ctx.plan.needed_members} finished episodes{last}; "
+        f"no episode group of {EMPTY_COHORTS} cohorts in a row had {needed} finished episodes{last}; "
         "open a failed trajectory to see the cause, or lower batch.min_members",
     )

@@ -17,41 +17,41 @@ from flexmarl.orchestrator.cohorts.admission import may_fill
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.group_commands import drive_rollout, open_draws
 from flexmarl.orchestrator.serving.weight_sync import served
-from flexmarl.orchestrator.state.tree import Cohort
+from flexmarl.orchestrator.state.cohort import Cohort
 
 
 def propose(ctx: Context, cohort: Cohort, groups: int, deferred: Sequence[int] = ()) -> None:
     """Add so many groups to a cohort and send them to play: deferred tasks, or those to be played again first."""
-    state, first = ctx.state, ctx.state.next_draw
+    state, first = ctx.state, ctx.state.numbers.draw
     draws = open_draws(ctx, first, groups, ctx.plan.spec.batch.rollout_groups)
     cohort.open |= draws
-    again = dict(zip(draws, deferred or state.again, strict=False))
+    again = dict(zip(draws, deferred or state.backlog.repeated, strict=False))
     cohort.tasks |= again
     if not deferred:
-        del state.again[: len(again)]
+        del state.backlog.repeated[: len(again)]
     cohort.size += groups
-    state.next_draw += groups
-    state.train_episodes.proposed += groups * ctx.plan.members_of(cohort.long_round)
+    state.numbers.draw += groups
+    state.totals.train_episodes.proposed += groups * ctx.plan.members_of(cohort.long_round)
     drive_rollout(ctx, cohort)
 
 
 def missing(ctx: Context) -> int:
     """Count the groups that may be proposed now for the last of the open cohorts."""
     state, plan = ctx.state, ctx.plan
-    if not state.cohorts or state.status is not RunStatus.RUNNING or state.pause.frozen:
+    if not state.cohorts or state.lifecycle.status is not RunStatus.RUNNING or state.lifecycle.pause.frozen:
         return 0
     last = state.cohorts[-1]
-    if last.settled_at is not None or not _admits(ctx, last):
+    if last.times.settled_at is not None or not _admits(ctx, last):
         return 0
-    on_their_way = len(last.open) + last.kept + last.refused + last.dropped - last.late
-    return max(plan.groups + plan.extra_groups - on_their_way, 0)
+    on_their_way = len(last.open) + last.groups.kept + last.groups.refused + last.groups.dropped - last.groups.late
+    return max(plan.cohort.groups + plan.cohort.extra_groups - on_their_way, 0)
 
 
 def _admits(ctx: Context, last: Cohort) -> bool:
     """Tell whether the last cohort may propose anything: by credit, or all that it lacks if it is not filled."""
-    if not ctx.plan.by_credit:
+    if not ctx.plan.lag.by_credit:
         return not last.filled and may_fill(ctx)
-    if any(cohort.stepped_at is None for cohort in ctx.state.cohorts[:-1]):
+    if any(cohort.times.stepped_at is None for cohort in ctx.state.cohorts[:-1]):
         return False
     return last.filled or served(ctx)
 
@@ -71,4 +71,4 @@ def top_up(ctx: Context) -> bool:
 
 def unfilled(ctx: Context, cohort: Cohort) -> bool:
     """Tell whether a cohort waits for groups of its own."""
-    return not cohort.filled and ctx.state.status is RunStatus.RUNNING
+    return not cohort.filled and ctx.state.lifecycle.status is RunStatus.RUNNING

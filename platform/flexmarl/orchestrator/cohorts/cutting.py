@@ -16,8 +16,8 @@ from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.wire import CutSample, MicroBatchRef
 from flexmarl.orchestrator.cohorts.staleness import swept
 from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.state.cohort import Cohort, MicroBatchState, PendingGroup, Row
 from flexmarl.orchestrator.state.tokens import Undelivered
-from flexmarl.orchestrator.state.tree import Cohort, MicroBatchState, PendingGroup, Row
 
 OVERTAKEN = "overtaken"
 """Cause of rows that settled after their policy had stepped by its own clock."""
@@ -26,33 +26,33 @@ _SAMPLE = set(CutSample.model_fields)
 
 def cut_ready(ctx: Context, cohort: Cohort) -> None:
     """Cut every slice that is complete now."""
-    if not ctx.plan.streaming and cohort.settled_at is None:
+    if not ctx.plan.cutting.streaming and cohort.times.settled_at is None:
         return
-    if not ctx.plan.streaming:
+    if not ctx.plan.cutting.streaming:
         _normalise(ctx, cohort)
     take = _next_by_draw if ctx.plan.ordered else _next_by_arrival
     while (found := take(ctx, cohort)) is not None:
         part, groups = found
         taken = [_cut(ctx, cohort, policy, part, groups) for policy in cohort.policies]
-        if not ctx.plan.by_episode:
-            cohort.late += len({group.draw for group in groups if any(group.rows.values())}.difference(*taken))
+        if not ctx.plan.cutting.by_episode:
+            cohort.groups.late += len({group.draw for group in groups if any(group.rows.values())}.difference(*taken))
 
 
 def part_complete(ctx: Context, cohort: Cohort, part: int) -> bool:
     """Tell whether no more rows can come into a part: the groups of one optimizer step."""
-    if cohort.settled_at is not None:
+    if cohort.times.settled_at is not None:
         return True
-    return part < _last_part(ctx) and cohort.cut_groups >= (part + 1) * ctx.plan.part_groups
+    return part < _last_part(ctx) and cohort.groups.cut >= (part + 1) * ctx.plan.cutting.part_groups
 
 
 def _last_part(ctx: Context) -> int:
     """Return the number of a cohort's last optimizer step: what a cohort has beyond its size belongs to it."""
-    return -(-ctx.plan.groups // ctx.plan.part_groups) - 1
+    return -(-ctx.plan.cohort.groups // ctx.plan.cutting.part_groups) - 1
 
 
 def lacking(ctx: Context, cohort: Cohort) -> int:
     """Count the groups that are to be cut until a step has those that it needs."""
-    return max(ctx.plan.groups - cohort.refused + cohort.late - cohort.cut_groups, 0)
+    return max(ctx.plan.cohort.groups - cohort.groups.refused + cohort.groups.late - cohort.groups.cut, 0)
 
 
 def _normalise(ctx: Context, cohort: Cohort) -> None:
@@ -64,40 +64,40 @@ def _normalise(ctx: Context, cohort: Cohort) -> None:
     for policy in cohort.policies:
         groups = [group.rows[policy] for group in cohort.pending if policy in group.rows]
         turns = [advantage for rows in groups for row in rows for advantage in row[4]]
-        values = iter(ctx.plan.advantage.normalise(turns))
+        values = iter(ctx.plan.settlement.advantage.normalise(turns))
         for rows in groups:
             rows[:] = [(*row[:4], tuple(islice(values, len(row[4]))), *row[5:]) for row in rows]
 
 
 def _slice(ctx: Context, cohort: Cohort) -> tuple[int, int]:
     """Return the part of the next slice and its full size: no slice reaches into the next part."""
-    part, done = divmod(cohort.cut_groups, ctx.plan.part_groups)
+    part, done = divmod(cohort.groups.cut, ctx.plan.cutting.part_groups)
     last = _last_part(ctx)
     if part < last:
-        return part, min(ctx.plan.slice_groups, ctx.plan.part_groups - done)
-    return last, ctx.plan.slice_groups * (ctx.plan.members if ctx.plan.by_episode else 1)
+        return part, min(ctx.plan.cutting.slice_groups, ctx.plan.cutting.part_groups - done)
+    return last, ctx.plan.cutting.slice_groups * (ctx.plan.cohort.members if ctx.plan.cutting.by_episode else 1)
 
 
 def _next_by_arrival(ctx: Context, cohort: Cohort) -> tuple[int, list[PendingGroup]] | None:
     """Take the oldest pending groups: a full slice, or the rest of a settled cohort."""
     part, size = _slice(ctx, cohort)
-    if ctx.plan.hands_on and cohort.settled_at is None:
+    if ctx.plan.cohort.surplus_continues and cohort.times.settled_at is None:
         size = min(size, lacking(ctx, cohort))
-    if not cohort.pending or not size or (len(cohort.pending) < size and cohort.settled_at is None):
+    if not cohort.pending or not size or (len(cohort.pending) < size and cohort.times.settled_at is None):
         return None
     groups, cohort.pending = cohort.pending[:size], cohort.pending[size:]
-    cohort.cut_groups += len(groups)
+    cohort.groups.cut += len(groups)
     return part, groups
 
 
 def _next_by_draw(ctx: Context, cohort: Cohort) -> tuple[int, list[PendingGroup]] | None:
     """Take the next slice of draw numbers once all its draws are settled, without those that were not kept."""
     part, size = _slice(ctx, cohort)
-    start = cohort.first_draw + cohort.cut_groups
+    start = cohort.first_draw + cohort.groups.cut
     end = min(start + size, cohort.first_draw + cohort.size)
     if start >= end or any(draw in cohort.open for draw in range(start, end)):
         return None
-    cohort.cut_groups += end - start
+    cohort.groups.cut += end - start
     groups = sorted((g for g in cohort.pending if g.draw < end), key=lambda group: group.draw)
     cohort.pending = [group for group in cohort.pending if group.draw >= end]
     return part, groups
@@ -137,16 +137,16 @@ def _drop_overtaken(ctx: Context, cohort: Cohort, policy: str, dropped: list[Row
     rows = len(dropped)
     if not rows:
         return
-    ctx.state.tokens.lose(Undelivered.OVERTAKEN, sum(row[-1] for row in dropped))
-    cohort.policies[policy].overtaken += rows
-    ctx.state.dropped[OVERTAKEN] = ctx.state.dropped.get(OVERTAKEN, 0) + rows
-    ctx.state.samples_recorded += rows
+    ctx.state.totals.tokens.lose(Undelivered.OVERTAKEN, sum(row[-1] for row in dropped))
+    cohort.policies[policy].rows.overtaken += rows
+    ctx.state.totals.rows_dropped[OVERTAKEN] = ctx.state.totals.rows_dropped.get(OVERTAKEN, 0) + rows
+    ctx.state.totals.samples_recorded += rows
     text = f"{policy} stepped by its own clock before these rows of step {cohort.no + 1} settled"
     ctx.rule(RulingKind.ROWS_DROPPED, text, policy=policy, cohort=cohort.no, rows=rows, cause=OVERTAKEN)
 
 
 def stop_idling(ctx: Context, cohort: Cohort) -> None:
     """End the trainer's wait for samples: there is work, or there will be none."""
-    if cohort.idle_since is not None:
-        cohort.idle_s += ctx.now - cohort.idle_since
-        cohort.idle_since = None
+    if cohort.times.idle_since is not None:
+        cohort.times.idle_s += ctx.now - cohort.times.idle_since
+        cohort.times.idle_since = None

@@ -13,7 +13,7 @@ from flexmarl.contracts.status import RunStatus
 from flexmarl.orchestrator.cohorts.admission import may_start
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.serving.weight_sync import all_hold
-from flexmarl.orchestrator.state.tree import Cohort, Pin, PolicyCohort
+from flexmarl.orchestrator.state.cohort import Cohort, Pin, PolicyCohort
 
 OPEN_COHORTS = 2
 """The one that is trained and the one that plays."""
@@ -21,13 +21,13 @@ OPEN_COHORTS = 2
 
 def may_overlap(ctx: Context) -> bool:
     """Tell whether the next cohort may start now although the oldest one is not closed."""
-    if ctx.plan.bounded:
+    if ctx.plan.lag.bounded:
         return may_start(ctx).allowed
     state, publication = ctx.state, ctx.plan.spec.mechanisms.publication.type
     head = state.cohort
-    if publication == "cohort" or head is None or head.settled_at is None or len(state.cohorts) >= OPEN_COHORTS:
+    if publication == "cohort" or head is None or head.times.settled_at is None or len(state.cohorts) >= OPEN_COHORTS:
         return False
-    if state.next_cohort >= ctx.plan.spec.budget.train_steps:
+    if state.numbers.cohort >= ctx.plan.spec.budget.train_steps:
         return False
     if publication == "delayed":
         return True
@@ -41,7 +41,7 @@ def coming_vector(ctx: Context) -> dict[str, Pin]:
     """Return the vector under which an overlapping cohort plays."""
     state, head = ctx.state, ctx.state.cohort
     assert head is not None
-    if ctx.plan.bounded:
+    if ctx.plan.lag.bounded:
         return state.vector()
     if ctx.plan.spec.mechanisms.publication.type == "delayed":
         return dict(head.base)
@@ -72,7 +72,7 @@ def is_last(ctx: Context) -> bool:
     state = ctx.state
     if state.cohort is None or len(state.cohorts) > 1:
         return False
-    return state.cohort.no + 1 >= ctx.plan.spec.budget.train_steps or state.status is RunStatus.STOPPING
+    return state.cohort.no + 1 >= ctx.plan.spec.budget.train_steps or state.lifecycle.status is RunStatus.STOPPING
 
 
 def open_rows(own: PolicyCohort) -> int:

@@ -18,10 +18,10 @@ from flexmarl.orchestrator.cohorts.credit import unfilled
 from flexmarl.orchestrator.cohorts.cutting import lacking
 from flexmarl.orchestrator.cohorts.overlapping import is_last
 from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.state.cohort import Cohort, PendingGroup
 from flexmarl.orchestrator.state.group_counts import count_tokens, finished_of
 from flexmarl.orchestrator.state.lag import must_wait
 from flexmarl.orchestrator.state.tokens import Undelivered
-from flexmarl.orchestrator.state.tree import Cohort, PendingGroup
 
 REMEMBERED_COHORTS = 2
 """Cohorts trained after its own for which a group that settles after it was cancelled is still expected."""
@@ -32,13 +32,13 @@ _ONCE_TRAINED = frozenset({"continue", "pause", "join"})
 def groups_to_open(ctx: Context) -> int:
     """Return how many groups a new cohort proposes: fewer when the open ones hold surplus that it will be given."""
     plan = ctx.plan
-    held = sum(cohort.size - plan.groups for cohort in ctx.state.cohorts) if plan.hands_on else 0
-    return plan.groups + max(plan.extra_groups - held, 0)
+    held = sum(cohort.size - plan.cohort.groups for cohort in ctx.state.cohorts) if plan.cohort.surplus_continues else 0
+    return plan.cohort.groups + max(plan.cohort.extra_groups - held, 0)
 
 
 def begin_long_round(ctx: Context) -> list[int]:
     """Return the draws whose tasks the next cohort plays as a long round: those that wait longest, if it is time."""
-    waiting, size = ctx.state.deferred, ctx.plan.groups
+    waiting, size = ctx.state.backlog.deferred, ctx.plan.cohort.groups
     if len(waiting) < size:
         return []
     due = waiting[:size]
@@ -49,11 +49,11 @@ def begin_long_round(ctx: Context) -> list[int]:
 def enough(ctx: Context, cohort: Cohort) -> bool:
     """Tell whether a cohort may be settled although some of its groups still play."""
     plan = ctx.plan
-    if not plan.extra_groups or unfilled(ctx, cohort):
+    if not plan.cohort.extra_groups or unfilled(ctx, cohort):
         return False
     if cohort is not ctx.state.cohort and plan.spec.mechanisms.redundancy.fate in _ONCE_TRAINED:
         return False
-    if cohort.kept - cohort.late + cohort.refused < plan.groups:
+    if cohort.groups.kept - cohort.groups.late + cohort.groups.refused < plan.cohort.groups:
         return False
     if plan.spec.mechanisms.redundancy.fate == "join":
         # What settles until the gradients are done belongs to the step: it costs nobody a moment.
@@ -83,7 +83,7 @@ def _too_old_next(ctx: Context, oldest: Mapping[str, int]) -> bool:
 
 def beyond(ctx: Context, cohort: Cohort) -> list[PendingGroup]:
     """List the settled groups beyond those that a step needs and that may wait for the next, the youngest of them."""
-    if not ctx.plan.hands_on:
+    if not ctx.plan.cohort.surplus_continues:
         return []
     number = len(cohort.pending) - lacking(ctx, cohort)
     may_wait = [
@@ -101,23 +101,23 @@ def pass_on(ctx: Context, cohort: Cohort, following: Cohort | None) -> None:
         return
     draws = {group.draw for group in groups}
     cohort.pending = [group for group in cohort.pending if group.draw not in draws]
-    cohort.kept -= len(groups)
+    cohort.groups.kept -= len(groups)
     cohort.size -= len(groups)
     if following is None:
         for group in groups:
             _record(ctx, cohort, group)
         return
     following.pending += groups
-    following.kept += len(groups)
+    following.groups.kept += len(groups)
     following.size += len(groups)
-    cohort.handed_on += len(groups)
+    cohort.groups.handed_on += len(groups)
 
 
 def _record(ctx: Context, cohort: Cohort, group: PendingGroup) -> None:
     """Count a settled group that no step will train."""
     rows = sum(len(own) for own in group.rows.values())
-    ctx.state.samples_recorded += rows
-    ctx.state.tokens.lose(Undelivered.SURPLUS, sum(row[-1] for own in group.rows.values() for row in own))
+    ctx.state.totals.samples_recorded += rows
+    ctx.state.totals.tokens.lose(Undelivered.SURPLUS, sum(row[-1] for own in group.rows.values() for row in own))
     text = f"group {group.draw} is not needed by the last step: {rows} rows are recorded"
     ctx.rule(RulingKind.GROUP_SURPLUS, text, cohort=cohort.no, target=f"draw:{group.draw}", rows=rows)
 
@@ -130,7 +130,7 @@ def hand_on(ctx: Context, cohort: Cohort, following: Cohort) -> None:
         if draw in cohort.tasks:
             following.tasks[draw] = cohort.tasks[draw]
     following.size += len(cohort.open)
-    cohort.handed_on += len(cohort.open)
+    cohort.groups.handed_on += len(cohort.open)
     _leave(cohort)
 
 
@@ -138,18 +138,18 @@ def cancel(ctx: Context, cohort: Cohort) -> None:
     """Cancel the groups that a settled cohort leaves, and count their episodes; their tasks may wait for a round."""
     state = ctx.state
     if ctx.plan.spec.mechanisms.redundancy.fate == "defer":
-        state.deferred += [cohort.tasks.get(draw, draw) for draw in cohort.open]
+        state.backlog.deferred += [cohort.tasks.get(draw, draw) for draw in cohort.open]
     for draw, key in cohort.open.items():
         ctx.withdraw(key)
         state.failures.pop(key, None)
-        state.surplus[draw] = cohort.no
-    if not state.pause.frozen:
-        state.train_episodes.cancelled += len(cohort.open) * ctx.plan.members
-    cohort.tally.cancelled += len(cohort.open) * ctx.plan.members
-    cohort.cancelled = len(cohort.open)
+        state.backlog.cancelled[draw] = cohort.no
+    if not state.lifecycle.pause.frozen:
+        state.totals.train_episodes.cancelled += len(cohort.open) * ctx.plan.cohort.members
+    cohort.tally.cancelled += len(cohort.open) * ctx.plan.cohort.members
+    cohort.groups.cancelled = len(cohort.open)
     oldest = state.cohorts[0].no
-    for draw in [draw for draw, no in state.surplus.items() if no + REMEMBERED_COHORTS < oldest]:
-        del state.surplus[draw]
+    for draw in [draw for draw, no in state.backlog.cancelled.items() if no + REMEMBERED_COHORTS < oldest]:
+        del state.backlog.cancelled[draw]
     _leave(cohort)
 
 
@@ -164,20 +164,25 @@ def _leave(cohort: Cohort) -> None:
 def take_late(ctx: Context, event: GroupSettled) -> None:
     """See to a group that settled after it was cancelled: kept for the step that is gathered now, or recorded."""
     state = ctx.state
-    cohort = state.surplus.pop(event.draw, None)
+    cohort = state.backlog.cancelled.pop(event.draw, None)
     if cohort is None:
         return
-    gathering = next((cohort for cohort in state.cohorts if cohort.settled_at is None), None)
-    if ctx.plan.spec.mechanisms.redundancy.fate == "keep" and gathering is not None and not state.pause.frozen:
+    gathering = next((cohort for cohort in state.cohorts if cohort.times.settled_at is None), None)
+    if (
+        ctx.plan.spec.mechanisms.redundancy.fate == "keep"
+        and gathering is not None
+        and not state.lifecycle.pause.frozen
+    ):
         gathering.open[event.draw] = ""
         gathering.size += 1
-        state.train_episodes.cancelled -= ctx.plan.members
+        state.totals.train_episodes.cancelled -= ctx.plan.cohort.members
         return
-    state.tokens.lose(Undelivered.SURPLUS, count_tokens(state.tokens, event.episodes, ctx.plan.trained_roles))
+    account = state.totals.tokens
+    account.lose(Undelivered.SURPLUS, count_tokens(account, event.episodes, ctx.plan.trained_roles))
     chains = [
         sample.role for episode in finished_of(event.episodes) for sample in episode.samples if not sample.follows
     ]
-    state.samples_recorded += len(chains)
+    state.totals.samples_recorded += len(chains)
     text = f"group {event.draw} settled after it was cancelled: {len(chains)} rows are recorded"
     ctx.note(text, target=f"draw:{event.draw}")
     rows = sum(role in ctx.plan.trained_roles for role in chains)

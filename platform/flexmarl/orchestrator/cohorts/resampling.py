@@ -9,7 +9,7 @@ other without a gap, until so many of them are not refused.
 
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.group_commands import open_draws
-from flexmarl.orchestrator.state.tree import Cohort
+from flexmarl.orchestrator.state.cohort import Cohort
 from flexmarl.orchestrator.types import NoteLevel
 
 
@@ -19,28 +19,28 @@ def draw_again(ctx: Context, cohort: Cohort) -> str:
     It is issued once the refused group is closed.
     """
     plan, state = ctx.plan, ctx.state
-    if not plan.group_filter.draws_again:
+    if not plan.settlement.group_filter.draws_again:
         return ""
-    if cohort.size >= plan.most_draws:
-        return f"; nothing is drawn in its place: the limit of {plan.most_draws} groups is reached"
-    draw = state.next_draw
-    state.next_draw += 1
+    if cohort.size >= plan.cohort.most_draws:
+        return f"; nothing is drawn in its place: the limit of {plan.cohort.most_draws} groups is reached"
+    draw = state.numbers.draw
+    state.numbers.draw += 1
     cohort.size += 1
     cohort.open |= open_draws(ctx, draw, 1, 1)
     # What is open while the run is frozen is proposed when it goes on.
-    if not state.pause.frozen:
-        state.train_episodes.proposed += plan.members
+    if not state.lifecycle.pause.frozen:
+        state.totals.train_episodes.proposed += plan.cohort.members
     return f"; group {draw} is drawn in its place"
 
 
 def drawn_text(ctx: Context, cohort: Cohort) -> str:
     """Say of a settled cohort how much was drawn for what it keeps; people are told where that was too little."""
-    plan = ctx.plan
-    if not plan.group_filter.draws_again:
+    plan, groups = ctx.plan.cohort, cohort.groups
+    if not ctx.plan.settlement.group_filter.draws_again:
         return ""
-    if cohort.size >= plan.most_draws and cohort.kept + cohort.dropped < plan.groups:
+    if cohort.size >= plan.most_draws and groups.kept + groups.dropped < plan.groups:
         ctx.note(
-            f"step {cohort.no + 1} continues with {cohort.kept} of {plan.groups} groups: {cohort.size} were drawn, "
+            f"step {cohort.no + 1} continues with {groups.kept} of {plan.groups} groups: {cohort.size} were drawn, "
             "which is the limit; use easier or harder tasks, or raise sampling.group_filter.draw_limit",
             NoteLevel.WARNING,
             target=f"cohort:{cohort.no}",

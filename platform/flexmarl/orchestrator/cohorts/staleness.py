@@ -11,8 +11,8 @@ from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.wire import EpisodeOutcome
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.state import lag
+from flexmarl.orchestrator.state.cohort import Cohort, PendingGroup, PolicyCohort
 from flexmarl.orchestrator.state.tokens import Undelivered
-from flexmarl.orchestrator.state.tree import Cohort, PendingGroup, PolicyCohort
 
 STALE = "stale"
 """Cause of rows that grew older than their policy's bound before they could be trained."""
@@ -24,8 +24,8 @@ def count_made(ctx: Context, cohort: Cohort, finished: Sequence[EpisodeOutcome])
         for sample in episode.samples:
             if sample.tokens and sample.role in ctx.plan.trained_roles:
                 own = cohort.policies[ctx.plan.policy_of[sample.role]]
-                own.made_rows += 1
-                own.made_tokens += sample.tokens
+                own.rows.generated += 1
+                own.rows.generated_tokens += sample.tokens
 
 
 def ages_of(
@@ -62,16 +62,16 @@ def swept(ctx: Context, cohort: Cohort, policy: str, groups: list[PendingGroup],
             kept.append(group)
             continue
         _drop(ctx, cohort, policy, group, rows, version)
-        if fate == "refresh" and group.draw not in ctx.state.again:
-            ctx.state.again.append(group.draw)
+        if fate == "refresh" and group.draw not in ctx.state.backlog.repeated:
+            ctx.state.backlog.repeated.append(group.draw)
     return kept
 
 
 def _drop(ctx: Context, cohort: Cohort, policy: str, group: PendingGroup, rows: int, version: int) -> None:
-    ctx.state.tokens.lose(Undelivered.STALE, sum(row[-1] for row in group.rows[policy]))
-    cohort.policies[policy].stale += rows
-    ctx.state.dropped[STALE] = ctx.state.dropped.get(STALE, 0) + rows
-    ctx.state.samples_recorded += rows
+    ctx.state.totals.tokens.lose(Undelivered.STALE, sum(row[-1] for row in group.rows[policy]))
+    cohort.policies[policy].rows.stale += rows
+    ctx.state.totals.rows_dropped[STALE] = ctx.state.totals.rows_dropped.get(STALE, 0) + rows
+    ctx.state.totals.samples_recorded += rows
     bound = ctx.plan.spec.lag_policy_of(policy).bound
     text = f"rows of {policy} in group {group.draw} are too old for version {version}: the bound is {bound}"
     ctx.rule(
@@ -92,10 +92,10 @@ def lag_metrics(ctx: Context, name: str, own: PolicyCohort, step: int) -> None:
     started, done, token = spreads
     if started is not None and done is not None and token is not None:
         _write(ctx, step, name, started, done, token)
-    if own.stale or own.overtaken:
-        ctx.metric("staleness/dropped", float(own.stale + own.overtaken), step, name, stat="sum")
+    if own.rows.stale or own.rows.overtaken:
+        ctx.metric("staleness/dropped", float(own.rows.stale + own.rows.overtaken), step, name, stat="sum")
     trained = (sum(own.lags.start.values()), sum(own.lags.token.values()))
-    ratio = lag.length_ratio(trained, (own.made_rows, own.made_tokens))
+    ratio = lag.length_ratio(trained, (own.rows.generated, own.rows.generated_tokens))
     if ratio is not None:
         ctx.metric("length/trained_ratio", ratio, step, name)
 

@@ -221,15 +221,15 @@ def arbitrate(demands: Sequence[DeviceDemand], free: Sequence[FreeDevice], rules
     at = _Round(rules, sorted(free, key=lambda device: (device.node, device.device_id)), dict(rules.held))
     grants: list[Grant] = []
     waiting: list[WaitingRun] = []
-    rest = in_order(demands, rules)
-    while rest:
-        demand, rest = rest[0], rest[1:]
+    remaining = in_order(demands, rules)
+    while remaining:
+        demand, remaining = remaining[0], remaining[1:]
         found = _serve(at, demand)
         if isinstance(found, WaitingRun):
             waiting.append(found)
             continue
         grants.append(found)
-        rest = in_order(rest, rules, at.held)  # what was granted is part of its project's share now
+        remaining = in_order(remaining, rules, at.held)  # what was granted is part of its project's share now
     return Arbitration(tuple(grants), tuple(waiting))
 
 

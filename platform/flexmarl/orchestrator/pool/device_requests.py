@@ -20,12 +20,12 @@ _MOVABLE = frozenset({RunStatus.DRAFT, RunStatus.QUEUED})
 
 def rollout_pool(ctx: Context) -> str:
     """Name the pool of the engines."""
-    return ctx.state.rollout_pool or ctx.plan.spec.resources.rollout_pool
+    return ctx.state.fleet.pools.rollout or ctx.plan.spec.resources.rollout_pool
 
 
 def training_pool(ctx: Context) -> str:
     """Name the pool of the trainers."""
-    return ctx.state.training_pool or ctx.plan.spec.resources.training_pool
+    return ctx.state.fleet.pools.training or ctx.plan.spec.resources.training_pool
 
 
 def replaced_by(key: str) -> int:
@@ -37,7 +37,7 @@ def request_of(ctx: Context, event: DevicesGranted) -> str | None:
     """Return the key of the request that a grant answers. One that nobody waits for any more is given back."""
     waiting = ctx.state.outstanding
     key = next((key for key, command in waiting.items() if command.no == event.command_no), None)
-    if key is None and not any(granted.lease_id in ctx.state.leases for granted in event.leases):
+    if key is None and not any(granted.lease_id in ctx.state.fleet.leases for granted in event.leases):
         for granted in event.leases:
             ctx.emit(ReleaseLease(lease_id=granted.lease_id))
     return key
@@ -46,11 +46,11 @@ def request_of(ctx: Context, event: DevicesGranted) -> str | None:
 def on_pools_changed(ctx: Context, event: PoolsChanged) -> None:
     """Ask for devices elsewhere from now on; a run that has devices keeps its pools."""
     state = ctx.state
-    if state.status not in _MOVABLE or state.leases:
-        text = f"the move to {event.rollout_pool} came too late: the run is {state.status}"
+    if state.lifecycle.status not in _MOVABLE or state.fleet.leases:
+        text = f"the move to {event.rollout_pool} came too late: the run is {state.lifecycle.status}"
         ctx.note(text, NoteLevel.WARNING, actor=event.actor, target="run")
         return
-    state.rollout_pool, state.training_pool = event.rollout_pool, event.training_pool
+    state.fleet.pools.rollout, state.fleet.pools.training = event.rollout_pool, event.training_pool
     ctx.withdraw(GANG)
     where = event.rollout_pool
     if event.training_pool != where:

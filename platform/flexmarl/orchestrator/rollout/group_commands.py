@@ -11,7 +11,7 @@ from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.wire import EVALUATION_DRAWS, Origin, PolicyPin
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.pool.device_requests import rollout_pool
-from flexmarl.orchestrator.state.tree import Cohort, EvaluationState, Pin
+from flexmarl.orchestrator.state.cohort import Cohort, EvaluationState, Pin
 
 
 def open_draws(ctx: Context, first: int, count: int, chunk: int) -> dict[int, str]:
@@ -29,7 +29,7 @@ def drive_rollout(ctx: Context, parts: Cohort | EvaluationState) -> None:
     by_key: dict[str, list[int]] = {}
     for draw, key in parts.open.items():
         by_key.setdefault(key, []).append(draw)
-    if ctx.plan.one_version and isinstance(parts, Cohort):
+    if ctx.plan.engines.one_version and isinstance(parts, Cohort):
         _drive_given(ctx, parts, by_key)
         return
     pins = wire_pins(parts.pins)
@@ -42,7 +42,9 @@ def _drive_given(ctx: Context, cohort: Cohort, by_key: dict[str, list[int]]) -> 
     """Issue the commands of draws that an engine was given: the others wait for one that is free."""
     for key, draws in by_key.items():
         if draws[0] in cohort.older and ctx.wanted(key):
-            engine = next((lease.lease_id for lease in ctx.state.leases.values() if draws[0] in lease.plays), 0)
+            engine = next(
+                (lease.lease_id for lease in ctx.state.fleet.leases.values() if draws[0] in lease.assigned.draws), 0
+            )
             give(ctx, cohort, key, draws, cohort.older[draws[0]], engine)
 
 
@@ -58,14 +60,14 @@ def _command(
     training = isinstance(parts, Cohort)
     return PlayGroups(
         pool=rollout_pool(ctx),
-        epoch=ctx.state.epoch,
+        epoch=ctx.state.lifecycle.epoch,
         origin=Origin.TRAIN if training else Origin.EVAL,
         groups=tuple(_train_orders(ctx, parts, draws) if isinstance(parts, Cohort) else _evaluation_orders(ctx, draws)),
         pins=pins,
         sampling_seed=ctx.plan.spec.seed,
         greedy=not training,
-        follows=ctx.plan.follows if training else {},
-        by_episode=training and ctx.plan.by_episode,
+        follows=ctx.plan.lag.follows if training else {},
+        by_episode=training and ctx.plan.cutting.by_episode,
         cohort=parts.no if isinstance(parts, Cohort) else parts.step,
         engine=engine,
         pauses=training and ctx.plan.spec.mechanisms.redundancy.fate == "pause",
@@ -79,8 +81,8 @@ def _train_orders(ctx: Context, cohort: Cohort, draws: list[int]) -> Iterator[Gr
             draw=draw,
             task_seed=seed,
             members=ctx.plan.members_of(cohort.long_round),
-            enough=0 if cohort.long_round else ctx.plan.enough_members,
-            spares=ctx.plan.spares,
+            enough=0 if cohort.long_round else ctx.plan.cohort.enough_members,
+            spares=ctx.plan.cohort.spares,
         )
 
 
@@ -94,9 +96,9 @@ def newly_ended(ctx: Context, parts: Cohort | EvaluationState, event: GroupSettl
     """Count the members of an open draw that a fact is the first to tell of: all of them, unless episodes settle."""
     if not isinstance(parts, Cohort):
         return 1
-    if not ctx.plan.by_episode:
+    if not ctx.plan.cutting.by_episode:
         return ctx.plan.members_of(parts.long_round)
-    return len({episode.member for episode in event.episodes} - parts.told.get(event.draw, {}).keys())
+    return len({episode.member for episode in event.episodes} - parts.ended.get(event.draw, {}).keys())
 
 
 def settle_draw(ctx: Context, parts: Cohort | EvaluationState, draw: int) -> None:
@@ -104,7 +106,7 @@ def settle_draw(ctx: Context, parts: Cohort | EvaluationState, draw: int) -> Non
     key = parts.open.pop(draw)
     if isinstance(parts, Cohort):
         parts.older.pop(draw, None)
-        parts.told.pop(draw, None)
+        parts.ended.pop(draw, None)
     command = ctx.state.outstanding.get(key)
     if command is not None:
         command.left -= 1

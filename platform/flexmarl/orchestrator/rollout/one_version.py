@@ -18,7 +18,8 @@ from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.group_commands import give
 from flexmarl.orchestrator.rollout.repacking import repack_engines
 from flexmarl.orchestrator.serving.weight_sync import dismiss
-from flexmarl.orchestrator.state.tree import Cohort, LeaseState, Pin
+from flexmarl.orchestrator.state.cohort import Cohort, Pin
+from flexmarl.orchestrator.state.fleet import LeaseState
 
 Pins = Mapping[str, Pin]
 
@@ -26,17 +27,19 @@ Pins = Mapping[str, Pin]
 def drive_one_version(ctx: Context) -> None:
     """Give groups to engines that are free, and let each engine hold what it plays or, if nothing, the newest."""
     given = _given(ctx)
-    working = ctx.state.at_work(DeviceUse.ENGINE)
+    working = ctx.state.fleet.at_work(DeviceUse.ENGINE)
     at_work = {lease.lease_id for lease in working}
-    for lease in ctx.state.leases.values():
-        lease.plays = [draw for draw in lease.plays if draw in given] if lease.lease_id in at_work else []
+    for lease in ctx.state.fleet.leases.values():
+        lease.assigned.draws = (
+            [draw for draw in lease.assigned.draws if draw in given] if lease.lease_id in at_work else []
+        )
     _adopt(ctx, working, given)
     repack_engines(ctx, working)
     newest = {name: policy.pin for name, policy in ctx.state.policies.items() if policy.version is not None}
-    for lease in ctx.state.of_use(DeviceUse.ENGINE):
-        if lease.incarnation:
-            _hold(ctx, lease, given[lease.plays[0]] if lease.plays else newest)
-    if not ctx.state.pause.frozen and ctx.state.cohorts:
+    for lease in ctx.state.fleet.of_use(DeviceUse.ENGINE):
+        if lease.child.incarnation:
+            _hold(ctx, lease, given[lease.assigned.draws[0]] if lease.assigned.draws else newest)
+    if not ctx.state.lifecycle.pause.frozen and ctx.state.cohorts:
         for lease in working:
             if _has_no_group(lease) and _holds(lease, newest):
                 _give(ctx, lease)
@@ -53,23 +56,28 @@ def _given(ctx: Context) -> dict[int, Pins]:
 
 def _adopt(ctx: Context, working: Sequence[LeaseState], given: Mapping[int, Pins]) -> None:
     """Find an engine for draws that have none: their own is gone, or, of an evaluation, nobody was named."""
-    played = {draw for lease in working for draw in lease.plays}
+    played = {draw for lease in working for draw in lease.assigned.draws}
     for draw, pins in given.items():
         if draw in played:
             continue
-        alike = sorted((x for x in working if x.plays and _same(given[x.plays[0]], pins)), key=lambda x: len(x.plays))
-        roomy = [x for x in alike if len(x.plays) < ctx.plan.part_of_engine or draw >= EVALUATION_DRAWS]
-        free = [x for x in working if not x.plays and x.incarnation]
+        alike = sorted(
+            (x for x in working if x.assigned.draws and _same(given[x.assigned.draws[0]], pins)),
+            key=lambda x: len(x.assigned.draws),
+        )
+        roomy = [
+            x for x in alike if len(x.assigned.draws) < ctx.plan.engines.groups_at_once or draw >= EVALUATION_DRAWS
+        ]
+        free = [x for x in working if not x.assigned.draws and x.child.incarnation]
         holding = [x for x in free if _holds(x, pins)]
         chosen = next(iter(roomy or holding or free or alike), None)
         if chosen is not None:
-            chosen.plays.append(draw)
-            chosen.given_at = ctx.now
+            chosen.assigned.draws.append(draw)
+            chosen.assigned.given_at = ctx.now
 
 
 def _has_no_group(lease: LeaseState) -> bool:
     """Tell whether an engine is free for groups; tasks of an evaluation do not keep it from them."""
-    return all(draw >= EVALUATION_DRAWS for draw in lease.plays)
+    return all(draw >= EVALUATION_DRAWS for draw in lease.assigned.draws)
 
 
 def _hold(ctx: Context, lease: LeaseState, wanted: Pins) -> None:
@@ -78,31 +86,31 @@ def _hold(ctx: Context, lease: LeaseState, wanted: Pins) -> None:
     for name, pin in wanted.items():
         load = f"load:{lease.lease_id}:{name}"
         other = load in loading and loading[load].version != pin.version
-        if name not in lease.leaving and (other or lease.holds.get(name, pin.version) != pin.version):
+        if name not in lease.weights.leaving and (other or lease.weights.held.get(name, pin.version) != pin.version):
             dismiss(ctx, lease, name)
-    for name in lease.leaving:
+    for name in lease.weights.leaving:
         key = f"unload:{lease.lease_id}:{name}"
         if ctx.wanted(key):
-            to = lease.goes_on_at
+            to = lease.assigned.continued_by
             ctx.issue(
                 key,
                 UnloadPolicy(lease_id=lease.lease_id, policy=name, hand_over=to != 0, to=to),
                 lease_id=lease.lease_id,
             )
-            lease.unloads[name] = loading[key].no
-    if lease.leaving:
+            lease.weights.removals[name] = loading[key].no
+    if lease.weights.leaving:
         return
-    lease.goes_on_at = 0
+    lease.assigned.continued_by = 0
     for name, pin in wanted.items():
         key = f"load:{lease.lease_id}:{name}"
-        if name not in lease.holds and ctx.wanted(key):
+        if name not in lease.weights.held and ctx.wanted(key):
             order = LoadWeights(lease_id=lease.lease_id, policy=name, version=pin.version, digest=pin.digest)
             ctx.issue(key, order, lease_id=lease.lease_id, version=pin.version)
 
 
 def _give(ctx: Context, lease: LeaseState) -> None:
     """Give an engine its part of a step's groups, the oldest first, under the vector that it holds."""
-    left = ctx.plan.part_of_engine
+    left = ctx.plan.engines.groups_at_once
     for cohort in ctx.state.cohorts:
         for key, draws in _waiting(cohort).items():
             if left <= 0:
@@ -110,8 +118,8 @@ def _give(ctx: Context, lease: LeaseState) -> None:
             if not ctx.wanted(key):
                 continue
             give(ctx, cohort, key, draws, ctx.state.vector(), lease.lease_id)
-            lease.plays += draws
-            lease.given_at = ctx.now
+            lease.assigned.draws += draws
+            lease.assigned.given_at = ctx.now
             left -= len(draws)
 
 
@@ -129,6 +137,6 @@ def _same(one: Pins, other: Pins) -> bool:
 
 
 def _holds(lease: LeaseState, pins: Pins) -> bool:
-    if not lease.incarnation or lease.leaving:
+    if not lease.child.incarnation or lease.weights.leaving:
         return False
-    return all(lease.holds.get(name) == pin.version for name, pin in pins.items())
+    return all(lease.weights.held.get(name) == pin.version for name, pin in pins.items())

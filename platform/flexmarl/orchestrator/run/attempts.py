@@ -15,28 +15,30 @@ from flexmarl.orchestrator.context import Context
 def begin(ctx: Context) -> None:
     """Open an attempt unless one is open."""
     state = ctx.state
-    if state.attempt_open:
+    if state.lifecycle.attempt.open:
         return
-    state.attempt += 1
-    state.attempt_open = True
-    requested = state.requested_verb
+    state.lifecycle.attempt.no += 1
+    state.lifecycle.attempt.open = True
+    requested = state.lifecycle.requested_verb
     verb, actor, cause = (
         (Verb.START, "", "") if requested is None else (requested.verb, requested.actor, requested.cause)
     )
-    ctx.attempts.append(AttemptBegan(state.attempt, state.epoch, verb, actor, state.step))
-    if state.attempt > 1:
-        text = f"attempt {state.attempt} begins after step {state.step}"
-        ctx.note(text, actor=actor, target=f"attempt:{state.attempt}", cause=cause)
+    ctx.attempts.append(AttemptBegan(state.lifecycle.attempt.no, state.lifecycle.epoch, verb, actor, state.step))
+    if state.lifecycle.attempt.no > 1:
+        text = f"attempt {state.lifecycle.attempt.no} begins after step {state.step}"
+        ctx.note(text, actor=actor, target=f"attempt:{state.lifecycle.attempt.no}", cause=cause)
 
 
 def end(ctx: Context, reason: RunReason, text: str, actor: str = "") -> None:
     """Close the open attempt, if there is one."""
     state = ctx.state
-    if not state.attempt_open:
+    if not state.lifecycle.attempt.open:
         return
-    state.attempt_open = False
+    state.lifecycle.attempt.open = False
     versions = {name: policy.version for name, policy in state.policies.items() if policy.version is not None}
-    ctx.attempts.append(AttemptEnded(state.attempt, state.status, reason, text, actor, state.step, versions))
+    ctx.attempts.append(
+        AttemptEnded(state.lifecycle.attempt.no, state.lifecycle.status, reason, text, actor, state.step, versions)
+    )
 
 
 def renew(ctx: Context) -> None:
@@ -45,9 +47,9 @@ def renew(ctx: Context) -> None:
     The next cohort takes the number of the dropped one: it is the same train step, played anew.
     """
     state = ctx.state
-    state.epoch += 1
-    state.next_cohort = state.step
-    state.stop_reason, state.stop_text = RunReason.NONE, ""
-    state.replacements = state.empty_cohorts = 0
+    state.lifecycle.epoch += 1
+    state.numbers.cohort = state.step
+    state.lifecycle.ending.reason, state.lifecycle.ending.text = RunReason.NONE, ""
+    state.fleet.replacements = state.past_cohorts.empty_in_a_row = 0
     state.failures.clear()
-    state.stepping.clear()
+    state.lifecycle.ending.uncertain_rows.clear()

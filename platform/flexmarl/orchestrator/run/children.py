@@ -2,18 +2,18 @@
 
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.state.tree import LeaseState
+from flexmarl.orchestrator.state.fleet import LeaseState
 from flexmarl.orchestrator.training.trainers import unbind
 
 
 def forget_child(ctx: Context, lease: LeaseState) -> None:
     """Count on a lease's child no more: what it was asked for is void, and a trainer's policies are bound anew."""
-    lease.incarnation = ""
-    lease.asleep = False
-    lease.holds.clear()
-    lease.kept.clear()
-    lease.serves.clear()
-    lease.leaving.clear()
+    lease.child.incarnation = ""
+    lease.sharing.asleep = False
+    lease.weights.held.clear()
+    lease.weights.previous.clear()
+    lease.weights.assigned.clear()
+    lease.weights.leaving.clear()
     ctx.withdraw_lease(lease.lease_id)
     if lease.use is DeviceUse.TRAINER:
         for name, policy in ctx.state.policies.items():

@@ -12,12 +12,12 @@ from flexmarl.contracts.status import RunStatus
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.pool.device_requests import REPLACE, replaced_by, rollout_pool, training_pool
 from flexmarl.orchestrator.run.children import forget_child
-from flexmarl.orchestrator.state.tree import LeaseState
+from flexmarl.orchestrator.state.fleet import LeaseState
 
 
 def on_lease_recalled(ctx: Context, event: LeaseRecalled) -> None:
     """Note that a device is wanted back, or that it may stay."""
-    lease = ctx.state.leases.get(event.lease_id)
+    lease = ctx.state.fleet.leases.get(event.lease_id)
     if lease is None or lease.releasing or bool(lease.recalled) is not event.withdrawn:
         return
     where = f"{lease.use} on {lease.device_id}"
@@ -30,10 +30,10 @@ def on_lease_recalled(ctx: Context, event: LeaseRecalled) -> None:
 
 def drive_moves(ctx: Context) -> None:
     """Ask for what recalled leases need, give back what is needed no more, and hand over where nothing is open."""
-    if ctx.state.status is RunStatus.STOPPING:
+    if ctx.state.lifecycle.status is RunStatus.STOPPING:
         return  # every lease goes back soon anyway
     _drop_unneeded(ctx)
-    for lease in () if ctx.plan.colocated else _recalled(ctx):
+    for lease in () if ctx.plan.trainers.colocated else _recalled(ctx):
         key = f"{REPLACE}{lease.lease_id}"
         if _replacement(ctx, lease) is None and ctx.wanted(key):
             engine = lease.use is DeviceUse.ENGINE
@@ -64,7 +64,11 @@ def _give_back_shared(ctx: Context) -> bool:
 
 def give_back_pair(ctx: Context, lease: LeaseState) -> None:
     """Give back the lease that shares a device with one that is gone, so that the device is free as a whole."""
-    others = (x for x in ctx.state.leases.values() if lease.lease_id == x.beside or x.lease_id == lease.beside)
+    others = (
+        x
+        for x in ctx.state.fleet.leases.values()
+        if lease.lease_id == x.sharing.engine_lease or x.lease_id == lease.sharing.engine_lease
+    )
     for other in list(others):
         if not other.releasing:
             _release(ctx, other)
@@ -78,7 +82,7 @@ def _release(ctx: Context, lease: LeaseState) -> None:
 
 def hand_over(ctx: Context) -> bool:
     """Let every ready replacement take over. False: one is ready, and a checkpoint under way comes first."""
-    if ctx.plan.colocated:
+    if ctx.plan.trainers.colocated:
         return _give_back_shared(ctx)
     ready = [(old, new) for old in _recalled(ctx) if (new := _replacement(ctx, old)) and _ready(ctx, new)]
     if ready and ctx.state.checkpoints:
@@ -94,35 +98,37 @@ def moving_text(ctx: Context) -> str:
     """Say what is on its way, empty when nothing is."""
     for lease in _recalled(ctx):
         new = _replacement(ctx, lease)
-        if ctx.plan.colocated:
+        if ctx.plan.trainers.colocated:
             return f"{lease.use} on {lease.device_id} releases its device after this step"
         if new is None:
             return f"{lease.use} on {lease.device_id} must move and keeps its device until another is free"
-        if not new.incarnation:
+        if not new.child.incarnation:
             return f"{lease.use} on {lease.device_id} moves to {new.device_id}, which starts"
         return f"{lease.use} moves from {lease.device_id} to {new.device_id} after this step"
     return ""
 
 
 def _recalled(ctx: Context) -> list[LeaseState]:
-    found = [lease for lease in ctx.state.leases.values() if lease.recalled and not lease.releasing]
+    found = [lease for lease in ctx.state.fleet.leases.values() if lease.recalled and not lease.releasing]
     if not found:
         return found
-    return [lease for use in DeviceUse for lease in found if lease.use is use and not ctx.state.stands_by(lease)]
+    return [lease for use in DeviceUse for lease in found if lease.use is use and not ctx.state.fleet.stands_by(lease)]
 
 
 def _replacement(ctx: Context, old: LeaseState) -> LeaseState | None:
-    found = (lease for lease in ctx.state.of_use(old.use) if lease.replaces == old.lease_id)
+    found = (lease for lease in ctx.state.fleet.of_use(old.use) if lease.replaces == old.lease_id)
     return next(found, None)
 
 
 def _ready(ctx: Context, lease: LeaseState) -> bool:
     """Tell whether a replacement could work from the next cohort on; an engine must hold the weights already."""
-    if not lease.incarnation:
+    if not lease.child.incarnation:
         return False
-    names = ctx.state.policies if ctx.plan.places is None else lease.serves
+    names = ctx.state.policies if ctx.plan.engines.places is None else lease.weights.assigned
     wanted = {name: ctx.state.policies[name].version for name in names}
-    return lease.use is DeviceUse.TRAINER or all(lease.holds.get(name) == version for name, version in wanted.items())
+    return lease.use is DeviceUse.TRAINER or all(
+        lease.weights.held.get(name) == version for name, version in wanted.items()
+    )
 
 
 def _drop_unneeded(ctx: Context) -> None:
@@ -132,7 +138,7 @@ def _drop_unneeded(ctx: Context) -> None:
     for key in state.outstanding.keys_of(REPLACE):
         if replaced_by(key) not in wanted:
             ctx.withdraw(key)
-    replacing = [lease for lease in state.leases.values() if lease.replaces and not lease.releasing]
-    for lease in [lease for lease in replacing if state.stands_by(lease)]:
+    replacing = [lease for lease in state.fleet.leases.values() if lease.replaces and not lease.releasing]
+    for lease in [lease for lease in replacing if state.fleet.stands_by(lease)]:
         if lease.recalled or lease.replaces not in wanted:
             _release(ctx, lease)

@@ -18,9 +18,10 @@ from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.run import attempts, pausing, verb_requests
 from flexmarl.orchestrator.run.lease_recalls import hand_over, moving_text
 from flexmarl.orchestrator.serving.weight_sync import overlaps, served
-from flexmarl.orchestrator.state.history import PauseState
+from flexmarl.orchestrator.state.cohort import Cohort
+from flexmarl.orchestrator.state.lifecycle import PauseState
 from flexmarl.orchestrator.state.tokens import Undelivered
-from flexmarl.orchestrator.state.tree import Cohort, RunState, WantedCheckpoint
+from flexmarl.orchestrator.state.tree import RunState, WantedCheckpoint
 from flexmarl.orchestrator.training.evaluation import evaluation_due, open_evaluation, target_reached
 from flexmarl.orchestrator.training.metrics import publish_metrics, step_metrics
 from flexmarl.orchestrator.training.trainers import gathered
@@ -34,19 +35,19 @@ _EVALUATED_AT_END = (RunReason.BUDGET_STEPS, RunReason.BUDGET_TIME)
 
 def move(ctx: Context, to: RunStatus, reason: RunReason = RunReason.NONE, text: str = "") -> None:
     """Take the run to another status. Raises ValueError when the table does not allow it."""
-    if not may_move(ctx.state.status, to):
-        raise ValueError(f"a run cannot move from {ctx.state.status} to {to} without a request")
+    if not may_move(ctx.state.lifecycle.status, to):
+        raise ValueError(f"a run cannot move from {ctx.state.lifecycle.status} to {to} without a request")
     _enter(ctx, to, reason, text)
 
 
 def _enter(ctx: Context, to: RunStatus, reason: RunReason, text: str) -> None:
-    ctx.state.status, ctx.state.reason, ctx.state.reason_text = to, reason, text
+    ctx.state.lifecycle.status, ctx.state.lifecycle.reason, ctx.state.lifecycle.reason_text = to, reason, text
     level = NoteLevel.ERROR if to is RunStatus.FAILED else NoteLevel.INFO
-    actor, cause = verb_requests.asked_by(ctx, to)
+    actor, cause = verb_requests.requested_by(ctx, to)
     ctx.note(f"run is {to}" + (f": {text}" if text else ""), level, actor=actor, target="run", cause=cause)
     verb_requests.follow(ctx)
     if to in TERMINAL:
-        ctx.state.tokens.lose(Undelivered.ENDED, ctx.state.tokens.waiting)
+        ctx.state.totals.tokens.lose(Undelivered.ENDED, ctx.state.totals.tokens.waiting)
         attempts.end(ctx, reason, text, actor)
 
 
@@ -54,11 +55,11 @@ def on_verb(ctx: Context, event: RunVerb) -> None:
     """Carry out a person's wish, or say why it has no effect."""
     state = ctx.state
     try:
-        to = next_status(state.status, event.verb)
+        to = next_status(state.lifecycle.status, event.verb)
     except ValueError:
-        allowed = ", ".join(allowed_verbs(state.status)) or "nothing"
+        allowed = ", ".join(allowed_verbs(state.lifecycle.status)) or "nothing"
         verb_requests.refuse(
-            ctx, event, f"{event.verb} had no effect: the run is {state.status}, which allows {allowed}"
+            ctx, event, f"{event.verb} had no effect: the run is {state.lifecycle.status}, which allows {allowed}"
         )
         return
     verb_requests.take(ctx, event)
@@ -78,8 +79,8 @@ def _begin_retry(ctx: Context, event: RunVerb) -> tuple[RunReason, str]:
 
 
 def _begin_resume(ctx: Context, event: RunVerb) -> tuple[RunReason, str]:
-    ctx.state.pause.release_at = None
-    if ctx.state.status is RunStatus.PAUSED:
+    ctx.state.lifecycle.pause.release_at = None
+    if ctx.state.lifecycle.status is RunStatus.PAUSED:
         return RunReason.BINDING_POLICIES, "checking devices and weights"
     pausing.go_on(ctx)
     return RunReason.NONE, ""
@@ -91,8 +92,11 @@ def _begin_pause(ctx: Context, event: RunVerb) -> tuple[RunReason, str]:
 
 
 def _begin_stop(ctx: Context, event: RunVerb) -> tuple[RunReason, str]:
-    ctx.state.pause.release_at = None
-    ctx.state.stop_reason, ctx.state.stop_text = RunReason.USER_REQUEST, event.reason or "stopped on request"
+    ctx.state.lifecycle.pause.release_at = None
+    ctx.state.lifecycle.ending.reason, ctx.state.lifecycle.ending.text = (
+        RunReason.USER_REQUEST,
+        event.reason or "stopped on request",
+    )
     return RunReason.USER_REQUEST, event.reason or "finishing the open train step first"
 
 
@@ -113,11 +117,11 @@ def fail(ctx: Context, reason: RunReason, text: str) -> None:
 
 def _abort(ctx: Context, to: RunStatus, reason: RunReason, text: str) -> None:
     state = ctx.state
-    state.epoch += 1
+    state.lifecycle.epoch += 1
     _withdraw_all(ctx)
-    state.stepping = _steps_in_doubt(state)
+    state.lifecycle.ending.uncertain_rows = _steps_in_doubt(state)
     pausing.freeze(ctx)
-    state.pause = PauseState(since=ctx.now)
+    state.lifecycle.pause = PauseState(since=ctx.now)
     state.cohorts.clear()
     state.evaluation = None
     for policy in state.policies.values():
@@ -145,36 +149,36 @@ def _steps_in_doubt(state: RunState) -> dict[str, tuple[int, int]]:
 def advance(ctx: Context) -> None:
     """Take the run as far as what is known now allows: end the cohort, begin the next, pause, finish."""
     state = ctx.state
-    if state.status is RunStatus.PAUSED:
+    if state.lifecycle.status is RunStatus.PAUSED:
         pausing.give_back_when_due(ctx)
         return
-    if state.status in (RunStatus.STARTING, RunStatus.RESUMING) and pausing.ready(ctx):
+    if state.lifecycle.status in (RunStatus.STARTING, RunStatus.RESUMING) and pausing.ready(ctx):
         move(ctx, RunStatus.RUNNING)
         pausing.go_on(ctx)
-    elif state.status in _GOES_ON and state.pause.frozen and pausing.ready(ctx):
+    elif state.lifecycle.status in _GOES_ON and state.lifecycle.pause.frozen and pausing.ready(ctx):
         pausing.go_on(ctx)
-    if state.status is RunStatus.RUNNING:
+    if state.lifecycle.status is RunStatus.RUNNING:
         _check_budget(ctx)
     settle_with_enough(ctx)
     _after_step(ctx)
-    if state.status is RunStatus.PAUSING:
-        _come_to_rest(ctx)
-    if state.status is RunStatus.RUNNING:
+    if state.lifecycle.status is RunStatus.PAUSING:
+        _finish_pausing(ctx)
+    if state.lifecycle.status is RunStatus.RUNNING:
         _continue(ctx)
-    if state.status is RunStatus.STOPPING and not state.cohorts:
+    if state.lifecycle.status is RunStatus.STOPPING and not state.cohorts:
         _finish(ctx)
 
 
-def _come_to_rest(ctx: Context) -> None:
+def _finish_pausing(ctx: Context) -> None:
     """Pause where nothing is under way. A drained run that may lose its devices is exported first."""
     state = ctx.state
-    if not pausing.may_rest(ctx):
+    if not pausing.may_pause(ctx):
         return
-    if state.pause.hold_s is not None and not state.pause.frozen and _unexported(state):
+    if state.lifecycle.pause.hold_s is not None and not state.lifecycle.pause.frozen and _unexported(state):
         _want_last_checkpoint(ctx)
         return
-    move(ctx, RunStatus.PAUSED, RunReason.USER_REQUEST, pausing.resting_text(ctx))
-    pausing.rest_now(ctx)
+    move(ctx, RunStatus.PAUSED, RunReason.USER_REQUEST, pausing.paused_text(ctx))
+    pausing.enter_pause(ctx)
 
 
 def _unexported(state: RunState) -> bool:
@@ -192,23 +196,23 @@ def _check_budget(ctx: Context) -> None:
         found = RunReason.BUDGET_STEPS, f"all {budget.train_steps} train steps are done"
     if found is not None:
         verb_requests.forget(ctx)
-        state.stop_reason, state.stop_text = found
+        state.lifecycle.ending.reason, state.lifecycle.ending.text = found
         move(ctx, RunStatus.STOPPING, *found)
 
 
 def time_limit(ctx: Context) -> float | None:
     """Return when the run's time is over, None when it has no limit or has not begun."""
-    seconds, began = ctx.plan.spec.budget.seconds, ctx.state.first_cohort_at
+    seconds, began = ctx.plan.spec.budget.seconds, ctx.state.past_cohorts.first_opened_at
     return None if seconds is None or began is None else began + seconds
 
 
 def books_due(state: RunState) -> bool:
     """Tell whether the oldest cohort has made its last step and is not counted yet."""
-    return _made(state.cohort) and state.cohort is not None and state.cohort.stepped_at is None
+    return _made(state.cohort) and state.cohort is not None and state.cohort.times.stepped_at is None
 
 
 def _made(cohort: Cohort | None) -> bool:
-    if cohort is None or cohort.settled_at is None:
+    if cohort is None or cohort.times.settled_at is None:
         return False
     return all(own.stepped for own in cohort.policies.values())
 
@@ -218,10 +222,10 @@ def _after_step(ctx: Context) -> None:
     state, cohort = ctx.state, ctx.state.cohort
     if cohort is None or not _made(cohort):
         return
-    if cohort.stepped_at is None:
-        cohort.stepped_at = ctx.now
+    if cohort.times.stepped_at is None:
+        cohort.times.stepped_at = ctx.now
         state.step += 1
-        state.replacements = 0
+        state.fleet.replacements = 0
         step_metrics(ctx, cohort)
         every = ctx.plan.spec.checkpoints.every_steps
         if state.step % every == 0:
@@ -231,13 +235,18 @@ def _after_step(ctx: Context) -> None:
             fail(ctx, *found)
             return
     # Nobody plays with the new weights after a stop on request, so nobody waits for them either.
-    leaving = state.status is RunStatus.STOPPING and state.stop_reason is RunReason.USER_REQUEST
-    if (served(ctx) and (state.evaluation is None or overlaps(ctx))) or leaving or ctx.plan.bounded:
+    leaving = state.lifecycle.status is RunStatus.STOPPING and state.lifecycle.ending.reason is RunReason.USER_REQUEST
+    if (served(ctx) and (state.evaluation is None or overlaps(ctx))) or leaving or ctx.plan.lag.bounded:
         publish_metrics(ctx, cohort)
         close_cohort(ctx, cohort)
-        if state.cohorts and state.status is RunStatus.RUNNING and evaluation_due(ctx) and not ctx.plan.bounded:
+        if (
+            state.cohorts
+            and state.lifecycle.status is RunStatus.RUNNING
+            and evaluation_due(ctx)
+            and not ctx.plan.lag.bounded
+        ):
             open_evaluation(ctx)
-        if state.status is RunStatus.RUNNING:
+        if state.lifecycle.status is RunStatus.RUNNING:
             _check_budget(ctx)
 
 
@@ -258,10 +267,10 @@ def _continue(ctx: Context) -> None:
         # A lease that is to move does so between two cohorts: none may overlap until it has.
         if not moving_text(ctx) and may_overlap(ctx):
             open_cohort(ctx, coming_vector(ctx))
-        if ctx.plan.bounded and evaluation_due(ctx) and served(ctx):
+        if ctx.plan.lag.bounded and evaluation_due(ctx) and served(ctx):
             open_evaluation(ctx)
         return
-    if state.pause.frozen or not (hand_over(ctx) and served(ctx)):
+    if state.lifecycle.pause.frozen or not (hand_over(ctx) and served(ctx)):
         return
     open_cohort(ctx, state.vector())
     if evaluation_due(ctx):
@@ -273,8 +282,8 @@ def _finish(ctx: Context) -> None:
     state = ctx.state
     if state.evaluation is not None:
         return
-    by_user = state.stop_reason is RunReason.USER_REQUEST
-    if state.stop_reason in _EVALUATED_AT_END and evaluation_due(ctx, final=True):
+    by_user = state.lifecycle.ending.reason is RunReason.USER_REQUEST
+    if state.lifecycle.ending.reason in _EVALUATED_AT_END and evaluation_due(ctx, final=True):
         if served(ctx):
             open_evaluation(ctx)
         return
@@ -284,6 +293,11 @@ def _finish(ctx: Context) -> None:
         return
     _withdraw_all(ctx)
     pausing.release_all(ctx)
-    state.pause = PauseState(since=ctx.now)
+    state.lifecycle.pause = PauseState(since=ctx.now)
     completed = not by_user or state.step > 0
-    move(ctx, RunStatus.COMPLETED if completed else RunStatus.CANCELLED, state.stop_reason, state.stop_text)
+    move(
+        ctx,
+        RunStatus.COMPLETED if completed else RunStatus.CANCELLED,
+        state.lifecycle.ending.reason,
+        state.lifecycle.ending.text,
+    )

@@ -21,7 +21,8 @@ from flexmarl.orchestrator.rollout.group_commands import drive_rollout, newly_en
 from flexmarl.orchestrator.run import attempts, verb_requests
 from flexmarl.orchestrator.run.children import forget_child
 from flexmarl.orchestrator.serving.weight_sync import loaded
-from flexmarl.orchestrator.state.tree import Cohort, Counters, EvaluationState, RunState, playing
+from flexmarl.orchestrator.state.cohort import Cohort, EvaluationState, playing
+from flexmarl.orchestrator.state.tree import Counters, RunState
 from flexmarl.orchestrator.types import NoteLevel
 
 _ALWAYS_ON_ITS_WAY = frozenset({"host_lease"})
@@ -29,14 +30,20 @@ _ALWAYS_ON_ITS_WAY = frozenset({"host_lease"})
 
 def still(state: RunState) -> bool:
     """Tell whether nothing new is begun: the run rests, or only waits for what was under way when it froze."""
-    return state.status is RunStatus.PAUSED or (state.status is RunStatus.PAUSING and state.pause.frozen)
+    return state.lifecycle.status is RunStatus.PAUSED or (
+        state.lifecycle.status is RunStatus.PAUSING and state.lifecycle.pause.frozen
+    )
 
 
 def begin_pause(ctx: Context, event: RunVerb) -> str:
     """Take a pause's options; a freeze takes effect here. Returns what happens first, in words."""
     state = ctx.state
-    state.pause.hold_s = event.hold_s
-    if event.mode is PauseMode.DRAIN and state.status is not RunStatus.RESUMING and not state.pause.frozen:
+    state.lifecycle.pause.hold_s = event.hold_s
+    if (
+        event.mode is PauseMode.DRAIN
+        and state.lifecycle.status is not RunStatus.RESUMING
+        and not state.lifecycle.pause.frozen
+    ):
         return "finishing the open train step first"
     abandoned = freeze(ctx)
     ctx.withdraw_kind("request_devices")
@@ -48,9 +55,9 @@ def begin_pause(ctx: Context, event: RunVerb) -> str:
 def freeze(ctx: Context) -> int:
     """Abandon the unsettled groups for now; returns how many episodes that are."""
     state, abandoned = ctx.state, 0
-    if state.pause.frozen:
+    if state.lifecycle.pause.frozen:
         return 0
-    state.pause.frozen = True
+    state.lifecycle.pause.frozen = True
     for parts, counters, members in _parts(ctx):
         counters.cancelled += playing(parts, members)
         abandoned += playing(parts, members)
@@ -75,7 +82,7 @@ def on_gang_recalled(ctx: Context, event: GangRecalled) -> None:
 
 def take_late_group(ctx: Context, event: GroupSettled) -> None:
     """Count a group's episodes as running again that settled before the freeze reached their worker."""
-    if not ctx.state.pause.frozen:
+    if not ctx.state.lifecycle.pause.frozen:
         return
     for parts, counters, _ in _parts(ctx):
         if isinstance(parts, Cohort) is (event.origin is Origin.TRAIN) and event.draw in parts.open:
@@ -84,7 +91,7 @@ def take_late_group(ctx: Context, event: GroupSettled) -> None:
 
 def go_on(ctx: Context) -> None:
     """Propose the abandoned groups again, and let the clocks run from where they stood."""
-    state, pause = ctx.state, ctx.state.pause
+    state, pause = ctx.state, ctx.state.lifecycle.pause
     if pause.since is not None:
         _shift_clocks(state, ctx.now - pause.since)
     pause.since = pause.release_at = None
@@ -100,29 +107,29 @@ def _parts(ctx: Context) -> Iterator[tuple[Cohort | EvaluationState, Counters, i
     """What is open, with its counters and the episodes of one draw."""
     state = ctx.state
     for cohort in state.cohorts:
-        yield cohort, state.train_episodes, ctx.plan.members_of(cohort.long_round)
+        yield cohort, state.totals.train_episodes, ctx.plan.members_of(cohort.long_round)
     if state.evaluation is not None:
-        yield state.evaluation, state.eval_episodes, 1
+        yield state.evaluation, state.totals.eval_episodes, 1
 
 
 def _shift_clocks(state: RunState, gap: float) -> None:
-    if state.first_cohort_at is not None:
-        state.first_cohort_at += gap
-    if state.closed_at is not None:
-        state.closed_at += gap
+    if state.past_cohorts.first_opened_at is not None:
+        state.past_cohorts.first_opened_at += gap
+    if state.past_cohorts.last_closed_at is not None:
+        state.past_cohorts.last_closed_at += gap
     for cohort in state.cohorts:
-        cohort.opened_at += gap
-        cohort.settled_at = None if cohort.settled_at is None else cohort.settled_at + gap
-        cohort.stepped_at = None if cohort.stepped_at is None else cohort.stepped_at + gap
-        cohort.idle_since = None if cohort.idle_since is None else cohort.idle_since + gap
+        cohort.times.opened_at += gap
+        cohort.times.settled_at = None if cohort.times.settled_at is None else cohort.times.settled_at + gap
+        cohort.times.stepped_at = None if cohort.times.stepped_at is None else cohort.times.stepped_at + gap
+        cohort.times.idle_since = None if cohort.times.idle_since is None else cohort.times.idle_since + gap
 
 
-def may_rest(ctx: Context) -> bool:
+def may_pause(ctx: Context) -> bool:
     """Tell whether a pausing run is where it should come to rest."""
     state = ctx.state
     if any(o.kind not in (*_ALWAYS_ON_ITS_WAY, "request_devices") for o in state.outstanding.values()):
         return False
-    return state.pause.frozen or (not state.cohorts and state.evaluation is None and not state.checkpoints)
+    return state.lifecycle.pause.frozen or (not state.cohorts and state.evaluation is None and not state.checkpoints)
 
 
 def ready(ctx: Context) -> bool:
@@ -130,18 +137,18 @@ def ready(ctx: Context) -> bool:
     return all(policy.accumulator for policy in ctx.state.policies.values()) and loaded(ctx)
 
 
-def rest_now(ctx: Context) -> None:
+def enter_pause(ctx: Context) -> None:
     """Let the clocks stand, and note when the devices go back."""
-    pause = ctx.state.pause
+    pause = ctx.state.lifecycle.pause
     ctx.withdraw_kind("request_devices")
     pause.since = ctx.now if pause.since is None else pause.since
     pause.release_at = None if pause.hold_s is None else ctx.now + pause.hold_s
     give_back_when_due(ctx)
 
 
-def resting_text(ctx: Context) -> str:
+def paused_text(ctx: Context) -> str:
     """Say what a run that comes to rest keeps."""
-    hold_s = ctx.state.pause.hold_s
+    hold_s = ctx.state.lifecycle.pause.hold_s
     if hold_s is None:
         return "devices and weights are kept"
     return (
@@ -153,24 +160,24 @@ def resting_text(ctx: Context) -> str:
 
 def give_back_when_due(ctx: Context) -> None:
     """Give a paused run's devices back when their time is over, or when somebody else wants one of them."""
-    state, at = ctx.state, ctx.state.pause.release_at
-    held = [lease for lease in state.leases.values() if not lease.releasing]
+    state, at = ctx.state, ctx.state.lifecycle.pause.release_at
+    held = [lease for lease in state.fleet.leases.values() if not lease.releasing]
     recalled = next((lease for lease in held if lease.recalled), None)
     if recalled is None and (at is None or ctx.now < at):
         return
     why = "" if recalled is None else f": {recalled.recalled}"
     text = f"its devices were released while it paused{why}; resume requests others"
     release_all(ctx)
-    state.pause.release_at = None
-    state.reason, state.reason_text = RunReason.DEVICES_GIVEN_BACK, text
-    actor, cause = verb_requests.asked_by(ctx, state.status)
+    state.lifecycle.pause.release_at = None
+    state.lifecycle.reason, state.lifecycle.reason_text = RunReason.DEVICES_GIVEN_BACK, text
+    actor, cause = verb_requests.requested_by(ctx, state.lifecycle.status)
     ctx.note(f"run is paused: {text}", actor=actor, target="run", cause=cause)
     attempts.end(ctx, RunReason.DEVICES_GIVEN_BACK, text, actor)
 
 
 def release_all(ctx: Context) -> None:
     """Ask for the end of every lease. What its child held is gone; what was committed is not."""
-    for lease in ctx.state.leases.values():
+    for lease in ctx.state.fleet.leases.values():
         if not lease.releasing:
             forget_child(ctx, lease)
             lease.releasing = True
@@ -180,7 +187,9 @@ def release_all(ctx: Context) -> None:
 
 def needs_devices(state: RunState) -> bool:
     """Tell whether a run should get devices where it lacks some: one that stops without any may have nothing to do."""
-    if state.status is not RunStatus.STOPPING or any(not lease.releasing for lease in state.leases.values()):
+    if state.lifecycle.status is not RunStatus.STOPPING or any(
+        not lease.releasing for lease in state.fleet.leases.values()
+    ):
         return True
     open_work = bool(state.cohorts) or state.evaluation is not None or bool(state.checkpoints)
     return open_work or (state.step > 0 and state.history.checkpoint_step != state.step)

@@ -7,33 +7,29 @@ from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.live import AgentProgress, MicroBatchProgress, Progress, TokenAccount
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.orchestrator.plan import Plan
-from flexmarl.orchestrator.state.tree import Cohort, PolicyCohort, RunState
+from flexmarl.orchestrator.state.cohort import Cohort, PolicyCohort
+from flexmarl.orchestrator.state.tokens import TokenCounts
+from flexmarl.orchestrator.state.tree import RunState
 
 PolicyStage = Literal["waiting", "accumulating", "stepping", "published"]
 
 
 def progress(plan: Plan, state: RunState) -> Progress:
     """Read a run's figures off its state. Episodes are those of training; evaluation is counted apart."""
-    cohort, history, episodes = state.cohort, state.history, state.train_episodes
-    settled = 0 if cohort is None else plan.groups - len(cohort.open)
+    cohort, history, episodes = state.cohort, state.history, state.totals.train_episodes
+    settled = 0 if cohort is None else plan.cohort.groups - len(cohort.open)
     return Progress(
         step=state.step,
         max_steps=plan.spec.budget.train_steps,
         cohort_groups_settled=settled,
-        cohort_groups=0 if cohort is None else plan.groups,
+        cohort_groups=0 if cohort is None else plan.cohort.groups,
         episodes_proposed=episodes.proposed,
         episodes_finished=episodes.finished,
         episodes_failed=episodes.failed,
         episodes_cancelled=episodes.cancelled,
-        samples_trained=state.samples_trained,
-        tokens_generated=state.tokens_generated,
-        tokens=TokenAccount(
-            sampled=state.tokens.sampled,
-            delivered=state.tokens.delivered,
-            undelivered=dict(state.tokens.lost),
-            waiting=state.tokens.waiting,
-            breaks=dict(state.tokens.breaks),
-        ),
+        samples_trained=state.totals.samples_trained,
+        tokens_generated=state.totals.tokens_generated,
+        tokens=_account(state.totals.tokens),
         step_seconds=median(history.step_seconds) if history.step_seconds else None,
         reward=history.reward,
         reward_first=history.reward_first,
@@ -43,9 +39,19 @@ def progress(plan: Plan, state: RunState) -> Progress:
         agents={role: _agent(state, role, policy) for role, policy in plan.policy_of.items()},
         micro_batches=tuple(_micro_batches(plan, state, name) for name in plan.trainable),
         waiting_for=waiting_for(plan, state),
-        attempt=state.attempt,
-        frozen=state.pause.frozen,
-        release_at=state.pause.release_at,
+        attempt=state.lifecycle.attempt.no,
+        frozen=state.lifecycle.pause.frozen,
+        release_at=state.lifecycle.pause.release_at,
+    )
+
+
+def _account(counts: TokenCounts) -> TokenAccount:
+    return TokenAccount(
+        sampled=counts.sampled,
+        delivered=counts.delivered,
+        undelivered=dict(counts.lost),
+        waiting=counts.waiting,
+        breaks=dict(counts.breaks),
     )
 
 
@@ -61,7 +67,7 @@ def _micro_batches(plan: Plan, state: RunState, name: str) -> MicroBatchProgress
         return MicroBatchProgress(policy=name)
     own = cohort.policies[name]
     cut = len(own.micro_batches)
-    expected = max(cut, -(-plan.groups // plan.slice_groups)) if cohort.settled_at is None else cut
+    expected = max(cut, -(-plan.cohort.groups // plan.cutting.slice_groups)) if cohort.times.settled_at is None else cut
     return MicroBatchProgress(
         policy=name, cut=cut, accumulated=own.accumulated, expected=expected, state=_policy_state(state, name, own)
     )
@@ -77,13 +83,13 @@ def _policy_state(state: RunState, name: str, own: PolicyCohort) -> PolicyStage:
 
 def waiting_for(plan: Plan, state: RunState) -> str:
     """Say in a few words what the pipeline waits for now."""
-    if state.status in TERMINAL or state.status in (RunStatus.DRAFT, RunStatus.PAUSED):
+    if state.lifecycle.status in TERMINAL or state.lifecycle.status in (RunStatus.DRAFT, RunStatus.PAUSED):
         return ""
-    if state.status is RunStatus.QUEUED:
-        return state.reason_text or "devices"
-    if state.status is RunStatus.RESUMING and "devices" in state.outstanding:
+    if state.lifecycle.status is RunStatus.QUEUED:
+        return state.lifecycle.reason_text or "devices"
+    if state.lifecycle.status is RunStatus.RESUMING and "devices" in state.outstanding:
         return "devices"
-    lost = [lease for use in DeviceUse for lease in state.at_work(use) if not lease.incarnation]
+    lost = [lease for use in DeviceUse for lease in state.fleet.at_work(use) if not lease.child.incarnation]
     if lost:
         return f"the start of the {lost[0].use} on {lost[0].device_id}"
     unbound = [name for name, policy in state.policies.items() if not policy.accumulator]
@@ -100,7 +106,7 @@ def waiting_for(plan: Plan, state: RunState) -> str:
 
 def _cohort_waits_for(plan: Plan, state: RunState, cohort: Cohort) -> str:
     if cohort.open:
-        return f"{len(cohort.open)} of {plan.groups} episode groups"
+        return f"{len(cohort.open)} of {plan.cohort.groups} episode groups"
     for name, own in cohort.policies.items():
         if own.accumulated < len(own.micro_batches):
             return f"gradients of {name}: {own.accumulated} of {len(own.micro_batches)} micro-batches"
@@ -108,5 +114,5 @@ def _cohort_waits_for(plan: Plan, state: RunState, cohort: Cohort) -> str:
             return f"the optimizer step of {name}"
     if state.evaluation is not None:
         return f"{len(state.evaluation.open)} evaluation episodes"
-    engines = [lease.device_id for lease in state.of_use(DeviceUse.ENGINE)]
+    engines = [lease.device_id for lease in state.fleet.of_use(DeviceUse.ENGINE)]
     return f"new weights on {', '.join(engines)}"

@@ -15,7 +15,7 @@ from flexmarl.orchestrator.run.children import forget_child
 from flexmarl.orchestrator.run.lease_recalls import give_back_pair
 from flexmarl.orchestrator.run.lifecycle import fail, move
 from flexmarl.orchestrator.run.pausing import needs_devices
-from flexmarl.orchestrator.state.tree import LeaseState
+from flexmarl.orchestrator.state.fleet import DeviceSharing, LeaseState
 from flexmarl.orchestrator.training.trainers import unbind
 from flexmarl.orchestrator.types import NoteLevel
 
@@ -43,10 +43,14 @@ MAX_FAILURES = 5
 def drive_devices(ctx: Context) -> None:
     """Ask for the devices the run wants and does not have, as one gang."""
     resources = ctx.plan.spec.resources
-    engines = resources.rollout_devices - len(ctx.state.at_work(DeviceUse.ENGINE))
-    held = ctx.state.at_work(DeviceUse.TRAINER)
-    own = ctx.plan.own_trainers - sum(not lease.beside for lease in held)
-    beside = resources.training_devices - ctx.plan.own_trainers - sum(lease.beside > 0 for lease in held)
+    engines = resources.rollout_devices - len(ctx.state.fleet.at_work(DeviceUse.ENGINE))
+    held = ctx.state.fleet.at_work(DeviceUse.TRAINER)
+    own = ctx.plan.trainers.own_devices - sum(not lease.sharing.engine_lease for lease in held)
+    beside = (
+        resources.training_devices
+        - ctx.plan.trainers.own_devices
+        - sum(lease.sharing.engine_lease > 0 for lease in held)
+    )
     if (engines > 0 or own > 0 or beside > 0) and needs_devices(ctx.state) and ctx.wanted("devices"):
         attempts.begin(ctx)
         command = RequestDevices(
@@ -61,7 +65,7 @@ def drive_devices(ctx: Context) -> None:
 
 def on_devices_granted(ctx: Context, event: DevicesGranted) -> None:
     """Start a child on every granted device; a run that ended meanwhile gives them back."""
-    if ctx.state.status in TERMINAL:
+    if ctx.state.lifecycle.status in TERMINAL:
         for lease in event.leases:
             ctx.emit(ReleaseLease(lease_id=lease.lease_id))
         return
@@ -70,13 +74,17 @@ def on_devices_granted(ctx: Context, event: DevicesGranted) -> None:
         return
     ctx.answered(key)
     for granted in event.leases:
-        if granted.lease_id not in ctx.state.leases and granted.lease_id not in ctx.state.ended:
+        if granted.lease_id not in ctx.state.fleet.leases and granted.lease_id not in ctx.state.fleet.ended:
             own = LeaseState(
-                granted.lease_id, granted.device_id, granted.use, replaces=replaced_by(key), beside=granted.beside
+                granted.lease_id,
+                granted.device_id,
+                granted.use,
+                replaces=replaced_by(key),
+                sharing=DeviceSharing(engine_lease=granted.beside),
             )
-            ctx.state.leases[own.lease_id] = own
+            ctx.state.fleet.leases[own.lease_id] = own
             _host(ctx, own)
-    if ctx.state.status is RunStatus.QUEUED:
+    if ctx.state.lifecycle.status is RunStatus.QUEUED:
         move(ctx, RunStatus.STARTING, RunReason.STARTING_CHILDREN, "starting the engine and the trainer")
 
 
@@ -87,34 +95,34 @@ def _host(ctx: Context, lease: LeaseState) -> None:
 
 def on_child_ready(ctx: Context, event: ChildReady) -> None:
     """A child answers on its device. Whatever its predecessor held is gone."""
-    lease = ctx.state.leases.get(event.lease_id)
-    if lease is None or lease.releasing or event.incarnation in (*lease.alive, *lease.gone):
+    lease = ctx.state.fleet.leases.get(event.lease_id)
+    if lease is None or lease.releasing or event.incarnation in (*lease.child.alive, *lease.child.gone):
         return
-    if lease.incarnation:
+    if lease.child.incarnation:
         forget_child(ctx, lease)
     ctx.answered(f"host:{event.lease_id}")
-    lease.alive.append(event.incarnation)
-    lease.incarnation = event.incarnation
-    if lease.losses:
+    lease.child.alive.append(event.incarnation)
+    lease.child.incarnation = event.incarnation
+    if lease.child.losses:
         ctx.note(f"{lease.use} on {lease.device_id} is back", target=f"lease:{lease.lease_id}")
 
 
 def on_child_lost(ctx: Context, event: ChildLost) -> None:
     """The child of a lease is gone; its device worker starts the next one by itself."""
-    lease = ctx.state.leases.get(event.lease_id)
+    lease = ctx.state.fleet.leases.get(event.lease_id)
     if not event.ready:
         _say_not_started(ctx, lease, event.reason)
         return
-    lost = event.incarnation or (lease.incarnation if lease is not None else "")
-    if lease is None or not lost or lost in lease.gone:
+    lost = event.incarnation or (lease.child.incarnation if lease is not None else "")
+    if lease is None or not lost or lost in lease.child.gone:
         return
-    lease.gone = [*lease.gone, lost][-REMEMBERED_LIVES:]
-    lease.alive = [life for life in lease.alive if life != lost]
-    if lost != lease.incarnation:
+    lease.child.gone = [*lease.child.gone, lost][-REMEMBERED_LIVES:]
+    lease.child.alive = [life for life in lease.child.alive if life != lost]
+    if lost != lease.child.incarnation:
         return
     forget_child(ctx, lease)
-    lease.losses += 1
-    lease.incarnation = lease.alive[-1] if lease.alive else ""
+    lease.child.losses += 1
+    lease.child.incarnation = lease.child.alive[-1] if lease.child.alive else ""
     if not lease.releasing:
         why = f": {event.reason}" if event.reason else ""
         ctx.note(f"{lease.use} on {lease.device_id} lost{why}", NoteLevel.WARNING, target=f"lease:{lease.lease_id}")
@@ -122,38 +130,40 @@ def on_child_lost(ctx: Context, event: ChildLost) -> None:
 
 def _say_not_started(ctx: Context, lease: LeaseState | None, why: str) -> None:
     """Say on the run at once that a child ended before it was ready, while its device worker tries again."""
-    if lease is None or lease.releasing or ctx.state.status in TERMINAL:
+    if lease is None or lease.releasing or ctx.state.lifecycle.status in TERMINAL:
         return
     text = f"{lease.use} on {lease.device_id} did not start: {why}; it is restarted"
     ctx.note(text, NoteLevel.WARNING, target=f"lease:{lease.lease_id}")
-    if ctx.state.status is RunStatus.STARTING:
-        ctx.state.reason_text = text
+    if ctx.state.lifecycle.status is RunStatus.STARTING:
+        ctx.state.lifecycle.reason_text = text
 
 
 def on_lease_ended(ctx: Context, event: LeaseEnded) -> None:
     """A device is free again. If the run still wanted it, another is asked for."""
-    lease = ctx.state.leases.get(event.lease_id)
-    ctx.state.ended = [*ctx.state.ended, event.lease_id][-REMEMBERED_LEASES:]
+    lease = ctx.state.fleet.leases.get(event.lease_id)
+    ctx.state.fleet.ended = [*ctx.state.fleet.ended, event.lease_id][-REMEMBERED_LEASES:]
     if lease is None:
         return
-    if lease.incarnation:
+    if lease.child.incarnation:
         forget_child(ctx, lease)
-    del ctx.state.leases[event.lease_id]
+    del ctx.state.fleet.leases[event.lease_id]
     ctx.state.outstanding.pop(f"host:{event.lease_id}", None)
-    if lease.releasing or ctx.state.status in TERMINAL:
+    if lease.releasing or ctx.state.lifecycle.status in TERMINAL:
         return
     give_back_pair(ctx, lease)
-    ctx.state.replacements += 1
+    ctx.state.fleet.replacements += 1
     why = event.reason or "no reason given"
     ctx.note(f"{lease.use} on {lease.device_id} ended: {why}", NoteLevel.ERROR, target=f"lease:{lease.lease_id}")
-    alone = not any(other.incarnation for other in ctx.state.at_work(lease.use))
-    if event.cannot_start and alone and ctx.state.status in BEGINNING:
+    alone = not any(other.child.incarnation for other in ctx.state.fleet.at_work(lease.use))
+    if event.cannot_start and alone and ctx.state.lifecycle.status in BEGINNING:
         text = f"the {lease.use} on {lease.device_id} cannot start: {why}"
         fail(ctx, RunReason.CANNOT_START, f"{text}; then retry the run")
         return
     resources = ctx.plan.spec.resources
-    if ctx.state.replacements > max(MAX_REPLACEMENTS, resources.rollout_devices + resources.training_devices):
-        text = f"{ctx.state.replacements} leases ended without a finished step between them; the last reason: {why}"
+    if ctx.state.fleet.replacements > max(MAX_REPLACEMENTS, resources.rollout_devices + resources.training_devices):
+        text = (
+            f"{ctx.state.fleet.replacements} leases ended without a finished step between them; the last reason: {why}"
+        )
         reason = RunReason.OUT_OF_MEMORY if why.startswith(RunReason.OUT_OF_MEMORY) else RunReason.CHILDREN_LOST
         fail(ctx, reason, f"{text}; read the log of {lease.device_id}'s node")
         return
@@ -163,7 +173,7 @@ def on_lease_ended(ctx: Context, event: LeaseEnded) -> None:
 def on_command_failed(ctx: Context, event: CommandFailed) -> None:
     """Repeat what may be repeated, after a back-off; otherwise give up with the cause in words."""
     key = ctx.state.outstanding.key_of(event.command_no)
-    if key is None or ctx.state.status in TERMINAL:
+    if key is None or ctx.state.lifecycle.status in TERMINAL:
         return
     kind, _, name = key.partition(":")
     del ctx.state.outstanding[key]
@@ -223,6 +233,6 @@ def _give_up(ctx: Context, kind: str, name: str, event: CommandFailed) -> None:
 def drive_hosts(ctx: Context) -> None:
     """Issue the hosting of a lease again whose command failed."""
     failed = sorted(int(key.partition(":")[2]) for key in ctx.state.failures if key.startswith("host:"))
-    for lease, key in [(ctx.state.leases.get(lease_id), f"host:{lease_id}") for lease_id in failed]:
-        if lease is not None and not lease.incarnation and not lease.releasing and ctx.wanted(key):
+    for lease, key in [(ctx.state.fleet.leases.get(lease_id), f"host:{lease_id}") for lease_id in failed]:
+        if lease is not None and not lease.child.incarnation and not lease.releasing and ctx.wanted(key):
             _host(ctx, lease)

@@ -37,7 +37,7 @@ from flexmarl.orchestrator.rollout.one_version import drive_one_version
 from flexmarl.orchestrator.run.lifecycle import advance, time_limit
 from flexmarl.orchestrator.serving.requested import RequestedVersions
 from flexmarl.orchestrator.serving.weight_sync import drive_engines, overlaps, served
-from flexmarl.orchestrator.state.tree import Cohort
+from flexmarl.orchestrator.state.cohort import Cohort
 from flexmarl.orchestrator.training.evaluation import evaluation_due
 from flexmarl.orchestrator.training.trainers import drive_policy, drive_trainer
 
@@ -67,7 +67,7 @@ class Relevance:
         self._moving = False
         self._begins = False
         self._due: float | None = None
-        self._told = RequestedVersions()
+        self._requested = RequestedVersions()
         self._remembers = False
 
     def looked(self, ctx: Context) -> None:
@@ -80,12 +80,17 @@ class Relevance:
         """Do what the fact leads to, if that is certain to be all. False: look at everything."""
         # Where engines have places to give away, any fact may be the one that a place waits for; where they serve one
         # version, the one that makes an engine free.
-        known = type(event) in _OF_KNOWN_ENGINES and not ctx.plan.colocated
-        self._remembers = known and ctx.plan.places is None and not ctx.plan.one_version
+        known = type(event) in _OF_KNOWN_ENGINES and not ctx.plan.trainers.colocated
+        self._remembers = known and ctx.plan.engines.places is None and not ctx.plan.engines.one_version
         if not self._remembers:
-            self._told.forget()
+            self._requested.forget()
         rule = _RULES.get(type(event))
-        if rule is None or ctx.plan.places is not None or ctx.plan.one_version or ctx.plan.allocates:
+        if (
+            rule is None
+            or ctx.plan.engines.places is not None
+            or ctx.plan.engines.one_version
+            or ctx.plan.trainers.allocates
+        ):
             return False
         if not self._calm(ctx):
             return False
@@ -93,10 +98,10 @@ class Relevance:
 
     def drive_engines(self, ctx: Context, event: Event) -> None:
         """Tell each engine what to hold: all of it, or what is new since they were told last."""
-        if ctx.plan.one_version:
+        if ctx.plan.engines.one_version:
             drive_one_version(ctx)
         elif self._remembers:
-            self._told.all(ctx, getattr(event, "lease_id", 0))
+            self._requested.all(ctx, getattr(event, "lease_id", 0))
         else:
             drive_engines(ctx)
 
@@ -106,7 +111,7 @@ class Relevance:
 
     def _calm(self, ctx: Context) -> bool:
         state = ctx.state
-        if state.status not in _UNDER_WAY or state.pause.frozen or not self._holds_back(ctx):
+        if state.lifecycle.status not in _UNDER_WAY or state.lifecycle.pause.frozen or not self._holds_back(ctx):
             return False
         limit = time_limit(ctx)
         if limit is not None and ctx.now >= limit:
@@ -114,7 +119,8 @@ class Relevance:
         if not self._looked:
             self._looked = True
             self._moving = any(
-                lease.recalled or (lease.replaces and state.stands_by(lease)) for lease in state.leases.values()
+                lease.recalled or (lease.replaces and state.fleet.stands_by(lease))
+                for lease in state.fleet.leases.values()
             )
             self._begins = _may_begin(ctx)
         return not (self._moving or self._begins)
@@ -122,14 +128,14 @@ class Relevance:
     def on_weights_served(self, ctx: Context, event: WeightsServed) -> bool:
         """One engine holds something: whoever waits for the engines waits for the others as well."""
         waiting = ctx.state.outstanding
-        lease, policy = ctx.state.leases.get(event.lease_id), ctx.state.policies.get(event.policy)
+        lease, policy = ctx.state.fleet.leases.get(event.lease_id), ctx.state.policies.get(event.policy)
         if lease is None or lease.releasing or policy is None:
             return False
         # Side by side with an older version, only a load of the committed one says that it is missing somewhere.
         missing = waiting.any_for("load", event.policy, policy.version) if overlaps(ctx) else waiting.any_of("load")
         if not missing:
             return False
-        self._told.served(ctx, event.lease_id, event.policy)
+        self._requested.served(ctx, event.lease_id, event.policy)
         return True
 
     def on_accumulated(self, ctx: Context, event: MicroBatchAccumulated) -> bool:
@@ -183,30 +189,32 @@ class Relevance:
                 return False
         elif not self._books_closed(ctx, cohort):
             return False
-        if ctx.state.status in TERMINAL:
+        if ctx.state.lifecycle.status in TERMINAL:
             return True
-        self._told.policy(ctx, event.policy)
+        self._requested.policy(ctx, event.policy)
         if ctx.state.checkpoints:
             drive_trainer(ctx)
         return True
 
     def _books_closed(self, ctx: Context, cohort: Cohort) -> bool:
         """Close the books of a step; the cohort itself ends only when the engines hold the new version."""
-        if ctx.state.status is not RunStatus.RUNNING or overlaps(ctx):
+        if ctx.state.lifecycle.status is not RunStatus.RUNNING or overlaps(ctx):
             return False
         advance(ctx)
-        going_on = ctx.state.status is RunStatus.RUNNING and ctx.state.cohort is cohort
-        return going_on or ctx.state.status in TERMINAL
+        going_on = ctx.state.lifecycle.status is RunStatus.RUNNING and ctx.state.cohort is cohort
+        return going_on or ctx.state.lifecycle.status in TERMINAL
 
     def on_policy_bound(self, ctx: Context, event: PolicyBound) -> bool:
         """While others are not bound, a run that starts waits for them; one under way takes its gradients up again."""
         policy = ctx.state.policies.get(event.policy)
-        if ctx.state.status is RunStatus.RUNNING:
+        if ctx.state.lifecycle.status is RunStatus.RUNNING:
             return self._taken_up(ctx, event.policy)
-        starting = ctx.state.status is RunStatus.STARTING and not ctx.state.cohorts and ctx.state.evaluation is None
+        starting = (
+            ctx.state.lifecycle.status is RunStatus.STARTING and not ctx.state.cohorts and ctx.state.evaluation is None
+        )
         if policy is None or not policy.accumulator or not starting or not ctx.state.outstanding.any_of("bind"):
             return False
-        self._told.policy(ctx, event.policy)
+        self._requested.policy(ctx, event.policy)
         return True
 
     def _taken_up(self, ctx: Context, name: str) -> bool:
@@ -221,18 +229,18 @@ class Relevance:
 
     def on_child_ready(self, ctx: Context, event: ChildReady) -> bool:
         """While others are not ready, a run that starts waits for them; an engine takes what exists."""
-        lease = ctx.state.leases.get(event.lease_id)
-        starting = ctx.state.status is RunStatus.STARTING and not ctx.state.cohorts
+        lease = ctx.state.fleet.leases.get(event.lease_id)
+        starting = ctx.state.lifecycle.status is RunStatus.STARTING and not ctx.state.cohorts
         if not starting or "devices" in ctx.state.outstanding or not ctx.state.outstanding.any_of("host"):
             return False
-        if lease is None or lease.use is not DeviceUse.ENGINE or not lease.incarnation or lease.releasing:
+        if lease is None or lease.use is not DeviceUse.ENGINE or not lease.child.incarnation or lease.releasing:
             return False
-        self._told.all(ctx, event.lease_id)
+        self._requested.all(ctx, event.lease_id)
         return True
 
     def on_checkpoint_written(self, ctx: Context, event: CheckpointWritten) -> bool:
         """A newer vector of the same label may be wanted already; only a run that ends waits for the last of them."""
-        if ctx.state.status is not RunStatus.RUNNING:
+        if ctx.state.lifecycle.status is not RunStatus.RUNNING:
             return False
         drive_trainer(ctx)
         return True
@@ -247,14 +255,14 @@ def _may_begin(ctx: Context) -> bool:
         return False
     if _has_enough(ctx):
         return True
-    if not ctx.plan.bounded or ctx.state.status is not RunStatus.RUNNING:
+    if not ctx.plan.lag.bounded or ctx.state.lifecycle.status is not RunStatus.RUNNING:
         return False
     return bool(missing(ctx)) or may_start(ctx).allowed or (evaluation_due(ctx) and served(ctx))
 
 
 def _has_enough(ctx: Context) -> bool:
     """Tell whether any cohort may be settled although groups of it still play."""
-    return ctx.plan.extra_groups > 0 and any(cohort.open and enough(ctx, cohort) for cohort in ctx.state.cohorts)
+    return ctx.plan.cohort.extra_groups > 0 and any(cohort.open and enough(ctx, cohort) for cohort in ctx.state.cohorts)
 
 
 def _stepped(cohort: Cohort) -> int:

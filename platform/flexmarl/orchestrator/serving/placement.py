@@ -14,32 +14,37 @@ from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.serving.assignment import engines_of, fill
 from flexmarl.orchestrator.serving.weight_sync import dismiss, lacks, required_versions
 from flexmarl.orchestrator.state.demand import mark, mark_waiting
-from flexmarl.orchestrator.state.tree import LeaseState
+from flexmarl.orchestrator.state.fleet import LeaseState
 
 
 def on_demand_reported(ctx: Context, event: DemandReported) -> None:
     """Note what a rollout worker asks for; a policy that nobody knows is left out when queues are read."""
-    ctx.state.demand.take(event, ctx.now)
+    ctx.state.fleet.demand.take(event, ctx.now)
 
 
 def on_policy_unloaded(ctx: Context, event: PolicyUnloaded) -> None:
     """A place is free."""
-    lease = ctx.state.leases.get(event.lease_id)
+    lease = ctx.state.fleet.leases.get(event.lease_id)
     key = f"unload:{event.lease_id}:{event.policy}"
     waiting = ctx.state.outstanding.get(key)
-    if lease is None or lease.incarnation != event.incarnation or waiting is None or waiting.no != event.command_no:
+    if (
+        lease is None
+        or lease.child.incarnation != event.incarnation
+        or waiting is None
+        or waiting.no != event.command_no
+    ):
         return
-    lease.leaving.remove(event.policy)
+    lease.weights.leaving.remove(event.policy)
     ctx.answered(key)
 
 
 def drive_placing(ctx: Context) -> None:
     """Give every place to a policy, move what is to move, and let engines forget what they serve no more."""
-    if ctx.plan.places is None:
+    if ctx.plan.engines.places is None:
         return
     _follow_replaced(ctx)
-    engines = {x.lease_id: x for x in ctx.state.at_work(DeviceUse.ENGINE) if x.incarnation}
-    demand = ctx.state.demand
+    engines = {x.lease_id: x for x in ctx.state.fleet.at_work(DeviceUse.ENGINE) if x.child.incarnation}
+    demand = ctx.state.fleet.demand
     turns = demand.refresh(ctx.plan.policies, ctx.now)
     mark_waiting(demand, turns, _counts(engines), ctx.now)
     if _fill(ctx, engines, turns):
@@ -55,12 +60,12 @@ def drive_placing(ctx: Context) -> None:
 
 
 def _counts(engines: dict[int, LeaseState]) -> dict[str, int]:
-    return engines_of({lease_id: lease.serves for lease_id, lease in engines.items()})
+    return engines_of({lease_id: lease.weights.assigned for lease_id, lease in engines.items()})
 
 
 def _mark_stuck(ctx: Context, engines: dict[int, LeaseState], turns: dict[str, int]) -> None:
     """Note whose turns all wait for what no engine is to hold now: for a version that others keep out, or to come."""
-    demand = ctx.state.demand
+    demand = ctx.state.fleet.demand
     for name in ctx.plan.policies:
         waits = turns[name] > 0 and not demand.sent(name)
         mark(demand.stuck, name, waits and _loaded(ctx, engines, name), ctx.now)
@@ -68,39 +73,49 @@ def _mark_stuck(ctx: Context, engines: dict[int, LeaseState], turns: dict[str, i
 
 def _loaded(ctx: Context, engines: dict[int, LeaseState], name: str) -> bool:
     """Tell whether a policy has engines, and each of them holds all that it is to hold of it now."""
-    own = [lease for lease in engines.values() if name in lease.serves]
+    own = [lease for lease in engines.values() if name in lease.weights.assigned]
     pins = required_versions(ctx, (name,)).get(name) if own else None
     return pins is not None and all(lacks(lease, name, pins) is None for lease in own)
 
 
 def _follow_replaced(ctx: Context) -> None:
     """Let a lease that stands by serve what the lease serves that it will replace."""
-    for lease in ctx.state.of_use(DeviceUse.ENGINE):
-        former = ctx.state.leases.get(lease.replaces)
-        if not lease.incarnation or former is None or not former.serves or not ctx.state.stands_by(lease):
+    for lease in ctx.state.fleet.of_use(DeviceUse.ENGINE):
+        former = ctx.state.fleet.leases.get(lease.replaces)
+        if (
+            not lease.child.incarnation
+            or former is None
+            or not former.weights.assigned
+            or not ctx.state.fleet.stands_by(lease)
+        ):
             continue
-        for name in [name for name in lease.serves if name not in former.serves]:
+        for name in [name for name in lease.weights.assigned if name not in former.weights.assigned]:
             _dismiss(ctx, lease, name)
-        lease.serves += [name for name in former.serves if name not in (*lease.serves, *lease.leaving)]
+        lease.weights.assigned += [
+            name for name in former.weights.assigned if name not in (*lease.weights.assigned, *lease.weights.leaving)
+        ]
 
 
 def _fill(ctx: Context, engines: dict[int, LeaseState], turns: dict[str, int]) -> bool:
     """Give free places away; tell whether there were any. What an engine is about to forget still has its place."""
-    assert ctx.plan.places is not None
-    if all(len(lease.serves) + len(lease.leaving) >= ctx.plan.places for lease in engines.values()):
+    assert ctx.plan.engines.places is not None
+    if all(
+        len(lease.weights.assigned) + len(lease.weights.leaving) >= ctx.plan.engines.places
+        for lease in engines.values()
+    ):
         return False
-    demand, spec = ctx.state.demand, ctx.plan.spec
+    demand, spec = ctx.state.fleet.demand, ctx.plan.spec
     expected = {name: len(spec.roles_of(name)) + demand.queues.get(name, 0.0) for name in ctx.plan.policies}
     waiting = sorted(demand.waiting, key=lambda name: (demand.waiting[name], name))
-    able = {lease_id: [*lease.serves, *lease.leaving] for lease_id, lease in engines.items()}
-    for lease_id, name in fill(able, ctx.plan.places, expected, waiting):
+    able = {lease_id: [*lease.weights.assigned, *lease.weights.leaving] for lease_id, lease in engines.items()}
+    for lease_id, name in fill(able, ctx.plan.engines.places, expected, waiting):
         lease = engines[lease_id]
-        lease.serves.append(name)
-        has = sum(name in other.serves for other in engines.values())
-        asked = f"{turns[name]} turns are waiting or running" if turns[name] else "no turns now"
+        lease.weights.assigned.append(name)
+        has = sum(name in other.weights.assigned for other in engines.values())
+        load = f"{turns[name]} turns are waiting or running" if turns[name] else "no turns now"
         ctx.rule(
             RulingKind.ENGINE_ASSIGNED,
-            f"{lease.device_id} has a free slot, which goes to {name}: its engine number {has}, {asked}",
+            f"{lease.device_id} has a free slot, which goes to {name}: its engine number {has}, {load}",
             policy=name,
             target=f"lease:{lease_id}",
         )
@@ -108,7 +123,7 @@ def _fill(ctx: Context, engines: dict[int, LeaseState], turns: dict[str, int]) -
 
 
 def _snapshot(ctx: Context, engines: dict[int, LeaseState], turns: dict[str, int]) -> Snapshot:
-    demand = ctx.state.demand
+    demand = ctx.state.fleet.demand
     policies = {
         name: PolicyDemand(
             turns=turns[name],
@@ -128,15 +143,15 @@ def _snapshot(ctx: Context, engines: dict[int, LeaseState], turns: dict[str, int
     return Snapshot(
         now=ctx.now,
         policies=policies,
-        serves={lease_id: tuple(lease.serves) for lease_id, lease in engines.items()},
-        movable=frozenset(lease_id for lease_id, lease in engines.items() if not lease.leaving),
+        serves={lease_id: tuple(lease.weights.assigned) for lease_id, lease in engines.items()},
+        movable=frozenset(lease_id for lease_id, lease in engines.items() if not lease.weights.leaving),
         depths={lease_id: demand.depth(lease_id) for lease_id in engines},
     )
 
 
 def _balance(ctx: Context, engines: dict[int, LeaseState], turns: dict[str, int]) -> None:
     """Let places follow the queues."""
-    mover, demand = ctx.plan.mover, ctx.state.demand
+    mover, demand = ctx.plan.mover, ctx.state.fleet.demand
     queues, before = {name: demand.queues.get(name, 0.0) for name in ctx.plan.policies}, demand.apart
     apart = mover.too_long(queues, _counts(engines))
     demand.apart = {name: before.get(name, ctx.now) for name in ctx.plan.policies if name in apart}
@@ -151,7 +166,7 @@ def _balance(ctx: Context, engines: dict[int, LeaseState], turns: dict[str, int]
 
 def _carry_out(ctx: Context, lease: LeaseState, move: Move) -> None:
     _dismiss(ctx, lease, move.out)
-    lease.serves.append(move.into)
+    lease.weights.assigned.append(move.into)
     reason = f"{lease.device_id} serves {move.into} instead of {move.out}: {move.reason}"
     ctx.rule(
         RulingKind.ENGINE_MOVED, reason, policy=move.into, target=f"lease:{lease.lease_id}", cause=move.cause
@@ -160,21 +175,23 @@ def _carry_out(ctx: Context, lease: LeaseState, move: Move) -> None:
 
 def _dismiss(ctx: Context, lease: LeaseState, name: str) -> None:
     """Take a policy's place on an engine."""
-    lease.serves.remove(name)
+    lease.weights.assigned.remove(name)
     dismiss(ctx, lease, name)
 
 
 def _held_elsewhere(ctx: Context, lease: LeaseState, name: str) -> bool:
     """Tell whether another engine takes the requests of a policy now: replies under way need not end before it goes."""
-    others = (other for other in ctx.state.at_work(DeviceUse.ENGINE) if other is not lease)
-    return any(other.incarnation and name in other.serves and name in other.holds for other in others)
+    others = (other for other in ctx.state.fleet.at_work(DeviceUse.ENGINE) if other is not lease)
+    return any(
+        other.child.incarnation and name in other.weights.assigned and name in other.weights.held for other in others
+    )
 
 
 def _unload(ctx: Context) -> None:
-    for lease in ctx.state.of_use(DeviceUse.ENGINE):
-        for name in lease.leaving:
+    for lease in ctx.state.fleet.of_use(DeviceUse.ENGINE):
+        for name in lease.weights.leaving:
             key = f"unload:{lease.lease_id}:{name}"
             if ctx.wanted(key):
                 order = UnloadPolicy(lease_id=lease.lease_id, policy=name, hand_over=_held_elsewhere(ctx, lease, name))
                 ctx.issue(key, order, lease_id=lease.lease_id)
-                lease.unloads[name] = ctx.state.outstanding[key].no
+                lease.weights.removals[name] = ctx.state.outstanding[key].no

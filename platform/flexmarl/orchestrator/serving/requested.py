@@ -9,8 +9,9 @@ from collections.abc import Collection
 
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.serving.weight_sync import lacks, required_versions, tell, withdraw_others
-from flexmarl.orchestrator.state.tree import LeaseState, Pin
+from flexmarl.orchestrator.serving.weight_sync import lacks, request_loads, required_versions, withdraw_others
+from flexmarl.orchestrator.state.cohort import Pin
+from flexmarl.orchestrator.state.fleet import LeaseState
 
 
 class RequestedVersions:
@@ -36,18 +37,18 @@ class RequestedVersions:
         self._look(ctx)
         missed: dict[str, list[int]] = {}
         for key in ctx.state.failures:
-            family, _, rest = key.partition(":")
+            family, _, subject = key.partition(":")
             if family == "load":
-                failed, _, name = rest.partition(":")
+                failed, _, name = subject.partition(":")
                 missed.setdefault(name, []).append(int(failed))
         for name, pins in required_versions(ctx, ctx.state.policies).items():
-            self._tell(ctx, name, pins, {lease_id, *missed.get(name, ())})
+            self._request(ctx, name, pins, {lease_id, *missed.get(name, ())})
 
     def policy(self, ctx: Context, name: str) -> None:
         """Tell each engine what to hold of one policy."""
         self._look(ctx)
         for own, pins in required_versions(ctx, (name,)).items():
-            self._tell(ctx, own, pins)
+            self._request(ctx, own, pins)
 
     def served(self, ctx: Context, lease_id: int, name: str) -> None:
         """Tell the next engine, since one holds something of a policy; it may be told of a further version itself."""
@@ -59,13 +60,13 @@ class RequestedVersions:
     def _look(self, ctx: Context) -> None:
         """Take in the engines anew. Facts about one engine or policy do not change which there are."""
         if self._engines is None:
-            self._engines = ctx.state.of_use(DeviceUse.ENGINE)
+            self._engines = ctx.state.fleet.of_use(DeviceUse.ENGINE)
             self._places = {lease.lease_id: place for place, lease in enumerate(self._engines)}
             self._pins.clear()
             self._next.clear()
             self._waiting.clear()
 
-    def _tell(self, ctx: Context, name: str, pins: list[Pin], leases: Collection[int] = ()) -> None:
+    def _request(self, ctx: Context, name: str, pins: list[Pin], leases: Collection[int] = ()) -> None:
         before = self._pins.get(name)
         if before is None or [pin.version for pin in before] != [pin.version for pin in pins]:
             withdraw_others(ctx, name, pins)
@@ -81,11 +82,11 @@ class RequestedVersions:
         waiting = []
         for place in sorted(again | self._waiting.pop(name, set())):
             lease = self._engines[place]
-            if place < following and lacks(lease, name, pins) and not tell(ctx, (lease,), name, pins):
+            if place < following and lacks(lease, name, pins) and not request_loads(ctx, (lease,), name, pins):
                 waiting.append(place)
         if waiting:
             self._waiting[name] = set(waiting)
             return
         if following < len(self._engines):
-            following = tell(ctx, self._engines, name, pins, following)
+            following = request_loads(ctx, self._engines, name, pins, following)
         self._next[name] = following

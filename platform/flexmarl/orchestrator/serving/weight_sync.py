@@ -16,7 +16,9 @@ from flexmarl.contracts.commands import LoadWeights
 from flexmarl.contracts.events import DeviceUse, WeightsServed
 from flexmarl.orchestrator.allocation.shared_devices import may_serve
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.state.tree import LeaseState, Pin, PolicyState
+from flexmarl.orchestrator.state.cohort import Pin
+from flexmarl.orchestrator.state.fleet import LeaseState
+from flexmarl.orchestrator.state.policy import PolicyState
 
 KEPT_VERSIONS = 2
 """Versions of a policy that an engine serves at once."""
@@ -30,14 +32,14 @@ and what is on its way does not grow with the fleet.
 
 def overlaps(ctx: Context) -> bool:
     """Tell whether groups under different versions may be served side by side."""
-    return ctx.plan.bounded or ctx.plan.spec.mechanisms.publication.type != "cohort"
+    return ctx.plan.lag.bounded or ctx.plan.spec.mechanisms.publication.type != "cohort"
 
 
 def pinned(ctx: Context, name: str) -> dict[int, Pin]:
     """Return the committed versions of a policy that unsettled groups pin."""
     state = ctx.state
-    parts = [cohort.pins for cohort in state.cohorts if cohort.open and name not in ctx.plan.follows]
-    parts += [pins for cohort in state.cohorts for pins in cohort.older.values() if name not in ctx.plan.follows]
+    parts = [cohort.pins for cohort in state.cohorts if cohort.open and name not in ctx.plan.lag.follows]
+    parts += [pins for cohort in state.cohorts for pins in cohort.older.values() if name not in ctx.plan.lag.follows]
     if state.evaluation is not None:
         parts.append(state.evaluation.pins)
     return {pins[name].version: pins[name] for pins in parts if pins[name].digest}
@@ -52,7 +54,7 @@ def required(ctx: Context, name: str, policy: PolicyState) -> list[Pin]:
     finished = own is None or own.stepped or not own.steps
     if finished and (not pins or overlaps(ctx)):
         pins[policy.pin.version] = policy.pin
-    elif not finished and head is not None and name in ctx.plan.follows:
+    elif not finished and head is not None and name in ctx.plan.lag.follows:
         # Groups that follow pin nothing: an engine that starts meanwhile answers them with what the others serve.
         pins[head.base[name].version] = head.base[name]
     return [pins[version] for version in sorted(pins)][:KEPT_VERSIONS]
@@ -60,10 +62,10 @@ def required(ctx: Context, name: str, policy: PolicyState) -> list[Pin]:
 
 def drive_engines(ctx: Context) -> None:
     """Tell each engine to hold what its next requests will name."""
-    engines = ctx.state.of_use(DeviceUse.ENGINE)
+    engines = ctx.state.fleet.of_use(DeviceUse.ENGINE)
     for name, pins in required_versions(ctx, ctx.state.policies).items():
         withdraw_others(ctx, name, pins)
-        tell(ctx, engines, name, pins)
+        request_loads(ctx, engines, name, pins)
 
 
 def required_versions(ctx: Context, names: Iterable[str]) -> dict[str, list[Pin]]:
@@ -81,17 +83,17 @@ def withdraw_others(ctx: Context, name: str, pins: Sequence[Pin]) -> None:
             ctx.withdraw(key)
 
 
-def tell(ctx: Context, engines: Sequence[LeaseState], name: str, pins: Sequence[Pin], first: int = 0) -> int:
+def request_loads(ctx: Context, engines: Sequence[LeaseState], name: str, pins: Sequence[Pin], first: int = 0) -> int:
     """Ask engines for what they lack of a policy, in their order, until as many load it as may at once.
 
     Returns the place of the first one that has not been looked at.
     """
-    room, places = LOADS_AT_ONCE - ctx.state.outstanding.count_about("load", name), ctx.plan.places
+    room, places = LOADS_AT_ONCE - ctx.state.outstanding.count_about("load", name), ctx.plan.engines.places
     for place in range(first, len(engines)):
         if room <= 0:
             return place
         lease = engines[place]
-        if not lease.incarnation or (places is not None and name not in lease.serves):
+        if not lease.child.incarnation or (places is not None and name not in lease.weights.assigned):
             continue
         missing = lacks(lease, name, pins)
         if missing is None or not _has_place(ctx, lease, name) or not may_serve(ctx, lease):
@@ -112,18 +114,20 @@ def tell(ctx: Context, engines: Sequence[LeaseState], name: str, pins: Sequence[
 
 def _has_place(ctx: Context, lease: LeaseState, name: str) -> bool:
     """Tell whether an engine may load a policy: it serves it, and others that it is to forget have left."""
-    if ctx.plan.places is None:
+    if ctx.plan.engines.places is None:
         return True
-    if name not in lease.serves or name in lease.leaving:
+    if name not in lease.weights.assigned or name in lease.weights.leaving:
         return False
     loading = ctx.state.outstanding
-    taken = [own for own in lease.serves if own in lease.holds or f"load:{lease.lease_id}:{own}" in loading]
-    return name in taken or len(taken) + len(lease.leaving) < ctx.plan.places
+    taken = [
+        own for own in lease.weights.assigned if own in lease.weights.held or f"load:{lease.lease_id}:{own}" in loading
+    ]
+    return name in taken or len(taken) + len(lease.weights.leaving) < ctx.plan.engines.places
 
 
 def lacks(lease: LeaseState, name: str, pins: Sequence[Pin]) -> Pin | None:
     """Return the oldest version of a policy that an engine lacks: the next one follows when it is held."""
-    held, kept = lease.holds.get(name), lease.kept.get(name)
+    held, kept = lease.weights.held.get(name), lease.weights.previous.get(name)
     for pin in pins:
         if pin.version not in (held, kept):
             return pin
@@ -132,20 +136,24 @@ def lacks(lease: LeaseState, name: str, pins: Sequence[Pin]) -> Pin | None:
 
 def on_weights_served(ctx: Context, event: WeightsServed) -> None:
     """Note what an engine holds, if it is the life of it that we know."""
-    lease = ctx.state.leases.get(event.lease_id)
-    if lease is None or lease.incarnation != event.incarnation or (lease.turned and event.command_no < lease.turned):
+    lease = ctx.state.fleet.leases.get(event.lease_id)
+    if (
+        lease is None
+        or lease.child.incarnation != event.incarnation
+        or (lease.sharing.last_change and event.command_no < lease.sharing.last_change)
+    ):
         return
-    if ctx.plan.places is not None or ctx.plan.one_version:
-        no_place = ctx.plan.places is not None and event.policy not in lease.serves
-        if no_place or event.command_no < lease.unloads.get(event.policy, 0):
+    if ctx.plan.engines.places is not None or ctx.plan.engines.one_version:
+        no_place = ctx.plan.engines.places is not None and event.policy not in lease.weights.assigned
+        if no_place or event.command_no < lease.weights.removals.get(event.policy, 0):
             return  # what it held then it has been told to forget
-        ctx.state.demand.loaded(event.policy, event.seconds)
-    former, kept = lease.holds.get(event.policy), lease.kept.get(event.policy)
+        ctx.state.fleet.demand.loaded(event.policy, event.seconds)
+    former, kept = lease.weights.held.get(event.policy), lease.weights.previous.get(event.policy)
     # What nobody is served by makes room: the version loaded before, unless the one before that is to be kept.
     stays = kept in event.keeps and former not in event.keeps
     if former is not None and former != event.version and not stays:
-        lease.kept[event.policy] = former
-    lease.holds[event.policy] = event.version
+        lease.weights.previous[event.policy] = former
+    lease.weights.held[event.policy] = event.version
     key = f"load:{event.lease_id}:{event.policy}"
     on_its_way = ctx.state.outstanding.get(key)
     if on_its_way is not None and on_its_way.version == event.version:
@@ -154,16 +162,16 @@ def on_weights_served(ctx: Context, event: WeightsServed) -> None:
 
 def dismiss(ctx: Context, lease: LeaseState, name: str) -> None:
     """Count on an engine for a policy no more. It may hold what nobody has heard of: it is always asked to forget."""
-    lease.holds.pop(name, None)
-    lease.kept.pop(name, None)
-    lease.leaving.append(name)
+    lease.weights.held.pop(name, None)
+    lease.weights.previous.pop(name, None)
+    lease.weights.leaving.append(name)
     ctx.withdraw(f"load:{lease.lease_id}:{name}")
     ctx.state.failures.pop(f"load:{lease.lease_id}:{name}", None)
 
 
 def holds(lease: LeaseState, policy: str, version: int | None) -> bool:
     """Tell whether an engine takes requests for a version."""
-    return version is not None and version in (lease.holds.get(policy), lease.kept.get(policy))
+    return version is not None and version in (lease.weights.held.get(policy), lease.weights.previous.get(policy))
 
 
 def served(ctx: Context) -> bool:
@@ -172,17 +180,19 @@ def served(ctx: Context) -> bool:
     Of engines that serve one version at a time, one is enough: the others come to it when they are free.
     """
     vector = {name: policy.version for name, policy in ctx.state.policies.items()}
-    if ctx.plan.one_version:
-        engines = ctx.state.at_work(DeviceUse.ENGINE)
-        return any(lease.incarnation and lease.holds == vector and not lease.leaving for lease in engines)
+    if ctx.plan.engines.one_version:
+        engines = ctx.state.fleet.at_work(DeviceUse.ENGINE)
+        return any(
+            lease.child.incarnation and lease.weights.held == vector and not lease.weights.leaving for lease in engines
+        )
     return all_hold(ctx, vector)
 
 
 def loaded(ctx: Context) -> bool:
     """Tell whether every engine at work answers and wholly holds what its next requests will name."""
-    if ctx.plan.one_version:
-        engines, names = ctx.state.at_work(DeviceUse.ENGINE), ctx.state.policies.keys()
-        held = all(lease.incarnation and lease.holds.keys() == names for lease in engines)
+    if ctx.plan.engines.one_version:
+        engines, names = ctx.state.fleet.at_work(DeviceUse.ENGINE), ctx.state.policies.keys()
+        held = all(lease.child.incarnation and lease.weights.held.keys() == names for lease in engines)
         return held and len(engines) >= ctx.plan.spec.resources.rollout_devices
     wanted = {name: required(ctx, name, policy) for name, policy in ctx.state.policies.items()}
     deepest = max((len(pins) for pins in wanted.values()), default=0)
@@ -192,18 +202,18 @@ def loaded(ctx: Context) -> bool:
 
 def all_hold(ctx: Context, vector: Mapping[str, int | None]) -> bool:
     """Tell whether every engine at work answers and wholly holds a vector."""
-    if ctx.plan.places is None and _awaits(ctx, vector):
+    if ctx.plan.engines.places is None and _awaits(ctx, vector):
         return False
-    engines = ctx.state.at_work(DeviceUse.ENGINE)
+    engines = ctx.state.fleet.at_work(DeviceUse.ENGINE)
     if len(engines) < ctx.plan.spec.resources.rollout_devices:
         return False
-    if ctx.plan.places is not None:
-        return all(lease.incarnation for lease in engines) and all(
+    if ctx.plan.engines.places is not None:
+        return all(lease.child.incarnation for lease in engines) and all(
             _serve(ctx, engines, name, version) for name, version in vector.items()
         )
     return all(
-        lease.incarnation
-        and (lease.holds == vector or all(holds(lease, name, version) for name, version in vector.items()))
+        lease.child.incarnation
+        and (lease.weights.held == vector or all(holds(lease, name, version) for name, version in vector.items()))
         for lease in engines
     )
 
@@ -214,10 +224,10 @@ def _serve(ctx: Context, engines: Sequence[LeaseState], name: str, version: int 
     A policy that none of them has a place for waits for nobody: it is loaded when it is asked. But that must be a
     version that would be loaded: one that older pinned ones keep out is served by nobody, place or not.
     """
-    own = [lease for lease in engines if name in lease.serves]
+    own = [lease for lease in engines if name in lease.weights.assigned]
     if not own:
         return any(pin.version == version for pin in required_versions(ctx, (name,)).get(name, ()))
-    holding = [lease for lease in own if name in lease.holds]
+    holding = [lease for lease in own if name in lease.weights.held]
     return bool(holding) and all(holds(lease, name, version) for lease in holding)
 
 
@@ -227,7 +237,7 @@ def _awaits(ctx: Context, vector: Mapping[str, int | None]) -> bool:
     if newest is None:
         return False
     name, command = newest[0].rpartition(":")[2], newest[1]
-    lease = ctx.state.leases.get(command.lease_id)
-    if lease is None or lease.releasing or ctx.state.stands_by(lease):
+    lease = ctx.state.fleet.leases.get(command.lease_id)
+    if lease is None or lease.releasing or ctx.state.fleet.stands_by(lease):
         return False
     return vector.get(name) == command.version and not holds(lease, name, command.version)

@@ -67,11 +67,11 @@ class DemandState:
 
     def take(self, event: DemandReported, now: float) -> None:
         """Note a worker's report in the place of its last one."""
-        turns = {name: asked.waiting + asked.in_flight for name, asked in event.policies.items()}
+        turns = {name: count.waiting + count.in_flight for name, count in event.policies.items()}
         self.reports.pop(event.worker, None)
-        sent = {name: asked.in_flight for name, asked in event.policies.items() if asked.in_flight}
+        sent = {name: count.in_flight for name, count in event.policies.items() if count.in_flight}
         self.reports[event.worker] = DemandReport(
-            now, {n: asked for n, asked in turns.items() if asked}, sent, dict(event.engines), dict(event.queued),
+            now, {n: count for n, count in turns.items() if count}, sent, dict(event.engines), dict(event.queued),
             dict(event.cache),
         )  # fmt: skip
 
@@ -81,10 +81,10 @@ class DemandState:
         turns = {name: sum([report.turns.get(name, 0) for report in self.reports.values()]) for name in policies}
         for queues, constant in ((self.queues, SMOOTH_S), (self.before, TREND_S)):
             stays = exp(-max(now - self.at, 0.0) / constant)
-            for name, asked in turns.items():
-                queues[name] = asked + (queues.get(name, 0.0) - asked) * stays
-        for name, asked in turns.items():
-            mark(self.idle, name, not asked, now)
+            for name, count in turns.items():
+                queues[name] = count + (queues.get(name, 0.0) - count) * stays
+        for name, count in turns.items():
+            mark(self.idle, name, not count, now)
         self.at = now
         return turns
 
@@ -113,7 +113,7 @@ class DemandState:
         """Return the tokens that an engine's turns have there."""
         return sum(report.cache.get(lease_id, 0) for report in self.reports.values())
 
-    def told_at(self, now: float) -> float | None:
+    def oldest_report(self, now: float) -> float | None:
         """Return when the oldest report came that counts, None without any."""
         self.forget_old(now)
         return min((report.at for report in self.reports.values()), default=None)
@@ -140,5 +140,5 @@ def mark(since: dict[str, float], name: str, holds: bool, now: float) -> None:
 
 def mark_waiting(demand: DemandState, turns: dict[str, int], counts: dict[str, int], now: float) -> None:
     """Note which policies are asked and have no engine."""
-    for name, asked in turns.items():
-        mark(demand.waiting, name, bool(asked) and not counts.get(name, 0), now)
+    for name, count in turns.items():
+        mark(demand.waiting, name, bool(count) and not counts.get(name, 0), now)

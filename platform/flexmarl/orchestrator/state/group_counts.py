@@ -4,10 +4,11 @@ from collections.abc import Container, Sequence
 from math import isfinite
 
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus
+from flexmarl.orchestrator.state.cohort import Tally
 from flexmarl.orchestrator.state.tokens import TokenCounts, Undelivered
-from flexmarl.orchestrator.state.tree import Counters, Tally
+from flexmarl.orchestrator.state.tree import Counters
 
-FAILURE_TOLD = 300
+FAILURE_LENGTH = 300
 """Characters of an episode's reason that are remembered: the run's own reason repeats them."""
 
 
@@ -39,8 +40,8 @@ def count_fates(
     tally.finished += finished
     tally.cancelled += cancelled
     tally.failed += failed
-    told = (e.reason for e in reversed(episodes) if e.status is EpisodeStatus.FAILED and e.reason)
-    tally.last_failure = next(told, tally.last_failure)[:FAILURE_TOLD]
+    reasons = (e.reason for e in reversed(episodes) if e.status is EpisodeStatus.FAILED and e.reason)
+    tally.last_failure = next(reasons, tally.last_failure)[:FAILURE_LENGTH]
 
 
 def count_tokens(account: TokenCounts, episodes: Sequence[EpisodeOutcome], trained: Container[str]) -> int:
@@ -66,19 +67,19 @@ def said_by(episode: EpisodeOutcome, roles: Container[str]) -> int:
 def add_episode(tally: Tally, episode: EpisodeOutcome) -> None:
     """Add a finished episode's scores, lengths and facts."""
     score = episode.team_score
-    tally.team_sum += score
-    tally.team_min = score if tally.team_min is None else min(tally.team_min, score)
-    tally.team_max = score if tally.team_max is None else max(tally.team_max, score)
+    tally.team.total += score
+    tally.team.lowest = score if tally.team.lowest is None else min(tally.team.lowest, score)
+    tally.team.highest = score if tally.team.highest is None else max(tally.team.highest, score)
     tally.solved += episode.solved
     tally.replaced += episode.replaced
     for role, own in episode.scores.items():
-        tally.role_sum[role] = tally.role_sum.get(role, 0.0) + own
+        tally.roles.scores[role] = tally.roles.scores.get(role, 0.0) + own
     for sample in episode.samples:
-        tally.role_tokens[sample.role] = tally.role_tokens.get(sample.role, 0) + sample.tokens
-        tally.role_turns[sample.role] = tally.role_turns.get(sample.role, 0) + 1
+        tally.roles.tokens[sample.role] = tally.roles.tokens.get(sample.role, 0) + sample.tokens
+        tally.roles.turns[sample.role] = tally.roles.turns.get(sample.role, 0) + 1
         tally.tokens += sample.tokens
         tally.samples += not sample.follows
     for name, value in episode.facts.items():
         if isfinite(value):
-            tally.facts[name] = tally.facts.get(name, 0.0) + value
-            tally.fact_counts[name] = tally.fact_counts.get(name, 0) + 1
+            tally.facts.totals[name] = tally.facts.totals.get(name, 0.0) + value
+            tally.facts.counts[name] = tally.facts.counts.get(name, 0) + 1

@@ -1,8 +1,6 @@
-"""Parts of a run's state that no sample depends on: what lists show of the past, and who asked for what."""
+"""The part of a run's state that no sample depends on: what lists show of the past."""
 
 from dataclasses import dataclass, field
-
-from flexmarl.contracts.events import Verb
 
 Score = tuple[float, float]
 """Solved share and team score of an evaluation."""
@@ -28,28 +26,3 @@ class History:
     """Step, solved share and team score of the best evaluations, best first, as many as checkpoints are kept for it."""
     cuts: dict[int, Score | None] = field(default_factory=dict)
     """Step of each checkpoint that the rules keep, with what its evaluation said."""
-
-
-@dataclass(slots=True)
-class RequestedVerb:
-    """The last accepted verb and its author; events that follow from it name this author."""
-
-    verb: Verb
-    operation: str
-    actor: str
-    cause: str
-    open: bool = True
-    """It has not got what it wanted yet."""
-
-
-@dataclass(slots=True)
-class PauseState:
-    """State of the pause of a run: pausing, paused or resuming."""
-
-    frozen: bool = False
-    """Open draws are not played: their episodes are counted as cancelled until they are proposed again."""
-    hold_s: float | None = None
-    since: float | None = None
-    """When the run came to rest; its clocks stand still until it runs again."""
-    release_at: float | None = None
-    """When its devices go back."""

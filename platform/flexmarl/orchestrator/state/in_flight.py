@@ -15,8 +15,8 @@ _NOT_OF_A_LEASE = frozenset({"load", "play"})
 
 def _about(key: str) -> tuple[str, str]:
     """Return a key's family and subject: the last word, but the policy where a micro-batch's number follows it."""
-    family, _, rest = key.partition(":")
-    return family, rest.partition(":")[0] if family == "accumulate" else rest.rpartition(":")[2]
+    family, _, subject = key.partition(":")
+    return family, subject.partition(":")[0] if family == "accumulate" else subject.rpartition(":")[2]
 
 
 class Outstanding(msgspec.Struct, gc=False):

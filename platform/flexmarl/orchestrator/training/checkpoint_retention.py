@@ -45,7 +45,7 @@ def among_best(ctx: Context, step: int, score: Score) -> bool:
 
 def note_written(ctx: Context, event: CheckpointWritten) -> None:
     """Take a written checkpoint in, and let go of what the rules keep no more; what an ended run left stays."""
-    if ctx.state.status in TERMINAL:
+    if ctx.state.lifecycle.status in TERMINAL:
         return
     history = ctx.state.history
     score = history.eval_last if history.eval_step == event.step else None

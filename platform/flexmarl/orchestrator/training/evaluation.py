@@ -10,8 +10,9 @@ from flexmarl.contracts.status import RunReason
 from flexmarl.contracts.wire import EVALUATION_DRAWS
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.group_commands import drive_rollout, open_draws, settle_draw
+from flexmarl.orchestrator.state.cohort import EvaluationState, Tally
 from flexmarl.orchestrator.state.group_counts import add_episode, count_fates, finished_of
-from flexmarl.orchestrator.state.tree import EvaluationState, Tally, WantedCheckpoint
+from flexmarl.orchestrator.state.tree import WantedCheckpoint
 from flexmarl.orchestrator.training.checkpoint_retention import among_best
 from flexmarl.orchestrator.types import NoteLevel
 
@@ -30,11 +31,11 @@ def open_evaluation(ctx: Context) -> None:
     """Send the held-out tasks to play under the committed vector."""
     state = ctx.state
     tasks = ctx.plan.spec.evaluation.tasks
-    first = EVALUATION_DRAWS + state.next_evaluation_draw
-    chunk = ctx.plan.spec.batch.rollout_groups * ctx.plan.members
+    first = EVALUATION_DRAWS + state.numbers.evaluation_draw
+    chunk = ctx.plan.spec.batch.rollout_groups * ctx.plan.cohort.members
     state.evaluation = EvaluationState(state.step, state.vector(), open_draws(ctx, first, tasks, chunk))
-    state.next_evaluation_draw += tasks
-    state.eval_episodes.proposed += tasks
+    state.numbers.evaluation_draw += tasks
+    state.totals.eval_episodes.proposed += tasks
     drive_rollout(ctx, state.evaluation)
 
 
@@ -45,12 +46,12 @@ def on_evaluation_group(ctx: Context, event: GroupSettled) -> None:
         return
     settle_draw(ctx, evaluation, event.draw)
     finished = finished_of(event.episodes)[:1]
-    count_fates(ctx.state.eval_episodes, evaluation.tally, event.episodes, len(finished), 1)
+    count_fates(ctx.state.totals.eval_episodes, evaluation.tally, event.episodes, len(finished), 1)
     before = evaluation.tally.samples, evaluation.tally.tokens
     for episode in finished:
         add_episode(evaluation.tally, episode)
-    ctx.state.samples_recorded += evaluation.tally.samples - before[0]
-    ctx.state.tokens_generated += evaluation.tally.tokens - before[1]
+    ctx.state.totals.samples_recorded += evaluation.tally.samples - before[0]
+    ctx.state.totals.tokens_generated += evaluation.tally.tokens - before[1]
     if not evaluation.open:
         _conclude(ctx, evaluation)
 
@@ -62,7 +63,7 @@ def _conclude(ctx: Context, evaluation: EvaluationState) -> None:
     if not tally.finished:
         ctx.note(f"evaluation after step {evaluation.step}: no episode finished", NoteLevel.WARNING)
         return
-    solved, score = tally.solved / tally.finished, tally.team_sum / tally.finished
+    solved, score = tally.solved / tally.finished, tally.team.total / tally.finished
     _points(ctx, evaluation.step, tally, solved, score)
     failed = f", {tally.failed} episodes failed" if tally.failed else ""
     ctx.note(f"evaluation after step {evaluation.step}: solved {solved:.3f}, team score {score:.3f}{failed}")
@@ -76,8 +77,8 @@ def _conclude(ctx: Context, evaluation: EvaluationState) -> None:
 def _points(ctx: Context, step: int, tally: Tally, solved: float, score: float) -> None:
     ctx.metric("eval/solved", solved, step)
     ctx.metric("eval/team_score", score, step)
-    for name, total in tally.facts.items():
-        ctx.metric(f"eval/fact/{name}", total / tally.fact_counts[name], step)
+    for name, total in tally.facts.totals.items():
+        ctx.metric(f"eval/fact/{name}", total / tally.facts.counts[name], step)
 
 
 def target_reached(ctx: Context) -> tuple[RunReason, str] | None:

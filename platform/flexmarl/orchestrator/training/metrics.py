@@ -4,8 +4,9 @@ which they were played, from 0."""
 from flexmarl.algorithms.filters import Signal
 from flexmarl.orchestrator.cohorts.staleness import lag_metrics
 from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.state.cohort import Cohort, PolicyCohort, Tally
+from flexmarl.orchestrator.state.tokens import TokenCounts
 from flexmarl.orchestrator.state.totals import TrainTotals
-from flexmarl.orchestrator.state.tree import Cohort, PolicyCohort, Tally
 
 POLICY_VERSION = "policy/version"
 """Version that a policy had when the step ended: what the x axis `version` of its other series is made of."""
@@ -21,46 +22,46 @@ def step_metrics(ctx: Context, cohort: Cohort) -> None:
         _lengths(ctx, tally, step)
     _signals(ctx, tally, step)
     ctx.metric("episodes/failed", float(tally.failed), step, stat="sum")
-    if ctx.plan.spares:
+    if ctx.plan.cohort.spares:
         ctx.metric("episodes/replaced", float(tally.replaced), step, stat="sum")
-    ctx.metric("groups/dropped", float(cohort.dropped), step, stat="sum")
-    if ctx.plan.group_filter.draws_again:
+    ctx.metric("groups/dropped", float(cohort.groups.dropped), step, stat="sum")
+    if ctx.plan.settlement.group_filter.draws_again:
         ctx.metric("groups/drawn", float(cohort.size), step, stat="sum")
-        if cohort.kept:
-            ctx.metric("groups/drawn_per_kept", cohort.size / cohort.kept, step)
-    if ctx.plan.extra_groups:
-        ctx.metric("groups/handed_on", float(cohort.handed_on), step, stat="sum")
-        ctx.metric("groups/cancelled", float(cohort.cancelled), step, stat="sum")
+        if cohort.groups.kept:
+            ctx.metric("groups/drawn_per_kept", cohort.size / cohort.groups.kept, step)
+    if ctx.plan.cohort.extra_groups:
+        ctx.metric("groups/handed_on", float(cohort.groups.handed_on), step, stat="sum")
+        ctx.metric("groups/cancelled", float(cohort.groups.cancelled), step, stat="sum")
     if ctx.plan.spec.mechanisms.redundancy.fate == "defer":
-        ctx.metric("groups/deferred", float(len(ctx.state.deferred)), step, stat="last")
+        ctx.metric("groups/deferred", float(len(ctx.state.backlog.deferred)), step, stat="last")
     for name, own in cohort.policies.items():
         _training(ctx, name, own, cohort.no, step)
 
 
 def _rewards(ctx: Context, tally: Tally, step: int) -> None:
     history, count = ctx.state.history, tally.finished
-    reward = tally.team_sum / count
+    reward = tally.team.total / count
     ctx.metric("reward/team", reward, step)
-    if tally.team_min is not None and tally.team_max is not None:
-        ctx.metric("reward/team", tally.team_min, step, stat="min")
-        ctx.metric("reward/team", tally.team_max, step, stat="max")
+    if tally.team.lowest is not None and tally.team.highest is not None:
+        ctx.metric("reward/team", tally.team.lowest, step, stat="min")
+        ctx.metric("reward/team", tally.team.highest, step, stat="max")
     ctx.metric("solved", tally.solved / count, step)
     history.reward = reward
     history.reward_first = reward if history.reward_first is None else history.reward_first
     for role in ctx.plan.policy_of:
-        if role in tally.role_sum:
-            own = tally.role_sum[role] / count
+        if role in tally.roles.scores:
+            own = tally.roles.scores[role] / count
             ctx.metric("reward/agent", own, step, role)
             history.role_reward[role] = own
-    for name, total in tally.facts.items():
-        ctx.metric(f"fact/{name}", total / tally.fact_counts[name], step)
+    for name, total in tally.facts.totals.items():
+        ctx.metric(f"fact/{name}", total / tally.facts.counts[name], step)
 
 
 def _lengths(ctx: Context, tally: Tally, step: int) -> None:
     for role in ctx.plan.policy_of:
-        turns = tally.role_turns.get(role, 0)
+        turns = tally.roles.turns.get(role, 0)
         if turns:
-            ctx.metric("length/response", tally.role_tokens[role] / turns, step, role)
+            ctx.metric("length/response", tally.roles.tokens[role] / turns, step, role)
 
 
 def _signals(ctx: Context, tally: Tally, step: int) -> None:
@@ -83,10 +84,10 @@ def _training(ctx: Context, name: str, own: PolicyCohort, cohort_no: int, step: 
     ctx.metric("train/entropy", totals.entropy_sum / totals.tokens, step, name)
     _ratios(ctx, name, totals, step)
     ctx.metric("train/clipped", totals.clipped_sum / totals.tokens, step, name, stat="share")
-    ctx.metric("train/grad_norm", own.grad_norm, step, name)
-    ctx.metric("train/learning_rate", own.learning_rate, step, name)
+    ctx.metric("train/grad_norm", own.step.grad_norm, step, name)
+    ctx.metric("train/learning_rate", own.step.learning_rate, step, name)
     ctx.metric("train/entropy_coef", ctx.plan.entropy_coefficient(cohort_no), step, name)
-    ctx.metric("time/train", totals.seconds + own.step_seconds, step, name, stat="sum")
+    ctx.metric("time/train", totals.seconds + own.step.seconds, step, name, stat="sum")
 
 
 def _ratios(ctx: Context, name: str, totals: TrainTotals, step: int) -> None:
@@ -104,27 +105,32 @@ def _ratios(ctx: Context, name: str, totals: TrainTotals, step: int) -> None:
         ctx.metric("train/kl_update", totals.kl_update_sum / totals.older_tokens, step, name)
 
 
+def _account(ctx: Context, tokens: TokenCounts, step: int) -> None:
+    """Write what share of the sampled tokens has reached a loss, and how many chains were broken."""
+    if tokens.sampled:
+        ctx.metric("tokens/delivered", tokens.delivered / tokens.sampled, step, stat="share")
+    if tokens.breaks:
+        ctx.metric("chains/broken", float(sum(tokens.breaks.values())), step, stat="sum")
+
+
 def publish_metrics(ctx: Context, cohort: Cohort) -> None:
     """Write the times once the new weights are served: a step lasts from its first task to there."""
     step, history = ctx.state.step, ctx.state.history
-    settled = cohort.settled_at if cohort.settled_at is not None else ctx.now
-    stepped = cohort.stepped_at if cohort.stepped_at is not None else ctx.now
+    settled = cohort.times.settled_at if cohort.times.settled_at is not None else ctx.now
+    stepped = cohort.times.stepped_at if cohort.times.stepped_at is not None else ctx.now
     # Where cohorts overlap, a step lasts from the end of the one before.
-    seconds = ctx.now - max(cohort.opened_at, ctx.state.closed_at or cohort.opened_at)
+    seconds = ctx.now - max(cohort.times.opened_at, ctx.state.past_cohorts.last_closed_at or cohort.times.opened_at)
     ctx.metric("time/step", seconds, step)
-    ctx.metric("time/rollout", settled - cohort.opened_at, step)
+    ctx.metric("time/rollout", settled - cohort.times.opened_at, step)
     ctx.metric("time/train_tail", stepped - settled, step)
     ctx.metric("time/publish", ctx.now - stepped, step)
-    ctx.metric("time/wait_samples", cohort.idle_s, step)
-    if ctx.state.tokens.sampled:
-        ctx.metric("tokens/delivered", ctx.state.tokens.delivered / ctx.state.tokens.sampled, step, stat="share")
-    if ctx.state.tokens.breaks:
-        ctx.metric("chains/broken", float(sum(ctx.state.tokens.breaks.values())), step, stat="sum")
+    ctx.metric("time/wait_samples", cohort.times.idle_s, step)
+    _account(ctx, ctx.state.totals.tokens, step)
     if seconds > 0:
         ctx.metric("throughput/tokens", cohort.tally.tokens / seconds, step)
-        ctx.metric("throughput/samples", sum(cohort.tally.role_turns.values()) / seconds, step)
+        ctx.metric("throughput/samples", sum(cohort.tally.roles.turns.values()) / seconds, step)
         for role in ctx.plan.policy_of:
-            ctx.metric("throughput/tokens", cohort.tally.role_tokens.get(role, 0) / seconds, step, role)
-            ctx.metric("throughput/samples", cohort.tally.role_turns.get(role, 0) / seconds, step, role)
+            ctx.metric("throughput/tokens", cohort.tally.roles.tokens.get(role, 0) / seconds, step, role)
+            ctx.metric("throughput/samples", cohort.tally.roles.turns.get(role, 0) / seconds, step, role)
     history.step_seconds.append(seconds)
     del history.step_seconds[:-RECENT_STEPS]

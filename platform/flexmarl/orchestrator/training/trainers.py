@@ -21,14 +21,10 @@ from flexmarl.orchestrator.cohorts.cutting import part_complete
 from flexmarl.orchestrator.cohorts.overlapping import carries, fill_pins, open_rows
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.group_commands import wire_pins
+from flexmarl.orchestrator.state.cohort import Cohort, MicroBatchState, PolicyCohort
+from flexmarl.orchestrator.state.fleet import LeaseState
+from flexmarl.orchestrator.state.policy import PolicyState
 from flexmarl.orchestrator.state.totals import TrainTotals
-from flexmarl.orchestrator.state.tree import (
-    Cohort,
-    LeaseState,
-    MicroBatchState,
-    PolicyCohort,
-    PolicyState,
-)
 from flexmarl.orchestrator.training.checkpoint_retention import note_written
 
 AHEAD_S = 0.2
@@ -40,8 +36,8 @@ suspended, and goes elsewhere with it."""
 
 def drive_trainer(ctx: Context) -> None:
     """Ask the trainers for everything they can do now."""
-    due = _due_work(ctx) if ctx.plan.allocates else {}
-    if ctx.plan.colocated:
+    due = _due_work(ctx) if ctx.plan.trainers.allocates else {}
+    if ctx.plan.trainers.colocated:
         drive_turns(ctx, due)
     drive_binding(ctx, due)
     if ctx.state.cohort is not None:
@@ -53,7 +49,7 @@ def drive_trainer(ctx: Context) -> None:
 
 def _in_turn(ctx: Context, cohort: Cohort) -> Iterator[str]:
     """Name the policies whose turn it is: all, but in a wavefront, what an episode asks first is finished first."""
-    in_turn = ctx.plan.spec.mechanisms.publication.type == "wavefront" and cohort.settled_at is not None
+    in_turn = ctx.plan.spec.mechanisms.publication.type == "wavefront" and cohort.times.settled_at is not None
     for name, own in cohort.policies.items():
         yield name
         if in_turn and not own.stepped and f"step:{name}" not in ctx.state.outstanding:
@@ -88,9 +84,9 @@ def _due_work(ctx: Context) -> dict[str, int]:
 def _accumulate(ctx: Context, lease: LeaseState, cohort: Cohort, name: str) -> None:
     """Hand over the cut micro-batches."""
     own, policy = cohort.policies[name], ctx.state.policies[name]
-    asked = ctx.state.outstanding.count_about("accumulate", name)
-    number = len(own.micro_batches) - own.accumulated - asked
-    if ctx.plan.allocates:
+    requested = ctx.state.outstanding.count_about("accumulate", name)
+    number = len(own.micro_batches) - own.accumulated - requested
+    if ctx.plan.trainers.allocates:
         number = min(number, _ahead(own, policy) - _queued(ctx, lease))
     if number <= 0:
         return
@@ -127,7 +123,7 @@ def _unasked(ctx: Context, name: str, own: PolicyCohort, number: int) -> list[Mi
     An ordered run hands over one at a time, so that sums keep their order. Where a cohort is one optimizer step, what
     is new stands at the end, and is looked for from there: the others are on their way.
     """
-    if ctx.plan.ordered or not ctx.plan.one_part:
+    if ctx.plan.ordered or not ctx.plan.cutting.one_part:
         left = [micro_batch for micro_batch in gathered(own) if not micro_batch.accumulated]
         return left[:1] if ctx.plan.ordered else left
     found: list[MicroBatchState] = []
@@ -155,7 +151,7 @@ def _step(ctx: Context, lease: LeaseState | None, cohort: Cohort, name: str) -> 
     if not part:
         _nothing_left(ctx, cohort, name, own)
         return
-    if cohort.settled_at is not None and carries(ctx, own):
+    if cohort.times.settled_at is not None and carries(ctx, own):
         _carry(ctx, cohort, name, own)
         return
     if lease is None:
@@ -177,7 +173,7 @@ def _step(ctx: Context, lease: LeaseState | None, cohort: Cohort, name: str) -> 
 def _takes_step(ctx: Context, cohort: Cohort, name: str) -> bool:
     """Tell whether all that keeps a policy from an optimizer step is that somebody takes it."""
     own = cohort.policies[name]
-    return bool(_whole_part(ctx, cohort, own)) and not (cohort.settled_at is not None and carries(ctx, own))
+    return bool(_whole_part(ctx, cohort, own)) and not (cohort.times.settled_at is not None and carries(ctx, own))
 
 
 def _whole_part(ctx: Context, cohort: Cohort, own: PolicyCohort) -> list[MicroBatchState] | None:
@@ -185,22 +181,22 @@ def _whole_part(ctx: Context, cohort: Cohort, own: PolicyCohort) -> list[MicroBa
     if _gathers_on(ctx, cohort, own) or unfilled(ctx, cohort):
         return None
     part = gathered(own)
-    if not (part or cohort.settled_at is not None) or not all(micro_batch.accumulated for micro_batch in part):
+    if not (part or cohort.times.settled_at is not None) or not all(micro_batch.accumulated for micro_batch in part):
         return None
     return part if _due(ctx, cohort, own, part) else None
 
 
 def _gathers_on(ctx: Context, cohort: Cohort, own: PolicyCohort) -> bool:
     """Tell by its counters alone that a policy's step is not due; only where a cohort is one optimizer step."""
-    if not ctx.plan.one_part or own.closed:
+    if not ctx.plan.cutting.one_part or own.closed:
         return False
-    waits = cohort.settled_at is None and not ctx.plan.spec.mechanisms.policy_clock
+    waits = cohort.times.settled_at is None and not ctx.plan.spec.mechanisms.policy_clock
     return waits or own.accumulated < len(own.micro_batches)
 
 
 def _due(ctx: Context, cohort: Cohort, own: PolicyCohort, part: list[MicroBatchState]) -> bool:
     """Tell whether no more rows belong into the next step: its part is complete, or the policy's own clock is full."""
-    if not part or cohort.settled_at is not None or own.closed:
+    if not part or cohort.times.settled_at is not None or own.closed:
         return True
     if ctx.plan.spec.mechanisms.policy_clock:
         return open_rows(own) >= ctx.plan.spec.batch.min_rows
@@ -229,7 +225,7 @@ def _carry(ctx: Context, cohort: Cohort, name: str, own: PolicyCohort) -> None:
 
 def _checkpoints(ctx: Context) -> None:
     """Have the wanted vectors written, by a trainer that no gang of another one keeps busy."""
-    trainers = given_now(ctx, sorted(ctx.state.trainers(), key=lambda lease: lease.beside > 0))
+    trainers = given_now(ctx, sorted(ctx.state.fleet.trainers(), key=lambda lease: lease.sharing.engine_lease > 0))
     if not trainers or not all(policy.accumulator for policy in ctx.state.policies.values()):
         return
     following = {lease_id for policy in ctx.state.policies.values() for lease_id in policy.placement.gang[1:]}
@@ -275,8 +271,8 @@ def on_policy_bound(ctx: Context, event: PolicyBound) -> None:
         policy.version, policy.digest = event.version, event.digest
         for name, value in event.facts.items():
             ctx.metric(f"fact/{name}", value, ctx.state.step, event.policy)
-    lease = ctx.state.leases.get(event.lease_id)
-    live = lease is not None and lease.incarnation == event.incarnation and not lease.releasing
+    lease = ctx.state.fleet.leases.get(event.lease_id)
+    live = lease is not None and lease.child.incarnation == event.incarnation and not lease.releasing
     awaited = not policy.accumulator or (event.resumed and policy.placement.ticket)
     if live and awaited and policy.version == event.version and event.lease_id in policy.placement.gang[:1]:
         policy.accumulator, policy.placement.ticket = f"{event.version}:{event.incarnation}", ""
@@ -300,10 +296,10 @@ def on_accumulated(ctx: Context, event: MicroBatchAccumulated) -> None:
         ctx.answered(f"accumulate:{event.policy}:{event.micro_batch}")
         own.totals.add(event.stats)
         took_work(policy, event.stats.seconds, event.stats.tokens, event.stats.rows)
-    if cohort.settled_at is not None or own.accumulated < len(own.micro_batches):
+    if cohort.times.settled_at is not None or own.accumulated < len(own.micro_batches):
         return
     if all(o.accumulated == len(o.micro_batches) for o in cohort.policies.values()):
-        cohort.idle_since = ctx.now
+        cohort.times.idle_since = ctx.now
 
 
 def _numbered(own: PolicyCohort, no: int) -> MicroBatchState | None:
@@ -332,9 +328,9 @@ def on_step_committed(ctx: Context, event: StepCommitted) -> None:
     if not same_life:
         # The rows are applied: nothing of this cohort may be accumulated again, and the trainer must move up.
         unbind(ctx, event.policy)
-    state.samples_trained += _applied(own, part, event)
-    state.tokens.delivered += sum(micro_batch.tokens for micro_batch in part)
-    own.stepped = own.closed or (cohort.settled_at is not None and not cohort.pending and not gathered(own))
+    state.totals.samples_trained += _applied(own, part, event)
+    state.totals.tokens.delivered += sum(micro_batch.tokens for micro_batch in part)
+    own.stepped = own.closed or (cohort.times.settled_at is not None and not cohort.pending and not gathered(own))
     policy.version, policy.digest, policy.placement.worked = event.version, event.digest, True
     fill_pins(ctx, event.policy)
     abandon_older(ctx, event.policy)
@@ -351,8 +347,8 @@ def _applied(own: PolicyCohort, part: list[MicroBatchState], event: StepCommitte
     own.accumulated = sum(micro_batch.accumulated for micro_batch in own.micro_batches)
     own.steps += 1
     own.null_step = event.null_step
-    own.grad_norm, own.learning_rate = event.grad_norm, event.learning_rate
-    own.step_seconds += event.seconds
+    own.step.grad_norm, own.step.learning_rate = event.grad_norm, event.learning_rate
+    own.step.seconds += event.seconds
     own.trained.add(own.totals)
     own.totals = TrainTotals()
     return sum(micro_batch.rows for micro_batch in part)
@@ -360,11 +356,11 @@ def _applied(own: PolicyCohort, part: list[MicroBatchState], event: StepCommitte
 
 def _late_step(ctx: Context, event: StepCommitted, policy: PolicyState) -> None:
     """Count a step that was committed while its run ended: its rows are applied, the next attempt starts from it."""
-    found = ctx.state.stepping.pop(event.policy, None)
+    found = ctx.state.lifecycle.ending.uncertain_rows.pop(event.policy, None)
     if found is not None:
         rows, tokens = found
-        ctx.state.samples_trained += rows
-        ctx.state.tokens.take_back(tokens)
+        ctx.state.totals.samples_trained += rows
+        ctx.state.totals.tokens.take_back(tokens)
         policy.version, policy.digest = event.version, event.digest
 
 

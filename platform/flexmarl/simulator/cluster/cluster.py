@@ -118,7 +118,7 @@ class Cluster:
         while len(log.stepped) < decision.step:
             log.stepped.append(self.clock.now)
             log.trained.append(self.training.trained)
-            log.rows.append(self.driver.core.state.samples_trained)
+            log.rows.append(self.driver.core.state.totals.samples_trained)
         if decision.void:
             self._void.update(decision.void)
             self.playing.withdraw(decision.void)

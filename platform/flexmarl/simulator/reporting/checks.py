@@ -151,16 +151,20 @@ class Checks:
             return
         core = self.cluster.driver.core
         ctx = Context(core.plan, core.state, now)
-        if core.plan.places is not None:
+        if core.plan.engines.places is not None:
             self._see_moves(now, ctx)
         self._throttled.look(now, *self._credit(ctx))
         self._places.look(now, *self._room())
         self._blocked.look(now, *self._uncut(ctx))
-        if core.plan.allocates:
+        if core.plan.trainers.allocates:
             self._see_waits(now, ctx, decision)
 
     def _see_moves(self, now: float, ctx: Context) -> None:
-        serves = {n: frozenset(lease.serves) for n, lease in ctx.state.leases.items() if lease.serves}
+        serves = {
+            n: frozenset(lease.weights.assigned)
+            for n, lease in ctx.state.fleet.leases.items()
+            if lease.weights.assigned
+        }
         for lease, own in serves.items():
             gone, came = self._serves.get(lease, own) - own, own - self._serves.get(lease, own)
             if len(gone) != 1 or len(came) != 1:
@@ -198,13 +202,13 @@ class Checks:
         if self._answering():
             return False, ""
         plays = any(cohort.open for cohort in state.cohorts) or state.evaluation is not None
-        if plays or state.next_cohort >= spec.budget.train_steps or not state.cohorts:
+        if plays or state.numbers.cohort >= spec.budget.train_steps or not state.cohorts:
             return False, ""
         lags = {name: spec.lag_policy_of(name) for name in ctx.plan.trainable}
         verdict = admit(lags, {name: steps_before(ctx, name) for name in lags}, playing=0)
         if not verdict.allowed or not served(ctx) or state.outstanding.any_of("devices"):
             return False, ""
-        return True, f"{len(state.cohorts)} cohorts were open, {state.next_cohort} begun"
+        return True, f"{len(state.cohorts)} cohorts were open, {state.numbers.cohort} begun"
 
     def _answering(self) -> bool:
         """Tell whether any engine has a turn."""
@@ -220,9 +224,9 @@ class Checks:
         """Tell whether a slice could be cut, while the trainers have nothing to do."""
         plan, state = ctx.plan, ctx.state
         cohort = state.cohort
-        if cohort is None or not plan.streaming or plan.ordered or cohort.settled_at is not None:
+        if cohort is None or not plan.cutting.streaming or plan.ordered or cohort.times.settled_at is not None:
             return False, ""
-        size = plan.slice_groups * (plan.members if plan.by_episode else 1)
+        size = plan.cutting.slice_groups * (plan.cohort.members if plan.cutting.by_episode else 1)
         if len(cohort.pending) < size or state.outstanding.any_of("accumulate"):
             return False, ""
         settled = sorted(group.draw for group in cohort.pending)

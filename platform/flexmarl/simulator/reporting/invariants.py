@@ -182,7 +182,7 @@ def _last_makers(watch: RunWatch) -> dict[tuple[int, int, int, bool, str, int], 
 def engines_hold_one_version(watch: RunWatch) -> Iterator[str]:
     """Engines that serve one version at a time have forgotten an older one before they hold a newer one."""
     held: dict[tuple[int, str, str], int] = {}
-    for now, fact in watch.facts if watch.cluster.driver.core.plan.one_version else ():
+    for now, fact in watch.facts if watch.cluster.driver.core.plan.engines.one_version else ():
         if isinstance(fact, e.PolicyUnloaded):
             held.pop((fact.lease_id, fact.incarnation, fact.policy), None)
         elif isinstance(fact, e.WeightsServed):
@@ -214,12 +214,13 @@ def rows_are_conserved(watch: RunWatch) -> Iterator[str]:
     if stray is not None:
         yield f"row {stray} was cut and never told"
     trained = sum(size[key] for key in trained_in(watch))
-    if trained != state.samples_trained:
-        yield f"{trained} rows are in steps that were committed, the core counts {state.samples_trained}"
+    if trained != state.totals.samples_trained:
+        yield f"{trained} rows are in steps that were committed, the core counts {state.totals.samples_trained}"
     waiting = sum(len(rows) for cohort in state.cohorts for group in cohort.pending for rows in group.rows.values())
-    left = len(told) - len(cut) - waiting - state.samples_recorded
+    recorded = state.totals.samples_recorded
+    left = len(told) - len(cut) - waiting - recorded
     if left:
-        yield f"{len(told)} rows told, {len(cut)} cut, {waiting} wait, {state.samples_recorded} recorded: {left} left"
+        yield f"{len(told)} rows told, {len(cut)} cut, {waiting} wait, {recorded} recorded: {left} left"
 
 
 def commands_are_carried_out_or_void(watch: RunWatch) -> Iterator[str]:

@@ -89,22 +89,22 @@ def steps_train_their_groups(watch: RunWatch) -> Iterator[str]:
     """
     plan = watch.cluster.driver.core.plan
     cut, gone = _cut(watch), _gone(watch)
+    needed, draws_again = plan.cohort.groups, plan.settlement.group_filter.draws_again
     for no, draws in _asked(watch).items():
         trained = cut.get(no, set())
-        counted = (
-            trained if plan.group_filter.draws_again else trained | gone.get((no, RulingKind.GROUP_REFUSED), set())
-        )
-        name = f"step {no + 1} trains {len(trained)} groups, {len(counted)} with those refused; it needs {plan.groups}"
-        if len(counted) > plan.groups and plan.spec.mechanisms.redundancy.fate != "join":
-            due = _at_their_bound(watch, plan) & trained if plan.hands_on else set()
-            if len(counted) - plan.groups > len(due):
+        refused = set() if draws_again else gone.get((no, RulingKind.GROUP_REFUSED), set())
+        counted = trained | refused
+        name = f"step {no + 1} trains {len(trained)} groups, {len(counted)} with those refused; it needs {needed}"
+        if len(counted) > needed and plan.spec.mechanisms.redundancy.fate != "join":
+            due = _at_their_bound(watch, plan) & trained if plan.cohort.surplus_continues else set()
+            if len(counted) - plan.cohort.groups > len(due):
                 yield f"{name}; {len(due)} would be too old for the next one"
-        elif len(counted) < plan.groups and no < max(cut, default=0) and not plan.spec.mechanisms.policy_clock:
+        elif len(counted) < plan.cohort.groups and no < max(cut, default=0) and not plan.spec.mechanisms.policy_clock:
             lost = {draw for (cohort, _), some in gone.items() for draw in some if cohort == no} - counted
-            if len(counted) + len(lost) < plan.groups:
+            if len(counted) + len(lost) < plan.cohort.groups:
                 yield f"{name}; {len(lost)} are lost"
             left = draws - lost - set().union(*cut.values()) - set().union(*gone.values())
-            if left and not plan.hands_on:
+            if left and not plan.cohort.surplus_continues:
                 yield f"{name}; draws {sorted(left)[:3]} were given up"
 
 

@@ -12,7 +12,7 @@ from flexmarl.contracts.specification.mechanisms import Parallel
 from flexmarl.contracts.wire import EpisodeOutcome, SampleRef
 from flexmarl.simulator.devices.turns import SimulatedTurn
 from flexmarl.simulator.rollout import facts
-from flexmarl.simulator.rollout.together import RoundBarrier
+from flexmarl.simulator.rollout.round_barrier import RoundBarrier
 from flexmarl.simulator.scenarios import chance
 from flexmarl.simulator.scenarios.draws import Script, Sheet
 from flexmarl.simulator.scenarios.scenario import Scenario

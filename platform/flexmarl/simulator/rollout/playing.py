@@ -21,9 +21,9 @@ from flexmarl.simulator.devices.fleet import SimulatedFleet
 from flexmarl.simulator.devices.turns import SimulatedTurn
 from flexmarl.simulator.rollout import facts
 from flexmarl.simulator.rollout.groups import Episode, EpisodeSlots, EpisodeTurn, SimulatedGroup, Team, outcome_of
-from flexmarl.simulator.rollout.holding import HeldTurns, StarvedTurns
+from flexmarl.simulator.rollout.round_barrier import RoundBarrier
 from flexmarl.simulator.rollout.scoring import Scoring
-from flexmarl.simulator.rollout.together import RoundBarrier
+from flexmarl.simulator.rollout.unserved_turns import HeldTurns, StarvedTurns
 from flexmarl.simulator.rollout.worker_time import WorkerTime
 from flexmarl.simulator.scenarios.draws import Draws, Script, Sheet, breaks_off
 from flexmarl.simulator.scenarios.recorded import RecordedDraws, scripts_of

@@ -232,11 +232,15 @@ class _Work:
         after = sorted(remaining for remaining, _ in ends)
         first = after[self._first(len(groups)) - 1] if len(ends) == len(groups) else after[0]
         last = max(remaining + gradient / ranks for remaining, gradient in ends)
-        if self._plan.by_episode:
+        if self._plan.cutting.by_episode:
             alone = [path.seconds - path.begins[name] for group in groups for path in group if name in path.begins]
             first, last = min(alone), max(alone)
         return max(first + seconds / ranks, last) + self._model.engine.load * self._model.times(name)
 
     def _first(self, groups: int) -> int:
         """Return how many groups have settled when the first micro-batch is cut."""
-        return min(self._plan.slice_groups, self._plan.part_groups) if self._plan.streaming else groups
+        return (
+            min(self._plan.cutting.slice_groups, self._plan.cutting.part_groups)
+            if self._plan.cutting.streaming
+            else groups
+        )

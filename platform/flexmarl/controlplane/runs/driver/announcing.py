@@ -33,9 +33,9 @@ class Silence:
 class AnnouncingThread(threading.Thread):
     """Keeps the newest sequence per run and tells it on."""
 
-    def __init__(self, tell: Callable[[int, int, bool], None]) -> None:
+    def __init__(self, announce: Callable[[int, int, bool], None]) -> None:
         super().__init__(name="announcer", daemon=True)
-        self._tell = tell
+        self._announce = announce
         self._newest: dict[int, tuple[int, bool]] = {}
         self._lock = threading.Lock()
         self._changed = threading.Event()
@@ -67,6 +67,6 @@ class AnnouncingThread(threading.Thread):
             newest, self._newest = self._newest, {}
         for run_id, (seq, moved) in newest.items():
             try:
-                self._tell(run_id, seq, moved)
+                self._announce(run_id, seq, moved)
             except Exception as error:  # a hint: whatever a page layer raises, training goes on
                 log.warning("hint_not_sent", run_id=run_id, error=str(error))

@@ -54,12 +54,12 @@ def grant_devices(conn: Connection, sessions: Mapping[int, RunSession]) -> tuple
 
 def _recall(conn: Connection, sessions: Mapping[int, RunSession], seen: PoolLook, result: Arbitration) -> set[int]:
     """Tell runs of this driver to give a part of a gang back; returns those that were told."""
-    told = set()
+    recalled = set()
     for recall in recalls.recalls(seen.demands, result, seen.free, seen.rules):
         if recall.run_id not in sessions:
             continue
         event = GangRecalled(command_no=recall.command_no, reason=recalls.in_words(recall))
         if inbox.put_event(conn, recall.run_id, f"gang-recalled:{recall.command_no}", event):
-            told.add(recall.run_id)
+            recalled.add(recall.run_id)
             log.info("gang_recalled", run_id=recall.run_id, for_run=recall.for_run, pool=recall.pool)
-    return told
+    return recalled

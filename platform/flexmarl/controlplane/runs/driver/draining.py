@@ -29,27 +29,27 @@ def grace_s(step_seconds: float | None) -> float:
     return max(MIN_GRACE_S, GRACE_STEPS * (step_seconds or 0.0))
 
 
-def tell_drains(conn: Connection, sessions: Mapping[int, RunSession], now: float) -> set[int]:
+def request_drains(conn: Connection, sessions: Mapping[int, RunSession], now: float) -> set[int]:
     """Put what drains ask of the runs held here into their inboxes; returns the runs that were told something."""
     drained = cordons.drained_leases(conn, list(sessions)) if sessions else []
     by_run: dict[int, list[Drained]] = {}
     for one in drained:
         by_run.setdefault(one.run_id, []).append(one)
-    told = set()
+    notified = set()
     for run_id, session in sessions.items():
         own = by_run.get(run_id, [])
         for key, event in (*_recalls(session, own), *_stops(session, own, now)):
             if inbox.put_event(conn, run_id, key, event):
-                told.add(run_id)
+                notified.add(run_id)
                 log.info("drain_told", run_id=run_id, key=key)
-    return told
+    return notified
 
 
 def _recalls(session: RunSession, drained: Iterable[Drained]) -> list[tuple[str, Event]]:
     """Recall what shall move, and let stay what was recalled by a drain that is over."""
     moving = {one.lease_id: one for one in drained if one.mode is DrainMode.MOVE}
     facts: list[tuple[str, Event]] = []
-    for lease in session.core.state.leases.values():
+    for lease in session.core.state.fleet.leases.values():
         one = moving.get(lease.lease_id)
         if one is not None and not lease.recalled and not lease.releasing:
             reason = f"{one.where} is being drained by {one.by}"
@@ -67,7 +67,7 @@ def _stops(session: RunSession, drained: Iterable[Drained], now: float) -> list[
     if not due:
         return []
     first = min(due, key=lambda one: one.deadline or 0.0)
-    deadline, status = first.deadline or 0.0, session.core.state.status
+    deadline, status = first.deadline or 0.0, session.core.state.lifecycle.status
     reason = f"{first.where} is being drained by {first.by}"
     if now >= deadline and (status in _STOPPABLE or status is RunStatus.STOPPING):
         text = f"{reason}; the deadline has passed"

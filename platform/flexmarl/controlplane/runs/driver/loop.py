@@ -21,7 +21,7 @@ from flexmarl.controlplane.runs.driver import reconciling
 from flexmarl.controlplane.runs.driver.abandoning import abandon
 from flexmarl.controlplane.runs.driver.announcing import Announcer
 from flexmarl.controlplane.runs.driver.arbitration import grant_devices, wants_devices
-from flexmarl.controlplane.runs.driver.draining import tell_drains
+from flexmarl.controlplane.runs.driver.draining import request_drains
 from flexmarl.controlplane.runs.driver.pushing import BrokerPush, NodePush, Pushes
 from flexmarl.controlplane.runs.driver.session import CommittedTurn, CoreRaised, RunSession
 from flexmarl.controlplane.runs.driver.turning import turns
@@ -206,7 +206,7 @@ class Driver:
                 held.errors = 0
                 held.raised.clear()
                 self._after(held, turn)
-        if held.session.core.state.status in TERMINAL:
+        if held.session.core.state.lifecycle.status in TERMINAL:
             self._leave(conn, held)
             return
         now = time.monotonic()
@@ -226,13 +226,13 @@ class Driver:
         """Let an ended run go, with every device that was granted behind its back. A late fact brings it here again."""
         leases.release_run(conn, held.lease.run_id)
         runs.release_run(conn, held.lease)
-        log.info("run_left", run_id=held.lease.run_id, status=held.session and held.session.core.state.status)
+        log.info("run_left", run_id=held.lease.run_id, status=held.session and held.session.core.state.lifecycle.status)
         del self.held[held.lease.run_id]
 
     def _idle_s(self, session: RunSession) -> float:
         """Return how long a run without facts may rest: until its deadline, at most the poll interval."""
-        rest = session.rest_s()
-        return POLL_S if rest is None else min(POLL_S, rest + 0.001)
+        wait_s = session.wait_s()
+        return POLL_S if wait_s is None else min(POLL_S, wait_s + 0.001)
 
     def _unexpected(self, conn: Connection, held: DrivenRun, error: Exception) -> None:
         held.session = None
@@ -253,17 +253,17 @@ class Driver:
         """Point at every command that nobody looks at. One push per child is enough: its node takes them in order."""
         run_id = held.lease.run_id
         due = commands.due(conn, run_id)
-        told: set[int] = set()
+        notified: set[int] = set()
         for command in due:
             if command.route is Route.BROKER:
                 self._pushes.to_broker(BrokerPush(command.queue, command.kind, run_id, command.no))
-            elif command.route is Route.NODE and command.address and command.lease_id not in told:
-                told.add(command.lease_id)
+            elif command.route is Route.NODE and command.address and command.lease_id not in notified:
+                notified.add(command.lease_id)
                 self._pushes.to_node(NodePush(command.address, run_id, command.no, command.lease_id))
         commands.mark_sent(conn, run_id, [command.no for command in due])
         soonest = commands.next_due(conn, run_id)
-        rest = POLL_S * 4 if soonest is None else max(soonest - runs.database_now(conn), 0.02)
-        held.push_at = time.monotonic() + min(rest, POLL_S * 4)
+        wait_s = POLL_S * 4 if soonest is None else max(soonest - runs.database_now(conn), 0.02)
+        held.push_at = time.monotonic() + min(wait_s, POLL_S * 4)
 
     def _arbitrate(self, conn: Connection) -> None:
         """Serve waiting runs, as long as one of ours waits."""
@@ -306,14 +306,14 @@ class Driver:
         mine = {run_id: held.session for run_id, held in self.held.items() if held.session is not None}
         if not mine:
             return
-        for run_id in tell_drains(conn, mine, runs.database_now(conn)):
+        for run_id in request_drains(conn, mine, runs.database_now(conn)):
             self.held[run_id].look_at = 0.0
 
     def _wait(self, listen: Connection) -> None:
         """Rest until something is due or a producer says that there are facts."""
         times = [t for held in self.held.values() for t in (held.look_at, held.push_at)]
-        rest = min([self._schedule.claim, self._schedule.renew, *times]) - time.monotonic()
-        for note in listen.notifies(timeout=max(0.0, min(rest, POLL_S)), stop_after=1):
+        wait_s = min([self._schedule.claim, self._schedule.renew, *times]) - time.monotonic()
+        for note in listen.notifies(timeout=max(0.0, min(wait_s, POLL_S)), stop_after=1):
             self._hinted(note.payload)
         for note in listen.notifies(timeout=0):
             self._hinted(note.payload)

@@ -12,7 +12,7 @@ class Pages:
     def __init__(self) -> None:
         self._topics: dict[int, str] = {}
 
-    def tell(self, run_id: int, seq: int, moved: bool) -> None:
+    def announce(self, run_id: int, seq: int, moved: bool) -> None:
         """Hint a run's pages, and the lists when its status is another."""
         topic = self._topics.get(run_id) or self._find(run_id)
         if topic:

@@ -53,8 +53,8 @@ def _log(stored: StoredRun, tail: list[StoredEvent]) -> Iterator[str]:
 
 
 def _numbers(state: RunState, rows: CommittedState) -> Iterator[str]:
-    if rows.last_command + 1 != state.next_command:
-        yield f"the last command is {rows.last_command}, the log decided {state.next_command - 1}"
+    if rows.last_command + 1 != state.numbers.command:
+        yield f"the last command is {rows.last_command}, the log decided {state.numbers.command - 1}"
     for name, policy in state.policies.items():
         number = rows.next_micro_batches.get(name, 0)
         if number != policy.next_micro_batch:
@@ -101,8 +101,8 @@ def _versions(state: RunState, rows: CommittedState) -> Iterator[str]:
 def _leases(state: RunState, rows: CommittedState) -> Iterator[str]:
     if "devices_granted" not in rows.waiting:
         held = {lease_id for lease_id, now in rows.leases.items() if now == "held"}
-        for lease_id in sorted(held - state.leases.keys()):
+        for lease_id in sorted(held - state.fleet.leases.keys()):
             yield f"lease {lease_id} belongs to the run but is not in the log"
     if "lease_ended" not in rows.waiting:
-        for lease_id in sorted(state.leases.keys() - rows.leases.keys()):
+        for lease_id in sorted(state.fleet.leases.keys() - rows.leases.keys()):
             yield f"lease {lease_id} has ended but no event reports it"

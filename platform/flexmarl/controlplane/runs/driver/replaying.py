@@ -103,10 +103,10 @@ def _states(stored: StoredRun, core: Orchestrator) -> Iterator[str]:
 def _ends(conn: Connection, stored: StoredRun, core: Orchestrator) -> Iterator[str]:
     state = core.state
     for name, kept, derived in (
-        ("status", stored.status.value, state.status.value),
-        ("epoch", stored.epoch, state.epoch),
+        ("status", stored.status.value, state.lifecycle.status.value),
+        ("epoch", stored.epoch, state.lifecycle.epoch),
         ("step", stored.step, state.step),
-        ("last command", reconciliation.read(conn, stored.run_id).last_command, state.next_command - 1),
+        ("last command", reconciliation.read(conn, stored.run_id).last_command, state.numbers.command - 1),
     ):
         if kept != derived:
             yield f"{name} is {kept}, the log leads to {derived}"

@@ -109,7 +109,7 @@ class RunSession:
         session.differences = differences
         session._text = stored.reason_text
         session._tail.work_s = time.thread_time() - began
-        if stored.status in TERMINAL and core.state.status not in TERMINAL:
+        if stored.status in TERMINAL and core.state.lifecycle.status not in TERMINAL:
             # Given up by a driver that did not log it: the core learns it here, and the next decision is kept whole.
             core.handle(RunGivenUp(cause="orchestrator_error", text=stored.reason_text), now)
             session._tail.at = 0.0
@@ -128,7 +128,7 @@ class RunSession:
         """
         self._clock = database_now - time.monotonic()
         now = round(max(self.core.state.now, database_now), 6)
-        before = self.core.state.status
+        before = self.core.state.lifecycle.status
         entries: list[LogEntry] = []
         decided: list[Decision] = []
         replaced: list[int] = []
@@ -157,7 +157,7 @@ class RunSession:
         turn = CommittedTurn(len(entries), self.seq, len(stored.commands), stored.status, moved, held)
         return Decided(stored, turn, replaced)
 
-    def rest_s(self) -> float | None:
+    def wait_s(self) -> float | None:
         """Return how long there is until the core's deadline, by the database's clock; None without one."""
         return None if self.deadline is None else max(0.0, self.deadline - self._clock - time.monotonic())
 
@@ -224,7 +224,7 @@ class RunSession:
         if stored.snapshot is not None:
             self._tail.cut(self.seq, now)
 
-    def tell(self, stored: StoredDecision) -> None:
+    def announce(self, stored: StoredDecision) -> None:
         """Log what people may look for, once it is durable."""
         for note in stored.notes:
             self._log.info(
@@ -237,14 +237,14 @@ class RunSession:
     def explain(self, conn: Connection, text: str) -> bool:
         """Say in words what a queued run waits for. No decision: the core and its log know nothing of it."""
         state = self.core.state
-        if state.status not in (RunStatus.QUEUED, RunStatus.RESUMING) or text == self._text:
+        if state.lifecycle.status not in (RunStatus.QUEUED, RunStatus.RESUMING) or text == self._text:
             return False
         stored = StoredDecision(
             entries=(),
-            status=state.status,
-            reason=state.reason,
+            status=state.lifecycle.status,
+            reason=state.lifecycle.reason,
             reason_text=text,
-            epoch=state.epoch,
+            epoch=state.lifecycle.epoch,
             step=state.step,
             progress=self.core.progress().model_copy(update={"waiting_for": text}),
             deadline=self.deadline,

@@ -33,14 +33,14 @@ class FactPrefetch:
         self._run_id = run_id
         self._repeated: list[int] = []
         self._behind = 0
-        self._asked = 0
+        self._reads = 0
         self._room = 0
 
     def ask(self, conn: Connection) -> Cursor[Any]:
         """Ask for as many facts as there is room for, besides those that are here."""
         self._room = 2 * BATCH - len(self.facts)
-        self._asked += 1
-        if self._asked % LOOK_BACK == 0:
+        self._reads += 1
+        if self._reads % LOOK_BACK == 0:
             self._behind = 0
         here = (*(fact.id for fact in self.facts), *self._repeated)
         besides = [number for number in here if number > self._behind]
@@ -88,7 +88,7 @@ def turns(
     while session.due(ahead.facts, ahead.now) and time.monotonic() < until:
         decided = session.decide(ahead.facts, ahead.now, poisoned)
         decisions.commit(conn, session.lease, decided.stored, decided.replaced)
-        session.tell(decided.stored)
+        session.announce(decided.stored)
         yield decided.turn
     inbox.discard(conn, session.lease.run_id, ahead.repeated())
 
@@ -106,7 +106,7 @@ def _overlapped(
             except CoreRaised as error:
                 raised = error
         if under_way is not None:
-            yield _told(session, ahead, under_way)
+            yield _announced(session, ahead, under_way)
             under_way = None
         if raised is not None:
             raise raised
@@ -122,10 +122,10 @@ def _sent(session: RunSession, conn: Connection, ahead: FactPrefetch, decided: D
     return PendingDecision(decided, answer, conn.execute("COMMIT"))
 
 
-def _told(session: RunSession, ahead: FactPrefetch, sent: PendingDecision) -> CommittedTurn:
+def _announced(session: RunSession, ahead: FactPrefetch, sent: PendingDecision) -> CommittedTurn:
     """Wait until a decision is durable."""
     ahead.hear(sent.answer)
     if sent.commit.statusmessage != "COMMIT":
         raise RuntimeError(f"the decision ended in {sent.commit.statusmessage}")
-    session.tell(sent.decided.stored)
+    session.announce(sent.decided.stored)
     return sent.decided.turn

@@ -58,7 +58,7 @@ class Command(BaseCommand):
         owner = f"{_place() or socket.gethostname()}:{uuid.uuid4()}"
         structlog.contextvars.bind_contextvars(driver=owner)
         pusher = Pusher(settings.BROKER_URL, settings.CLUSTER_KEY)
-        announcer = AnnouncingThread(Pages().tell)
+        announcer = AnnouncingThread(Pages().announce)
         driver = Driver(url, owner, pusher, announcer, heartbeat.watch("loop", STUCK_S))
 
         def on_signal(number: int, frame: FrameType | None) -> None:

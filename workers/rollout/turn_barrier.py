@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Together:
+class TurnBarrier:
     """The episodes of one command."""
 
     def __init__(self) -> None:

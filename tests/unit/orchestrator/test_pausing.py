@@ -57,9 +57,10 @@ def test_every_verb_in_every_status_does_what_the_table_says(status, verb):
         assert cluster.run(until=lambda x: x.status in GOALS[verb]).status in GOALS[verb]
         assert outcomes(cluster)[-1].succeeded
     else:
-        before = cluster.core.state.status, cluster.core.state.epoch, cluster.core.state.requested_verb
+        own = cluster.core.state.lifecycle
+        before = own.status, own.epoch, own.requested_verb
         decision = ask(cluster, verb)
-        assert (cluster.core.state.status, cluster.core.state.epoch, cluster.core.state.requested_verb) == before
+        assert (own.status, own.epoch, own.requested_verb) == before
         assert not decision.commands
         assert "had no effect" in decision.notes[0].text
         assert [o.succeeded for o in decision.outcomes] == [False]
@@ -82,7 +83,7 @@ def test_a_freeze_abandons_running_episodes_and_keeps_what_settled():
     )
     until(cluster, RunStatus.PAUSED)
     assert all(o.kind == "host_lease" for o in state.outstanding.values())
-    assert state.train_episodes.cancelled == 3 * len(state.cohort.open)
+    assert state.totals.train_episodes.cancelled == 3 * len(state.cohort.open)
     assert [o.accumulated for o in state.cohort.policies.values()] >= accumulated
     assert not {x.command.kind for x in cluster.open.values()} - {"host_lease"}
     plays = len(cluster.commands("play_groups"))
@@ -117,10 +118,10 @@ def test_a_group_that_settled_before_the_freeze_reached_it_counts_after_all():
     settled = next(event for event in cluster.inbox if isinstance(event, e.GroupSettled) and event.origin == "train")
     cluster.inbox.remove(settled)
     freeze(cluster)
-    cancelled, left = cluster.core.state.train_episodes.cancelled, len(cluster.core.state.cohort.open)
+    cancelled, left = cluster.core.state.totals.train_episodes.cancelled, len(cluster.core.state.cohort.open)
     assert cancelled == 3 * left
     cluster.tell(settled)
-    assert cluster.core.state.train_episodes.cancelled == cancelled - 3
+    assert cluster.core.state.totals.train_episodes.cancelled == cancelled - 3
     assert settled.draw not in cluster.core.state.cohort.open
     until(cluster, RunStatus.PAUSED)
     ask(cluster, Verb.RESUME)
@@ -135,7 +136,7 @@ def test_clocks_stand_still_while_a_run_rests():
     cluster.now += 1000.0
     ask(cluster, Verb.RESUME)
     cluster.run()
-    assert cluster.core.state.reason is RunReason.BUDGET_STEPS, "the time limit does not count the rest"
+    assert cluster.core.state.lifecycle.reason is RunReason.BUDGET_STEPS, "the time limit does not count the rest"
     assert cluster.metrics["time/step", "", "mean", 1] < 50.0
 
 
@@ -148,9 +149,9 @@ def test_a_paused_run_gives_its_devices_back_and_gets_others(mode):
     assert cluster.kinds().count("release_lease") == 0
     assert cluster.deadline == pytest.approx(cluster.now + 5.0, abs=1.0)
     before = {name: policy.version for name, policy in cluster.core.state.policies.items()}
-    cluster.run(until=lambda x: not x.core.state.leases)
+    cluster.run(until=lambda x: not x.core.state.fleet.leases)
     state = cluster.core.state
-    assert (state.status, state.reason) == (RunStatus.PAUSED, RunReason.DEVICES_GIVEN_BACK)
+    assert (state.lifecycle.status, state.lifecycle.reason) == (RunStatus.PAUSED, RunReason.DEVICES_GIVEN_BACK)
     assert not any(policy.accumulator for policy in state.policies.values())
     decision = ask(cluster, Verb.RESUME)
     assert (decision.status, decision.reason) == (RunStatus.RESUMING, RunReason.WAITING_FOR_DEVICES)
@@ -181,7 +182,7 @@ def test_a_drained_run_is_exported_before_its_devices_go():
     ask(cluster, Verb.PAUSE, hold_s=0)
     until(cluster, RunStatus.PAUSED)
     assert ("last", 1, {"speaker": 1, "listener": 1}) in cluster.checkpoints
-    cluster.run(until=lambda x: not x.core.state.leases)
+    cluster.run(until=lambda x: not x.core.state.fleet.leases)
     decision = ask(cluster, Verb.STOP)
     assert decision.status is RunStatus.COMPLETED, "nothing is left to do, so no device is asked for"
     assert "request_devices" not in {n.command.kind for n in decision.commands}
@@ -200,7 +201,7 @@ def test_a_frozen_run_that_is_stopped_finishes_its_step_first():
 def test_a_resume_that_waits_for_devices_can_be_paused_again_and_a_late_grant_goes_back():
     cluster = in_mid_cohort()
     freeze(cluster, hold_s=0)
-    cluster.run(until=lambda x: x.status is RunStatus.PAUSED and not x.core.state.leases)
+    cluster.run(until=lambda x: x.status is RunStatus.PAUSED and not x.core.state.fleet.leases)
     ask(cluster, Verb.RESUME)
     number = next(n for n, x in cluster.open.items() if x.command.kind == "request_devices")
     cluster.execute(number)
@@ -218,7 +219,7 @@ def test_a_device_that_is_recalled_from_a_paused_run_goes_back_with_the_others()
     cluster = running()
     ask(cluster, Verb.PAUSE)
     until(cluster, RunStatus.PAUSED)
-    lease = cluster.core.state.of_use(DeviceUse.ENGINE)[0]
+    lease = cluster.core.state.fleet.of_use(DeviceUse.ENGINE)[0]
     decision = cluster.tell(e.LeaseRecalled(lease_id=lease.lease_id, reason="box is drained"))
     assert [n.command.kind for n in decision.commands] == ["release_lease"] * 2
     assert "box is drained" in decision.reason_text

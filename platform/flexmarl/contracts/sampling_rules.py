@@ -1,0 +1,71 @@
+"""Which sampling parameters can be combined with what: one refusal per broken rule, with a legal value.
+
+The trainer computes the softmax over the allowed words of logits divided by the temperature. Whatever else changes the
+distribution that a reply is drawn from is therefore refused for agents that are trained (decision 0010).
+"""
+
+from collections.abc import Iterator
+
+from flexmarl.contracts.problems import Problem
+from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.contracts.specification.sampling import Sampling
+from flexmarl.contracts.specification.team import FactoryModel
+
+PROCESSORS = ("top_p", "top_k", "min_p", "repetition_penalty", "structured")
+"""Parameters that change the distribution in ways that the trainer does not compute."""
+NOT_OPENAI = ("top_k", "min_p", "repetition_penalty", "structured")
+"""Parameters that an external endpoint need not know."""
+_DEFAULTS = Sampling()
+
+
+def sampling_rules(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Return a refusal for each sampling parameter that does nothing or not what it says."""
+    for role, agent in spec.agents.items():
+        changed = [name for name in PROCESSORS if getattr(agent.sampling, name) != getattr(_DEFAULTS, name)]
+        for name in changed:
+            pointer, neutral = f"/agents/{role}/sampling/{name}", _neutral(name)
+            if agent.trainable:
+                yield Problem(
+                    pointer=pointer,
+                    code="not_when_trained",
+                    detail=f"{name} changes the distribution that replies of {role} are drawn from; the trainer "
+                    "computes the whole one, so its gradient would be that of another policy.",
+                    hint=f"Set {neutral}, or trainable: false.",
+                )
+            elif agent.external is not None and name in NOT_OPENAI:
+                yield Problem(
+                    pointer=pointer,
+                    code="not_with_external",
+                    detail=f"{role} uses an external model, and the OpenAI dialect has no {name}.",
+                    hint=f"Set {neutral}.",
+                )
+            elif name == "structured" and spec.resources.engine != "vllm":
+                yield Problem(
+                    pointer=pointer,
+                    code="not_with_engine",
+                    detail="The torch engine restricts replies to the words that an environment allows; it knows "
+                    "neither schemas nor expressions.",
+                    hint="Set null, or resources: {engine: vllm}.",
+                )
+        yield from _text(spec, role)
+
+
+def _text(spec: ExperimentSpec, role: str) -> Iterator[Problem]:
+    """Return a refusal where an engine would have to read text and has no tokenizer for it."""
+    agent = spec.agents[role]
+    if agent.external is not None or not isinstance(spec.policies[spec.policy_of(role)].source, FactoryModel):
+        return
+    for name in ("stop", "structured"):
+        if getattr(agent.sampling, name) != getattr(_DEFAULTS, name):
+            yield Problem(
+                pointer=f"/agents/{role}/sampling/{name}",
+                code="needs_text",
+                detail=f"{name} is about text; factory models know only the words of closed games, whose "
+                "environments say which words end a reply.",
+                hint=f"Set {_neutral(name)}, or a policy of type: package, folder or registered.",
+            )
+
+
+def _neutral(name: str) -> str:
+    value = getattr(_DEFAULTS, name)
+    return {None: "null", (): "[]"}.get(value, str(value))

