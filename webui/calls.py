@@ -117,6 +117,12 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call("The last consistency check, with its time", "/runs/{key}/consistency"),
     ),
     "config": (RUN,),
+    "models": (Call("The models of this list; archived=no leaves out archived ones", "/models", all_but=PAGE_ONLY),),
+    "import_model": (Call("Imports that wait or run", "/models", fixed=(("state", "queued"), ("state", "running"))),),
+    "model": (
+        Call("This version with what was found in it", "/models/{model_id}"),
+        Call("Runs that use it", "/runs?archived=any&model={model_id}"),
+    ),
     "agent_definitions": (Call("The agents of this list", "/agents", query=(("project", "project"),)),),
     "new_agent_definition": (Call("Agents that are defined already", "/agents"),),
     "agent_definition": (

@@ -42,6 +42,7 @@ LIST_PAGES = frozenset(
         "checkpoints",
         "simulations",
         "agent_definitions",
+        "models",
     }
 )
 TRAJECTORY_PAGES = frozenset({"trajectories", "trajectory", "trajectory_compare"})
@@ -61,6 +62,7 @@ KEYS = (
     Key(("g", "c"), "Pools and nodes"),
     Key(("g", "n"), "New run"),
     Key(("g", "s"), "Simulations"),
+    Key(("g", "m"), "Models"),
     Key(("g", "a"), "Agents"),
     Key(("?",), "Keys of this page"),
     Key(("j",), "Next row", "lists"),

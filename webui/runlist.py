@@ -63,8 +63,8 @@ FILTERS = (
 )
 OTHER = {
     "q": "Name, key, notes or tag contains", "name": "Name is", "key": "Key is", "external_id": "External id is",
-    "parent": "Cloned from", "created_at__lt": "Created before", "started_at__lte": "Started before",
-    "finished_at__lte": "Ended before",
+    "parent": "Cloned from", "model": "Of the model", "created_at__lt": "Created before",
+    "started_at__lte": "Started before", "finished_at__lte": "Ended before",
 }  # fmt: skip
 SIGNS = {"": "is", "__n": "is not", "__gte": "≥", "__lte": "≤"}
 

@@ -17,6 +17,7 @@ from webui.views import (
     home,
     joint,
     load,
+    models,
     moved,
     new_run,
     overview,
@@ -67,6 +68,10 @@ urlpatterns = [
     path("simulations/<uuid:simulation_id>", simulations.detail, name="simulation"),
     path("simulations/<uuid:simulation_id>/figures", simulations.figures, name="simulation_figures"),
     path("simulations/<uuid:simulation_id>/figures.csv", simulations.export, name="simulation_csv"),
+    # models that were imported
+    path("models", models.listing, name="models"),
+    path("models/import", models.new, name="import_model"),
+    path("models/<uuid:model_id>", models.detail, name="model"),
     # people and what they did
     path("members", people.members, name="members"),
     path("service-accounts", people.service_accounts, name="service_accounts"),

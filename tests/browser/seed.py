@@ -26,6 +26,7 @@ from tests.browser.seeded_agents import agents
 from tests.browser.seeded_decisions import decisions as decided
 from tests.browser.seeded_figures import of_agents, versions
 from tests.browser.seeded_load import load
+from tests.browser.seeded_models import models
 from tests.browser.seeded_pipeline import lines, pipeline
 from tests.browser.seeded_play import devices, episodes
 from tests.browser.seeded_simulations import simulations
@@ -82,6 +83,7 @@ def seed(owner: Any) -> list[Any]:
     nodes.register_node(conn, nodes.NodeFacts("atlas", "127.0.0.1:9710", "n1", "0.1.0", facts), found)
     told = [_tell(owner, story, index) for index, story in enumerate(STORIES)]
     simulations(owner)
+    models(owner)
     agents(owner)
     return told
 

@@ -75,3 +75,20 @@ def test_a_pin_is_set_and_taken_back_and_a_fork_is_sent_with_what_it_begins_with
     guest.goto(f"{page.url.removeprefix(seeded.url)}/checkpoints")
     assert "started from" in page.locator("section[aria-labelledby=ln-title]").inner_text()
     assert guest.complaints == []
+
+
+def test_a_checkpoint_becomes_a_model(guest: Any, seeded: Any) -> None:
+    page, step = guest.page, newest(guest, seeded)
+    guest.goto(f"/runs/{seeded.keys[1]}/checkpoints")
+    page.locator(f"[data-promote='{step}']").click()
+    dialog = page.locator("#promote")
+    dialog.get_by_label("Name of the model").fill("Not a name")
+    dialog.get_by_role("button", name="Make the model").click()
+    page.locator("#promote-error:not([hidden])").wait_for()
+    assert guest.violations("#promote") == []
+    dialog.get_by_label("Policy").select_option("solver")
+    dialog.get_by_label("Name of the model").fill("from_a_run")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/models/*-*")
+    assert f"{seeded.keys[1]}, step {step}" in page.locator("#model-of").inner_text()
+    page.locator("#model-progress").wait_for()

@@ -13,6 +13,7 @@ import pytest
 from django.urls import get_resolver
 
 from tests.browser.seeded_agents import AGENT
+from tests.browser.seeded_models import MODELS
 from tests.browser.seeded_simulations import SIMULATIONS
 from tests.browser.visitor import COLOURS, WCAG, Site, Visitor
 from tests.support.forms import form
@@ -55,6 +56,9 @@ EXAMPLES: dict[str, str] = {
     "config": "/runs/{finished}/config",
     "playground": "/runs/{finished}/trajectories/playground",
     "what_if": "/runs/{finished}/performance/what-if",
+    "models": "/models",
+    "import_model": "/models/import",
+    "model": f"/models/{MODELS['ready']}",
     "agent_definitions": "/agents",
     "new_agent_definition": "/agents/new",
     "agent_definition": f"/agents/{AGENT}",
@@ -116,6 +120,14 @@ VARIANTS: dict[str, str] = {
     "agent-definitions-none": "/agents?q=nothing-is-called-so",
     "agent-definition-older": f"/agents/{AGENT}?version=1&against=3",
     "simulations-wrong-filter": "/simulations?state=asleep",
+    "models-none": "/models?q=nothing-is-called-so",
+    "models-ordered": "/models?ordering=name&state=done",
+    "models-archived": "/models?archived=yes",
+    "models-wrong-filter": "/models?state=asleep",
+    "model-import-folder": f"/models/import?from={MODELS['failed']}",
+    **{f"model-{state}": f"/models/{MODELS[state]}" for state in MODELS if state != "ready"},
+    "new-run-of-a-model": f"/runs/new?template=chat_sums&model={MODELS['ready']}",
+    "new-run-choose-model": f"/runs/new?model={MODELS['ready']}",
     "playground-no-version": "/runs/{queued}/trajectories/playground",
     "timeline-table": "/runs/{running}/performance/timeline?view=table",
     "events-none": "/runs/{running}/logs?q=nothing-says-this",

@@ -297,8 +297,7 @@ def test_pages_open_for_those_who_may(world: World) -> None:
 
 def _page_arguments(world: World, name: str) -> dict[str, Any]:
     known = {"key": world.run.key, "tid": world.arguments[""]["trajectory_id"], "role": "speaker"}
-    known["simulation_id"] = world.arguments[""]["simulation_id"]
-    known["agent_id"] = world.arguments[""]["agent_id"]
+    known |= {part: world.arguments[""][part] for part in ("simulation_id", "agent_id", "model_id")}
     text = next(str(pattern.pattern) for pattern in pages if pattern.name == name)
     return {part: known[part] for part in re.findall(r"<(?:\w+:)?(\w+)>", text)}
 

@@ -21,7 +21,7 @@ Ways = tuple[tuple[Mapping[str, Any], ...], ...]
 @dataclass(frozen=True, slots=True)
 class Field:
     """One input: where it is in the document, and of what kind: number, integer, text, choice, flag, pairs, whole
-    numbers with commas between (`list`), or the type of an object (`variant`)."""
+    numbers with commas between (`list`), the type of an object (`variant`), or what a policy is of (`model`)."""
 
     pointer: str
     label: str

@@ -40,9 +40,7 @@ class AgentRow:
     role: str
     policy: str
     fields: tuple[Field | None, ...]
-    """Size of the model, training, most tokens, temperature, learning rate; None where the agent has no such value."""
-    model: str
-    """What its model is called, where the product did not make it."""
+    """Model, training, most tokens, temperature, learning rate; None where the agent has no such value."""
 
 
 ESSENTIALS = (
@@ -85,22 +83,22 @@ def agent_rows(document: Schema, schema: Schema) -> list[AgentRow]:
     for role, agent in document["agents"].items():
         policy = agent.get("policy") or role
         pointers = (
-            f"/policies/{policy}/model/size",
             f"/agents/{role}/trainable",
             f"/agents/{role}/sampling/max_tokens",
             f"/agents/{role}/sampling/temperature",
             f"/policies/{policy}/optimizer/learning_rate",
         )
         found = tuple(one_field(document, schema, pointer) for pointer in pointers)
-        rows.append(AgentRow(role, policy, found, model_name(document["policies"].get(policy, {}).get("model", {}))))
+        rows.append(AgentRow(role, policy, (_model(document, schema, policy), *found)))
     return rows
 
 
-def model_name(model: Schema) -> str:
-    """Return what people call a model: its package, the last part of its folder, or the run that made it."""
-    if "run" in model:
-        return f"{model['run']}, step {model['step']}"
-    return str(model.get("name") or str(model.get("path", "")).rstrip("/").rpartition("/")[2] or "its own model")
+def _model(document: Schema, schema: Schema, policy: str) -> Field | None:
+    """The choice of a policy's model; None for an agent that has no policy of the run."""
+    pointer = f"/policies/{policy}/model"
+    value = value_at(document, pointer)
+    node = node_at(schema, document, pointer) or {}
+    return None if value is None else Field(pointer, "Model", "model", value, plain=node.get("default"))
 
 
 def sections(document: Schema, schema: Schema) -> list[Section]:

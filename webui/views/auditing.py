@@ -25,7 +25,7 @@ FILTERS = (
 )
 """(name in the URL and in the API, word of its chip, column)."""
 TIMES = (("since", "After", "at__gte"), ("until", "Before", "at__lt"))
-RUN = "run"
+RUN, MODEL = "run", "model"
 DONE = {
     "create": "created",
     "update": "changed",
@@ -103,8 +103,11 @@ def _row(entry: Any) -> dict[str, Any]:
     ]
     detail = [(name, _text(value)) for name, value in entry.detail.items() if value not in (None, "", [], {})]
     noun, _, verb = entry.action.partition(".")
-    shown = entry.target_kind == RUN and entry.target_name and verb != "delete"
-    url = f"/runs/{entry.target_name}" if shown else ""
+    url = ""
+    if entry.target_kind == RUN and entry.target_name and verb != "delete":
+        url = f"/runs/{entry.target_name}"
+    elif entry.target_kind == MODEL:
+        url = f"/models/{entry.target_id}"
     return {
         **row,
         "changes": changes,

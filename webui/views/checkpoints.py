@@ -66,6 +66,7 @@ def listed(rows: list[dict[str, Any]], spec: Mapping[str, Any]) -> list[dict[str
             "rules": [KEPT[reason] for reason in row["kept_by"]],
             "adapters": any(adapter_of(spec, policy) for policy in row["versions"]),
             "may_fork": bool(row["policies"]),
+            "policy_names": sorted(row["policies"]),
             "may_download": bool(row["node"]) and row["state"] == "whole",
         }
         for row in rows

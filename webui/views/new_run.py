@@ -2,6 +2,7 @@
 
 import json
 from typing import Any
+from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.http import require_POST
@@ -10,23 +11,26 @@ from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import parse_yaml
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.controlplane.accounts.queries import actor_of
-from flexmarl.controlplane.common.problems import ValidationProblem
+from flexmarl.controlplane.common.problems import NotFound, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.experiments import queries as experiments
 from flexmarl.controlplane.inventory import queries as inventory
+from flexmarl.controlplane.registry import queries as registry
 from flexmarl.controlplane.runs import checkpoints
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.simulator.reporting.report import CAUSES, USES
 from webui import reading, yamltext
 from webui.figures.simulated import word_of
 from webui.figures.team import team_graph
-from webui.forms import sections
+from webui.forms import model_choices, sections
 from webui.forms.fields import unions
 from webui.views.base import page, project_of, projects_of, show
 
 DEFAULT_PROJECT = "default"
 MOST_TEXT = 200_000
 """Characters of a specification the page reads; the API has its own limit."""
+MOST_MODELS = 200
+"""Imported models that the page offers; others are named in the YAML."""
 
 
 @page(Scope.RUNS_WRITE)
@@ -35,15 +39,16 @@ def new_run(request: HttpRequest) -> HttpResponse:
     choices = experiments.templates()
     name = request.GET.get("template", "")
     cloned = request.GET.get("from", "")
+    model = _model(request)
     if not name and not cloned:
-        return show(
-            request, "webui/new_run_choose.html", {"nav": "runs", "templates": [_choice(row) for row in choices]}
-        )
+        shown = {"nav": "runs", "templates": [_choice(row) for row in choices], "model": model}
+        return show(request, "webui/new_run_choose.html", shown)
     base = _clone(request, cloned) if cloned else experiments.template(name)
     fork = _fork(request, cloned) if cloned and "checkpoint" in request.GET else None
     if fork:
         base["title"] = f"Fork of {cloned}"
-    facts = ExperimentSpec.model_validate(base["spec"]).environment.facts()
+    environment = ExperimentSpec.model_validate(base["spec"]).environment
+    facts = environment.facts()
     seats = {role.name: base["spec"]["agents"][role.name] for role in facts.roles}
     document = {**base["spec"], "agents": seats}
     marks = {mark["role"]: mark for mark in reading.role_marks(list(document["agents"]))}
@@ -65,6 +70,8 @@ def new_run(request: HttpRequest) -> HttpResponse:
         "marks": marks,
         "preset_groups": _preset_groups(),
         "graph": team_graph(facts.roles, marks),
+        "models": model_choices.offered(registry.offered(actor, MOST_MODELS), environment.converses),
+        "model": model,
         "environment_title": facts.title,
         "solved_text": facts.solved_text,
         "data": {
@@ -83,9 +90,21 @@ def new_run(request: HttpRequest) -> HttpResponse:
             "name": base["run_name"] if cloned else "",
             "parent": {"key": base["key"], "id": base["id"]} if cloned else None,
             "fork": {"checkpoint": fork["step"]} if fork else None,
+            "model": model_choices.registered(model) if model else None,
         },
     }
     return show(request, "webui/new_run.html", context)
+
+
+def _model(request: HttpRequest) -> dict[str, Any] | None:
+    """The imported model that the address names, which the run's policies shall be of."""
+    try:
+        reference = UUID(request.GET["model"])
+    except KeyError:
+        return None
+    except ValueError:
+        raise NotFound("There is no such model.") from None
+    return registry.model_row(registry.find_model(actor_of(request), reference))
 
 
 def _preset_groups() -> list[tuple[str, list[dict[str, Any]]]]:

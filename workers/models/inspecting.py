@@ -13,6 +13,7 @@ import math
 import sys
 from collections.abc import Mapping
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,7 +27,11 @@ from workers.models.licences import licence_in
 from workers.models.opening import TOKENIZER_BYTES, ModelFolder, allow
 from workers.models.rendering import sample_of
 from workers.models.tensors import tensor_files, tensor_shapes
+from workers.models.token_texts import TokenText, token_texts
 from workers.models.tokenizer import CHAT_TEMPLATE, chat_format
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -60,6 +65,8 @@ class ModelFacts(msgspec.Struct, frozen=True):
     """Tokens that end the assistant's turn."""
     sample: str
     """A small conversation as the model is shown it."""
+    sample_tokens: list[TokenText]
+    """The sample as its tokenizer cuts it; none, where it has no tokens for some of its words."""
     warnings: list[str] = []
 
 
@@ -87,6 +94,7 @@ def _inspected(folder: ModelFolder) -> ModelFacts:
         _fits(expected_shapes(config, native, tied), shapes)
     words = shapes.get(EMBEDDING, (0,))[0] or int(str(config.get("vocab_size", 0)))
     tokenizer, chat = _spoken(folder, words)
+    sample = _sample(chat)
     return ModelFacts(
         architecture=str(config["model_type"]),
         licence=licence_in(folder, config),
@@ -100,7 +108,8 @@ def _inspected(folder: ModelFolder) -> ModelFacts:
         plain_template=chat.plain,
         special=chat.special,
         stop=_stops(chat, tokenizer, words),
-        sample=_sample(chat),
+        sample=sample,
+        sample_tokens=token_texts(_opened(tokenizer), sample),
         warnings=_warnings(folder, chat),
     )
 
@@ -218,10 +227,14 @@ def _spoken(folder: ModelFolder, words: int) -> tuple[bytes, ChatFormat]:
 
 
 def _vocabulary(tokenizer: bytes) -> dict[str, int]:
+    return _opened(tokenizer).get_vocab(with_added_tokens=True)
+
+
+def _opened(tokenizer: bytes) -> "Tokenizer":
     from tokenizers import Tokenizer
 
     try:
-        return Tokenizer.from_str(tokenizer.decode()).get_vocab(with_added_tokens=True)
+        return Tokenizer.from_str(tokenizer.decode())
     except Exception as error:  # tokenizers raises plain Exception
         raise ModelRefused("bad_tokenizer", f"tokenizer.json cannot be read: {error}") from error
 

@@ -120,7 +120,7 @@ def test_every_agent_has_a_row_with_its_values() -> None:
     rows = sections.agent_rows(DOCUMENT, SCHEMA)
     assert [row.role for row in rows] == ["speaker", "listener"]
     assert [field.pointer if field else None for field in rows[0].fields] == [
-        "/policies/speaker/model/size", "/agents/speaker/trainable", "/agents/speaker/sampling/max_tokens",
+        "/policies/speaker/model", "/agents/speaker/trainable", "/agents/speaker/sampling/max_tokens",
         "/agents/speaker/sampling/temperature", "/policies/speaker/optimizer/learning_rate",
     ]  # fmt: skip
 

@@ -74,6 +74,9 @@ def test_a_model_of_transformers_is_known_by_its_heads(tmp_path: Path, family: s
     assert (facts.stop, facts.special, facts.warnings) == ([END], {"eos_token": END}, [])
     assert facts.sample.startswith("<|im_start|>system\nYou are part of a team.<|im_end|>\n")
     assert facts.sample.endswith("<|im_start|>assistant\n")
+    assert "".join(token.text for token in facts.sample_tokens) == facts.sample
+    ids = tokenizer().encode(facts.sample, add_special_tokens=False).ids
+    assert [token.id for token in facts.sample_tokens] == ids
 
 
 def test_a_family_that_only_the_library_computes_is_known_too(tmp_path: Path):

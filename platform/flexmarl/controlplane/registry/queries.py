@@ -1,4 +1,4 @@
-"""What others read of models, as plain values; and which one a specification names."""
+"""What others read of models, as plain values; and which ones a specification may name."""
 
 from typing import Any
 from uuid import UUID
@@ -31,6 +31,18 @@ def usable(actor: Actor, project: str, name: str) -> QuerySet[LanguageModel]:
     """The versions of a model that a run of the caller may name, newest first."""
     rows = language_models(actor).filter(project=project, name=name, state=WorkState.DONE, archived_at__isnull=True)
     return rows.order_by("-revision")
+
+
+def versions(actor: Actor, model: LanguageModel) -> QuerySet[LanguageModel]:
+    """The imports of a model's name in its project, newest first."""
+    return language_models(actor).filter(project=model.project, name=model.name).order_by("-revision")
+
+
+def offered(actor: Actor, most: int) -> list[dict[str, Any]]:
+    """Return the newest version of each model that a run of the caller may name, by name; at most so many."""
+    rows = language_models(actor).filter(state=WorkState.DONE, archived_at__isnull=True)
+    newest = rows.order_by("name", "project", "-revision").distinct("name", "project")
+    return [model_row(model) for model in newest[:most]]
 
 
 def may_change(actor: Actor, model: LanguageModel) -> bool:

@@ -21,6 +21,11 @@ TYPES: dict[str, TypeAdapter[FolderModel | PackageModel]] = {
 HUB = "hub"
 
 
+def allowed_roots() -> tuple[str, ...]:
+    """Return the folders of servers below which a source may lie."""
+    return tuple(map(str, settings.MODEL_ROOTS))
+
+
 def read_source(given: Mapping[str, Any]) -> FolderModel | PackageModel:
     """Read a source. Raises ValidationProblem with every refusal."""
     kind = given.get("type")

@@ -21,6 +21,7 @@ from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
+from flexmarl.store.control import model_rows
 from flexmarl.store.telemetry import metrics
 
 MOST_FAMILY = 8
@@ -48,6 +49,13 @@ def _shown_in(statuses: list[str]) -> Q:
     return found | on_request if STOPPED in statuses else found
 
 
+def _of_model(text: str) -> Q:
+    try:
+        return Q(no__in=model_rows.runs_of(store_connection(), UUID(text)))
+    except ValueError:
+        return Q(pk__in=[])
+
+
 def _archived(text: str) -> Q:
     return Q() if text == "any" else Q(archived_at__isnull=text == "false")
 
@@ -71,6 +79,7 @@ PARAMETERS = (
     Parameter("preset", "May be repeated.", lookup="preset", many=True),
     Parameter("template", "May be repeated.", lookup="template", many=True),
     Parameter("environment", "Type of the environment; may be repeated.", lookup="environment", many=True),
+    Parameter("model", "Id of an imported model: runs with a policy that is of it.", condition=_of_model),
     Parameter("name", "Exact name.", lookup="name"),
     Parameter("name__ic", "Part of the name.", lookup="name__icontains"),
     Parameter("key", "Readable key.", lookup="key"),

@@ -199,6 +199,20 @@ def used_by(conn: Connection, node: str) -> list[Mapping[str, Any]]:
     return [source for (source,) in rows if source]
 
 
+def runs_of(conn: Connection, model: UUID) -> list[int]:
+    """Return the numbers of the runs with a policy that is of a model, or that began with a checkpoint of one."""
+    rows = conn.execute(
+        """
+        SELECT r.run_id FROM store.run_state r, store.model m
+        WHERE m.id = %s AND EXISTS (SELECT FROM jsonb_each(r.spec -> 'policies') p
+          WHERE coalesce(p.value #> '{model,source}', p.value -> 'model') @> jsonb_build_object(
+            'type', 'registered', 'project', m.project, 'name', m.name, 'version', m.revision))
+        """,
+        [model],
+    ).fetchall()
+    return [number for (number,) in rows]
+
+
 def contents(conn: Connection) -> set[str]:
     """Return the digests of all models."""
     return {digest for (digest,) in conn.execute("SELECT digest FROM store.model WHERE digest <> ''").fetchall()}

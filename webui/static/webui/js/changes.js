@@ -2,7 +2,7 @@
 import { $, $$, el } from "./dom.js";
 import { plainOf } from "./reads.js";
 import * as sections from "./sections.js";
-import { at, differences, text } from "./spec.js";
+import { at, differences, modelName, text } from "./spec.js";
 
 let state;
 let data;
@@ -84,14 +84,17 @@ export function changes() {
   seats();
 }
 
+const ROOM = 12; // characters of a model's name in the team's drawing
+const short = (name) => (name.length > ROOM ? `${name.slice(0, ROOM - 1)}…` : name);
+
 /** Say under each agent of the team's drawing what it is now. */
 function seats() {
   for (const box of $$("[data-seat]")) {
     const agent = state.document.agents?.[box.dataset.seat] || {},
       policy = agent.policy || box.dataset.seat;
-    const size = state.document.policies?.[policy]?.model?.size;
+    const { model } = state.document.policies?.[policy] || {};
     box.textContent = [
-      size ? `size ${size}` : "",
+      model ? short(modelName(model)) : "",
       policy === box.dataset.seat ? "own policy" : `policy ${policy}`,
       agent.trainable === false ? "frozen" : "",
     ]

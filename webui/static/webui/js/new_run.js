@@ -2,7 +2,7 @@
 // beside their field or line. This module joins the parts of the page.
 import { post } from "./api.js";
 import { begin as beginChanges, changed } from "./changes.js";
-import { $, announce, toast } from "./dom.js";
+import { $, $$, announce, toast } from "./dom.js";
 import { forget, keep, restored, restoreMarks, showMarkErrors } from "./draft.js";
 import { fillForm, inputOf, take } from "./new_run_fields.js";
 import { make } from "./new_run_making.js";
@@ -11,7 +11,7 @@ import { begin as beginPlanning, later, replan } from "./new_run_planning.js";
 import { data, state } from "./new_run_state.js";
 import { inWords } from "./reads.js";
 import * as sections from "./sections.js";
-import { copy } from "./spec.js";
+import { copy, put } from "./spec.js";
 import { confirmed } from "./ui.js";
 import * as yaml from "./yaml_pane.js";
 
@@ -82,5 +82,7 @@ if (old) {
   restoreMarks(old.marks);
   toast(`Your draft of ${old.at} is back. Discard changes to start over.`);
 }
+if (data.model)
+  for (const { dataset } of $$("#spec-form [data-kind=model]")) put(state.document, dataset.pointer, copy(data.model));
 fillForm();
 replan();

@@ -11,7 +11,7 @@ const WRONG = {
   list: "Enter whole numbers separated by commas, for example 0, 1.",
 };
 
-const KINDS_INSIDE = ["pairs", "list"];
+const KINDS_INSIDE = ["pairs", "list", "model"];
 /** Where an error is told: at the input of its pointer, of what it lies inside of, or at the first below an object. */
 function toldAt(pointer) {
   const inputs = $$("#spec-form [data-pointer]");

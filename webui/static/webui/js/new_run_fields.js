@@ -1,8 +1,8 @@
 // The fields of New run: what is typed goes into the document, and the document's values into the fields.
-import { $, $$ } from "./dom.js";
+import { $, $$, el } from "./dom.js";
 import { data, state } from "./new_run_state.js";
 import { follow, unread } from "./reads.js";
-import { at, copy, pairs, pairsText, put, remove } from "./spec.js";
+import { at, copy, modelName, pairs, pairsText, put, remove, same } from "./spec.js";
 
 export const inputOf = (pointer) => $(`#spec-form [data-pointer="${CSS.escape(pointer)}"]`);
 
@@ -12,7 +12,10 @@ export function take(input) {
   const written = input.value.trim();
   state.bad.delete(pointer);
   if (kind === "variant") choose(input);
-  else if (kind === "pairs") {
+  else if (kind === "model") {
+    chooseModel(pointer, JSON.parse(input.value));
+    showModel(input, at(state.document, pointer));
+  } else if (kind === "pairs") {
     const found = pairs(written);
     if (found) put(state.document, pointer, found);
     else state.bad.add(pointer);
@@ -67,6 +70,28 @@ function choose(input) {
   }
 }
 
+/** Whether a document's model is the one that a choice names: it says the same, and may say more. */
+const isOf = (model, choice) => Object.keys(choice).every((key) => same(model?.[key], choice[key]));
+
+/** Another model: what the run began with comes back whole, and a factory model keeps its other settings. */
+function chooseModel(pointer, choice) {
+  const known = [at(state.document, pointer), at(state.base, pointer)];
+  const factory = choice.type === "factory" && known.find((model) => model?.type === "factory");
+  put(state.document, pointer, copy(known.find((model) => isOf(model, choice)) || { ...factory, ...choice }));
+}
+
+/** Choose what a document says. It, and what the run began with, are choices of their own where they are not offered. */
+function showModel(input, model) {
+  for (const option of $$("[data-own]", input)) option.remove();
+  const offered = (one) => [...input.options].find((option) => isOf(one, JSON.parse(option.value)));
+  for (const one of [at(state.base, input.dataset.pointer), model])
+    if (one && !offered(one))
+      input.prepend(el("option", { value: JSON.stringify(one), text: modelName(one), data: { own: "1" } }));
+  const chosen = offered(model) || input.options[0];
+  input.value = chosen.value;
+  input.title = chosen.text;
+}
+
 const TARGET = "/budget/target";
 function clear(pointer) {
   if (pointer.startsWith(`${TARGET}/`)) put(state.document, TARGET, null);
@@ -82,6 +107,7 @@ function fill(input) {
   const value = at(state.document, input.dataset.pointer);
   if (input.dataset.kind === "flag") input.checked = Boolean(value);
   else if (input.dataset.kind === "pairs") input.value = pairsText(value);
+  else if (input.dataset.kind === "model") showModel(input, value);
   else if (input.dataset.kind === "list") input.value = (value || []).join(", ");
   else if (input.dataset.kind === "variant") input.value = value ?? input.options[0].value;
   else input.value = value === null || value === undefined ? "" : String(value);

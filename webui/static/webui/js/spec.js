@@ -110,6 +110,15 @@ export function pairsText(values) {
     .join(", ");
 }
 
+/** What people call a model: its name and version, the run that made it, the last part of its folder, or its size. */
+export function modelName(model) {
+  if (!model) return "none";
+  if (model.run) return `${model.run}, step ${model.step}`;
+  if (model.path) return model.path.replace(/\/+$/, "").split("/").at(-1);
+  if (model.name) return model.type === "registered" && model.version ? `${model.name} v${model.version}` : model.name;
+  return model.size ? `size ${model.size}` : "model";
+}
+
 export function text(value) {
   if (value === undefined) return "–";
   if (value === null) return "null";

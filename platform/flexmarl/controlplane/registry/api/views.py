@@ -23,13 +23,14 @@ from flexmarl.controlplane.registry.api.serializers import (
     LanguageModelSerializer,
     NewLanguageModelSerializer,
 )
-from flexmarl.controlplane.registry.filters import FILTERS
+from flexmarl.controlplane.registry.filters import FILTERS, ORDERINGS
 from flexmarl.controlplane.registry.models import LanguageModel
 
 
 class RegisteredModelsView(ListView):
     scopes = {"GET": Scope.RUNS_READ, "POST": Scope.RUNS_WRITE}
     parameters = FILTERS
+    orderings = ORDERINGS
 
     def query(self, request: Request) -> QuerySet[LanguageModel]:
         return queries.language_models(actor_of(request))
