@@ -198,6 +198,8 @@ def _forks(api, run) -> tuple[str, str]:
     keep(run, 4, kept_by=["last"])
     forked = made(api, f"runs/{run.id}/actions/fork", {"checkpoint": 4})
     keep(Run.objects.get(pk=forked["id"]), 4)
+    promoted = {"name": "mine", "policy": "speaker"}
+    made(api, f"runs/{forked['id']}/checkpoints/4/actions/promote", promoted, status=202)
     made(api, f"runs/{forked['id']}/actions/fork", {"checkpoint": 4})
     return str(run.id), forked["id"]
 
