@@ -129,7 +129,7 @@ def ragged_rows(seed: int, count: int, words: int, longest: int) -> list[TrainRo
                 logprobs=np.full(reply, -np.log(words), "<f4").tobytes(),
                 allowed=b"",
                 temperature=1.0,
-                advantage=float(rng.standard_normal()),
+                advantages=[float(rng.standard_normal())],
                 weight=1.0,
             )
         )

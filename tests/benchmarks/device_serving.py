@@ -56,7 +56,7 @@ def _row(prompt: list[int], choice: CompletionChoice) -> TrainRow:
         logprobs=np.array(choice.logprobs, "<f4").tobytes(),
         allowed=b"",
         temperature=1.0,
-        advantage=1.0,
+        advantages=[1.0],
         weight=1.0,
     )
 
