@@ -70,5 +70,5 @@ def test_a_generator_that_takes_too_long_is_refused_and_asked_again(monkeypatch:
     slow = {"dataset": "gcd", "seed": 77}
     assert "makes no questions within 0.01 s" in refused({"config": {}, **slow}).detail
     monkeypatch.setattr(generators, "LIMIT_S", 60.0)
-    found = plans.required(Draft(template="chat_gym", spec={"environment": {"config": {"max_value": 9}, **slow}}))
+    found = plans.required(Draft(template="chat_gym", spec={"environment": {"config": {"max_value": 99}, **slow}}))
     assert found.spec.environment.dataset == "gcd"
