@@ -1,16 +1,25 @@
 """Where the tokens of a pack lie, on the device: one behind the other for all that is computed token by token, as rows
 of about one length, a stretch each, for attention.
+
+Matrix products in bf16 on a CPU are done by oneDNN, which compiles a kernel for every shape that it meets and never
+gives some of them back: with packs of any length a process grows by hundreds of megabytes. So there the tokens of a
+pack, and those that predict, are filled up to a multiple of `ROUND` by a document of its own that nothing is asked of.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from workers.training.blocks import Ints
 from workers.training.packing import PackedTokens, Stretch
 from workers.training.scores import ScoreRequest
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
+
+ROUND = 64
+"""Tokens: at most 32 lengths of packs on a CPU, for one token in thirty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +63,8 @@ class Layout:
         """Bring a pack to the device of a tensor, and its figures to the precision of its scores."""
         import torch
 
+        if like.dtype == torch.bfloat16 and like.device.type == "cpu":
+            batch = filled_up(batch)
         exact = torch.float64 if like.dtype == torch.float64 else torch.float32
         place = _Placer(like.device)
         heated, masked = bool((batch.temperature != 1.0).any()), bool(batch.masks.any())
@@ -76,6 +87,29 @@ class Layout:
             visible=tuple(place.visible(one) for one in batch.stretches),
             asked=asked,
         )
+
+
+def filled_up(batch: PackedTokens) -> PackedTokens:
+    """Return a pack with multiples of `ROUND` tokens and predictions, both of the pack as it is coming first."""
+    tokens, predictions = len(batch.ids), len(batch.at)
+    asked = -predictions % ROUND
+    more = -tokens % ROUND or (ROUND if asked else 0)
+    if not more:
+        return batch
+    filler = Stretch(1, more, asked, np.zeros((1, asked), np.int64), None, None, None, None, more)
+    return replace(
+        batch,
+        ids=_longer(batch.ids, more),
+        positions=np.concatenate([batch.positions, np.arange(more)]),
+        stretches=(*batch.stretches, filler),
+        at=np.concatenate([batch.at, np.full(asked, tokens)]),
+        temperature=np.concatenate([batch.temperature, np.ones(asked)]),
+        mask_of=_longer(batch.mask_of, asked),
+    )
+
+
+def _longer(items: Ints, more: int) -> Ints:
+    return np.concatenate([items, np.zeros(more, items.dtype)])
 
 
 class _Placer:
