@@ -102,7 +102,7 @@ def weights(tuning: str) -> dict[str, float]:
 def growth() -> dict[str, float]:
     rng = np.random.default_rng(0)
     one = learner(SMALL, "full")
-    sizes = []
+    sizes, begun = [], resident() / 2**20
     for _ in range(4):
         for number in range(40):
             one.accumulator.open("")
@@ -111,7 +111,7 @@ def growth() -> dict[str, float]:
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)
         sizes.append(resident() / 2**20)
-    return {"first": sizes[1] - sizes[0], "last": sizes[-1] - sizes[-2]}
+    return dict(zip(("first", "second", "third", "fourth"), np.diff([begun, *sizes]).tolist(), strict=True))
 
 
 if __name__ == "__main__":
