@@ -1,7 +1,8 @@
 """What a learner takes, measured in a process of its own: `python -m tests.support.trainer_memory QUESTION ...`.
 
 `weights full|lora`: bytes per weight of a model of the size of SmolLM2-135M in bf16, at rest after a step and at the
-most within it, less what the libraries take. `growth`: megabytes by which ragged packs in bf16 make the process grow.
+most within it, less what the libraries take. `peak full|lora fp32|bf16 keep|recompute native|transformers`: bytes at
+the most of a step with a pass of `PASS` tokens, less what the program took before. `growth`: megabytes by which ragged packs in bf16 make the process grow.
 """
 
 import ctypes
@@ -17,7 +18,8 @@ from flexmarl.contracts.specification.losses import LOSS
 from flexmarl.contracts.specification.team import AdamW, Lora
 from workers.memory import give_back
 from workers.models.adapter import initial_adapter
-from workers.models.families import LibraryModel, library_model_of
+from workers.models.architecture import parse_architecture
+from workers.models.families import LibraryModel, Shape, library_model_of
 from workers.training.back_ends import order_of
 from workers.training.families.skeleton import stacks_of
 from workers.training.learner import Adapter, Learner
@@ -26,6 +28,7 @@ from workers.training.parameters import FlatParameters
 from workers.training.wire import TrainRow
 
 OBJECTIVE = Objective.of(LOSS.options())
+PASS = 1024
 SMOLLM2 = {
     "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
     "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "vocab_size": 49_152,
@@ -47,16 +50,19 @@ def nothing(model: LibraryModel) -> dict[str, torch.Tensor]:
     return {weight: torch.tensor(0.01).expand(one.shape) for one in stacks for weight in one.weights}
 
 
-def learner(config: dict[str, object], tuning: str) -> Learner:
-    model = library_model_of(config)
-    weights = nothing(model)
-    adapter = None
-    if tuning == "lora":
-        lora = Lora(rank=16, alpha=32)
-        order = order_of(model, {name: tuple(one.shape) for name, one in weights.items()})
-        base = FlatParameters(weights, order, "bf16", "cpu", frozen=True)
-        return Learner(base, model, OBJECTIVE, AdamW(), "bf16", adapter=Adapter(lora, initial_adapter(weights, lora, 0)))
-    return Learner(weights, model, OBJECTIVE, AdamW(), "bf16", adapter=adapter)
+def learner(
+    config: dict[str, object], tuning: str, precision: str = "bf16", recompute: bool = False, native: bool = False
+) -> Learner:
+    library = library_model_of(config)
+    model: Shape = parse_architecture({**config, "hidden_act": "silu", "rope_theta": 1e5}) if native else library
+    weights = nothing(library)
+    if tuning == "full":
+        return Learner(weights, model, OBJECTIVE, AdamW(), precision, recompute=recompute)
+    lora = Lora(rank=16, alpha=32)
+    order = order_of(model, {name: tuple(one.shape) for name, one in weights.items()})
+    base = FlatParameters(weights, order, precision, "cpu", frozen=True)
+    adapter = Adapter(lora, initial_adapter(weights, lora, 0))
+    return Learner(base, model, OBJECTIVE, AdamW(), precision, adapter=adapter, recompute=recompute)
 
 
 def row(rng: np.random.Generator, words: int, prompt: int, response: int) -> TrainRow:
@@ -99,6 +105,21 @@ def weights(tuning: str) -> dict[str, float]:
     }
 
 
+def peak(tuning: str, precision: str, activations: str, back_end: str) -> dict[str, float]:
+    rng, how = np.random.default_rng(0), (tuning, precision, activations == "recompute", back_end == "native")
+    warm = learner(SMALL, *how)
+    take(warm, 0, [row(rng, 500, 40, 24) for _ in range(PASS // 64)])
+    warm.step(1e-5)
+    del warm
+    give_back()
+    before = resident()
+    one = learner(SMOLLM2, *how)
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    take(one, 0, [row(rng, 40_000, 40, 24) for _ in range(PASS // 64)])
+    one.step(1e-5)
+    return {"most": resident("VmHWM") - before, "tokens": PASS}
+
+
 def growth() -> dict[str, float]:
     rng = np.random.default_rng(0)
     one = learner(SMALL, "full")
@@ -116,4 +137,5 @@ def growth() -> dict[str, float]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print(json.dumps(weights(sys.argv[2]) if sys.argv[1] == "weights" else growth()))
+    questions = {"weights": weights, "peak": peak, "growth": growth}
+    print(json.dumps(questions[sys.argv[1]](*sys.argv[2:])))

@@ -91,8 +91,7 @@ class VersionStore:
         return StoredVersion(published.digest, restorable.digest)
 
     def put_behind(self, weights: "Weights", state: "Weights") -> StoredVersion:
-        """Store a version whose training state is on disk only when `settle` has returned: until then it must not change.
-        """
+        """Store a version whose training state is on disk, and may change, only when `settle` has returned."""
         published = self._published(weights)
         restorable = encode(state, {"kind": _STATE, "weights": published.digest})
         self.settle()

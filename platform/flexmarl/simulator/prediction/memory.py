@@ -21,8 +21,12 @@ PASS_TOKENS = (256, 1024, 2048)
 """Of a forward pass on a CPU: few rows, some, and as many as there may be."""
 CHUNK_BYTES = 5 * 2**24
 """Of the scores of a chunk of tokens, in fp32: logits, their exponentials, and the gradient by them."""
+KERNEL_BYTES = 13 * 2**23
+"""Of what oneDNN compiles for the shapes of a model in bf16."""
+SPARE = 1.1
+"""What the allocator holds for the pieces of a pass, over their bytes."""
 PROGRAM = (0.2e9, 0.35e9, 0.5e9)
-"""Interpreter and libraries, and the kernels that these compile for the shapes that they meet."""
+"""Interpreter and libraries."""
 
 
 class MemoryPart(Record):
@@ -108,17 +112,20 @@ def pass_bytes(policy: PolicySpec, tokens: int, parameters: int) -> float:
     if shape is None:
         share = 0.5 if policy.activations == "recompute" else 2.0
         return share * each * parameters * tokens / PASS_TOKENS[-1]
-    one = _layer_values(shape)
-    values = shape.layers * shape.hidden + one if policy.activations == "recompute" else shape.layers * one
+    layer = _layer_bytes(shape, each, policy.trainer == "transformers")
+    whole = shape.layers * shape.hidden * each + layer if policy.activations == "recompute" else shape.layers * layer
     words = shape.vocabulary or _VOCABULARY
-    head = 0 if isinstance(policy.tuning, Lora) else words * shape.hidden * (4 + each)
-    return float(each * values * tokens + head + min(CHUNK_BYTES, 20 * tokens * words))
+    tables = 0 if isinstance(policy.tuning, Lora) else words * shape.hidden * (8 + 2 * each)
+    kernels = min(KERNEL_BYTES, each * parameters) if policy.precision == "bf16" else 0
+    return SPARE * whole * tokens + tables + min(CHUNK_BYTES, 20 * tokens * words) + kernels
 
 
-def _layer_values(shape: ModelShape) -> int:
+def _layer_bytes(shape: ModelShape, each: int, library: bool) -> int:
     """Count what a layer keeps of a token: its input and that of the MLP, both normed as well; queries, keys and values,
-    what attention made of them, twice; gate, up, and their product."""
-    return 7 * shape.hidden + 2 * shape.key_value + 3 * shape.mlp
+    the latter two once more for all heads, what attention made of them, twice; gate, up, and their product. The
+    library's layers keep both inputs in fp32 too, and what the activation function makes of the gate."""
+    own = (9 * shape.hidden + 2 * shape.key_value + 3 * shape.mlp) * each
+    return own + (8 * shape.hidden + shape.mlp * each if library else 0)
 
 
 def _exactly(name: str, count: float) -> MemoryPart:
