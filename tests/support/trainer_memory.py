@@ -2,7 +2,8 @@
 
 `weights full|lora`: bytes per weight of a model of the size of SmolLM2-135M in bf16, at rest after a step and at the
 most within it, less what the libraries take. `peak full|lora fp32|bf16 keep|recompute native|transformers`: bytes at
-the most of a step with a pass of `PASS` tokens, less what the program took before. `growth`: megabytes by which ragged packs in bf16 make the process grow.
+the most of a step with a pass of `PASS` tokens, less what the program took before. `growth`: megabytes by which ragged
+packs in bf16 make the process grow.
 """
 
 import ctypes

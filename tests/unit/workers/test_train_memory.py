@@ -135,7 +135,7 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize(("tuning", "precision", "activations", "back_end"), SETTINGS)
 def test_a_plan_counts_what_a_step_takes(tuning: str, precision: str, activations: str, back_end: str) -> None:
     found = measured("peak", tuning, precision, activations, back_end)

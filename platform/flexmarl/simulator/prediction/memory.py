@@ -1,6 +1,6 @@
 """What lies in the memory of an engine and of a trainer, from the parameters of their policies.
 
-Weights, gradients, masters and moments are arithmetic. Activations are what layers keep of each token of a forward pass,
+Weights, gradients, masters and moments are arithmetic. Activations are what layers keep of each token of a pass,
 where the model's shape is known, by the tokens of a pass; attention caches are a range, and so is the program itself.
 """
 
@@ -121,7 +121,7 @@ def pass_bytes(policy: PolicySpec, tokens: int, parameters: int) -> float:
 
 
 def _layer_bytes(shape: ModelShape, each: int, library: bool) -> int:
-    """Count what a layer keeps of a token: its input and that of the MLP, both normed as well; queries, keys and values,
+    """Count what a layer keeps of a token: its input and that of the MLP, both normed as well; queries, keys, values,
     the latter two once more for all heads, what attention made of them, twice; gate, up, and their product. The
     library's layers keep both inputs in fp32 too, and what the activation function makes of the gate."""
     own = (9 * shape.hidden + 2 * shape.key_value + 3 * shape.mlp) * each
