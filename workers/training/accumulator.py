@@ -5,8 +5,8 @@ wholly and once, or not at all; it is empty after a step and after a bind. Where
 which spares a buffer of the size of the weights, a micro-batch that breaks off leaves the sum incomplete: it takes and
 gives nothing any more until an epoch is opened, and asks to be bound again. Sums are un-normalised, so neither order
 nor split of the batch matters: Z, the rows' shares of the normaliser, is closed only when the step is taken.
-Floating-point sums do know their order: an ordered accumulator takes micro-batches by rising number only, so that it ends in the same
-bits whenever it holds the same set.
+Floating-point sums do know their order: an ordered accumulator takes micro-batches by rising number only, so that it
+ends in the same bits whenever it holds the same set.
 """
 
 from collections.abc import Mapping

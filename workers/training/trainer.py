@@ -137,7 +137,7 @@ class Trainer:
             detail = f"version {asked.next_version} requested, but {held.version + 1} is next"
             raise TrainerRefusal(RefusalCode.OTHER_VERSION, detail, learner.accumulator.epoch)
         began = time.time()
-        self._written(asked.policy)
+        _written(self._making.store(asked.policy), self._held, asked.policy)
         learned = learner.step(asked.learning_rate)
         keep_pace(began, self._spec.resources.pace.step_s)
         del self._held[asked.policy]  # held again once the new version is stored
@@ -160,14 +160,6 @@ class Trainer:
         self._held[asked.policy] = HeldPolicy(asked.next_version, stored, held.tokenizer, learner, stepped={key: reply})
         self._intervals.add("step", asked.policy, began, ended)
         return reply
-
-    def _written(self, policy: str) -> None:
-        """Wait until nothing is written any more out of the memory that a step moves."""
-        try:
-            self._making.store(policy).settle()
-        except StateError as error:  # the version held has no training state, though one was promised
-            del self._held[policy]
-            raise refusal_of(error) from error
 
     def suspend(self, asked: SuspendRequest) -> SuspendReply:
         """Take a policy off the device, accumulator and all; asked again, answer the same without doing it twice."""
@@ -369,3 +361,12 @@ class Trainer:
 
     def _epoch(self, version: int) -> str:
         return f"{version}:{self._incarnation}"
+
+
+def _written(store: VersionStore, held: dict[str, HeldPolicy], policy: str) -> None:
+    """Wait until nothing is written any more out of the memory that a step moves."""
+    try:
+        store.settle()
+    except StateError as error:  # the version held has no training state, though one was promised
+        del held[policy]
+        raise refusal_of(error) from error
