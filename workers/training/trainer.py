@@ -365,8 +365,9 @@ class Trainer:
 
 def _written(store: VersionStore, held: dict[str, HeldPolicy], policy: str) -> None:
     """Wait until nothing is written any more out of the memory that a step moves."""
+    unwritten = held.pop(policy)  # should that fail, the version has no training state, though one was promised
     try:
         store.settle()
-    except StateError as error:  # the version held has no training state, though one was promised
-        del held[policy]
+    except StateError as error:
         raise refusal_of(error) from error
+    held[policy] = unwritten
