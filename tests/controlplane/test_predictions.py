@@ -122,7 +122,7 @@ def test_a_plan_is_stale_when_what_it_rested_on_has_moved(api, here, monkeypatch
 
 
 def test_devices_that_are_too_small_are_warned_of(api, here) -> None:
-    store_connection().execute("UPDATE store.device SET memory_bytes = 1000")
+    store_connection().execute("UPDATE store.device SET memory_bytes = 160000000")  # a host of both has enough
     found = plan(api)
     assert [(w["code"], w["pointer"]) for w in found["warnings"] if w["code"] == "memory_short"] == [
         ("memory_short", "/resources/rollout_devices"), ("memory_short", "/resources/training_devices"),

@@ -1,10 +1,12 @@
 """The gradient of one optimizer step, gathered micro-batch by micro-batch.
 
 Invariants: it belongs to one epoch (`<version>:<incarnation>`) and takes nothing of another; each micro-batch is in it
-wholly and once, or not at all; it is empty after a step and after a bind. Sums are un-normalised, so neither order nor
-split of the batch matters: Z, the rows' shares of the normaliser, is closed only when the step is taken. Floating-point
-sums do know their order: an ordered accumulator takes micro-batches by rising number only, so that it ends in the same
-bits whenever it holds the same set.
+wholly and once, or not at all; it is empty after a step and after a bind. Where a backward pass adds to the sum itself,
+which spares a buffer of the size of the weights, a micro-batch that breaks off leaves the sum incomplete: it takes and
+gives nothing any more until an epoch is opened, and asks to be bound again. Sums are un-normalised, so neither order
+nor split of the batch matters: Z, the rows' shares of the normaliser, is closed only when the step is taken.
+Floating-point sums do know their order: an ordered accumulator takes micro-batches by rising number only, so that it
+ends in the same bits whenever it holds the same set.
 """
 
 from collections.abc import Mapping
@@ -18,12 +20,16 @@ if TYPE_CHECKING:
 
 
 class Accumulator:
-    def __init__(self, master: "torch.Tensor", epoch: str, ordered: bool = False) -> None:
+    def __init__(self, fresh: "torch.Tensor", epoch: str, ordered: bool = False, in_place: bool = False) -> None:
+        """`fresh` is the buffer that backward passes add to. In place: it is the sum of all micro-batches."""
         import torch
 
         self.epoch = epoch
         self.z = 0.0
-        self.total = torch.zeros_like(master)
+        self.total = fresh if in_place else torch.zeros_like(fresh)
+        self._fresh = fresh
+        self._incomplete = False
+        """Part of a micro-batch is in the sum, or something else."""
         self._ordered = ordered
         self._held: dict[int, tuple[bytes, TrainStats]] = {}
 
@@ -36,6 +42,7 @@ class Accumulator:
         self.epoch = epoch
         self.z = 0.0
         self.total.zero_()
+        self._incomplete = False
         self._held.clear()
 
     def marks(self) -> dict[str, object]:
@@ -72,10 +79,19 @@ class Accumulator:
             raise self._refusal(RefusalCode.DUPLICATE, f"micro-batch {micro_batch} is in with other rows")
         return held[1]
 
-    def add(self, micro_batch: int, content: bytes, gradient: "torch.Tensor", stats: TrainStats) -> None:
-        """Take in the whole gradient of a micro-batch that `known` has admitted."""
-        if stats.tokens:
-            self.total.add_(gradient)
+    def begin(self) -> None:
+        """Make the buffer ready for the backward passes of a micro-batch."""
+        if self.total is self._fresh:
+            self._incomplete = True
+        else:
+            self._fresh.zero_()
+
+    def add(self, micro_batch: int, content: bytes, stats: TrainStats) -> None:
+        """Take in a micro-batch that `known` has admitted and whose backward passes are done."""
+        if self.total is self._fresh:
+            self._incomplete = False
+        elif stats.tokens:
+            self.total.add_(self._fresh)
         self.z += stats.z
         self._held[micro_batch] = (content, stats)
 
@@ -87,7 +103,9 @@ class Accumulator:
             raise self._refusal(RefusalCode.OTHER_MICRO_BATCHES, detail)
 
     def check_epoch(self, epoch: str) -> None:
-        """Raise TrainerRefusal unless this is the epoch."""
+        """Raise TrainerRefusal unless this is the epoch, and the sum is one of whole micro-batches."""
+        if self._incomplete:
+            raise self._refusal(RefusalCode.NOT_BOUND, "a micro-batch broke off and left the sum incomplete; bind it")
         if epoch != self.epoch:
             raise self._refusal(RefusalCode.OTHER_ACCUMULATOR, f"meant for {epoch!r}, this is {self.epoch!r}")
 

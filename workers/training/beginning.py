@@ -100,7 +100,8 @@ def _first_weights(spec: ExperimentSpec, policy: str, words: int, store: Version
     with _named(f"policies.{policy}.model"):
         base = initial_weights(settings.source, words, derive(seed, "base", settings.source.model_dump_json()))
     if settings.precision == "bf16":  # engines compute with the very weights that the trainer does
-        base = {name: tensor.bfloat16() for name, tensor in base.items()}
+        for name, tensor in base.items():  # one by one, since all of them twice need not fit
+            base[name] = tensor.bfloat16()
     store.put_base(base, settings.tuning)
     if not settings.tuning.adapter:
         return initial_adapter(base, settings.tuning, derive(seed, "weights", policy))

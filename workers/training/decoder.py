@@ -113,13 +113,14 @@ class Decoder:
     def scores(self, batch: PackedTokens) -> "tuple[torch.Tensor, torch.Tensor]":
         """Return the log-probabilities [m] of a pack's drawn tokens, and the entropies [n] of what drew them."""
         layout = Layout.of(batch, self._head)
-        return scores(self._hidden(layout), self._head, layout.asked)
+        logprobs, entropies = scores(self._hidden(layout), self._head, layout.asked)
+        return logprobs, entropies[: len(batch.at)]
 
     def logits(self, batch: PackedTokens) -> "torch.Tensor":
         """Return [n, vocabulary]: logits at the tokens of a pack that predict."""
         from torch.nn import functional as F
 
-        return F.linear(self._hidden(Layout.of(batch, self._head)), self._head)
+        return F.linear(self._hidden(Layout.of(batch, self._head))[: len(batch.at)], self._head)
 
     def _hidden(self, layout: Layout) -> "torch.Tensor":
         """Return [n, hidden]: what the head reads at the tokens that predict."""

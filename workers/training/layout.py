@@ -1,16 +1,26 @@
 """Where the tokens of a pack lie, on the device: one behind the other for all that is computed token by token, as rows
 of about one length, a stretch each, for attention.
+
+Matrix products in bf16 on a CPU are done by oneDNN, which compiles a kernel for every shape that it meets and
+keeps a thousand of them: with packs of any length a process grows by hundreds of megabytes. So there the tokens of a
+pack, and those that predict, are filled up to a multiple of `ROUND` by a document of its own that nothing is asked of,
+and so are the rows of attention by copies of their last token.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from workers.training.blocks import Ints
 from workers.training.packing import PackedTokens, Stretch
 from workers.training.scores import ScoreRequest
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
+
+ROUND = 64
+"""Tokens: at most 32 lengths of packs on a CPU, for one token in thirty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +64,8 @@ class Layout:
         """Bring a pack to the device of a tensor, and its figures to the precision of its scores."""
         import torch
 
+        if like.dtype == torch.bfloat16 and like.device.type == "cpu":
+            batch = filled_up(batch)
         exact = torch.float64 if like.dtype == torch.float64 else torch.float32
         place = _Placer(like.device)
         heated, masked = bool((batch.temperature != 1.0).any()), bool(batch.masks.any())
@@ -76,6 +88,57 @@ class Layout:
             visible=tuple(place.visible(one) for one in batch.stretches),
             asked=asked,
         )
+
+
+def filled_up(batch: PackedTokens) -> PackedTokens:
+    """Return a pack with multiples of `ROUND` tokens and predictions, both of the pack as it is coming first."""
+    tokens, predictions = len(batch.ids), len(batch.at)
+    asked = -predictions % ROUND
+    more = -tokens % ROUND or (ROUND if asked else 0)
+    stretches = tuple(map(_widened, batch.stretches))
+    if not more:
+        return replace(batch, stretches=stretches)
+    filler = _widened(Stretch(1, more, asked, np.zeros((1, asked), np.int64), None, None, None, None, more))
+    return replace(
+        batch,
+        ids=_longer(batch.ids, more),
+        positions=np.concatenate([batch.positions, np.arange(more)]),
+        stretches=(*stretches, filler),
+        at=np.concatenate([batch.at, np.full(asked, tokens)]),
+        temperature=np.concatenate([batch.temperature, np.ones(asked)]),
+        mask_of=_longer(batch.mask_of, asked),
+    )
+
+
+def _widened(stretch: Stretch) -> Stretch:
+    """Return a stretch whose inputs, and whose predictions, are a multiple of `ROUND` long in attention."""
+    rows = stretch.inputs
+    laid, taken = _padded(rows, stretch.tokens, stretch.laid, stretch.taken)
+    asked, answered = _padded(rows, stretch.predicted, stretch.asked, stretch.answered)
+    width = stretch.window.shape[1]
+    return replace(
+        stretch,
+        window=np.pad(stretch.window, ((0, 0), (0, -width % ROUND)), "edge") if width else stretch.window,
+        laid=laid,
+        taken=taken,
+        asked=asked,
+        answered=answered,
+        longest=stretch.longest + -stretch.longest % ROUND,
+    )
+
+
+def _padded(rows: int, items: int, laid: Ints | None, taken: Ints | None) -> tuple[Ints | None, Ints | None]:
+    length = (items if laid is None else len(laid)) // rows
+    more = -length % ROUND
+    if not more:
+        return laid, taken
+    places = np.arange(items) if taken is None else taken
+    table = (np.arange(items) if laid is None else laid).reshape(rows, length)
+    return np.pad(table, ((0, 0), (0, more)), "edge").ravel(), places + places // length * more
+
+
+def _longer(items: Ints, more: int) -> Ints:
+    return np.concatenate([items, np.zeros(more, items.dtype)])
 
 
 class _Placer:

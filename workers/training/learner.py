@@ -86,7 +86,8 @@ class Learner:
         judged = objective.algorithm.advantage
         if isinstance(judged, GaeOptions):
             self.critic = Critic(self.decoder.width, judged)
-        self._learn(Accumulator(self.parameters.master, epoch, ordered), objective, optimizer, device, beat)
+        gathered = Accumulator(self.parameters.fresh, epoch, ordered, in_place=self.parameters.precision == "bf16")
+        self._learn(gathered, objective, optimizer, device, beat)
 
     def _learn(
         self, accumulator: Accumulator, objective: Objective, optimizer: AdamW, device: str, beat: Callable[[], object]
@@ -119,11 +120,11 @@ class Learner:
         if self.critic is not None:
             rows, judged = self._judged(self.critic, rows)
         objective = self._objective.after(version - proximal if proximal >= 0 else 0)
-        gradient, stats = self.gradient(rows, entropy_coef, objective, version, reference)
+        stats = self.backward(rows, entropy_coef, objective, version, reference)
         if self.critic is not None and judged is not None:
             stats = stats.model_copy(update={"value_rows": judged.rows, "value_loss_sum": judged.loss})
             self.critic.gather(judged, first=not self.accumulator.micro_batches)
-        self.accumulator.add(micro_batch, content, gradient, stats)
+        self.accumulator.add(micro_batch, content, stats)
         return stats
 
     def _judged(self, critic: Critic, rows: Sequence[TrainRow]) -> tuple[list[TrainRow], Judged]:
@@ -140,27 +141,42 @@ class Learner:
         version: int = NO_VERSION,
         reference: TrainedModel | None = None,
     ) -> "tuple[torch.Tensor, TrainStats]":
-        """Return the un-normalised gradient of rows, valid until the next call, with their figures."""
+        """Return the un-normalised gradient of rows, valid until the next call, with their figures.
+
+        An accumulator that is summed in place is void afterwards, until an epoch is opened.
+        """
+        self.parameters.fresh.zero_()
+        stats = self.backward(rows, entropy_coef, objective, version, reference)
+        return self.parameters.fresh, stats
+
+    def backward(
+        self,
+        rows: Sequence[TrainRow],
+        entropy_coef: float,
+        objective: Objective,
+        version: int,
+        reference: TrainedModel | None,
+    ) -> TrainStats:
+        """Add the un-normalised gradient of rows to what the accumulator made ready; return their figures."""
         began = time.perf_counter()
         count, weighed = len(rows), None
         if objective.paired:
             rows, weighed = preferred(rows, self.decoder, reference, objective, self._budget)
             reference = None
         blocks = blocks_of(rows, objective.aggregate, self.decoder.vocabulary, version)
-        gradient = self.parameters.fresh
-        gradient.zero_()
+        self.accumulator.begin()
         sums = BatchSums()
         for batch in pack(blocks, self.decoder.vocabulary, self._budget):
             value, figures = evaluate(self.decoder, batch, objective, entropy_coef, reference)
             value.backward()  # type: ignore[no-untyped-call]
             sums = sums.plus(figures)
             self._beat()
-        if not (math.isfinite(sums.loss) and math.isfinite(gradient.sum().item())):
+        if not (math.isfinite(sums.loss) and math.isfinite(self.parameters.fresh.sum().item())):
             raise TrainerRefusal(RefusalCode.NONFINITE_GRADIENT, "the micro-batch's loss or gradient is not finite")
         stats = figures_of(rows, objective, sums, time.perf_counter() - began)
         if weighed is not None:
             stats = stats.model_copy(update={"rows": count, "z": float(weighed.pairs), "loss_sum": weighed.loss})
-        return gradient, stats
+        return stats
 
     @property
     def shapes(self) -> Mapping[str, list[int]]:

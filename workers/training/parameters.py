@@ -1,8 +1,8 @@
 """A policy's weights and gradient as flat buffers.
 
 Invariants: `compute` holds every weight once, in an order in which matrices that are applied to the same input are
-neighbours, so that a decoder may take several of them as one; `fresh` is the gradient of one micro-batch in the same
-order, in the precision of the masters; each backward pass adds to it. Optimizer, clipping, accumulation and transfer
+neighbours, so that a decoder may take several of them as one; `fresh` is the gradient in the same order, in the
+precision of the masters; each backward pass adds to it. Optimizer, clipping, accumulation and transfer
 are then a handful of operations, whatever the number of layers. With bf16 weights the optimizer works on fp32 masters,
 so that a step smaller than a weight's last digit is not lost; otherwise master and compute are the same memory. Frozen
 weights have no master of their own and no gradient.

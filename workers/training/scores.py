@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 CHUNK = 2**22
 """Logits at a time: 16 MB of fp32."""
+ROUND = 16
+"""Positions: in bf16 a chunk has a multiple of so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ def _function() -> "type[torch.autograd.Function]":
         @staticmethod
         def forward(ctx: Any, hidden: torch.Tensor, head: torch.Tensor, asked: ScoreRequest, bend: Bend) -> Any:
             logprobs, entropies, kept = [], [], None
-            for chunk in _chunks(asked, len(hidden), len(head)):
+            for chunk in _chunks(asked, hidden, len(head)):
                 kept = _log_softmax(_logits(hidden, head, bend, chunk), asked, chunk)
                 logprobs.append(kept[asked.at[chunk.tokens] - chunk.positions.start, asked.tokens[chunk.tokens]])
                 entropies.append(_entropy(kept))
@@ -103,7 +105,7 @@ def _function() -> "type[torch.autograd.Function]":
             hidden, head, entropy, whole = ctx.saved_tensors
             of_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
             of_head = torch.zeros_like(head, dtype=entropy.dtype) if ctx.needs_input_grad[1] else None
-            for chunk in _chunks(ctx.asked, len(hidden), len(head)):
+            for chunk in _chunks(ctx.asked, hidden, len(head)):
                 logs, bent = whole, None
                 if logs is None:
                     logits = _logits(hidden, head, ctx.bend, chunk)
@@ -120,12 +122,15 @@ def _function() -> "type[torch.autograd.Function]":
     return Scores
 
 
-def _chunks(asked: ScoreRequest, positions: int, vocabulary: int) -> Iterator[_Chunk]:
+def _chunks(asked: ScoreRequest, hidden: "torch.Tensor", vocabulary: int) -> Iterator[_Chunk]:
     """Cut positions into chunks of one size; their tokens are neighbours, since these ascend."""
     import torch
 
+    positions, most = len(hidden), max(1, CHUNK // vocabulary)
     count = max(1, -(-positions * vocabulary // CHUNK))
     size = max(1, -(-positions // count))
+    if hidden.dtype == torch.bfloat16 and most >= ROUND:  # few shapes, since each costs memory: see `layout`
+        size = min(-(-size // ROUND), most // ROUND) * ROUND
     starts = torch.arange(0, positions + size, size).clamp(max=positions)
     firsts = torch.searchsorted(asked.at, starts.to(asked.at.device)).tolist()
     for (start, stop), (first, last) in zip(pairwise(starts.tolist()), pairwise(firsts), strict=True):

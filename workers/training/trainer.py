@@ -137,6 +137,7 @@ class Trainer:
             detail = f"version {asked.next_version} requested, but {held.version + 1} is next"
             raise TrainerRefusal(RefusalCode.OTHER_VERSION, detail, learner.accumulator.epoch)
         began = time.time()
+        _written(self._making.store(asked.policy), self._held, asked.policy)
         learned = learner.step(asked.learning_rate)
         keep_pace(began, self._spec.resources.pace.step_s)
         del self._held[asked.policy]  # held again once the new version is stored
@@ -360,3 +361,13 @@ class Trainer:
 
     def _epoch(self, version: int) -> str:
         return f"{version}:{self._incarnation}"
+
+
+def _written(store: VersionStore, held: dict[str, HeldPolicy], policy: str) -> None:
+    """Wait until nothing is written any more out of the memory that a step moves."""
+    unwritten = held.pop(policy)  # should that fail, the version has no training state, though one was promised
+    try:
+        store.settle()
+    except StateError as error:
+        raise refusal_of(error) from error
+    held[policy] = unwritten

@@ -91,10 +91,9 @@ class VersionStore:
         return StoredVersion(published.digest, restorable.digest)
 
     def put_behind(self, weights: "Weights", state: "Weights") -> StoredVersion:
-        """Store a version whose training state is on disk only when `settle` has returned."""
+        """Store a version whose training state is on disk, and may change, only when `settle` has returned."""
         published = self._published(weights)
-        still = {name: tensor.clone() for name, tensor in state.items()}  # the next step moves the ones given
-        restorable = encode(still, {"kind": _STATE, "weights": published.digest})
+        restorable = encode(state, {"kind": _STATE, "weights": published.digest})
         self.settle()
         manifest = self._tier.store(published)
         self._note_weights(manifest.digest, manifest.bytes)
@@ -142,7 +141,7 @@ class VersionStore:
 
     def base(self) -> "dict[str, torch.Tensor]":
         """Return what this policy's adapters are laid over."""
-        return self._tier.get(self.base_digest)
+        return self._tier.mapped(self.base_digest)
 
     def find_base(self, digest: str, policy: str, lora: Lora) -> None:
         """Go on with what a published adapter is laid over. Raises WrongAdapterError for one of another kind."""
@@ -159,13 +158,13 @@ class VersionStore:
         return self._tier.meta(digest)
 
     def weights(self, digest: str) -> "dict[str, torch.Tensor]":
-        return self._tier.get(digest)
+        return self._tier.mapped(digest)
 
     def state(self, digest: str, weights: str) -> "dict[str, torch.Tensor] | None":
         """Return the training state of a digest, None when it belongs to other weights."""
         if self._tier.meta(digest).get("weights") != weights:
             return None
-        return self._tier.get(digest)
+        return self._tier.mapped(digest)
 
     def hold(self, digest: str, label: str) -> str:
         """Keep a version for the checkpoint of a label, and let go of the one that label held before.

@@ -46,6 +46,7 @@ def warm_up(
         learner.descend(gradient, stats.z, settings.learning_rate)
         taken += 1
     learner.optimizer.reset()
+    learner.accumulator.open(learner.accumulator.epoch)  # its memory may be the one that the gradients were in
     return WarmedUp(taken, time.perf_counter() - began)
 
 

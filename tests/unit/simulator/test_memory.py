@@ -6,7 +6,7 @@ from flexmarl.contracts.resolve import resolve
 from flexmarl.simulator.prediction import memory
 
 
-@pytest.mark.parametrize(("precision", "ranks", "each"), [("fp32", 1, 4 + 12), ("fp32", 2, 8), ("bf16", 1, 2 + 12 + 4)])
+@pytest.mark.parametrize(("precision", "ranks", "each"), [("fp32", 1, 4 + 16), ("fp32", 2, 10), ("bf16", 1, 18)])
 def test_a_trainer_holds_its_part_of_weights_gradient_moments_and_masters(precision: str, ranks: int, each: int):
     document = {
         "agents": {"speaker": {}, "listener": {}},

@@ -99,7 +99,7 @@ def test_every_device_has_its_policies_and_what_lies_there() -> None:
         ("engine", ("guesser", "hinter")), ("trainer", ("guesser", "hinter")),
     ]  # fmt: skip
     engine, trainer = told.memory
-    assert {part.name for part in trainer.parts} == {"weights", "optimizer", "activations"}
+    assert {part.name for part in trainer.parts} == {"weights", "optimizer", "activations", "program"}
     assert engine.total("low") < engine.total("likely") < engine.total("high")
 
 
@@ -108,7 +108,7 @@ def test_memory_is_the_arithmetic_of_weights_gradient_and_moments() -> None:
     held = memory.trainer(own, ["guesser"], {"guesser": 1000})
     assert {part.name: part.likely for part in held.parts if part.low == part.high} == {
         "weights": 4e3,
-        "optimizer": 12e3,
+        "optimizer": 16e3,
     }
     assert memory.engine(own, ["guesser"], {}).parts == ()
     assert memory.parameters_of(own, {})["guesser"] == pytest.approx(85_440, rel=0.05)

@@ -83,11 +83,12 @@ class LibraryDecoder:
     def scores(self, batch: PackedTokens) -> "tuple[torch.Tensor, torch.Tensor]":
         """Return the log-probabilities [m] of a pack's drawn tokens, and the entropies [n] of what drew them."""
         layout = Layout.of(batch, self._head)
-        return scores(self._hidden(layout), self._head, layout.asked, self._bend)
+        logprobs, entropies = scores(self._hidden(layout), self._head, layout.asked, self._bend)
+        return logprobs, entropies[: len(batch.at)]
 
     def logits(self, batch: PackedTokens) -> "torch.Tensor":
         """Return [n, vocabulary]: logits at the tokens of a pack that predict."""
-        return self._logits(self._hidden(Layout.of(batch, self._head)))
+        return self._logits(self._hidden(Layout.of(batch, self._head))[: len(batch.at)])
 
     def _logits(self, hidden: "torch.Tensor") -> "torch.Tensor":
         from torch.nn import functional as F

@@ -77,8 +77,8 @@ class ShardedParameters:
 class SharedAccumulator(Accumulator):
     """The leader's accumulator: its books are of all ranks, its sum is this rank's part."""
 
-    def __init__(self, master: "torch.Tensor", epoch: str, group: RankGroup) -> None:
-        super().__init__(master, epoch)
+    def __init__(self, fresh: "torch.Tensor", epoch: str, group: RankGroup) -> None:
+        super().__init__(fresh, epoch)
         self._group = group
 
     def open(self, epoch: str) -> None:
@@ -106,7 +106,7 @@ class ShardedLearner(Learner):
         self._new_reference = partial(ShardedWeights, shapes, shape, group, precision, frozen=True)
         self.parameters: Any = ShardedParameters(self._weights, group)
         self.decoder = self._weights.decoder
-        accumulator = SharedAccumulator(self.parameters.master, epoch, group)
+        accumulator = SharedAccumulator(self.parameters.fresh, epoch, group)
         self._learn(accumulator, objective, optimizer, group.device, beat)
 
     @property
@@ -118,15 +118,15 @@ class ShardedLearner(Learner):
         """The whole policy lies nowhere."""
         return False
 
-    def gradient(
+    def backward(
         self,
         rows: Sequence[TrainRow],
         entropy_coef: float,
         objective: Objective,
         version: int = NO_VERSION,
         reference: TrainedModel | None = None,
-    ) -> "tuple[torch.Tensor, TrainStats]":
-        """Return this rank's part of the gradient of all rows, with the figures of all."""
+    ) -> TrainStats:
+        """Take this rank's part of the gradient of all rows; return the figures of all."""
         began = time.perf_counter()
         self._group.order(AccumulateOrder(list(rows), entropy_coef, version, objective.since))
         near = None if self._reference is None else self._reference.decoder
@@ -141,15 +141,13 @@ class ShardedLearner(Learner):
         self._weights.take_gradient(fresh)
         if not self._group.agree(math.isfinite(sums.loss) and math.isfinite(fresh.sum().item())):
             raise TrainerRefusal(RefusalCode.NONFINITE_GRADIENT, "the micro-batch's loss or gradient is not finite")
-        return fresh, figures_of(rows, objective, self._everywhere(sums), time.perf_counter() - began)
+        return figures_of(rows, objective, self._everywhere(sums), time.perf_counter() - began)
 
     def follow(self, order: AccumulateOrder) -> TrainStats:
         """Add this rank's part of a micro-batch that the leader accumulates."""
-        gradient, stats = self.gradient(
-            order.rows, order.entropy_coef, self._objective.after(order.since), order.version
-        )
+        stats = self.backward(order.rows, order.entropy_coef, self._objective.after(order.since), order.version)
         if stats.tokens:
-            self.accumulator.total.add_(gradient)
+            self.accumulator.total.add_(self.parameters.fresh)
         return stats
 
     def step(self, learning_rate: float) -> Learned:

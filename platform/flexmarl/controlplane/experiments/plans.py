@@ -13,6 +13,7 @@ from flexmarl.contracts.resolve import Resolved, parse_yaml, resolve
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.experiments import plan_tokens, predictions
+from flexmarl.controlplane.experiments.capacity import too_large
 from flexmarl.controlplane.experiments.folders import refused_folders, unseen_folders
 from flexmarl.controlplane.experiments.forecaster import PredictionFailed
 from flexmarl.controlplane.experiments.generators import refused_generators
@@ -68,7 +69,7 @@ def resolve_draft(draft: Draft) -> Resolved:
         raise SpecProblems(refused)
     if draft.project:
         found = in_pools_of(draft.project, found, lambda more: resolve(overlay(raw, more), **_basis(draft)))
-    if missing := list(unhostable(found.spec, draft.project)):
+    if missing := list(unhostable(found.spec, draft.project)) or list(too_large(found.spec)):
         raise SpecProblems(missing)
     return found
 

@@ -1,20 +1,32 @@
 """What lies in the memory of an engine and of a trainer, from the parameters of their policies.
 
-Weights, gradients, masters and moments are arithmetic; attention caches and activations are ranges.
+Weights, gradients, masters and moments are arithmetic. Activations are what layers keep of each token of a pass,
+where the model's shape is known, by the tokens of a pass; attention caches are a range, and so is the program itself.
 """
 
 from collections.abc import Mapping, Sequence
 
 from flexmarl.contracts.base import Record
-from flexmarl.contracts.model_sizes import FACTORY_SIZES, adapter_parameters
+from flexmarl.contracts.model_shapes import ModelShape
+from flexmarl.contracts.model_sizes import FACTORY_SIZES, adapter_parameters, shape_of
 from flexmarl.contracts.packaged_models import PACKAGED_MODELS
 from flexmarl.contracts.specification import ExperimentSpec
-from flexmarl.contracts.specification.team import FactoryModel, PackageModel, RegisteredModel
+from flexmarl.contracts.specification.team import FactoryModel, Lora, PackageModel, PolicySpec, RegisteredModel
 
 HELD_VERSIONS = 2
 """Of a policy, by an engine: the newest, and the one that groups on their way may still name."""
 _BYTES = {"fp32": 4, "fp64": 8, "bf16": 2}
 _VOCABULARY = 32
+PASS_TOKENS = (256, 1024, 2048)
+"""Of a forward pass on a CPU: few rows, some, and as many as there may be."""
+CHUNK_BYTES = 5 * 2**24
+"""Of the scores of a chunk of tokens, in fp32: logits, their exponentials, and the gradient by them."""
+KERNEL_BYTES = 13 * 2**23
+"""Of what oneDNN compiles for the shapes of a model in bf16."""
+SPARE = 1.1
+"""What the allocator holds for the pieces of a pass, over their bytes."""
+PROGRAM = (0.2e9, 0.35e9, 0.5e9)
+"""Interpreter and libraries."""
 
 
 class MemoryPart(Record):
@@ -59,7 +71,7 @@ def engine(spec: ExperimentSpec, policies: Sequence[str], sizes: Mapping[str, in
         return DeviceMemory(use="engine", policies=tuple(policies), parts=())
     weights = sum(HELD_VERSIONS * _BYTES[spec.policies[name].precision] * sizes[name] for name in policies)
     cache = MemoryPart(name="cache", low=0.1 * weights, likely=0.3 * weights, high=weights)
-    return DeviceMemory(use="engine", policies=tuple(policies), parts=(_exactly("weights", weights), cache))
+    return DeviceMemory(use="engine", policies=tuple(policies), parts=(_exactly("weights", weights), cache, _PROGRAM))
 
 
 def trainer(spec: ExperimentSpec, policies: Sequence[str], sizes: Mapping[str, int]) -> DeviceMemory:
@@ -67,22 +79,57 @@ def trainer(spec: ExperimentSpec, policies: Sequence[str], sizes: Mapping[str, i
     if any(name not in sizes for name in policies):
         return DeviceMemory(use="trainer", policies=tuple(policies), parts=())
     weights = optimizer = 0.0
+    activations = [0.0, 0.0, 0.0]
+    beneath = set()
     for name in policies:
         own = spec.policies[name]
-        ranks, wide = max(1, own.devices.least), max(4, _BYTES[own.precision])
-        trained = adapter_parameters(own) or sizes[name]
-        weights += _BYTES[own.precision] * sizes[name] / ranks
-        masters = 4 if own.precision == "bf16" else 0
-        optimizer += trained * (wide + 2 * wide + masters) / ranks  # gradient, two moments
-    low, likely, high = (0.1, 0.3, 0.6) if all(_recomputes(spec, n) for n in policies) else (0.25, 0.75, 2.0)
-    activations = MemoryPart(name="activations", low=low * weights, likely=likely * weights, high=high * weights)
-    parts = (_exactly("weights", weights), _exactly("optimizer", optimizer), activations)
+        ranks, adapter = max(1, own.devices.least), isinstance(own.tuning, Lora)
+        trained = (adapter_parameters(own) or 0) if adapter else sizes[name]
+        base = own.source.model_dump_json(), own.precision, own.trainer
+        if not adapter or base not in beneath:  # adapters over one model share it
+            weights += _BYTES[own.precision] * sizes[name] / ranks
+        if adapter:
+            beneath.add(base)
+            weights += _BYTES[own.precision] * trained / ranks
+        optimizer += beside_weights(own) * trained / ranks
+        ends = [pass_bytes(own, tokens, sizes[name]) for tokens in PASS_TOKENS]
+        activations = [max(pair) for pair in zip(activations, ends, strict=True)]  # one policy computes at a time
+    low, likely, high = activations
+    kept = MemoryPart(name="activations", low=low, likely=likely, high=high)
+    parts = (_exactly("weights", weights), _exactly("optimizer", optimizer), kept, _PROGRAM)
     return DeviceMemory(use="trainer", policies=tuple(policies), parts=parts)
+
+
+def beside_weights(policy: PolicySpec) -> int:
+    """Return the bytes of each trained weight beside itself: in bf16 a master, its gradient and two moments, in fp32;
+    otherwise two moments, the sum of gradients and that of the micro-batch."""
+    return 4 * max(4, _BYTES[policy.precision])
+
+
+def pass_bytes(policy: PolicySpec, tokens: int, parameters: int) -> float:
+    """Return what a forward and backward pass over some tokens keeps beside weights and their gradient."""
+    each, shape = _BYTES[policy.precision], shape_of(policy.source)
+    if shape is None:
+        share = 0.5 if policy.activations == "recompute" else 2.0
+        return share * each * parameters * tokens / PASS_TOKENS[-1]
+    layer = _layer_bytes(shape, each, policy.trainer == "transformers")
+    whole = shape.layers * shape.hidden * each + layer if policy.activations == "recompute" else shape.layers * layer
+    words = shape.vocabulary or _VOCABULARY
+    tables = 0 if isinstance(policy.tuning, Lora) else words * shape.hidden * (8 + 2 * each)
+    kernels = min(KERNEL_BYTES, each * parameters) if policy.precision == "bf16" else 0
+    return SPARE * whole * tokens + tables + min(CHUNK_BYTES, 20 * tokens * words) + kernels
+
+
+def _layer_bytes(shape: ModelShape, each: int, library: bool) -> int:
+    """Count what a layer keeps of a token: its input and that of the MLP, both normed as well; queries, keys, values,
+    the latter two once more for all heads, what attention made of them, twice; gate, up, and their product. The
+    library's layers keep both inputs in fp32 too, and what the activation function makes of the gate."""
+    own = (9 * shape.hidden + 2 * shape.key_value + 3 * shape.mlp) * each
+    return own + (8 * shape.hidden + shape.mlp * each if library else 0)
 
 
 def _exactly(name: str, count: float) -> MemoryPart:
     return MemoryPart(name=name, low=count, likely=count, high=count)
 
 
-def _recomputes(spec: ExperimentSpec, policy: str) -> bool:
-    return spec.policies[policy].activations == "recompute"
+_PROGRAM = MemoryPart(name="program", low=PROGRAM[0], likely=PROGRAM[1], high=PROGRAM[2])
