@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import orjson
@@ -58,10 +59,9 @@ def bits_of(database_url: str, run_no: int) -> Bits:
 
 
 def _members(keys: str, advantages: list[float], weights: list[float]) -> Iterator[tuple]:
-    for (draw, member, _attempt, role, turn), advantage, weight in zip(
-        orjson.loads(keys), advantages, weights, strict=True
-    ):
-        yield (draw, member, role, turn, advantage, weight)
+    given = iter(advantages)
+    for (draw, member, _attempt, role, turn, turns), weight in zip(orjson.loads(keys), weights, strict=True):
+        yield (draw, member, role, turn, *islice(given, turns), weight)
 
 
 @contextmanager

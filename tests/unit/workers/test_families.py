@@ -344,7 +344,6 @@ def test_what_only_native_models_can_is_refused_with_what_is_legal(folder: Path)
     assert "model_type 'gemma3_text' is not served by the torch engine" in why("torch")
     assert why("torch").endswith("set resources.engine: vllm")
     assert why(ordered=True).endswith("set mechanisms.ordered: false")
-    assert why(devices=2).endswith("set devices: 1")
 
 
 @pytest.mark.parametrize("folder", ["qwen3_moe"], indirect=True)

@@ -267,7 +267,7 @@ async def test_members_are_requests_of_their_own_that_spread_over_engines():
         client = EngineClient(routes, ROUTERS.make(ROUTER.options("least_loaded")))
         (settled,) = await play(playing_of(client, (1,)))
         await client.close()
-    assert {row.engine for row in settled.samples} == {"a", "b"}
+    assert {row.spans[0].engine for row in settled.samples} == {"a", "b"}
     seeds = [seed for engine in (one, other) for request in engine.requests for seed in request.seeds]
     assert len(set(seeds)) == len(seeds) == len(settled.samples), "a seed, and so a reply, of its own"
     first = [len(engine.requests[0].prompt) for engine in (one, other)]

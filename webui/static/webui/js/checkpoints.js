@@ -32,7 +32,9 @@ for (const button of $$("[data-promote]")) {
     const { promote, policies } = button.dataset;
     const form = $("form", dialog);
     form.dataset.step = promote;
-    form.elements.policy.replaceChildren(...policies.split(" ").map((name) => el("option", { value: name, text: name })));
+    form.elements.policy.replaceChildren(
+      ...policies.split(" ").map((name) => el("option", { value: name, text: name })),
+    );
     $("#promote-title").textContent = `Make a model of step ${promote}`;
     $("#promote-error").hidden = true;
     dialog.showModal();

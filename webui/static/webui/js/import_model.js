@@ -55,7 +55,11 @@ form.addEventListener("submit", async (event) => {
   button.disabled = true;
   const at = form.elements;
   try {
-    const made = await post(form.dataset.url, { name: at.name.value.trim(), project: at.project.value, source: source() });
+    const made = await post(form.dataset.url, {
+      name: at.name.value.trim(),
+      project: at.project.value,
+      source: source(),
+    });
     location.assign(`/models/${made.id}`);
   } catch (error) {
     tell(error);

@@ -2,7 +2,16 @@
 import { patch } from "./api.js";
 import { $, $$, lettersOn, toast, typing } from "./dom.js";
 
-const GO = { h: "/", r: "/runs", q: "/queue", c: "/cluster", n: "/runs/new", s: "/simulations", a: "/agents", m: "/models" };
+const GO = {
+  h: "/",
+  r: "/runs",
+  q: "/queue",
+  c: "/cluster",
+  n: "/runs/new",
+  s: "/simulations",
+  a: "/agents",
+  m: "/models",
+};
 let pending = "";
 
 const root = document.documentElement;
