@@ -73,7 +73,7 @@ def row(rng: np.random.Generator, words: int, prompt: int, response: int) -> Tra
         logprobs=np.full(response, -3.0, "<f4").tobytes(),
         allowed=b"",
         temperature=1.0,
-        advantage=float(rng.standard_normal()),
+        advantages=[float(rng.standard_normal())],
         weight=1.0,
     )
 

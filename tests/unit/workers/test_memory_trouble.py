@@ -80,7 +80,7 @@ def _gradient() -> tuple[object, str, object]:
     def lacking(*_: object) -> None:
         raise RuntimeError(CPU)
 
-    return Learner, "gradient", lacking
+    return Learner, "backward", lacking
 
 
 def _half_a_step() -> tuple[object, str, object]:

@@ -31,8 +31,10 @@ def on_lease_recalled(ctx: Context, event: LeaseRecalled) -> None:
 def drive_moves(ctx: Context) -> None:
     """Ask for what recalled leases need, give back what is needed no more, and hand over where nothing is open."""
     if ctx.state.lifecycle.status is RunStatus.STOPPING:
-        return  # every lease goes back soon anyway
-    _drop_unneeded(ctx)
+        # Every lease goes back soon anyway, and the step that is finished first may lack the devices that stand by.
+        _drop_unneeded(ctx, wanted=set())
+        return
+    _drop_unneeded(ctx, {lease.lease_id for lease in _recalled(ctx)})
     for lease in () if ctx.plan.trainers.colocated else _recalled(ctx):
         key = f"{REPLACE}{lease.lease_id}"
         if _replacement(ctx, lease) is None and ctx.wanted(key):
@@ -131,10 +133,9 @@ def _ready(ctx: Context, lease: LeaseState) -> bool:
     )
 
 
-def _drop_unneeded(ctx: Context) -> None:
-    """Withdraw requests for leases that are gone or may stay, and release replacements that nobody waits for."""
+def _drop_unneeded(ctx: Context, wanted: set[int]) -> None:
+    """Withdraw requests for leases that are to keep their device, and release replacements that stand by for these."""
     state = ctx.state
-    wanted = {lease.lease_id for lease in _recalled(ctx)}
     for key in state.outstanding.keys_of(REPLACE):
         if replaced_by(key) not in wanted:
             ctx.withdraw(key)
