@@ -18,7 +18,7 @@ from flexmarl.orchestrator.cohorts.credit import unfilled
 from flexmarl.orchestrator.cohorts.cutting import lacking
 from flexmarl.orchestrator.cohorts.overlapping import is_last
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.state.cohort import Cohort, PendingGroup
+from flexmarl.orchestrator.state.cohort import Cohort, PendingGroup, playing
 from flexmarl.orchestrator.state.group_counts import count_tokens, finished_of
 from flexmarl.orchestrator.state.lag import must_wait
 from flexmarl.orchestrator.state.tokens import Undelivered
@@ -127,6 +127,8 @@ def hand_on(ctx: Context, cohort: Cohort, following: Cohort) -> None:
     for draw, key in cohort.open.items():
         following.open[draw] = key
         following.older[draw] = cohort.older.pop(draw, cohort.pins)
+        if draw in cohort.ended:
+            following.ended[draw] = cohort.ended.pop(draw)
         if draw in cohort.tasks:
             following.tasks[draw] = cohort.tasks[draw]
     following.size += len(cohort.open)
@@ -143,9 +145,11 @@ def cancel(ctx: Context, cohort: Cohort) -> None:
         ctx.withdraw(key)
         state.failures.pop(key, None)
         state.backlog.cancelled[draw] = cohort.no
+    # Where episodes settle one by one, some of a group may be counted already.
+    cancelled = playing(cohort, ctx.plan.members_of(cohort.long_round))
     if not state.lifecycle.pause.frozen:
-        state.totals.train_episodes.cancelled += len(cohort.open) * ctx.plan.cohort.members
-    cohort.tally.cancelled += len(cohort.open) * ctx.plan.cohort.members
+        state.totals.train_episodes.cancelled += cancelled
+    cohort.tally.cancelled += cancelled
     cohort.groups.cancelled = len(cohort.open)
     oldest = state.cohorts[0].no
     for draw in [draw for draw, no in state.backlog.cancelled.items() if no + REMEMBERED_COHORTS < oldest]:
@@ -158,6 +162,7 @@ def _leave(cohort: Cohort) -> None:
     for draw in cohort.open:
         # Nobody is served by the vector it played under any more: engines need not keep it.
         cohort.older.pop(draw, None)
+        cohort.ended.pop(draw, None)
     cohort.open.clear()
 
 
@@ -175,7 +180,7 @@ def take_late(ctx: Context, event: GroupSettled) -> None:
     ):
         gathering.open[event.draw] = ""
         gathering.size += 1
-        state.totals.train_episodes.cancelled -= ctx.plan.cohort.members
+        state.totals.train_episodes.cancelled -= ctx.plan.members_of(gathering.long_round)
         return
     account = state.totals.tokens
     account.lose(Undelivered.SURPLUS, count_tokens(account, event.episodes, ctx.plan.trained_roles))

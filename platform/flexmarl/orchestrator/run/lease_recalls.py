@@ -10,7 +10,7 @@ from flexmarl.contracts.commands import ReleaseLease, RequestDevices
 from flexmarl.contracts.events import DeviceUse, LeaseRecalled
 from flexmarl.contracts.status import RunStatus
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.pool.device_requests import REPLACE, replaced_by, rollout_pool, training_pool
+from flexmarl.orchestrator.pool.device_requests import GANG, REPLACE, replaced_by, rollout_pool, training_pool
 from flexmarl.orchestrator.run.children import forget_child
 from flexmarl.orchestrator.state.fleet import LeaseState
 
@@ -30,8 +30,9 @@ def on_lease_recalled(ctx: Context, event: LeaseRecalled) -> None:
 
 def drive_moves(ctx: Context) -> None:
     """Ask for what recalled leases need, give back what is needed no more, and hand over where nothing is open."""
-    if ctx.state.lifecycle.status is RunStatus.STOPPING:
-        # Every lease goes back soon anyway, and the step that is finished first may lack the devices that stand by.
+    if ctx.state.lifecycle.status is RunStatus.STOPPING or GANG in ctx.state.outstanding:
+        # A run that stops gives every lease back soon anyway; one that lacks devices may find no other free ones than
+        # those that stand by, and its open cohort, which a hand-over waits for, cannot end without them.
         _drop_unneeded(ctx, wanted=set())
         return
     _drop_unneeded(ctx, {lease.lease_id for lease in _recalled(ctx)})
