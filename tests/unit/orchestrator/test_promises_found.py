@@ -2,8 +2,9 @@
 
 import pytest
 
-from flexmarl.contracts.events import Verb
+from flexmarl.contracts.events import DeviceUse, Verb
 from flexmarl.contracts.status import RunStatus
+from tests.support.virtual import faults
 from tests.support.virtual.accounts import check_end
 from tests.support.virtual.clock import Durations
 from tests.support.virtual.specs import small_spec
@@ -84,6 +85,38 @@ def test_who_waits_for_a_version_that_others_keep_out_does_not_keep_them_from_th
             "redundancy": {"type": "extra_groups", "extra": 2, "surplus": "continue"},
         },
         "resources": {"rollout_devices": 1, "engine_policies": 1},
+    }
+    world = World(small_spec(parts), seed=seed)
+    asked = [world.ask(Verb.START)]
+    world.run()
+    check_end(world, asked)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_devices_that_stand_by_for_recalled_ones_go_to_a_trainer_that_has_none(seed: int) -> None:
+    """Replacements of both engines held the last devices, and took over only after the cohort, which had no trainer."""
+    world = World(small_spec({"resources": {"rollout_devices": 2}}), seed=seed)
+    asked = [world.ask(Verb.START)]
+    world.run(lambda w: w.core.state.step >= 1)
+    faults.leave(world, 0)
+    world.run(lambda w: any(lease.replaces for lease in w.core.state.fleet.leases.values()))
+    trainer = next(number for number, x in enumerate(world.leased().values()) if x.use is DeviceUse.TRAINER)
+    faults.end_lease(world, trainer)
+    world.run()
+    check_end(world, asked)
+
+
+@pytest.mark.parametrize("seed", [70, *range(8)])
+def test_cancelled_groups_of_a_long_round_are_counted_by_the_members_that_they_play(seed: int) -> None:
+    """They were counted with the members beyond those that a group needs, which a long round does not play."""
+    parts = {
+        "mechanisms": {
+            "policy_clock": True,
+            "publication": "cohort",
+            "redundancy": {"type": "extra_groups", "extra": 3, "extra_members": 1, "surplus": "defer"},
+            "lag_policy": {"bound": 3, "at_admission": "trained", "in_flight": "continue", "at_cut": "drop"},
+        },
+        "batch": {"min_rows": 40, "max_carry": 1, "min_members": 2},
     }
     world = World(small_spec(parts), seed=seed)
     asked = [world.ask(Verb.START)]
