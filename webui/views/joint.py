@@ -11,6 +11,7 @@ from flexmarl.controlplane.common.problems import ValidationProblem
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.telemetry import queries as telemetry
 from webui.figures.steps import spark
+from webui.narrowing import address_with
 from webui.views.base import page, show, whole_number
 from webui.views.checks import titled
 from webui.views.joint_words import COHORT_STATES, DECISIONS, DROP_CAUSES
@@ -182,14 +183,3 @@ def _place_of(row: dict[str, Any]) -> Callable[[str], int]:
 def agents_by_policy(row: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the first agent of each policy: its hue is the policy's."""
     return {agent["policy"]: agent for agent in reversed(row["agents"])}
-
-
-def address_with(request: HttpRequest, **changes: str) -> str:
-    """Return the query of this page with parameters changed; empty values leave."""
-    query = request.GET.copy()
-    for name, value in changes.items():
-        if value:
-            query[name] = value
-        else:
-            query.pop(name, None)
-    return query.urlencode()

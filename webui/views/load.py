@@ -11,9 +11,10 @@ from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.telemetry import queries as telemetry
 from webui.figures import load as drawings
+from webui.narrowing import address_with
 from webui.views import load_words as words
 from webui.views.base import page, show
-from webui.views.joint import address_with, agents_by_policy
+from webui.views.joint import agents_by_policy
 from webui.views.run import run_frame
 
 WINDOWS = (("60", "1 min"), ("300", "5 min"), ("1800", "30 min"))

@@ -8,16 +8,14 @@ from django.http import HttpRequest, HttpResponse, QueryDict
 
 from flexmarl.contracts.packaged_models import PACKAGED_MODELS, install_command
 from flexmarl.controlplane.accounts.queries import actor_of
-from flexmarl.controlplane.common.api import filters, pagination
-from flexmarl.controlplane.common.api.views import pick_column
-from flexmarl.controlplane.common.problems import NotFound, ValidationProblem
+from flexmarl.controlplane.common.problems import NotFound
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.registry import queries as registry
 from flexmarl.controlplane.registry import sources
 from flexmarl.controlplane.registry.filters import FILTERS, ORDERINGS, SOURCES, STATES
 from flexmarl.controlplane.runs import lists
 from flexmarl.controlplane.runs import queries as runs
-from webui.calls import PAGE_ONLY
+from webui.narrowing import chips, link_with, narrowed
 from webui.views import model_words as words
 from webui.views.base import is_part, page, project_of, projects_of, show
 
@@ -50,7 +48,7 @@ def listing(request: HttpRequest) -> HttpResponse:
     """Show models, newest first, narrowed and ordered by the address in the words of the API."""
     context: dict[str, Any] = {
         "nav": "models",
-        "chips": _chips(request.GET),
+        "chips": chips(request.GET, CHIPS),
         "q": request.GET.get("q", ""),
         "states": STATES,
         "sources": [(name, words.SOURCES.get(name, name)) for name in SOURCES],
@@ -66,28 +64,17 @@ def listing(request: HttpRequest) -> HttpResponse:
 
 
 def _rows(request: HttpRequest) -> dict[str, Any]:
-    """The rows of one page; a filter that is not legal shows why instead."""
-    wanted = request.GET.copy()
-    cursor = wanted.get("cursor")
-    for name in [name for name in wanted if name in PAGE_ONLY or name == "ordering" or not wanted[name]]:
-        del wanted[name]
     found, place = registry.language_models(actor_of(request)), project_of(request)
     found = found.filter(project=place) if place else found
-    try:
-        narrowed = filters.apply(found, FILTERS, {"archived": "no", **filters.parse(wanted, FILTERS)})
-        values = {"limit": PAGE, "count": "exact"} | ({"cursor": cursor} if cursor else {})
-        cut = pagination.page(narrowed, ORDERINGS[_ordering(request)], values, pick_column)
-    except ValidationProblem as refused:
-        hint = refused.errors[0].hint if refused.errors else ""
-        return {"wrong": f"{refused.detail} {hint}".strip(), "rows": [], "filtered": True}
-    return {
-        "rows": [words.row(registry.model_row(one)) for one in cut.rows],
-        "total": cut.count,
-        "filtered": bool(wanted),
-        "archived": 0 if wanted else found.filter(archived_at__isnull=False).count(),
-        "next_url": _address(request, cursor=cut.next) if cut.next else "",
-        "previous_url": _address(request, cursor=cut.previous) if cut.previous else "",
-    }
+    cut = narrowed(
+        request,
+        found,
+        FILTERS,
+        lambda one: words.row(registry.model_row(one)),
+        order=ORDERINGS[_ordering(request)],
+        unless_asked={"archived": "no"},
+    )
+    return {**cut, "archived": 0 if cut["filtered"] else found.filter(archived_at__isnull=False).count()}
 
 
 def _ordering(request: HttpRequest) -> str:
@@ -100,28 +87,7 @@ def _head(request: HttpRequest, name: str) -> dict[str, str]:
     now, first = _ordering(request), "-created_at" if name == "created_at" else name
     other = name if first != name else f"-{name}"
     sort = {name: "ascending", f"-{name}": "descending"}.get(now, "")
-    return {"url": _address(request, cursor="", ordering=other if now == first else first), "sort": sort}
-
-
-def _chips(query: QueryDict) -> list[dict[str, str]]:
-    found = []
-    for name, word in CHIPS.items():
-        for value in filter(None, query.getlist(name)):
-            rest = query.copy()
-            rest.pop("cursor", None)
-            rest.setlist(name, [other for other in rest.getlist(name) if other != value])
-            found.append({"text": word, "value": value, "url": f"?{rest.urlencode()}"})
-    return found
-
-
-def _address(request: HttpRequest, **changes: str) -> str:
-    """This page's address with other parameters; one that is empty is left out."""
-    query = request.GET.copy()
-    for name, value in changes.items():
-        query.pop(name, None)
-        if value:
-            query[name] = value
-    return f"?{query.urlencode()}"
+    return {"url": link_with(request, cursor="", ordering=other if now == first else first), "sort": sort}
 
 
 @page(Scope.RUNS_WRITE)

@@ -9,8 +9,9 @@ from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.problems import ValidationProblem
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.telemetry import queries as telemetry
+from webui.narrowing import address_with
 from webui.views.base import page, show
-from webui.views.joint import address_with, agents_by_policy, step_of
+from webui.views.joint import agents_by_policy, step_of
 from webui.views.joint_words import TRANSITIONS
 
 LINES = 60

@@ -4,12 +4,10 @@ from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
-from django.http import HttpRequest, HttpResponse, JsonResponse, QueryDict
+from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from flexmarl.controlplane.accounts.queries import actor_of
-from flexmarl.controlplane.common.api import filters, pagination
-from flexmarl.controlplane.common.api.views import pick_column
-from flexmarl.controlplane.common.problems import NotFound, ValidationProblem
+from flexmarl.controlplane.common.problems import NotFound
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.experiments import queries as experiments
 from flexmarl.controlplane.simulations import queries as simulations
@@ -17,8 +15,8 @@ from flexmarl.controlplane.simulations import recorded_load
 from flexmarl.controlplane.simulations.filters import FILTERS, STATES
 from flexmarl.controlplane.simulations.requests import MOST_SEEDS, MOST_STEPS
 from flexmarl.controlplane.simulations.what_if import LEAST_STEPS
-from webui.calls import PAGE_ONLY
 from webui.figures import simulated
+from webui.narrowing import chips, link_with, narrowed
 from webui.views import simulation_words as words
 from webui.views.base import is_part, page, project_of, show
 from webui.views.simulation_export import csv_of
@@ -39,7 +37,7 @@ CHIPS = {
 @page()
 def listing(request: HttpRequest) -> HttpResponse:
     """Show simulations, newest first, narrowed by the address in the words of the API."""
-    context: dict[str, Any] = {"nav": "simulations", "chips": _chips(request.GET), "q": request.GET.get("q", "")}
+    context: dict[str, Any] = {"nav": "simulations", "chips": _chips(request), "q": request.GET.get("q", "")}
     context["states"] = STATES
     context |= {"presets": [row["name"] for row in experiments.presets()], "workloads": simulations.workloads()}
     context |= {"asked": {name: request.GET.get(name, "") for name in CHIPS}, **_rows(request)}
@@ -47,49 +45,14 @@ def listing(request: HttpRequest) -> HttpResponse:
     return show(request, "webui/parts/simulation_rows.html" if is_part(request) else "webui/simulations.html", context)
 
 
+def _chips(request: HttpRequest) -> list[dict[str, str]]:
+    return [{**chip, "value": chip["value"].replace("_", " ")} for chip in chips(request.GET, CHIPS)]
+
+
 def _rows(request: HttpRequest) -> dict[str, Any]:
-    """The rows of one page; a filter that is not legal shows why instead."""
-    wanted = request.GET.copy()
-    cursor = wanted.get("cursor")
-    for name in [name for name in wanted if name in PAGE_ONLY or not wanted[name]]:
-        del wanted[name]
     rows, place = simulations.simulations(actor_of(request)), project_of(request)
     rows = rows.filter(project_id=place) if place else rows
-    try:
-        found = filters.apply(rows, FILTERS, filters.parse(wanted, FILTERS))
-        values = {"limit": PAGE, "count": "exact"} | ({"cursor": cursor} if cursor else {})
-        cut = pagination.page(found, "-id", values, pick_column)
-    except ValidationProblem as refused:
-        hint = refused.errors[0].hint if refused.errors else ""
-        return {"wrong": f"{refused.detail} {hint}".strip(), "rows": [], "filtered": True}
-    return {
-        "rows": [words.row(simulations.simulation_row(one)) for one in cut.rows],
-        "total": cut.count,
-        "filtered": bool(wanted),
-        "next_url": _address(request, cursor=cut.next) if cut.next else "",
-        "previous_url": _address(request, cursor=cut.previous) if cut.previous else "",
-    }
-
-
-def _chips(query: QueryDict) -> list[dict[str, str]]:
-    found = []
-    for name, word in CHIPS.items():
-        for value in filter(None, query.getlist(name)):
-            rest = query.copy()
-            rest.pop("cursor", None)
-            rest.setlist(name, [other for other in rest.getlist(name) if other != value])
-            found.append({"text": word, "value": value.replace("_", " "), "url": f"?{rest.urlencode()}"})
-    return found
-
-
-def _address(request: HttpRequest, **changes: str) -> str:
-    """This page's address with other parameters; one that is empty is left out."""
-    query = request.GET.copy()
-    for name, value in changes.items():
-        query.pop(name, None)
-        if value:
-            query[name] = value
-    return f"?{query.urlencode()}"
+    return narrowed(request, rows, FILTERS, lambda one: words.row(simulations.simulation_row(one)))
 
 
 @page(Scope.RUNS_WRITE)
@@ -146,7 +109,7 @@ def detail(request: HttpRequest, simulation_id: UUID) -> HttpResponse:
     found = _find(request, simulation_id)
     row = simulations.simulation_detail(found)
     result, shown = row["result"] or {}, _shown(request, found)
-    heads = [{**head, "url": _address(request, ordering=head["ordering"])} for head in words.heads(_ordering(request))]
+    heads = [{**head, "url": link_with(request, ordering=head["ordering"])} for head in words.heads(_ordering(request))]
     context = {
         "nav": "simulations",
         "simulation": words.row(row),
@@ -159,10 +122,10 @@ def detail(request: HttpRequest, simulation_id: UUID) -> HttpResponse:
             {"name": name, "on": name in dict(shown)} for name, _ in words.ordered(result.get("presets", {}), "")
         ],
         "ordering": request.GET.get("ordering", ""),
-        "all_url": _address(request, show=""),
-        "csv_url": f"{request.path}/figures.csv{_address(request)}",
+        "all_url": link_with(request, show=""),
+        "csv_url": f"{request.path}/figures.csv{link_with(request)}",
         "of": _chosen(request, found),
-        "lines": [{"name": name, "url": _address(request, of=name)} for name in _lines(request, found)],
+        "lines": [{"name": name, "url": link_with(request, of=name)} for name in _lines(request, found)],
         "again_url": f"/simulations/new?{urlencode({'from': row['id']})}",
         "next_step": words.next_step(row),
         "told": words.told(row["result"]),
