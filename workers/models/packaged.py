@@ -19,7 +19,7 @@ from typing import Any
 from flexmarl.contracts.packaged_models import (
     PACKAGE_NAMES,
     PACKAGED_MODELS,
-    READER,
+    READERS,
     PackageName,
     install_command,
 )
@@ -77,7 +77,8 @@ def file_of(name: PackageName) -> Path:
     known = PACKAGED_MODELS[name]
     try:
         shipped = distribution(name)
-        distribution(READER)
+        for reader in READERS:
+            distribution(reader)
     except PackageNotFoundError as absent:
         text = f"{absent.name} is not installed on this host; install it with: {install_command(name)}"
         raise UnsupportedModel(text) from absent

