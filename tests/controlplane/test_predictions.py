@@ -1,5 +1,6 @@
 """Plans that predict: ranges with sources, a token that binds them, and the run beside what was predicted."""
 
+import re
 import time
 
 import pytest
@@ -128,6 +129,22 @@ def test_devices_that_are_too_small_are_warned_of(api, here) -> None:
         ("memory_short", "/resources/rollout_devices"), ("memory_short", "/resources/training_devices"),
     ]  # fmt: skip
     assert {device["memory"]["fits"] for device in found["prediction"]["devices"]} == {"no"}
+
+
+def test_a_policy_that_no_device_of_its_pool_can_hold_is_refused_with_both_figures(api, here) -> None:
+    store_connection().execute("UPDATE store.device SET memory_bytes = 1000000")
+    found = plan(api)
+    refused = {one["pointer"]: one for one in found["errors"]}
+    assert set(refused) == {"/policies/speaker/model", "/policies/listener/model"}
+    for one in refused.values():
+        assert one["code"] == "memory_short"
+        assert re.search(r"needs at least 0\.\d\d GiB; the largest device of default has 0\.00 GiB\.", one["detail"])
+        assert "or a pool of larger devices" in one["hint"]
+    answer = post(api, "runs", spec=SMALL)
+    assert answer.status_code == 400
+    assert {one["code"] for one in answer.json()["errors"]} == {"memory_short"}
+    store_connection().execute("UPDATE store.device SET memory_bytes = 0")  # not known: nobody is refused
+    assert plan(api)["errors"] == []
 
 
 def test_a_run_that_cannot_be_simulated_is_planned_without_a_prediction(api, here, monkeypatch) -> None:
