@@ -3,14 +3,11 @@
 The trainer is killed while it writes one and while a fork binds its first version: nothing half is ever seen.
 """
 
-import io
 import json
 import os
 import re
 import signal
-import tarfile
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,14 +79,7 @@ def versions(system: System, run_no: int, version: int) -> dict[str, tuple[str, 
 
 
 def download(api: Api, run_id: str, step: int, query: str, target: Path) -> Path:
-    request = urllib.request.Request(f"{api.base}/api/v1/runs/{run_id}/checkpoints/{step}/archive?{query}")
-    request.add_header("Authorization", f"Bearer {api.token}")
-    with urllib.request.urlopen(request, timeout=300) as answer:
-        body = answer.read()
-        assert len(body) == int(answer.headers["Content-Length"])
-    with tarfile.open(fileobj=io.BytesIO(body)) as archive:
-        archive.extractall(target, filter="data")
-    return target
+    return api.download(f"/runs/{run_id}/checkpoints/{step}/archive?{query}", target)
 
 
 def test_rules_and_pins_keep_and_the_rest_leaves_the_disk(system: System, parent: dict[str, Any]) -> None:

@@ -4,22 +4,18 @@ The whole system with a second node beside it: its own name, its own home, its o
 shared, as between hosts.
 """
 
-import json
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.system import ROOT, Api, ApiError, System
+from tests.support.further_node import WITHIN_S, eventually, further_node, known_nodes
+from tests.support.system import Api, ApiError, System
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
-WITHIN_S = 240.0
 SMALL = {
     "name": "moves",
     "template": "reference_game",
@@ -46,44 +42,13 @@ def south(system: System) -> Iterator[None]:
     home.mkdir()
     (system.home / "state").mkdir(exist_ok=True)
     (home / "state").symlink_to(system.home / "state")
-    published = json.loads((system.home / "run" / "environment.json").read_text())
-    environment = {
-        **os.environ,
-        **published,
-        "FLEXMARL_HOME": str(home),
-        "FLEXMARL_NODE": "south",
-        "FLEXMARL_LOG_DIR": str(home / "logs"),
-        "PYTHONPATH": f"{ROOT}:{ROOT / 'platform'}",
-        "OMP_NUM_THREADS": "1",
-    }
-    commands = (["-m", "workers.node"], ["-m", "workers.run", "--role", "device"])
-    (home / "logs").mkdir()
-    processes = []
-    for command in commands:
-        with (home / f"{command[1]}.out").open("wb") as out:
-            processes.append(
-                subprocess.Popen([sys.executable, *command], env=environment, cwd=ROOT, stdout=out, stderr=out)
-            )
-    yield
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        process.wait(20)
+    with further_node(system, home):
+        yield
 
 
 @pytest.fixture(scope="module")
 def api(system: System, south: None) -> Api:
-    api = system.api()
-    eventually(lambda: {node["name"] for node in api.get("/nodes")["results"]} == {"north", "south"})
-    return api
-
-
-def eventually(look: Callable[[], Any], within_s: float = WITHIN_S) -> Any:
-    deadline = time.monotonic() + within_s
-    while not (found := look()):
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.3)
-    return found
+    return known_nodes(system.api(), "north", "south")
 
 
 def rule(api: Api, kind: str, name: str, action: str, body: dict[str, Any] | None = None) -> Any:

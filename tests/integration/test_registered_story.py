@@ -4,16 +4,8 @@ The whole system with a second node beside it. The two share nothing: each has a
 may read the folder that the model comes from. Weights go between them by digest.
 """
 
-import io
-import json
-import os
 import shutil
-import subprocess
-import sys
-import tarfile
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +14,13 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support.chat_templates import small_chat_model
-from tests.support.system import ROOT, Api, System
+from tests.support.further_node import eventually, further_node, known_nodes
+from tests.support.system import Api, System
 from workers.models.stored import OWNER
 from workers.transfer import LocalTier
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(1500)]
 
-WITHIN_S = 240.0
 CARD = "---\nlicense: apache-2.0\n---\nA model of random weights.\n"
 
 
@@ -75,45 +67,14 @@ def system(folder: Path, model: Path) -> Iterator[System]:
 @pytest.fixture(scope="module")
 def south(system: System) -> Iterator[Path]:
     """Start a node named south beside the system's own; its home."""
-    home = system.home.parent / "south"
-    (home / "logs").mkdir(parents=True)
-    published = json.loads((system.home / "run" / "environment.json").read_text())
-    environment = {
-        **os.environ,
-        **published,
-        "FLEXMARL_HOME": str(home),
-        "FLEXMARL_NODE": "south",
-        "FLEXMARL_LOG_DIR": str(home / "logs"),
-        "FLEXMARL_MODEL_ROOTS": "",
-        "PYTHONPATH": f"{ROOT}:{ROOT / 'platform'}",
-        "OMP_NUM_THREADS": "1",
-    }
-    processes = []
-    for command in (["-m", "workers.node"], ["-m", "workers.run", "--role", "device"]):
-        with (home / f"{command[1]}.out").open("wb") as out:
-            processes.append(
-                subprocess.Popen([sys.executable, *command], env=environment, cwd=ROOT, stdout=out, stderr=out)
-            )
-    yield home
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        process.wait(20)
+    home: Path = system.home.parent / "south"
+    with further_node(system, home, {"FLEXMARL_MODEL_ROOTS": ""}):
+        yield home
 
 
 @pytest.fixture(scope="module")
 def api(system: System, south: Path) -> Api:
-    api = system.api()
-    eventually(lambda: {node["name"] for node in api.get("/nodes")["results"]} == {"north", "south"})
-    return api
-
-
-def eventually(look: Callable[[], Any], within_s: float = WITHIN_S) -> Any:
-    deadline = time.monotonic() + within_s
-    while not (found := look()):
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.3)
-    return found
+    return known_nodes(system.api(), "north", "south")
 
 
 def only_on(api: Api, name: str) -> None:
@@ -137,17 +98,6 @@ def finished(api: Api, name: str, model: dict[str, Any]) -> dict[str, Any]:
     run = api.finish(api.create_run(name=name, template="chat_sums", spec=spec(model))["id"], 400)
     assert (run["status"], run["step"]) == ("completed", 2), run["reason_text"]
     return run
-
-
-def download(api: Api, path: str, target: Path) -> Path:
-    request = urllib.request.Request(f"{api.base}/api/v1{path}")
-    request.add_header("Authorization", f"Bearer {api.token}")
-    with urllib.request.urlopen(request, timeout=300) as answer:
-        body = answer.read()
-        assert len(body) == int(answer.headers["Content-Length"])
-    with tarfile.open(fileobj=io.BytesIO(body)) as archive:
-        archive.extractall(target, filter="data")
-    return target
 
 
 def test_a_model_goes_from_a_folder_through_two_hosts_and_out_again(
@@ -178,13 +128,13 @@ def test_a_model_goes_from_a_folder_through_two_hosts_and_out_again(
     finished(api, "goes on at home", {"name": "trained", "version": 1})
     assert second["digest"] in LocalTier(system.home, OWNER).claims()
 
-    out = download(api, f"/models/{first['id']}/archive", tmp_path / "first")
+    out = api.download(f"/models/{first['id']}/archive", tmp_path / "first")
     again = load_file(out / "mine" / "model.safetensors")
     assert again.keys() == weights.keys()
     assert all(torch.equal(again[name], weights[name]) for name in weights)
     assert (out / "mine" / "README.md").read_text() == CARD
-    merged = download(api, f"{where}/archive?policy=solver&form=merged", tmp_path / "merged")
-    trained = download(api, f"/models/{second['id']}/archive", tmp_path / "second")
+    merged = api.download(f"{where}/archive?policy=solver&form=merged", tmp_path / "merged")
+    trained = api.download(f"/models/{second['id']}/archive", tmp_path / "second")
     ours = load_file(merged / "solver" / "model.safetensors")
     theirs = load_file(trained / "trained" / "model.safetensors")
     assert ours.keys() == theirs.keys()

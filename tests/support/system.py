@@ -3,6 +3,7 @@
 For tests and benchmarks that must go through browser, broker, database and HTTP; nothing here reaches into a process.
 """
 
+import io
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 import urllib.error
 import urllib.request
@@ -62,6 +64,17 @@ class Api:
                 problem = {"detail": text[:300].decode(errors="replace")}
             raise ApiError(error.code, problem) from None
         return json.loads(text) if text else None
+
+    def download(self, path: str, target: Path) -> Path:
+        """Unpack an archive into a folder."""
+        request = urllib.request.Request(f"{self.base}/api/v1{path}")
+        request.add_header("Authorization", f"Bearer {self.token}")
+        with urllib.request.urlopen(request, timeout=300) as answer:
+            body = answer.read()
+            assert len(body) == int(answer.headers["Content-Length"])
+        with tarfile.open(fileobj=io.BytesIO(body)) as archive:
+            archive.extractall(target, filter="data")
+        return target
 
     def get(self, path: str) -> Any:
         return self.call("GET", path)
