@@ -7,7 +7,7 @@ import pytest
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.language.messages import Message
 from tests.support.chat_templates import renderer, tokenizer
-from workers.rollout.engines.wire import CompletionChoice
+from workers.rollout.engines.wire import CompletionChoice, SamplingParameters
 from workers.rollout.environments.base import Ask
 from workers.rollout.speech import Seat, Speech
 from workers.vocabulary import Codec
@@ -18,9 +18,11 @@ OWN = Message("system", "You add.")
 QUESTION = Message("user", "2+3?")
 
 
+PIN = PolicyPin(version=1, digest="a" * 64)
+
+
 def speech(**seats: Any) -> Speech:
-    pin = PolicyPin(version=1, digest="a" * 64)
-    made = {role: Seat(role, pin, CODEC, 8, 1.0, instructions=text, renderer=RENDERER) for role, text in seats.items()}
+    made = {role: Seat(role, PIN, CODEC, 8, 1.0, instructions=text, renderer=RENDERER) for role, text in seats.items()}
     return Speech(made)
 
 
@@ -56,6 +58,15 @@ def test_they_are_said_once_and_a_later_prompt_extends_the_first() -> None:
     second = spoken.prompt(later)
     assert second[: len(first) + len(reply)] == first + reply
     assert [one.content for one in spoken.conversation(later) if one.role == "system"] == ["Be solver."]
+
+
+def test_an_environment_reads_a_reply_up_to_a_stop_string_and_the_chain_keeps_what_was_sampled() -> None:
+    seat = Seat("solver", PIN, CODEC, 8, 1.0, SamplingParameters(stop=("!",)), renderer=RENDERER)
+    spoken = Speech({"solver": seat})
+    first, sampled = spoken.prompt(asked(QUESTION)), RENDERER.encode("5! no<|im_end|>")
+    reply = spoken.hear(asked(QUESTION), CompletionChoice(0, list(sampled), [0.0] * len(sampled), "stop", []))
+    assert (reply.text, reply.message and reply.message.content) == ("5", "5")
+    assert spoken.prompt(asked(Message("user", "Sure?")))[: len(first) + len(sampled)] == first + sampled
 
 
 def test_what_is_asked_in_words_has_its_instructions_beside_the_prompt() -> None:
