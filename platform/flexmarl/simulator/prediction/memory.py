@@ -49,12 +49,11 @@ class DeviceMemory(Record):
 
 
 def parameters_of(spec: ExperimentSpec, measured: Mapping[str, int]) -> dict[str, int]:
-    """Return the parameters of every policy whose model is known."""
+    """Return the parameters of every policy whose model is known. `measured` are what its trainer counted in a run: of
+    a model that only a host can read, and, of an adapter, not those of its base."""
     found = {}
     for name, policy in spec.policies.items():
-        if name in measured:
-            found[name] = measured[name]
-        elif isinstance(policy.source, FactoryModel):
+        if isinstance(policy.source, FactoryModel):
             size = FACTORY_SIZES[policy.source.size]
             layer = 4 * size.hidden**2 + 3 * size.hidden * size.mlp + 5 * size.hidden
             found[name] = size.layers * layer + (_VOCABULARY + 1) * size.hidden
@@ -62,6 +61,8 @@ def parameters_of(spec: ExperimentSpec, measured: Mapping[str, int]) -> dict[str
             found[name] = PACKAGED_MODELS[policy.source.name].parameters
         elif isinstance(policy.source, RegisteredModel) and policy.source.parameters:
             found[name] = policy.source.parameters
+        elif name in measured and not isinstance(policy.tuning, Lora):
+            found[name] = measured[name]
     return found
 
 
@@ -69,7 +70,14 @@ def engine(spec: ExperimentSpec, policies: Sequence[str], sizes: Mapping[str, in
     """Return what an engine holds that serves some policies."""
     if any(name not in sizes for name in policies):
         return DeviceMemory(use="engine", policies=tuple(policies), parts=())
-    weights = sum(HELD_VERSIONS * _BYTES[spec.policies[name].precision] * sizes[name] for name in policies)
+    weights, bases = 0.0, set()
+    for name in policies:
+        own = spec.policies[name]
+        trained, base = _trained(own, sizes[name]), _base(own)
+        weights += HELD_VERSIONS * _BYTES[own.precision] * trained
+        if isinstance(own.tuning, Lora) and base not in bases:  # kept once, beneath all versions of its adapters
+            bases.add(base)
+            weights += _BYTES[own.precision] * sizes[name]
     cache = MemoryPart(name="cache", low=0.1 * weights, likely=0.3 * weights, high=weights)
     return DeviceMemory(use="engine", policies=tuple(policies), parts=(_exactly("weights", weights), cache, _PROGRAM))
 
@@ -84,8 +92,7 @@ def trainer(spec: ExperimentSpec, policies: Sequence[str], sizes: Mapping[str, i
     for name in policies:
         own = spec.policies[name]
         ranks, adapter = max(1, own.devices.least), isinstance(own.tuning, Lora)
-        trained = (adapter_parameters(own) or 0) if adapter else sizes[name]
-        base = own.source.model_dump_json(), own.precision, own.trainer
+        trained, base = _trained(own, sizes[name]), _base(own)
         if not adapter or base not in beneath:  # adapters over one model share it
             weights += _BYTES[own.precision] * sizes[name] / ranks
         if adapter:
@@ -98,6 +105,15 @@ def trainer(spec: ExperimentSpec, policies: Sequence[str], sizes: Mapping[str, i
     kept = MemoryPart(name="activations", low=low, likely=likely, high=high)
     parts = (_exactly("weights", weights), _exactly("optimizer", optimizer), kept, _PROGRAM)
     return DeviceMemory(use="trainer", policies=tuple(policies), parts=parts)
+
+
+def _trained(policy: PolicySpec, parameters: int) -> int:
+    return (adapter_parameters(policy) or 0) if isinstance(policy.tuning, Lora) else parameters
+
+
+def _base(policy: PolicySpec) -> tuple[str, str, str]:
+    """Name what adapters may lie over: policies that agree on it share it."""
+    return policy.source.model_dump_json(), policy.precision, policy.trainer
 
 
 def beside_weights(policy: PolicySpec) -> int:

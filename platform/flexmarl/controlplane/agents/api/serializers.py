@@ -6,7 +6,7 @@ from rest_framework import serializers
 
 from flexmarl.contracts.specification.instructions import MOST_CHARACTERS
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
-from flexmarl.controlplane.common.api.serializers import StrictSerializer
+from flexmarl.controlplane.common.api.serializers import StrictSerializer, VersionedNameField
 
 _SETTINGS = "What was set of the agent's settings in a specification: instructions, sampling, trainable."
 
@@ -43,9 +43,7 @@ class AgentVersionSerializer(serializers.Serializer[Any]):
 
 
 class NewAgentVersionSerializer(StrictSerializer):
-    name = serializers.RegexField(
-        r"^[a-z][a-z0-9_]{0,31}$", help_text="Lower case, digits and _; a new name or one that gets another version."
-    )
+    name = VersionedNameField()
     project = serializers.SlugField(required=False, default=DEFAULT_PROJECT, max_length=64)
     description = serializers.CharField(required=False, allow_blank=True, max_length=300)
     settings = serializers.DictField(help_text=_SETTINGS)

