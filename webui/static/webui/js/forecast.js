@@ -3,7 +3,7 @@ import { amount, bytes, counted, long, percent, seconds, span } from "./amounts.
 import { $, chip, el, icon, markOf, number } from "./dom.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const PARTS = { weights: "k1", optimizer: "k2", activations: "k3", cache: "k3" };
+const PARTS = { weights: "k1", optimizer: "k2", activations: "k3", cache: "k3", program: "k3" };
 const SOURCES = { runs: "measured in", profile: "profile,", declared: "declared", default: "not measured" };
 
 function tile(label, value, unit, basis) {
@@ -160,7 +160,7 @@ function memory(found, agents) {
         ...[
           ["k1", "weights"],
           ["k2", "optimizer"],
-          ["k3", "cache, activations"],
+          ["k3", "cache, activations, program"],
         ].map(([tone, word]) => el("span", {}, el("i", { class: tone }), word)),
       ),
     ),

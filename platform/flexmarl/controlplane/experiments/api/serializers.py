@@ -144,7 +144,7 @@ class PredictedBubbleSerializer(serializers.Serializer[Any]):
 
 
 class MemoryPartSerializer(SpanSerializer):
-    name = serializers.ChoiceField(["weights", "optimizer", "activations", "cache"])
+    name = serializers.ChoiceField(["weights", "optimizer", "activations", "cache", "program"])
 
 
 class DeviceMemorySerializer(serializers.Serializer[Any]):
