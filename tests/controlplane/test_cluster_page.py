@@ -25,7 +25,7 @@ def browser(client, person):
 def machines(count: int, devices: int = 8) -> None:
     for number in range(count):
         name = f"n{number}"
-        facts = [DeviceFacts(f"{name}.cpu{i}", "cpu", i, memory_bytes=100) for i in range(devices)]
+        facts = [DeviceFacts(f"{name}.cpu{i}", "cpu", i, memory_bytes=4_000_000_000) for i in range(devices)]
         nodes.register_node(store_connection(), NodeFacts(name, "127.0.0.1:1", "i1", "0.1"), facts)
 
 
@@ -75,7 +75,11 @@ def test_a_device_card_shows_measured_memory_and_leaves_out_what_nobody_measured
     machines(1, devices=2)
     hold(make_run(editor, RunStatus.RUNNING), "n0.cpu0", "n0.cpu1")
     nodes.put_load(
-        store_connection(), "n0", "i1", {"cpu_share": 0.5, "memory_used": 10}, {"n0.cpu0": {"memory_bytes": 25}}
+        store_connection(),
+        "n0",
+        "i1",
+        {"cpu_share": 0.5, "memory_used": 10},
+        {"n0.cpu0": {"memory_bytes": 1_000_000_000}},
     )
     [node] = browser.get("/cluster").context["nodes"]
     assert [device["memory_share"] for device in node["rows"]] == [0.25, None]

@@ -16,7 +16,7 @@ VLLM = {"resources": {"engine": "vllm"}, "policies": {role: {"model": {"size": "
 
 def register(name: str, pool: str = "default", **facts: Any) -> None:
     """Let a node with one device be there."""
-    device = DeviceFacts(f"{name}.cpu0", "cpu", 0, "CPU", 1, pool)
+    device = DeviceFacts(f"{name}.cpu0", "cpu", 0, "CPU", 2**33, pool)
     nodes.register_node(store_connection(), NodeFacts(name, "127.0.0.1:1", "a", "1", facts), [device])
 
 

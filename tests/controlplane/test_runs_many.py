@@ -314,7 +314,7 @@ def test_tags_are_checked_and_kept_once(api, editor, make_run) -> None:
 
 
 def devices(count: int) -> None:
-    found = [DeviceFacts(f"box.cpu{i}", "cpu", i, "CPU share", 1) for i in range(count)]
+    found = [DeviceFacts(f"box.cpu{i}", "cpu", i, "CPU share", 2**33) for i in range(count)]
     register_node(store_connection(), NodeFacts("box", "127.0.0.1:1", "n", "1", {}), found)
 
 
