@@ -79,7 +79,7 @@ def test_a_device_card_shows_measured_memory_and_leaves_out_what_nobody_measured
         "n0",
         "i1",
         {"cpu_share": 0.5, "memory_used": 10},
-        {"n0.cpu0": {"memory_bytes": 1_000_000_000}},
+        {"n0.cpu0": {"memory_bytes": 10**9}},
     )
     [node] = browser.get("/cluster").context["nodes"]
     assert [device["memory_share"] for device in node["rows"]] == [0.25, None]
