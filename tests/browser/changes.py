@@ -37,7 +37,7 @@ def make(key: str, seed: int) -> None:
             None, notes=notes,
         )  # fmt: skip
         decisions.append(conn, lease, made)
-        Pages().tell(run.no, seq, moved=False)
+        Pages().announce(run.no, seq, moved=False)
 
     def rename() -> None:
         actions.update_run(actor, queries.find_run(actor, key), name=f"Name {rng.randrange(1000)}")
