@@ -45,7 +45,7 @@ FILL = (
     """
     INSERT INTO store.micro_batch (run_id, policy, no, cohort, status, keys, advantages, weights, version)
     SELECT %(run)s, role, d / %(per_batch)s, min(d) / %(per_step)s, 'applied',
-      jsonb_agg(jsonb_build_array(d, m, 1, role, 0)), array_agg(0.5::real), array_agg(1::real),
+      jsonb_agg(jsonb_build_array(d, m, 1, role, 0, 1)), array_agg(0.5::real), array_agg(1::real),
       min(d) / %(per_step)s + 1
     FROM generate_series(0, %(draws)s - 1) d, generate_series(0, %(members)s - 1) m,
       unnest(ARRAY['speaker', 'listener']) role GROUP BY role, d / %(per_batch)s

@@ -94,7 +94,7 @@ ROWS = """
 SELECT s.draw, s.member, s.attempt, s.role, s.turn, count(m.no), min(m.cohort) FROM store.sample s
 LEFT JOIN (SELECT no, cohort, k.key FROM store.micro_batch, jsonb_array_elements(keys) AS k(key)
     WHERE run_id = %s AND status = 'applied') m
-  ON m.key = jsonb_build_array(s.draw, s.member, s.attempt, s.role, s.turn)
+  ON m.key - 5 = jsonb_build_array(s.draw, s.member, s.attempt, s.role, s.turn)
 WHERE s.run_id = %s AND s.draw = ANY(%s) GROUP BY 1, 2, 3, 4, 5
 """
 

@@ -45,6 +45,12 @@ def carried(group: SettledGroup) -> list[tuple[str, int, int]]:
     ]
 
 
+def earned_by(row: SampleRow) -> float:
+    """Return the reward of a row of one turn."""
+    (span,) = row.spans
+    return span.reward
+
+
 async def test_all_members_answer_every_turn_from_the_same_state_and_the_best_answer_carries_it_on():
     playing = playing_of(branching_spec({"type": "arithmetic"}, SUMS, MEMBERS), Team())
     for draw in range(10):
@@ -54,17 +60,17 @@ async def test_all_members_answer_every_turn_from_the_same_state_and_the_best_an
         assert len(went_on) == len(rows) == len(carried(group)), "one answer of each turn, and only one"
         for key, own in rows.items():
             assert [row.member for row in own] == list(range(MEMBERS))
-            assert len({row.prompt for row in own}) == 1, "compared answers were given in the same state"
-            best = max(range(MEMBERS), key=lambda n: own[n].reward)
+            assert len({tuple(row.prompt) for row in own}) == 1, "compared answers were given in the same state"
+            best = max(range(MEMBERS), key=lambda n: earned_by(own[n]))
             assert went_on[key] == best, "among equals the first"
         assert {one.status for one in group.episodes} == {EpisodeStatus.FINISHED}
         episode = group.event.episodes[0]
-        earned = {key: own[went_on[key]].reward for key, own in rows.items()}
+        earned = {key: earned_by(own[went_on[key]]) for key, own in rows.items()}
         for role in SUMS:
             turns = [reward for (who, _), reward in earned.items() if who == role]
             assert episode.scores[role] == pytest.approx(sum(turns) / len(turns)), "what went on is what was scored"
         for told, row in zip(episode.samples, [r for r in group.samples if r.member == 0], strict=True):
-            assert (told.role, told.turn, told.reward) == (row.role, row.turn, row.reward)
+            assert (told.role, told.turn, told.reward) == (row.role, row.turn, earned_by(row))
 
 
 async def test_the_first_members_answer_carries_it_on_where_that_is_asked():
@@ -80,21 +86,21 @@ async def test_an_answer_is_scored_by_playing_on_and_what_is_said_there_is_nobod
     assert {key: len(own) for key, own in rows.items()} == {("speaker", 0): MEMBERS, ("listener", 0): MEMBERS}
     assert team.asked == {"speaker": MEMBERS, "listener": 2 * MEMBERS}
     assert group.event.episodes[0].facts["played_out"] == MEMBERS
-    assert {row.reward for row in rows["listener", 0]} <= {0.0, 1.0}
+    assert {earned_by(row) for row in rows["listener", 0]} <= {0.0, 1.0}
 
 
 async def test_evaluations_and_other_groups_do_not_branch():
     spec = branching_spec(SMALL, NAMES, MEMBERS, controller=PLAYED_OUT)
     group = await settled(playing_of(spec, Team(), origin=Origin.EVAL), 0)
     assert carried(group) == []
-    assert len({row.prompt for row in rows_of(group)["listener", 0]}) > 1
+    assert len({tuple(row.prompt) for row in rows_of(group)["listener", 0]}) > 1
 
 
 async def test_a_group_of_equal_seeds_is_played_again_alike():
     spec = branching_spec({"type": "kitchen"}, ("cook_1", "cook_2"), MEMBERS)
     first, again = [(await settled(playing_of(spec, Team()), 5)).samples for _ in range(2)]
-    plain = [(row.member, row.role, row.turn, row.prompt, row.response, row.reward) for row in first]
-    assert plain == [(row.member, row.role, row.turn, row.prompt, row.response, row.reward) for row in again]
+    plain = [(row.member, row.role, row.turn, row.prompt, row.response, earned_by(row)) for row in first]
+    assert plain == [(row.member, row.role, row.turn, row.prompt, row.response, earned_by(row)) for row in again]
 
 
 async def test_an_engine_that_refuses_ends_all_members_and_they_are_tried_again():
