@@ -11,6 +11,7 @@ from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import RunReason, RunStatus
 from flexmarl.controlplane.runs.driver import draining
 from flexmarl.controlplane.runs.driver.draining import GRACE_STEPS, MIN_GRACE_S, grace_s
+from flexmarl.orchestrator.state.tree import RunState
 from flexmarl.store.control import cordons, leases, nodes
 from flexmarl.store.control.cordons import Drained, DrainMode
 from tests.integration.test_driver import Bench, make_spec
@@ -79,7 +80,8 @@ def test_a_deadline_stops_the_run_after_its_open_step(bench: Bench) -> None:
 
 def told(deadline: float, now: float, status: RunStatus = RunStatus.RUNNING, step_seconds: float | None = None):
     """What a run is told of one lease on a node that is drained with a deadline."""
-    state = SimpleNamespace(status=status, leases={})
+    state = RunState()
+    state.lifecycle.status = status
     core = SimpleNamespace(state=state, progress=lambda: Progress(step_seconds=step_seconds))
     one = Drained(7, 1, "box.cpu0", "box", DrainMode.STOP, deadline, "ada", 3.0)
     return draining._stops(SimpleNamespace(core=core, seq=1), [one], now)
