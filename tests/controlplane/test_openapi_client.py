@@ -9,14 +9,16 @@ import pytest
 from asgiref.sync import async_to_sync
 
 from flexmarl.contracts.attempts import AttemptBegan
+from flexmarl.contracts.decisions import Metric
 from flexmarl.contracts.events import Verb
 from flexmarl.contracts.live import Progress
+from flexmarl.contracts.rulings import Ruling, RulingKind
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.simulations import executing
 from flexmarl.store.control import attempts, nodes, runs
-from flexmarl.store.control.decisions import MetricPoint, RulingLine, _write_metrics, _write_rulings
+from flexmarl.store.control.decisions import Logged, _write_metrics, _write_rulings
 from flexmarl.store.control.nodes import DeviceFacts, NodeFacts
 from flexmarl.store.reads import storage
 from flexmarl.store.reads.storage import Pass, Use
@@ -213,7 +215,7 @@ def _add_what_children_told(run) -> None:
     """A log line, an attempt, and the times of the step that was trained: what no request can make."""
     conn, now = store_connection(), time.time()
     conn.execute("UPDATE store.run_state SET step = 1 WHERE run_id = %s", [run.no])
-    _write_metrics(conn, run.no, [MetricPoint("time/step", 1, 12.0, now - 4)])
+    _write_metrics(conn, run.no, [(now - 4, Metric("time/step", 1, 12.0))])
     logs.put(conn, run.no, [LogLine(run.no, 1000.0, "info", "device", "child started", fields={"no": 1})])
     attempts.write_attempts(conn, run.no, [(now - 30, AttemptBegan(1, 1, Verb.START, "", 0))])
     nodes.register_node(conn, NodeFacts("spare", "127.0.0.1:2", "i1", "0.1"), [DeviceFacts("spare.cpu0", "cpu", 0)])
@@ -225,7 +227,7 @@ def _add_a_cohort_under_way(run) -> None:
     story = Story(conn, run_id=run.no, progress=Progress(max_steps=4))
     [story.lease] = [held for held in runs.claim_runs(conn, story.owner, 60.0) if held.run_id == run.no]
     story.play(2, 3)
-    _write_rulings(conn, run.no, [RulingLine(9, "group_refused", "no signal", 1.0, "", 0, "draw:3", 2)])
+    _write_rulings(conn, run.no, [Logged(9, 1.0, Ruling(RulingKind.GROUP_REFUSED, "no signal", "", 0, "draw:3", 2))])
 
 
 def test_rows_trimmed_by_fields_are_rows_of_the_document(asker, ids) -> None:

@@ -4,12 +4,13 @@ import re
 
 import pytest
 
+from flexmarl.contracts.decisions import Metric
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.configuration import config_diff
 from flexmarl.controlplane.runs.queries import attempts
 from flexmarl.controlplane.telemetry import queries as telemetry
-from flexmarl.store.control.decisions import MetricPoint, _write_metrics
+from flexmarl.store.control.decisions import _write_metrics
 from tests.support.markup import markup
 from tests.support.played import play
 from tests.support.statements import at_most
@@ -21,8 +22,8 @@ pytestmark = pytest.mark.django_db
 def run(editor, make_run):
     run = make_run(editor, RunStatus.RUNNING, agents={"speaker": {"policy": "solver"}, "listener": {}})
     play(run)
-    points = [MetricPoint("train/entropy", 3, 0.7, 1.0, "solver"), MetricPoint("throughput/tokens", 3, 42.0, 1.0)]
-    points.append(MetricPoint("throughput/tokens", 3, 40.0, 1.0, "speaker"))
+    points = [(1.0, Metric("train/entropy", 3, 0.7, "solver")), (1.0, Metric("throughput/tokens", 3, 42.0))]
+    points.append((1.0, Metric("throughput/tokens", 3, 40.0, "speaker")))
     _write_metrics(store_connection(), run.no, points)
     return run
 
