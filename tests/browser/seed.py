@@ -194,9 +194,10 @@ def _finish(
     conn: Any, lease: RunLease, story: Story, roles: list[str], curves: list[Timed[Metric]], end: float
 ) -> None:
     seq = 4 if story.steps else 2
-    last = {p.agent: p.value for p in curves if p.name == "reward/agent" and p.step == story.steps}
-    team = [p.value for p in curves if p.name == "reward/team" and p.stat == "mean"]
-    evaluated = [p for p in curves if p.name == "eval/solved"]
+    points = [point for _, point in curves]
+    last = {p.agent: p.value for p in points if p.name == "reward/agent" and p.step == story.steps}
+    team = [p.value for p in points if p.name == "reward/team" and p.stat == "mean"]
+    evaluated = [p for p in points if p.name == "eval/solved"]
     running = story.status is RunStatus.RUNNING
     progress = Progress(
         step=story.steps,
