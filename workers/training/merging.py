@@ -88,7 +88,7 @@ def _base_weights(base: Path, inside: bool) -> "dict[str, torch.Tensor]":
         return {
             key: tensor
             for name in tensor_files(folder)
-            for key, tensor in read_tensors(folder, name, as_is=True).items()
+            for key, tensor in read_tensors(folder, name).items()
         }
 
 

@@ -79,6 +79,7 @@ class Trainer:
         self._suspension = Suspension(partial(plane_of, home, run_id, incarnation))
         self._references = References(spec, device, self._making.bases)
         self.gangs = Gangs(spec, device, intervals)
+        self.device = device
         self._behind: dict[str, dict[int, str]] = {}
         """Policy -> version whose training state is being written, with its digest."""
 
@@ -188,7 +189,7 @@ class Trainer:
         self.gangs.rest()
         self._suspension.vacate(asked.order)
         self._references.clear()
-        give_back(self._making.device)
+        give_back(self.device)
         return VacateReply(left)
 
     def _resume(self, asked: BindRequest) -> BindReply:
