@@ -19,6 +19,8 @@ VMSTAT = Path("/proc/vmstat")
 STATM = Path("/proc/self/statm")
 SPARE_BYTES = 2**26
 """By so much a process may grow before what is free in it is returned."""
+TOLD_ABOVE = 1.25
+"""A run is told when a process takes so many times what was leased for it."""
 _SAID = ("memoryerror", "out of memory", "outofmemory", "can't allocate memory", "cannot allocate memory", "bad_alloc")
 
 
