@@ -9,7 +9,8 @@ import os
 import time
 from contextlib import contextmanager
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import psutil
 
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.simulator.prediction import memory
-from flexmarl.simulator.prediction.memory_asked import Asked
+from flexmarl.simulator.prediction.memory_asked import PASS_TOKENS, Asked
 from tests.support.engine_child import start_engine
 from tests.support.trainer_child import bind, start_trainer
 from workers.programs import confined
@@ -28,8 +29,6 @@ from workers.transfer.local import LocalTier
 from workers.training.wire import AccumulateReply, AccumulateRequest, StepReply, StepRequest, TrainRow
 
 VERSIONS = 3
-WORDS = 500
-"""Ids that prompts and replies are made of."""
 
 
 @dataclass(frozen=True)
@@ -42,26 +41,30 @@ class Setting:
     reply: int = 12
     rows: int = 32
     """Of a micro-batch, and of the replies of a policy in generation at once."""
-    engine: bool = True
-    """Whether the torch engine serves the model."""
-    more: Mapping[str, Any] = field(default_factory=dict)
+    words: int = 500
+    """Ids that prompts and replies are made of."""
+    chats: bool = True
+    """Whether the model has a chat template; one without is not the torch engine's, and plays with closed words."""
 
     @property
     def spec(self) -> ExperimentSpec:
-        agents = {name: {"policy": name if name in self.policies else self.policies[0]} for name in ("solver", "reviser")}
-        given = {
-            "agents": agents,
-            "environment": {"type": "sums"},
-            "policies": dict.fromkeys(self.policies, self.policy),
-            "resources": {"engine": "torch" if self.engine else "vllm"},
-        }
-        return ExperimentSpec.model_validate(given | self.more)
+        roles = ("solver", "reviser") if self.chats else ("speaker", "listener")
+        return ExperimentSpec.model_validate(
+            {
+                "agents": {name: {"policy": name if name in self.policies else self.policies[0]} for name in roles},
+                "environment": {"type": "sums" if self.chats else "reference_game"},
+                "policies": dict.fromkeys(self.policies, self.policy),
+                "resources": {"engine": "torch" if self.chats else "vllm"},
+            }
+        )
 
     @property
     def asked(self) -> Asked:
         """Return what a plan would say if it knew what is asked for."""
         length = self.prompt + self.reply
-        return Asked.exactly(rows=self.rows, positions=length, tokens=min(2048, self.rows * length))
+        tokens = self.rows * length
+        passes = ceil(tokens / PASS_TOKENS)
+        return Asked.exactly(rows=self.rows, positions=length, tokens=tokens / passes)
 
     def counted(self, use: str) -> float:
         """Return the bytes that a plan counts for a device of a use."""
@@ -78,6 +81,7 @@ def peak_of(pid: int) -> Iterator[dict[str, int]]:
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     found["peak"] = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
     found["rest"] = psutil.Process(pid).memory_info().rss
+    print(psutil.Process(pid).cpu_times()[:2])  # TEMP
 
 
 def trained(setting: Setting, home: Path, roots: tuple[str, ...] = ()) -> tuple[dict[str, int], dict[str, list[str]]]:
@@ -132,7 +136,7 @@ async def _play(setting: Setting, url: str, digests: Mapping[str, Sequence[str]]
             asked = [
                 {
                     "model": policy, "version": version, "max_tokens": setting.reply, "seeds": list(range(setting.rows)),
-                    "prompt": rng.integers(3, WORDS, (setting.rows, setting.prompt)).tolist(),
+                    "prompt": rng.integers(3, setting.words, (setting.rows, setting.prompt)).tolist(),
                 }
                 for policy in digests
             ]  # fmt: skip
@@ -140,7 +144,7 @@ async def _play(setting: Setting, url: str, digests: Mapping[str, Sequence[str]]
 
 
 def _row(rng: np.random.Generator, setting: Setting) -> TrainRow:
-    prompt, reply = (rng.integers(3, WORDS, count).astype("<i4") for count in (setting.prompt, setting.reply))
+    prompt, reply = (rng.integers(3, setting.words, count).astype("<i4") for count in (setting.prompt, setting.reply))
     return TrainRow(
         prompt=prompt.tobytes(),
         response=reply.tobytes(),

@@ -19,7 +19,7 @@ import structlog
 from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from workers.child import IntervalLog
-from workers.memory import give_back
+from workers.memory import Spare, give_back
 from workers.models import UnsupportedModel
 from workers.models.adapter import WrongAdapterError
 from workers.models.tokenizer import Spoken
@@ -74,12 +74,12 @@ class Trainer:
         self._incarnation = incarnation
         self._home = home
         self._intervals = intervals
-        self._making = Making(spec, run_id, home, device, intervals.progress.beat)
+        self._spare = Spare()
+        self._making = Making(spec, run_id, home, device, self._after_pass)
         self._held: dict[str, HeldPolicy] = {}
         self._suspension = Suspension(partial(plane_of, home, run_id, incarnation))
         self._references = References(spec, device, self._making.bases)
         self.gangs = Gangs(spec, device, intervals)
-        self.device = device
         self._behind: dict[str, dict[int, str]] = {}
         """Policy -> version whose training state is being written, with its digest."""
 
@@ -189,7 +189,7 @@ class Trainer:
         self.gangs.rest()
         self._suspension.vacate(asked.order)
         self._references.clear()
-        give_back(self.device)
+        give_back(self._making.device)
         return VacateReply(left)
 
     def _resume(self, asked: BindRequest) -> BindReply:
@@ -239,6 +239,14 @@ class Trainer:
         self._held.pop(policy, None)
         self._suspension.forget(policy)
         self.gangs.leave(policy)
+
+    def return_spare(self) -> None:
+        """Return what libraries keep of freed memory, if it is much."""
+        self._spare.return_much(self._making.device)
+
+    def _after_pass(self) -> None:
+        self._intervals.progress.beat()
+        self.return_spare()  # a pass of other lengths would lie beside the gaps that this one has left
 
     def settle(self) -> None:
         """Wait until nothing is being removed from the state plane any more."""
