@@ -7,8 +7,8 @@ version after version and replies to as many prompts at once as the setting says
 import asyncio
 import os
 import time
-from contextlib import contextmanager
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -21,12 +21,12 @@ import psutil
 
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.simulator.prediction import memory
-from flexmarl.simulator.prediction.memory_asked import PASS_TOKENS, Asked
+from flexmarl.simulator.prediction.memory_loads import PASS_TOKENS, MemoryLoad
 from tests.support.engine_child import start_engine
 from tests.support.trainer_child import bind, start_trainer
 from workers.programs import confined
-from workers.transfer.local import LocalTier
 from workers.training.wire import AccumulateReply, AccumulateRequest, StepReply, StepRequest, TrainRow
+from workers.transfer.local import LocalTier
 
 VERSIONS = 3
 
@@ -59,12 +59,12 @@ class Setting:
         )
 
     @property
-    def asked(self) -> Asked:
+    def asked(self) -> MemoryLoad:
         """Return what a plan would say if it knew what is asked for."""
         length = self.prompt + self.reply
         tokens = self.rows * length
         passes = ceil(tokens / PASS_TOKENS)
-        return Asked.exactly(rows=self.rows, positions=length, tokens=tokens / passes)
+        return MemoryLoad.exactly(rows=self.rows, positions=length, tokens=tokens / passes)
 
     def counted(self, use: str) -> float:
         """Return the bytes that a plan counts for a device of a use."""
@@ -81,7 +81,6 @@ def peak_of(pid: int) -> Iterator[dict[str, int]]:
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     found["peak"] = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
     found["rest"] = psutil.Process(pid).memory_info().rss
-    print(psutil.Process(pid).cpu_times()[:2])  # TEMP
 
 
 def trained(setting: Setting, home: Path, roots: tuple[str, ...] = ()) -> tuple[dict[str, int], dict[str, list[str]]]:
@@ -135,7 +134,8 @@ async def _play(setting: Setting, url: str, digests: Mapping[str, Sequence[str]]
                 await ask("/load", load)
             asked = [
                 {
-                    "model": policy, "version": version, "max_tokens": setting.reply, "seeds": list(range(setting.rows)),
+                    "model": policy, "version": version, "max_tokens": setting.reply,
+                    "seeds": list(range(setting.rows)),
                     "prompt": rng.integers(3, setting.words, (setting.rows, setting.prompt)).tolist(),
                 }
                 for policy in digests

@@ -32,9 +32,7 @@ def tensor_shapes(folder: ModelFolder, name: str) -> dict[str, tuple[tuple[int, 
     return found
 
 
-def read_tensors(
-    folder: ModelFolder, name: str, dtype: "torch.dtype | None" = None
-) -> "dict[str, torch.Tensor]":
+def read_tensors(folder: ModelFolder, name: str, dtype: "torch.dtype | None" = None) -> "dict[str, torch.Tensor]":
     """Read a file of weights, in a precision or as they are. Raises UnsupportedModel for one that is damaged."""
     tensors = {}
     with _tensors(folder, name) as file:

@@ -23,7 +23,9 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_ma
 """What a folder may hold for its tokenizer; copied into exports as they are."""
 
 
-def initial_weights(source: OwnSource, words: int, seed: int, precision: Precision = "fp32") -> "dict[str, torch.Tensor]":
+def initial_weights(
+    source: OwnSource, words: int, seed: int, precision: Precision = "fp32"
+) -> "dict[str, torch.Tensor]":
     """Return a policy's first weights under their Hugging Face names, in bf16 if asked and in fp32 otherwise, on the
     CPU. Tied ones appear once. Each is converted alone, so that never all of them lie there in two precisions."""
     import torch

@@ -18,7 +18,7 @@ from aiohttp.typedefs import Handler
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from workers import child_server
 from workers.child import ChildConfig, IntervalLog, WorkProgress
-from workers.memory import lacks_memory
+from workers.memory import Spare, lacks_memory
 from workers.training.errors import RefusalCode, TrainerRefusal, status_of
 from workers.training.trainer import Trainer
 from workers.training.wire import VERBS, Refusal
@@ -36,6 +36,7 @@ class TrainerServer:
         self._trainer = trainer
         self._thread = thread
         self._progress = progress
+        self._spare = Spare()
 
     def routes(self) -> list[web.RouteDef]:
         """Return what the child serves besides health and intervals."""
@@ -76,7 +77,7 @@ class TrainerServer:
                 raise
             words = f"{type(error).__name__}: {error}"
         else:
-            self._trainer.return_spare()
+            self._spare.return_much()
             return reply
         self._trainer.let_go(getattr(asked, "policy", ""))
         raise TrainerRefusal(RefusalCode.OUT_OF_MEMORY, words)

@@ -19,7 +19,7 @@ import structlog
 from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from workers.child import IntervalLog
-from workers.memory import Spare, give_back
+from workers.memory import give_back
 from workers.models import UnsupportedModel
 from workers.models.adapter import WrongAdapterError
 from workers.models.tokenizer import Spoken
@@ -74,8 +74,7 @@ class Trainer:
         self._incarnation = incarnation
         self._home = home
         self._intervals = intervals
-        self._spare = Spare()
-        self._making = Making(spec, run_id, home, device, self._after_pass)
+        self._making = Making(spec, run_id, home, device, intervals.progress.beat)
         self._held: dict[str, HeldPolicy] = {}
         self._suspension = Suspension(partial(plane_of, home, run_id, incarnation))
         self._references = References(spec, device, self._making.bases)
@@ -239,14 +238,6 @@ class Trainer:
         self._held.pop(policy, None)
         self._suspension.forget(policy)
         self.gangs.leave(policy)
-
-    def return_spare(self) -> None:
-        """Return what libraries keep of freed memory, if it is much."""
-        self._spare.return_much(self._making.device)
-
-    def _after_pass(self) -> None:
-        self._intervals.progress.beat()
-        self.return_spare()  # a pass of other lengths would lie beside the gaps that this one has left
 
     def settle(self) -> None:
         """Wait until nothing is being removed from the state plane any more."""

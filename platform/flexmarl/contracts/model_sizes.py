@@ -4,7 +4,14 @@ from dataclasses import dataclass
 
 from flexmarl.contracts.model_shapes import ModelShape
 from flexmarl.contracts.packaged_models import PACKAGED_MODELS
-from flexmarl.contracts.specification.team import FactoryModel, Lora, OwnSource, PackageModel, PolicySpec, RegisteredModel
+from flexmarl.contracts.specification.team import (
+    FactoryModel,
+    Lora,
+    OwnSource,
+    PackageModel,
+    PolicySpec,
+    RegisteredModel,
+)
 
 
 @dataclass(frozen=True, slots=True)

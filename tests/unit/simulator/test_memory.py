@@ -7,7 +7,7 @@ from flexmarl.contracts.packaged_models import PACKAGED_MODELS
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.specification.team import FolderModel, FullTuning
 from flexmarl.simulator.prediction import memory
-from flexmarl.simulator.prediction.memory_asked import LEAST, Asked, Ends, asked_of
+from flexmarl.simulator.prediction.memory_loads import LEAST, LoadRange, MemoryLoad, asked_of
 from flexmarl.simulator.prediction.profile import Profile, ProfileFigure
 
 
@@ -19,7 +19,10 @@ def test_a_trainer_holds_its_part_of_weights_gradient_moments_and_masters(precis
         "resources": {"training_devices": 2},
     }
     spec = resolve(document, preset="flexmarl", template="reference_game").spec
-    held = {part.name: part.likely for part in memory.trainer(spec, ["speaker"], {"speaker": 1000}, {"speaker": LEAST}).parts}
+    held = {
+        part.name: part.likely
+        for part in memory.trainer(spec, ["speaker"], {"speaker": 1000}, {"speaker": LEAST}).parts
+    }
     assert held["weights"] + held["optimizer"] == pytest.approx(1000.0 * each)
 
 
@@ -58,7 +61,7 @@ def test_caches_and_logits_grow_with_the_replies_in_generation_and_their_length(
     sizes = memory.parameters_of(spec, {})
 
     def held(rows: int, positions: int) -> memory.DeviceMemory:
-        return memory.engine(spec, ["solver"], sizes, {"solver": Asked.exactly(rows, positions, 64)})
+        return memory.engine(spec, ["solver"], sizes, {"solver": MemoryLoad.exactly(rows, positions, 64)})
 
     assert part(held(64, 100), "cache") == 64 * 128 * 2 * 192 * 2 * 30, "room is made in powers of two, and by 64"
     assert part(held(65, 128), "cache") == 2 * part(held(64, 128), "cache")
@@ -69,7 +72,7 @@ def test_caches_and_logits_grow_with_the_replies_in_generation_and_their_length(
 def test_a_reference_and_what_reading_a_model_takes_are_counted() -> None:
     spec = resolve({}, template="chat_sums").spec
     sizes = memory.parameters_of(spec, {})
-    small, large = (dict.fromkeys(spec.policies, Asked.exactly(1, 64, tokens)) for tokens in (64, 2048))
+    small, large = (dict.fromkeys(spec.policies, MemoryLoad.exactly(1, 64, tokens)) for tokens in (64, 2048))
     assert part(memory.trainer(spec, ["solver"], sizes, small), "loading") > 0
     assert part(memory.trainer(spec, ["solver"], sizes, large), "loading") == 0, "a pass takes more"
     near = spec.algorithm.model_copy(update={"kl": spec.algorithm.kl.model_copy(update={"coefficient": 0.1})})
@@ -86,8 +89,8 @@ def test_what_is_asked_for_at_once_follows_from_the_batch_and_measured_lengths()
         for what, own in (("prompt", 60), ("reply", 4))
     }
     asked = asked_of(spec, Profile(figures=known))["solver"]
-    assert asked.rows == Ends(16, 32, 64), "8 groups of 8 episodes on two engines"
-    assert asked.tokens == Ends(2048, 2048, 2048), "a micro-batch of 32 rows"
+    assert asked.rows == LoadRange(16, 32, 64), "8 groups of 8 episodes on two engines"
+    assert asked.tokens == LoadRange(2048, 2048, 2048), "a micro-batch of 32 rows"
     assert asked.positions.low == 60 + 12
     unknown = asked_of(spec, Profile(figures={}))["solver"]
     assert unknown.positions.low < unknown.positions.likely < unknown.positions.high

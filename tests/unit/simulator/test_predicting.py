@@ -7,7 +7,7 @@ from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.simulator.devices.stepping import SteppedEngine
 from flexmarl.simulator.prediction import memory
 from flexmarl.simulator.prediction.fitting import machine
-from flexmarl.simulator.prediction.memory_asked import LEAST
+from flexmarl.simulator.prediction.memory_loads import LEAST
 from flexmarl.simulator.prediction.predicting import Prediction, predict, workload
 from flexmarl.simulator.prediction.profile import Ends, Profile, ProfileFigure, complete, declared
 from flexmarl.simulator.runs import alone

@@ -8,8 +8,8 @@ import pytest
 from transformers import Qwen3Config
 
 from flexmarl.store.data.model_roots import ModelRoots
-from tests.support.child_memory import Setting, served, trained
 from tests.support.chat_model import chat_home
+from tests.support.child_memory import Setting, served, trained
 from tests.support.families import SHAPE, saved
 from workers.models.inspecting import inspect
 from workers.models.opening import allow
@@ -25,10 +25,8 @@ SETTINGS = {
     "adapter, bf16": Setting(SMOLLM2 | ADAPTER),
     "two adapters over one base, two passes": Setting(SMOLLM2 | ADAPTER, ("solver", "reviser"), rows=40),
     "whole, bf16": Setting(SMOLLM2),
-    "whole, fp32": Setting({**SMOLLM2, "precision": "fp32"}),
-    "adapter, long prompts, transformers, recomputed": Setting(
-        SMOLLM2 | ADAPTER | LONG, prompt=448, reply=64, rows=4
-    ),
+    "whole, fp32": Setting({**SMOLLM2, "precision": "fp32"}, rows=16),
+    "adapter, long prompts, transformers, recomputed": Setting(SMOLLM2 | ADAPTER | LONG, prompt=448, reply=64, rows=4),
 }
 
 
@@ -39,7 +37,9 @@ def qwen3(home: Path, folder: Path) -> Setting:
     facts = inspect(str(saved(config, folder)))
     model = {"type": "registered", "name": "small", "digest": put_model(home, str(folder)).digest}
     pinned = {**model, "version": 1, "parameters": facts.parameters, "shape": facts.shape}
-    return Setting({"model": pinned, "precision": "bf16", "trainer": "transformers"}, ("speaker",), words=60, chats=False)
+    return Setting(
+        {"model": pinned, "precision": "bf16", "trainer": "transformers"}, ("speaker",), words=60, chats=False
+    )
 
 
 def check(setting: Setting, home: Path) -> None:

@@ -17,7 +17,7 @@ from aiohttp.typedefs import Handler
 
 from workers.child import IntervalLog
 from workers.child_server import json_response
-from workers.memory import Spare, lacks_memory
+from workers.memory import lacks_memory
 from workers.rollout.engines.base import Engine
 from workers.rollout.engines.busy import BusyTime
 from workers.rollout.engines.calls import Calls, CompletionCall
@@ -69,7 +69,6 @@ class EngineServer:
         self._orders: dict[str, int] = {}
         """Policy -> number of the last load command; an older one that arrives late is refused."""
         self._sleep = Sleep()
-        self._spare = Spare()
         self._device = asyncio.Lock()
         """Held by whoever computes: generation or a load."""
         self._wake = asyncio.Event()
@@ -165,7 +164,7 @@ class EngineServer:
                 weights = await asyncio.to_thread(self._bring, asked)
                 self._engine.load(asked.policy, asked.version, asked.digest, weights, asked.keeps)
                 del weights
-                await asyncio.to_thread(self._spare.return_much)
+                await asyncio.to_thread(self._sleep.spare.return_much)
             self._intervals.add("load", asked.policy, started, time.time())
         return json_response(HeldVersion(asked.version, asked.digest))
 

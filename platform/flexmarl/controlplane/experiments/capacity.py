@@ -13,7 +13,7 @@ from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.simulator.prediction import memory
-from flexmarl.simulator.prediction.memory_asked import LEAST
+from flexmarl.simulator.prediction.memory_loads import LEAST
 
 
 def too_large(spec: ExperimentSpec) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ from math import ceil
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.simulator.prediction import memory
-from flexmarl.simulator.prediction.memory_asked import asked_of
+from flexmarl.simulator.prediction.memory_loads import asked_of
 from flexmarl.simulator.prediction.profile import Profile
 
 
@@ -15,8 +15,8 @@ from flexmarl.simulator.prediction.profile import Profile
 def needed(spec: str, shares: bool) -> Mapping[DeviceUse, int]:
     """Return the bytes that one device of a use needs, as is likely; a use of unknown models is left out.
 
-    Policies are taken to be spread evenly over the devices of a use, the largest together. `shares`: trainers take turns
-    with engines, so an engine's device has room for either.
+    Policies are taken to be spread evenly over the devices of a use, the largest together. `shares`: trainers take
+    turns with engines, so an engine's device has room for either.
     """
     own = ExperimentSpec.model_validate_json(spec)
     sizes, asked = memory.parameters_of(own, {}), asked_of(own, Profile(figures={}))

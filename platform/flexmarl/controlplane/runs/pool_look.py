@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from psycopg import Connection
 
-from flexmarl.orchestrator.pool.arbiter import DeviceDemand, FreeDevice, Rules
 from flexmarl.controlplane.experiments.leasing import needed
+from flexmarl.orchestrator.pool.arbiter import DeviceDemand, FreeDevice, Rules
 from flexmarl.store.control import leased_memory, leases, pool_rules
 from flexmarl.store.control.pool_rules import PoolRules
 

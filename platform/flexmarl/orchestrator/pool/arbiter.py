@@ -231,7 +231,9 @@ class _Round:
 
 def arbitrate(demands: Sequence[DeviceDemand], free: Sequence[FreeDevice], rules: Rules) -> Arbitration:
     """Serve demands in their order and say of every other one what it lacks."""
-    at = _Round(rules, sorted(free, key=lambda device: (device.node, device.device_id)), dict(rules.held), dict(rules.memory))
+    at = _Round(
+        rules, sorted(free, key=lambda device: (device.node, device.device_id)), dict(rules.held), dict(rules.memory)
+    )
     grants: list[Grant] = []
     waiting: list[WaitingRun] = []
     remaining = in_order(demands, rules)

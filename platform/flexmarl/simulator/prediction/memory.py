@@ -15,7 +15,7 @@ from flexmarl.contracts.model_sizes import FACTORY_SIZES, adapter_parameters, sh
 from flexmarl.contracts.packaged_models import PACKAGED_MODELS
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.team import FactoryModel, Lora, PackageModel, PolicySpec, RegisteredModel
-from flexmarl.simulator.prediction.memory_asked import PASS_TOKENS, Asked
+from flexmarl.simulator.prediction.memory_loads import PASS_TOKENS, MemoryLoad
 
 HELD_VERSIONS = 2
 """Of a policy, by an engine: the newest, and the one that groups on their way may still name."""
@@ -86,7 +86,7 @@ def parameters_of(spec: ExperimentSpec, measured: Mapping[str, int]) -> dict[str
 
 
 def engine(
-    spec: ExperimentSpec, policies: Sequence[str], sizes: Mapping[str, int], asked: Mapping[str, Asked]
+    spec: ExperimentSpec, policies: Sequence[str], sizes: Mapping[str, int], asked: Mapping[str, MemoryLoad]
 ) -> DeviceMemory:
     """Return what an engine holds that serves some policies."""
     if any(name not in sizes for name in policies):
@@ -116,7 +116,7 @@ def engine(
 
 
 def trainer(
-    spec: ExperimentSpec, policies: Sequence[str], sizes: Mapping[str, int], asked: Mapping[str, Asked]
+    spec: ExperimentSpec, policies: Sequence[str], sizes: Mapping[str, int], asked: Mapping[str, MemoryLoad]
 ) -> DeviceMemory:
     """Return what a trainer holds of the policies that it trains."""
     if any(name not in sizes for name in policies):

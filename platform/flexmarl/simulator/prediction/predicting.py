@@ -14,7 +14,7 @@ from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.simulator.prediction import memory
 from flexmarl.simulator.prediction.fitting import machine
 from flexmarl.simulator.prediction.memory import DeviceMemory
-from flexmarl.simulator.prediction.memory_asked import asked_of
+from flexmarl.simulator.prediction.memory_loads import asked_of
 from flexmarl.simulator.prediction.profile import OF_A_MODEL, OF_A_ROLE, OF_THE_PLATFORM, Ends, Profile, Source
 from flexmarl.simulator.prediction.splitting import Own, Simulated, SplitAdvice, advised
 from flexmarl.simulator.reporting.report import CAUSES, EXPLAINED, USES, SimulationReport

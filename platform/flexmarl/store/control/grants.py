@@ -88,7 +88,9 @@ def _demand(
     trainers = request.trainers + request.beside
     wanted = {DeviceUse.ENGINE.value: request.engines, DeviceUse.TRAINER.value: trainers}
     stalled = any(count and use not in (uses or ()) for use, count in wanted.items())
-    return WaitingRequest(run_id, no, request, project, priority, since, running, replaces, holds, stalled, engine, spec)
+    return WaitingRequest(
+        run_id, no, request, project, priority, since, running, replaces, holds, stalled, engine, spec
+    )
 
 
 def grant(

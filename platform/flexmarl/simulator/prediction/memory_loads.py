@@ -21,38 +21,38 @@ LONGEST = (1.0, 1.2, 1.5)
 """The longest reply with its prompt over the mean."""
 
 
-class Ends(NamedTuple):
+class LoadRange(NamedTuple):
     low: float
     likely: float
     high: float
 
 
-class Asked(Record):
-    rows: Ends
+class MemoryLoad(Record):
+    rows: LoadRange
     """Replies in generation at once on one engine, of all versions."""
-    positions: Ends
+    positions: LoadRange
     """Tokens of the longest prompt with its reply."""
-    tokens: Ends
+    tokens: LoadRange
     """Of a forward and backward pass."""
 
     @classmethod
-    def exactly(cls, rows: float, positions: float, tokens: float) -> "Asked":
-        one, two, three = (Ends(each, each, each) for each in (rows, positions, tokens))
+    def exactly(cls, rows: float, positions: float, tokens: float) -> "MemoryLoad":
+        one, two, three = (LoadRange(each, each, each) for each in (rows, positions, tokens))
         return cls(rows=one, positions=two, tokens=three)
 
 
-UNKNOWN_PROMPT = Ends(32, 96, 512)
+UNKNOWN_PROMPT = LoadRange(32, 96, 512)
 """Tokens of a prompt that nobody measured."""
-LEAST = Asked.exactly(rows=1, positions=64, tokens=64)
+LEAST = MemoryLoad.exactly(rows=1, positions=64, tokens=64)
 """What any run asks for."""
 
 
-def asked_of(spec: ExperimentSpec, profile: Profile) -> dict[str, Asked]:
+def asked_of(spec: ExperimentSpec, profile: Profile) -> dict[str, MemoryLoad]:
     """Return what is asked of each policy."""
     return {policy: _asked(spec, spec.roles_of(policy), profile) for policy in spec.policies}
 
 
-def _asked(spec: ExperimentSpec, roles: Sequence[str], profile: Profile) -> Asked:
+def _asked(spec: ExperimentSpec, roles: Sequence[str], profile: Profile) -> MemoryLoad:
     if not roles:
         return LEAST
     batch = spec.batch
@@ -60,26 +60,26 @@ def _asked(spec: ExperimentSpec, roles: Sequence[str], profile: Profile) -> Aske
     together = [min(MOST_ROWS, max(1.0, share * playing)) for share in TOGETHER]
     prompts = _ends(profile, "role.prompt", roles) or UNKNOWN_PROMPT
     longest = max(spec.agents[role].sampling.max_tokens for role in roles)
-    replies = _ends(profile, "role.reply", roles) or Ends(1, longest, longest)
+    replies = _ends(profile, "role.reply", roles) or LoadRange(1, longest, longest)
     means = [prompt + reply for prompt, reply in zip(prompts, replies, strict=True)]
     reach = [max(mean, prompt + longest) for mean, prompt in zip(means, prompts, strict=True)]
     rows = batch.micro_batch_groups * batch.episodes_per_task * len(roles)
-    return Asked(
-        rows=Ends(*together),
-        positions=Ends(*(more * one for more, one in zip(LONGEST, reach, strict=True))),
+    return MemoryLoad(
+        rows=LoadRange(*together),
+        positions=LoadRange(*(more * one for more, one in zip(LONGEST, reach, strict=True))),
         tokens=_pass([rows * mean for mean in means]),
     )
 
 
-def _ends(profile: Profile, name: str, roles: Sequence[str]) -> Ends | None:
+def _ends(profile: Profile, name: str, roles: Sequence[str]) -> LoadRange | None:
     """Return the largest figure of some roles, None where nobody measured it."""
     found = [figure for role in roles if (figure := profile.figures.get(f"{name} {role}"))]
     if len(found) < len(roles):
         return None
-    return Ends(*(max(getattr(figure, end) for figure in found) for end in Ends._fields))
+    return LoadRange(*(max(getattr(figure, end) for figure in found) for end in LoadRange._fields))
 
 
-def _pass(totals: Sequence[float]) -> Ends:
+def _pass(totals: Sequence[float]) -> LoadRange:
     """Return the tokens of a pass of micro-batches, each shared out evenly; one of other lengths may fill a pass."""
     low, likely, high = (total / max(1, ceil(total / PASS_TOKENS)) for total in totals)
-    return Ends(min(low, likely), likely, max(low, likely, high, min(PASS_TOKENS, totals[-1])))
+    return LoadRange(min(low, likely), likely, max(low, likely, high, min(PASS_TOKENS, totals[-1])))
