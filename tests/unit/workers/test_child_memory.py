@@ -68,7 +68,7 @@ def test_a_plan_counts_what_the_trainer_of_an_imported_model_takes(tmp_path: Pat
     check(setting, home)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_plan_counts_what_children_take(name: str, home: Path) -> None:
