@@ -701,6 +701,7 @@ CREATE TABLE store.lease (
   replaces    bigint NOT NULL DEFAULT 0,      -- lease that it stands in for while its run moves; 0 for none
   rendezvous  text NOT NULL DEFAULT '',       -- host:port where further ranks of a gang find its leader
   beside      bigint,                         -- lease of the engine whose device a trainer shares
+  memory_bytes bigint NOT NULL DEFAULT 0,     -- leased with the device: what its child takes at most, as planned
   CONSTRAINT lease_place UNIQUE (id, device_id, run_id),
   CONSTRAINT lease_beside FOREIGN KEY (beside, device_id, run_id) REFERENCES store.lease (id, device_id, run_id),
   CONSTRAINT lease_beside_trains CHECK (beside IS NULL OR use = 'trainer')
