@@ -1,12 +1,13 @@
 """Contents that the processes of a host read in one place: equal bits, checked, locked, never written."""
 
 import re
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from workers.transfer import CorruptState, LocalTier, StateMissing
+from workers.transfer import CorruptState, LocalTier, StateMissing, mapping
 from workers.transfer.contents import encode
 from workers.transfer.mapping import MappedMemory
 
@@ -71,7 +72,26 @@ def test_they_outlive_the_files_until_the_last_tensor_goes(tmp_path: Path) -> No
     del found
     assert "(deleted)" in _area(address)[0], "one tensor is left, and its memory is gone"
     del kept
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="nothing lies there"):
+        for _ in range(500):  # it goes in a thread of its own
+            _area(address)
+            time.sleep(0.01)
+
+
+def test_who_drops_the_last_tensor_does_not_wait_for_its_memory_to_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[object] = []
+    monkeypatch.setattr(mapping, "_drop", held.append)
+    digest, _ = _put(tmp_path)
+    found = LocalTier(tmp_path).mapped(digest)
+    address = found["across.chunks"].data_ptr()
+    found.clear()
+    while not held:
+        time.sleep(0.001)
+    assert _area(address), "it went where it was dropped"
+    held.clear()
+    with pytest.raises(AssertionError, match="nothing lies there"):
         _area(address)
 
 
