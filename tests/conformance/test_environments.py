@@ -23,6 +23,7 @@ from flexmarl.contracts.specification.environment import (
     TextArena,
 )
 from flexmarl.contracts.specification.environment_base import IsolatedEnvironmentOptions
+from flexmarl.contracts.specification.graphs import SequenceGraph
 from tests.conformance.environment_kit import check_family, check_isolation, play
 from tests.conformance.played_elsewhere import Elsewhere
 from tests.support.forms import form
@@ -44,7 +45,7 @@ KNOBS: list[EnvironmentSpec] = [
     Kitchen(turns=64, actions_per_turn=4, dishes=16),
     Sums(),
     Sums(largest=4, held_out=8),
-    Sums(rounds=3),
+    Sums(graph=SequenceGraph(rounds=3)),
     Sums(terms=4, largest=9, held_out=200, reply_tokens=1),
     Kitchen(cooks=4, turns=16, actions_per_turn=1, dishes=1, recipes=1),
 ]
@@ -64,7 +65,7 @@ GAMES_OF_PACKAGES: list[GameOptions] = [
 GENERATORS: list[ReasoningGym] = [
     ReasoningGym(),
     ReasoningGym(dataset="gcd", config={"max_value": 9}, held_out=1, training=1, answer="number", reply_tokens=1),
-    ReasoningGym(dataset="rush_hour", held_out=5, answer="tag", reviser=True),
+    ReasoningGym(dataset="rush_hour", held_out=5, answer="tag", graph=SequenceGraph()),
 ]
 MEASURED: list[GameOptions] = [
     PettingZoo(game="tictactoe", opponent="random"),
@@ -128,7 +129,7 @@ def elsewhere() -> Iterator[asyncio.AbstractEventLoop]:
 
 @pytest.mark.parametrize(
     "spec",
-    [PettingZoo(game="pursuit"), TextArena(game="guess_the_number"), ReasoningGym(reviser=True)],
+    [PettingZoo(game="pursuit"), TextArena(game="guess_the_number"), ReasoningGym(graph=SequenceGraph())],
     ids=lambda spec: spec.type,
 )
 def test_a_game_plays_the_same_in_a_process_of_its_own(
