@@ -171,9 +171,7 @@ def _task(act: Act, before: Sequence[Act], others: Sequence[str]) -> str:
         case "answer" if before:
             return "Answer again in the same form." if "answer" in before else "Answer now."
         case "plan":
-            return (
-                "Do not answer: say again how to find it." if before else "Do not answer: say how to find the answer."
-            )
+            return f"Do not answer: say {'again ' if before else ''}how to find the answer."
         case "verify":
             return "Is the answer right? End with accept or reject."
         case "ask" if before:
@@ -186,8 +184,5 @@ def _task(act: Act, before: Sequence[Act], others: Sequence[str]) -> str:
 
 
 def _number(count: int) -> str:
-    return (
-        ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")[count]
-        if count < 10
-        else str(count)
-    )
+    words = ("two", "three", "four", "five", "six", "seven", "eight", "nine")
+    return words[count - 2] if count < 10 else str(count)
