@@ -23,7 +23,7 @@ from flexmarl.contracts.specification.environment import (
     TextArena,
 )
 from flexmarl.contracts.specification.environment_base import IsolatedEnvironmentOptions
-from flexmarl.contracts.specification.graphs import SequenceGraph
+from flexmarl.contracts.specification.graphs import GRAPH, GraphOptions, SequenceGraph
 from tests.conformance.environment_kit import check_family, check_isolation, play
 from tests.conformance.played_elsewhere import Elsewhere
 from tests.support.forms import form
@@ -50,6 +50,15 @@ KNOBS: list[EnvironmentSpec] = [
     Kitchen(cooks=4, turns=16, actions_per_turn=1, dishes=1, recipes=1),
 ]
 
+GRAPHS: list[GraphOptions] = [
+    *(GRAPH.options(name) for name in GRAPH.variants()),
+    GRAPH.options("debate", judge="judge", rounds=3),
+    GRAPH.options("mixture", layers=2, tokens=40),
+    GRAPH.options("hub", workers=["a", "b"], rounds=1),
+    GRAPH.options(
+        "sequence", order=[{"name": "a", "does": "plan"}, "b", {"name": "c", "does": "verify"}], tokens=30, rounds=2
+    ),
+]
 GAMES_OF_PACKAGES: list[GameOptions] = [
     PettingZoo(game="tictactoe"),
     PettingZoo(game="tictactoe", opponent="random"),
@@ -79,6 +88,12 @@ MEASURED: list[GameOptions] = [
 
 @pytest.mark.parametrize("spec", [*DEFAULTS, *KNOBS], ids=str)
 def test_family_keeps_the_contract(spec: EnvironmentSpec) -> None:
+    check_family(family_of(spec), spec.facts(), episodes=40)
+
+
+@pytest.mark.parametrize("graph", GRAPHS, ids=str)
+def test_a_team_keeps_the_contract_in_every_graph(graph: GraphOptions) -> None:
+    spec = Sums(graph=graph)
     check_family(family_of(spec), spec.facts(), episodes=40)
 
 
