@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from flexmarl.contracts.specification.environment_base import Stages
 
-BOX_W, BOX_H, STEP, DOWN, LEFT, TOP = 132, 52, 168, 68, 64, 30
+BOX_W, BOX_H, STEP, DOWN, LEFT, TOP = 132, 52, 168, 76, 64, 30
 
 
 class RoleNode(Protocol):
@@ -86,11 +86,22 @@ def team_graph(
     end = LEFT + (len(columns) - 1) * STEP + BOX_W
     arrows = _in_a_row(heard, places) if most == 1 else _in_columns(heard, places)
     arrows += [Arrow(f"M38 {middle}L{LEFT - 2} {places[name].middle}") for name in columns[0]]
-    arrows += [Arrow(f"M{end} {places[name].middle}L{end + 20} {middle}") for name in columns[-1]]
+    last = [name for name in names if name in (stages[-1] if stages else columns[-1])]
+    around = any(places[name].column < len(columns) - 1 for name in last)
     back = most == 1 and any(places[other].x > places[name].x for other, name in heard)
-    height = TOP + (most - 1) * DOWN + BOX_H + (44 if back else 14)
+    height = TOP + (most - 1) * DOWN + BOX_H + (44 if back or around else 14)
+    arrows += [Arrow(_answer(places[name], end, middle, height - 10)) for name in last]
     text = "; ".join(f"{name} hears {other}" for other, name in heard) or ", ".join(names)
     return TeamGraph(end + 44, height, middle, boxes, arrows, text)
+
+
+def _answer(place: _Place, end: int, middle: int, low: int) -> str:
+    """Lead from who answers to the end, below the boxes where there are some on the way."""
+    if place.x + BOX_W == end:
+        return f"M{end} {place.middle}L{end + 20} {middle}"
+    x, away = place.x + BOX_W // 2, end + 32
+    below = f"V{low - 8}Q{x} {low} {x + 8} {low}H{away - 8}Q{away} {low} {away} {low - 8}V{middle + 10}"
+    return f"M{x} {place.y + BOX_H}{below}"
 
 
 def _columns(names: Sequence[str], stages: Stages) -> list[list[str]]:

@@ -369,5 +369,6 @@ def test_those_who_are_asked_at_once_stand_below_each_other() -> None:
 def test_a_hub_and_its_workers_are_joined_both_ways() -> None:
     graph = team_graph(HubGraph().roles(8), {}, HubGraph().stages())
     assert [arrow.both for arrow in graph.arrows].count(True) == 2
+    assert graph.arrows[-1].path.startswith("M130 120V"), "who answers is the planner, below its workers"
     assert "worker_1 hears planner" in graph.text
     assert "planner hears worker_2" in graph.text

@@ -23,7 +23,7 @@ ALL: list[GraphOptions] = [
     GRAPH.options("sequence", rounds=3),
     GRAPH.options("debate", judge="judge", rounds=3),
     GRAPH.options("mixture", layers=2, tokens=40),
-    GRAPH.options("hub", workers=["a", "b"]),
+    GRAPH.options("hub", workers=["a", {"name": "b", "sees": "all"}]),
     GRAPH.options("sequence", order=["a", {"name": "b", "sees": "own"}, {"name": "c", "sees": ["a"]}], rounds=2),
 ]
 LINES = ("accept", "reject", "4", "ask worker_1: 2+2?\nask worker_2: 4?", "ask a: so?", "next: speaker_2", "end", "")

@@ -27,7 +27,7 @@ class Four:
     text = "What is 2+2?"
 
     def judge(self, reply: str) -> AnswerScore:
-        answer = reply.split()[-1] if reply[-1:].isdigit() else ""
+        answer = reply.rsplit(maxsplit=1)[-1] if reply[-1:].isdigit() else ""
         return AnswerScore(float(answer == "4"), "" if answer else "none", answer)
 
     def describe(self) -> dict[str, object]:
@@ -153,7 +153,7 @@ def test_a_verifier_ends_it_by_accepting_and_else_the_rounds_do() -> None:
 
 def test_a_hub_asks_its_workers_at_once_and_concludes() -> None:
     asked, episode = talk(
-        GRAPH.options("hub", workers=[{"name": name, "sees": "own"} for name in ("sales", "stock")]),
+        GRAPH.options("hub", workers=["sales", "stock"]),
         ["Let me see.\nask stock: how many?\nAsk sales: how much?"],
         ["2 each", "2 left"],
         ["It is 4"],

@@ -37,6 +37,14 @@ class SeatOptions(Strict):
         return {"name": given} if isinstance(given, str) else given
 
 
+class WorkerSeat(SeatOptions):
+    """A seat that a hub asks."""
+
+    sees: Sees = "own"
+    """What it reads of the others since its last turn, beside its question: `own`, nothing; `all`; `last`, what was
+    said right before; or the names of those that it reads."""
+
+
 class SequenceSeat(SeatOptions):
     """A seat of a sequence."""
 
@@ -222,10 +230,8 @@ class HubGraph(GraphOptions):
     type: Literal["hub"] = "hub"
     planner: SeatOptions = SeatOptions(name="planner")
     """Who asks and answers."""
-    workers: tuple[SeatOptions, ...] = Field(
-        default=(SeatOptions(name="worker_1", sees="own"), SeatOptions(name="worker_2", sees="own")),
-        min_length=1,
-        max_length=MOST_SEATS,
+    workers: tuple[WorkerSeat, ...] = Field(
+        default=(WorkerSeat(name="worker_1"), WorkerSeat(name="worker_2")), min_length=1, max_length=MOST_SEATS
     )
     """Who is asked: each reads its own question alone, and of the others what `sees` says."""
     rounds: int = Field(default=2, ge=1, le=16)
