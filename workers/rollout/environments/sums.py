@@ -30,7 +30,7 @@ class SumsFamily(Family[Sums]):
 
     def make(self, task_seed: int, held_out: bool, rng: random.Random) -> Environment:
         sums = self.held_out if held_out else self.training
-        question = _Sum(sums[task_seed % len(sums)])
+        question = Sum(sums[task_seed % len(sums)])
         return Conversation(question, self.options.graph, self.options.reply_tokens)
 
 
@@ -56,7 +56,9 @@ def last_number(text: str) -> int | None:
     return int(found[-1][:20]) if found else None
 
 
-class _Sum:
+class Sum:
+    """A sum as a question."""
+
     def __init__(self, numbers: Numbers) -> None:
         self._asked = f"What is {'+'.join(map(str, numbers))}?"
         self._sum = sum(numbers)
