@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.ids import Name
@@ -21,7 +21,7 @@ Sees = Literal["all", "last", "own"] | tuple[Name, ...]
 
 
 class SeatOptions(Strict):
-    """A seat of a graph. A word is a name."""
+    """A seat of a graph."""
 
     name: Name
     """Role of the seat, which an agent of this name takes."""
@@ -30,11 +30,6 @@ class SeatOptions(Strict):
     only its own turns; or the names of those that it reads."""
     reward: Literal["own", "team"] = "own"
     """What pays a seat: its own answers or verdicts, where it gives any, or the team's answer."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _named(cls, given: object) -> object:
-        return {"name": given} if isinstance(given, str) else given
 
 
 class WorkerSeat(SeatOptions):
@@ -50,6 +45,16 @@ class SequenceSeat(SeatOptions):
 
     does: Literal["answer", "plan", "verify"] = "answer"
     """`answer`: it answers the question; `plan`: it says how to; `verify`: it accepts or rejects the last answer."""
+
+
+def _named(given: object) -> object:
+    return {"name": given} if isinstance(given, str) else given
+
+
+AnySeat = Annotated[SeatOptions, BeforeValidator(_named, json_schema_input_type=Name | SeatOptions)]
+"""A word is a name."""
+AnyWorker = Annotated[WorkerSeat, BeforeValidator(_named, json_schema_input_type=Name | WorkerSeat)]
+AnySequenceSeat = Annotated[SequenceSeat, BeforeValidator(_named, json_schema_input_type=Name | SequenceSeat)]
 
 
 class GraphOptions(PluginOptions):
@@ -139,7 +144,7 @@ class SequenceGraph(GraphOptions):
     """Seats speak one after the other and read what was said before; for so many rounds. The last answer counts."""
 
     type: Literal["sequence"] = "sequence"
-    order: tuple[SequenceSeat, ...] = Field(
+    order: tuple[AnySequenceSeat, ...] = Field(
         default=(SequenceSeat(name="solver"), SequenceSeat(name="reviser")), min_length=1, max_length=MOST_SEATS
     )
     """The seats in the order in which they speak; at least one answers."""
@@ -163,13 +168,13 @@ class DebateGraph(GraphOptions):
     """Seats answer at once, then each reads the others' answers and answers again. A judge or the majority decides."""
 
     type: Literal["debate"] = "debate"
-    debaters: tuple[SeatOptions, ...] = Field(
+    debaters: tuple[AnySeat, ...] = Field(
         default=_seats("debater_1", "debater_2", "debater_3"), min_length=2, max_length=MOST_SEATS
     )
     """Those who answer; of as many votes, the earlier answer counts."""
     rounds: int = Field(default=2, ge=1, le=8)
     """Times that all answer, the first without having read anything."""
-    judge: SeatOptions | None = None
+    judge: AnySeat | None = None
     """Who reads the answers in the end and answers last; without one the most frequent last answer counts."""
 
     def seats(self) -> tuple[SeatOptions, ...]:
@@ -184,13 +189,13 @@ class MixtureGraph(GraphOptions):
     """Seats answer at once, in so many layers that each read the one before; an aggregator reads all and answers."""
 
     type: Literal["mixture"] = "mixture"
-    proposers: tuple[SeatOptions, ...] = Field(
+    proposers: tuple[AnySeat, ...] = Field(
         default=_seats("proposer_1", "proposer_2", "proposer_3"), min_length=1, max_length=MOST_SEATS
     )
     """Those who propose answers."""
     layers: int = Field(default=1, ge=1, le=8)
     """Times that they propose."""
-    aggregator: SeatOptions = SeatOptions(name="aggregator")
+    aggregator: AnySeat = SeatOptions(name="aggregator")
     """Who answers for the team."""
 
     def seats(self) -> tuple[SeatOptions, ...]:
@@ -204,9 +209,9 @@ class VerifyGraph(GraphOptions):
     """A generator answers and a verifier accepts or rejects; until it accepts or the rounds end."""
 
     type: Literal["verify"] = "verify"
-    generator: SeatOptions = SeatOptions(name="generator")
+    generator: AnySeat = SeatOptions(name="generator")
     """Who answers, and answers again after a rejection."""
-    verifier: SeatOptions = SeatOptions(name="verifier")
+    verifier: AnySeat = SeatOptions(name="verifier")
     """Who ends its reply with `accept` or `reject`; a reply with neither rejects and is worth nothing."""
     rounds: int = Field(default=2, ge=1, le=16)
     """Most answers."""
@@ -228,9 +233,9 @@ class HubGraph(GraphOptions):
     """
 
     type: Literal["hub"] = "hub"
-    planner: SeatOptions = SeatOptions(name="planner")
+    planner: AnySeat = SeatOptions(name="planner")
     """Who asks and answers."""
-    workers: tuple[WorkerSeat, ...] = Field(
+    workers: tuple[AnyWorker, ...] = Field(
         default=(WorkerSeat(name="worker_1"), WorkerSeat(name="worker_2")), min_length=1, max_length=MOST_SEATS
     )
     """Who is asked: each reads its own question alone, and of the others what `sees` says."""
@@ -260,11 +265,9 @@ class DialogueGraph(GraphOptions):
     """
 
     type: Literal["dialogue"] = "dialogue"
-    moderator: SeatOptions = SeatOptions(name="moderator")
+    moderator: AnySeat = SeatOptions(name="moderator")
     """Who calls upon the others and answers nothing itself."""
-    speakers: tuple[SeatOptions, ...] = Field(
-        default=_seats("speaker_1", "speaker_2"), min_length=1, max_length=MOST_SEATS
-    )
+    speakers: tuple[AnySeat, ...] = Field(default=_seats("speaker_1", "speaker_2"), min_length=1, max_length=MOST_SEATS)
     """Who answers when called upon."""
     turns: int = Field(default=4, ge=1, le=64)
     """Most turns of all speakers together."""
