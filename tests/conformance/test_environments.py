@@ -19,6 +19,7 @@ from flexmarl.contracts.specification.environment import (
     PettingZoo,
     ReasoningGym,
     ReferenceGame,
+    Shop,
     Sums,
     TextArena,
 )
@@ -46,6 +47,8 @@ KNOBS: list[EnvironmentSpec] = [
     Sums(),
     Sums(largest=4, held_out=8),
     Sums(graph=SequenceGraph(rounds=3)),
+    Shop(),
+    Shop(assistant="category", goods=1, figures=1, rounds=1, held_out=1, largest=9),
     Sums(terms=4, largest=9, held_out=200, reply_tokens=1),
     Kitchen(cooks=4, turns=16, actions_per_turn=1, dishes=1, recipes=1),
 ]

@@ -18,7 +18,7 @@ from workers.models.opening import allow
 
 pytestmark = pytest.mark.slow
 
-TEAMS = sorted(name for name, one in load_templates().items() if "graph" in one.spec["environment"])
+TEAMS = sorted(name for name, one in load_templates().items() if {"graph", "assistant"} & set(one.spec["environment"]))
 
 
 @pytest.fixture

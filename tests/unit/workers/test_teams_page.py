@@ -52,5 +52,5 @@ def test_the_page_names_every_graph_with_its_settings_and_every_template() -> No
     }
     for name, options in GRAPH.variants().items():
         assert rows[name] == set(options.model_fields) - {"type", "tokens"}, name
-    teams = {name for name, one in load_templates().items() if "graph" in one.spec["environment"]}
+    teams = {name for name, one in load_templates().items() if {"graph", "assistant"} & set(one.spec["environment"])}
     assert teams <= set(re.findall(r"`(\w+)`", TEXT.partition("## Templates")[2]))

@@ -15,6 +15,7 @@ from flexmarl.contracts.specification.environment_base import (
 )
 from flexmarl.contracts.specification.graphs import GraphSpec, SequenceGraph, team_facts
 from flexmarl.contracts.specification.reasoning_gym import ReasoningGym
+from flexmarl.contracts.specification.shop import Shop
 
 _RANDOM_DISHES = {(2, 8, 2, 2, 3): 0.24, (3, 8, 2, 2, 3): 0.033, (4, 16, 2, 2, 3): 0.12}
 """Mean dishes of random play by (cooks, turns, actions per turn, dishes, recipes), each from 20,000 episodes."""
@@ -293,7 +294,7 @@ ENVIRONMENT: Kind[EnvironmentOptions] = Kind(
     "environment",
     "/environment",
     EnvironmentOptions,
-    (ReferenceGame, HotCold, Arithmetic, Kitchen, Sums, ReasoningGym, PettingZoo, TextArena),
+    (ReferenceGame, HotCold, Arithmetic, Kitchen, Sums, ReasoningGym, Shop, PettingZoo, TextArena),
     IsolatedEnvironmentOptions,
 )
 EnvironmentSpec = Annotated[EnvironmentOptions, OneOf(ENVIRONMENT, default=False)]
