@@ -29,8 +29,9 @@ class AnswerScore:
 class ScoredQuestion(Protocol):
     """A task in words, and how replies to it are judged."""
 
-    text: str
-    """The task, with the form of the answer."""
+    @property
+    def text(self) -> str:
+        """Return the task, with the form of the answer."""
 
     def judge(self, reply: str) -> AnswerScore:
         """Judge a reply, whatever it is."""
