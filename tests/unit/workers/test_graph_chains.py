@@ -49,6 +49,7 @@ def test_chains_only_grow(graph: GraphOptions, replies: list[tuple[str, bool]]) 
             sampled = (*RENDERER.encode(text), *([STOP] if ended else []))
             seen[ask.role] = prompt + sampled
             heard.append(speech.hear(ask, CompletionChoice(0, list(sampled), [0.0] * len(sampled), "stop", [])))
+            assert heard[-1].tokens == len(sampled), "a budget counts what was sampled"
         episode.act(heard)
     assert speech.breaks == {}
     bounds = {role.name: (role.min_turns, role.max_turns) for role in graph.roles(8)}

@@ -45,7 +45,7 @@ def test_the_figures_that_workers_know_give_the_answer(assistant: str) -> None:
     family, forms = family_of(Shop(assistant=assistant)), set()
     for seed in range(200):
         episode, seen = family.make(seed, False, random.Random(0)), {}
-        question = episode.describe()["title"]
+        question = str(episode.describe()["title"])
         good = drawn(family.options, seed, False).good
         forms.add(question.replace(good, ""))
         while asks := episode.asks():
@@ -72,7 +72,9 @@ def test_each_seat_reads_its_own_table_and_nobody_elses(assistant: str) -> None:
 
 def test_no_question_is_on_both_sides_and_one_figure_is_enough_where_it_is_said() -> None:
     options = Shop(goods=1, largest=9, held_out=40)
-    sides = [{repr(drawn(options, number, side)) for number in range(40)} for side in (False, True)]
+    drawn_ones = [[drawn(options, number, side) for number in range(40)] for side in (False, True)]
+    assert [{one.held_out for one in side} for side in drawn_ones] == [{False}, {True}]
+    sides = [set(map(repr, side)) for side in drawn_ones]
     assert not sides[0] & sides[1]
     assert len(sides[1]) > 30
     assert all(len(drawn(Shop(figures=1), number, False).form.needs) == 1 for number in range(40))
