@@ -176,3 +176,14 @@ def test_pages_take_few_statements(browser, run) -> None:
         browser.get(path)
         with at_most(most, path):
             assert browser.get(path).status_code == 200
+
+
+def test_the_team_is_drawn_before_and_in_a_run(browser, run) -> None:
+    page = browser.get(f"/runs/{run.key}/metrics/agents").content.decode()
+    assert 'aria-label="listener hears speaker"' in page
+    assert page.count('class="node"') == 2
+    new = browser.get("/runs/new?template=marti_mixture").content.decode()
+    assert "aggregator hears proposer_3" in new
+    assert new.count('class="node"') == 4
+    assert "environment/graph/layers" in new, "rounds of a graph are a setting of the form"
+    assert 'data-pointer="/environment/graph/aggregator' not in new, "names of seats are those of agents"

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flexmarl.contracts.schema_nodes import Schema, deref, variant
+from flexmarl.contracts.specification.environment import ENVIRONMENT
+from flexmarl.contracts.specification.graphs import GRAPH
 from flexmarl.contracts.specification.kinds import KINDS
 from flexmarl.contracts.specification.reading import KEY, one_of
 from webui.formats import number
@@ -68,8 +70,8 @@ OPTIONAL = {"/budget/target": "/budget/target/value"}
 """An object that may be absent -> the one field that stands for it."""
 _CHOSEN = {
     "/algorithm/kl/reference": "The earlier version of the policy that the KL penalty refers to.",
-    # The environment comes with the template: another one has other roles.
-    **{kind.pointer: kind.base.summary() for kind in KINDS if kind.pointer != "/environment"},
+    # The environment and its graph come with the template: others have other roles.
+    **{kind.pointer: kind.base.summary() for kind in KINDS if kind not in (ENVIRONMENT, GRAPH)},
 }
 _TUNING = "What is trained: all weights, or a low-rank adapter on a frozen model."
 

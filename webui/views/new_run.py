@@ -69,7 +69,7 @@ def new_run(request: HttpRequest) -> HttpResponse:
         "groups": groups,
         "marks": marks,
         "preset_groups": _preset_groups(),
-        "graph": team_graph(facts.roles, marks),
+        "graph": team_graph(facts.roles, marks, facts.stages),
         "models": model_choices.offered(registry.offered(actor, MOST_MODELS), environment.converses),
         "model": model,
         "environment_title": facts.title,

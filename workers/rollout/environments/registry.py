@@ -11,6 +11,7 @@ from workers.rollout.environments.kitchen import KitchenFamily
 from workers.rollout.environments.pettingzoo_games import PettingZooFamily
 from workers.rollout.environments.reasoning_gym_questions import ReasoningGymFamily
 from workers.rollout.environments.reference_game import ReferenceGameFamily
+from workers.rollout.environments.shop import ShopFamily
 from workers.rollout.environments.sums import SumsFamily
 from workers.rollout.environments.textarena_games import TextArenaFamily
 
@@ -23,6 +24,7 @@ FAMILIES: Registry[Family[Any]] = Registry(
         KitchenFamily,
         SumsFamily,
         ReasoningGymFamily,
+        ShopFamily,
         PettingZooFamily,
         TextArenaFamily,
     ),

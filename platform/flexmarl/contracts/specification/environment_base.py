@@ -8,6 +8,9 @@ from pydantic import Field, model_validator
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.plugins import PluginOptions
 
+Stages = tuple[tuple[str, ...], ...]
+"""Who is asked at once, in turn."""
+
 
 class Latency(Strict):
     """Artificial delay added to an environment's answers, capped."""
@@ -59,6 +62,8 @@ class EnvironmentFacts:
     """What "solved" means, for people."""
     rewards_turns: bool = False
     """It says what a turn earned as soon as that is over, and not only what the episode did."""
+    stages: Stages = ()
+    """Roles that are asked at once, in turn, in the longest episode; empty where it is not stated."""
 
 
 class EnvironmentOptions(PluginOptions):

@@ -7,6 +7,7 @@ from flexmarl.contracts.specification.advantages import ADVANTAGE
 from flexmarl.contracts.specification.branch_controllers import BRANCH_CONTROLLER
 from flexmarl.contracts.specification.corrections import CORRECTION
 from flexmarl.contracts.specification.environment import ENVIRONMENT
+from flexmarl.contracts.specification.graphs import GRAPH
 from flexmarl.contracts.specification.losses import LOSS
 from flexmarl.contracts.specification.movers import MOVER
 from flexmarl.contracts.specification.redundancies import REDUNDANCY
@@ -17,6 +18,7 @@ from flexmarl.contracts.specification.task_choice import GROUP_FILTER, TASK_SAMP
 
 KINDS: tuple[Kind[Any], ...] = (
     ENVIRONMENT,
+    GRAPH,
     REWARD,
     LOSS,
     ADVANTAGE,
