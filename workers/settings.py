@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from flexmarl.contracts.folder_rules import SETTING
 from flexmarl.contracts.hardware import Hardware, read_classes
+from flexmarl.contracts.model_imports import read_address
 from flexmarl.host.exits import refuse
 from flexmarl.store.data.model_roots import read_roots
 from flexmarl.store.data.segments import BY_VALUE_BYTES
@@ -63,6 +64,10 @@ class Settings:
     """Folders below which models and adapters are read; none: no folder is."""
     object_store: str = ""
     """Where nodes copy what runs can be restored from, and bring it from, as fsspec reads it; empty: nowhere."""
+    hub: str = ""
+    """Base URL of the model hub that imports may ask; empty: none."""
+    control_url: str = ""
+    """Base URL at which this node reaches the control plane, for uploads; empty: it imports none."""
     place: str = ""
     """Name of this machine's one process of each role, empty when there may be several."""
     heartbeat_descriptor: int = -1
@@ -113,6 +118,8 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         device_classes=_classes(env),
         model_roots=_model_roots(env),
         object_store=_object_store(env),
+        hub=_base_url(env, "FLEXMARL_HUB"),
+        control_url=_base_url(env, "FLEXMARL_CONTROL_URL"),
         place=env.get("FLEXMARL_PLACE", ""),
         heartbeat_descriptor=_count(env, "FLEXMARL_HEARTBEAT_FD", 0) if env.get("FLEXMARL_HEARTBEAT_FD") else -1,
     )
@@ -173,6 +180,13 @@ def _object_store(env: Mapping[str, str]) -> str:
         except ValueError as error:
             raise SettingsError(f"FLEXMARL_OBJECT_STORE: {error}") from None
     return url
+
+
+def _base_url(env: Mapping[str, str], name: str) -> str:
+    try:
+        return read_address(name, env.get(name, ""))
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
 
 
 def _positive(env: Mapping[str, str], name: str, default: int) -> int:

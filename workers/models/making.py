@@ -38,6 +38,16 @@ def make_once(place: Path, write: Callable[[Path], None]) -> None:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+@contextmanager
+def held(place: Path) -> Iterator[None]:
+    """Hold a folder that is written piece by piece; who else wants it waits, and nobody removes it."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(place):
+        place.mkdir(exist_ok=True)
+        _touched(place)
+        yield
+
+
 def wanted(place: Path) -> bool:
     """Tell whether a folder is there; from now on it counts as wanted."""
     if not place.is_dir():

@@ -9,19 +9,22 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import psycopg
 import structlog
 
+from flexmarl.contracts.model_imports import upload_token
 from flexmarl.store.control import model_rows
 from flexmarl.store.control.model_rows import Import
 from flexmarl.store.control.nodes import addresses_for
 from flexmarl.store.server_paths import without_paths
 from workers.children import child_environment
+from workers.models.importing import TOKEN
 from workers.models.stored import OWNER
 from workers.nodes.merging import ArchiveError, WholeModels
 from workers.roots import python_path
@@ -43,6 +46,11 @@ LIMIT_S = 3600.0
 """Longest time of one import."""
 GRACE_S = 3600.0
 """A claim is younger than that while its row may still be on its way."""
+NO_ADDRESS = {
+    "hub": ("hub_off", "no node may ask a model hub; an operator allows one with FLEXMARL_HUB"),
+    "upload": ("upload_unreachable", "no node knows the control plane; set FLEXMARL_CONTROL_URL on the nodes"),
+}
+"""Type of a source -> code and text where no node can fetch it."""
 NO_RUN = 0
 MOST_WORDS = 500
 
@@ -56,7 +64,8 @@ class Importing:
     async def tend(self) -> None:
         """Import what waits, one model at a time."""
         roots = [name for root in self._settings.model_roots for name in (root, os.path.realpath(root))]
-        taken = await self._store(lambda conn: model_rows.take(conn, self._settings.node, LEASE_S, roots))
+        unable = unable_to(self._settings)
+        taken = await self._store(lambda conn: model_rows.take(conn, self._settings.node, LEASE_S, roots, unable))
         if taken is None:
             return
         log.info("importing a model", model=str(taken.id), source=dict(taken.source))
@@ -75,13 +84,13 @@ class Importing:
         """Run the import and return its last line. Raises _NotWantedError."""
         memory = await self._store(model_rows.largest_memory)
         try:
-            asked = [*await self._source(taken), f"--memory={memory}"]
-        except ArchiveError as error:
+            asked, token = [*await self._source(taken), f"--memory={memory}"], token_for(self._settings, taken.source)
+        except (ArchiveError, _CannotError) as error:
             return {"code": error.code, "detail": error.detail}
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "workers.models.importing", str(self._settings.home), *asked,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, limit=2**22,
-            env=child_environment({"PYTHONPATH": python_path(), "CUDA_VISIBLE_DEVICES": ""}),
+            env=child_environment({"PYTHONPATH": python_path(), "CUDA_VISIBLE_DEVICES": "", TOKEN: token}),
         )  # fmt: skip
         said = asyncio.create_task(_all_of(process))
         try:
@@ -100,7 +109,8 @@ class Importing:
         """Return what a process is to import, and what it may read for that. Raises ArchiveError."""
         if taken.from_run is None:
             roots = [f"--model-root={root}" for root in self._settings.model_roots]
-            return [msgspec.json.encode(taken.source).decode(), *roots]
+            elsewhere = [f"--hub={self._settings.hub}", f"--control={self._settings.control_url}"]
+            return [msgspec.json.encode(taken.source).decode(), *roots, *elsewhere]
         checkpoint = root_of(self._settings.home, taken.from_run) / f"step-{taken.source['step']}"
         await self._checkpoints.check(checkpoint)
         folder = await self._checkpoints.folder(checkpoint, taken.source["policy"])
@@ -129,6 +139,34 @@ class Importing:
             return {"code": "out_of_memory", "detail": text}
         last = without_paths((await said).strip().rpartition("\n")[2])[:MOST_WORDS]
         return {"code": "fault", "detail": f"The import ended with code {code}: {last}"}
+
+
+def unable_to(settings: Settings) -> tuple[str, ...]:
+    """Return the types of sources that this node cannot fetch, for want of an address."""
+    known = {"hub": settings.hub, "upload": settings.control_url}
+    return tuple(kind for kind, address in known.items() if not address)
+
+
+def token_for(settings: Settings, source: Mapping[str, Any]) -> str:
+    """Return the token for where a source is fetched from; empty where none is asked. Raises _CannotError."""
+    kind = source["type"]
+    if kind in unable_to(settings):
+        raise _CannotError(*NO_ADDRESS[kind])
+    if kind == "upload":
+        return upload_token(settings.cluster_key, UUID(source["id"]))
+    if kind != "hub" or not (name := source["secret"]):
+        return ""
+    if not (value := settings.secrets.get(name)):
+        raise _CannotError("secret_missing", f"FLEXMARL_EXTERNAL_SECRET_{name} is not set on node {settings.node}")
+    return value
+
+
+class _CannotError(Exception):
+    """This node cannot fetch a model; `code` is stable, the text says what to set."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code, self.detail = code, detail
 
 
 class _NotWantedError(Exception):
