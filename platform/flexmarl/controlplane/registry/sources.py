@@ -9,16 +9,21 @@ from django.conf import settings
 from pydantic import TypeAdapter, ValidationError
 
 from flexmarl.contracts.folder_rules import not_allowed
+from flexmarl.contracts.model_imports import HubModel, UploadModel
 from flexmarl.contracts.specification.team import FolderModel, PackageModel
+from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
+from flexmarl.controlplane.registry import uploads
 from flexmarl.store.data.model_roots import FolderNotAllowed, FolderUnreadable, ModelRoots
 
-SourceType = Literal["package", "folder"]
-TYPES: dict[str, TypeAdapter[FolderModel | PackageModel]] = {
+SourceType = Literal["package", "folder", "upload", "hub"]
+Source = FolderModel | PackageModel | UploadModel | HubModel
+TYPES: dict[str, TypeAdapter[Source]] = {
     "package": TypeAdapter(PackageModel),
     "folder": TypeAdapter(FolderModel),
+    "upload": TypeAdapter(UploadModel),
+    "hub": TypeAdapter(HubModel),
 }
-HUB = "hub"
 
 
 def allowed_roots() -> tuple[str, ...]:
@@ -26,12 +31,12 @@ def allowed_roots() -> tuple[str, ...]:
     return tuple(map(str, settings.MODEL_ROOTS))
 
 
-def read_source(given: Mapping[str, Any]) -> FolderModel | PackageModel:
-    """Read a source. Raises ValidationProblem with every refusal."""
+def read_source(actor: Actor, project: str, given: Mapping[str, Any]) -> Source:
+    """Read a source that a caller names for a project. Raises ValidationProblem with every refusal."""
     kind = given.get("type")
-    if kind == HUB:
-        detail = "Models are not fetched from a hub: this installation works off line."
-        hint = "Download the model with --local-dir below an allowed folder, and send type: folder with its path."
+    if kind == "hub" and not settings.HUB:
+        detail = "Models are not fetched from a hub: the operator allowed none with FLEXMARL_HUB."
+        hint = "Download the model with --local-dir, and upload its files or send type: folder with its path."
         raise _refused(FieldError("/source/type", "not_available", detail, hint))
     if kind not in TYPES:
         detail = f"{kind} is no source." if kind else "A source has a type."
@@ -43,6 +48,9 @@ def read_source(given: Mapping[str, Any]) -> FolderModel | PackageModel:
         raise _refused(*map(_as_field_error, error.errors())) from error
     if isinstance(source, FolderModel):
         _check_folder(source.path)
+    if isinstance(source, UploadModel):
+        files = uploads.files_for_import(actor, project, source.id)
+        return UploadModel.model_validate({"type": "upload", "id": source.id, "files": files})
     return source
 
 

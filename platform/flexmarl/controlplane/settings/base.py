@@ -25,6 +25,12 @@ PAYLOADS = HOME / "payloads"
 """Segment files of large payloads, written by this machine's rollout workers."""
 MODEL_ROOTS = env.model_roots("FLEXMARL_MODEL_ROOTS")
 """Folders below which specifications may name models and adapters; none: no folder may be named."""
+HUB = env.address("FLEXMARL_HUB")
+"""Base URL of the model hub that nodes may fetch from; empty: none."""
+UPLOADS_GIB = env.integer("FLEXMARL_UPLOADS_GIB", 100)
+"""What uploads of a project may take together before they are imported; 0: nobody may upload."""
+UPLOADS_HOURS = env.integer("FLEXMARL_UPLOADS_HOURS", 24, minimum=1)
+"""Hours after the last piece at which an upload that nobody imported is removed."""
 KEEP_SAMPLES_DAYS = env.integer("FLEXMARL_KEEP_SAMPLES_DAYS", 30)
 """Days after a run's end at which its samples and payloads are retired; 0: no limit by age."""
 KEEP_SAMPLES_GIB = env.integer("FLEXMARL_KEEP_SAMPLES_GIB", 50)
