@@ -150,7 +150,7 @@ def test_an_upload_goes_when_it_is_given_up_or_expires(api, home: Path) -> None:
     ModelUpload.objects.filter(pk=other).update(expires_at=timezone.now() - timedelta(seconds=1))
     assert uploads.clear() == 1
     assert list((home / "uploads").iterdir()) == []
-    actions = AuditEntry.objects.filter(target_type="model_upload").values_list("action", flat=True)
+    actions = AuditEntry.objects.filter(target_kind="model_upload").values_list("action", flat=True)
     assert sorted(actions) == ["model.upload", "model.upload", "model.upload_delete"]
 
 

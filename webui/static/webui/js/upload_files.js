@@ -1,0 +1,85 @@
+// The files of the form of an import: chosen or dropped, sent with progress, cancelled.
+import { bytes } from "./amounts.js";
+import { Refused, post, remove, send } from "./api.js";
+import { $, announce, el } from "./dom.js";
+import { sendAll, size, sorted } from "./uploading.js";
+
+const PIECE_MS = 120_000;
+const place = $("#upload");
+const input = $("input[type=file]", place);
+const endings = place.dataset.endings.split(" ");
+let files = [];
+let sent = null; // the upload that has all of `files`, until they are changed
+let stop = null;
+
+function show({ taken, left }) {
+  files = taken;
+  sent = null;
+  const rows = files.map((file) =>
+    el("li", { class: "hs g8" }, el("span", { class: "anywhere fit", text: file.name }), bytes(file.size)),
+  );
+  $("ul", place).replaceChildren(...rows);
+  const words = files.length ? [`${files.length} files, ${bytes(size(files))}.`] : ["No file of a model is chosen."];
+  if (left.length) words.push(`Left out: ${left.slice(0, 5).join(", ")}${left.length > 5 ? ", …" : ""}.`);
+  $("[data-chosen]", place).textContent = words.join(" ");
+  announce(words.join(" "));
+}
+
+function progress(at) {
+  const whole = size(files);
+  $("progress", place).value = whole ? at / whole : 1;
+  $("[data-sent]", place).textContent = `${bytes(at)} of ${bytes(whole)}`;
+}
+
+/** Wait, but no longer than until the upload is cancelled or the connection is back. */
+function wait(ms, error) {
+  $("[data-sent]", place).textContent = `${error.message} Goes on by itself …`;
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, ms);
+    for (const [target, event] of [
+      [stop.signal, "abort"],
+      [window, "online"],
+    ])
+      target.addEventListener(event, () => resolve(clearTimeout(timer)), { once: true });
+  });
+}
+
+async function sendPiece(url, name, offset, blob) {
+  if (stop.signal.aborted) throw new Refused(499, { title: "The upload was cancelled" }, "");
+  const path = `${url}/files/${encodeURIComponent(name)}?offset=${offset}`;
+  return (await send("PUT", path, { raw: blob, timeout: PIECE_MS, signal: stop.signal })).json();
+}
+
+const warn = (event) => event.preventDefault();
+
+/** Upload what is chosen, unless it was before; return its id. Throws Refused. */
+export async function uploaded(project) {
+  if (sent?.project === project) return sent.id;
+  const declared = files.map((file) => ({ name: file.name, bytes: file.size }));
+  const upload = await post(place.dataset.url, { project, files: declared });
+  stop = new AbortController();
+  const running = $("[data-running]", place);
+  running.hidden = false;
+  addEventListener("beforeunload", warn);
+  try {
+    await sendAll(upload, files, { send: (...piece) => sendPiece(upload.url, ...piece), wait, sent: progress });
+  } catch (error) {
+    await remove(upload.url).catch(() => null); // it expires by itself otherwise
+    throw stop.signal.aborted ? new Refused(499, { title: "The upload was cancelled" }, "") : error;
+  } finally {
+    running.hidden = true;
+    removeEventListener("beforeunload", warn);
+  }
+  sent = { id: upload.id, project };
+  return sent.id;
+}
+
+input.addEventListener("change", () => show(sorted([...input.files], endings)));
+$("[data-cancel]", place).addEventListener("click", () => stop?.abort());
+for (const name of ["dragover", "dragleave", "drop"])
+  place.addEventListener(name, (event) => {
+    event.preventDefault();
+    place.classList.toggle("over", name === "dragover");
+    if (name === "drop" && !stop?.signal.aborted && $("[data-running]", place).hidden)
+      show(sorted([...event.dataTransfer.files], endings));
+  });
