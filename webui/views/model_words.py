@@ -43,7 +43,7 @@ REASONS = {
     "hub_off": ("No model hub is allowed", "An operator allows one with FLEXMARL_HUB on web and nodes."),
     "hub_unreachable": (
         "The hub does not answer",
-        "Check the network of the node; what has arrived is kept for 2 hours.",
+        "Check the network of the node; then import it again.",
     ),
     "hub_refused": ("The hub refused the token", "Name the secret of an account that may read the repository."),
     "hub_gated": ("The repository is gated", "Accept its terms at the hub, and name the secret of that account."),

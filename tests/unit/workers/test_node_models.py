@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from flexmarl.contracts.model_imports import upload_token
 from flexmarl.contracts.specification.team import RegisteredModel
 from flexmarl.store.control import model_rows
 from flexmarl.store.data.model_roots import ModelRoots
@@ -249,3 +250,44 @@ def test_equal_folders_have_equal_digests_and_every_file_counts(tmp_path: Path):
     (model / "generation_config.json").write_text(json.dumps({**config, "max_length": 9}))
     assert put_model(tmp_path / "home", str(model)).digest != first
     allow(ModelRoots())
+
+
+# Models that lie elsewhere ------------------------------------------------------------------------------------------
+
+
+def elsewhere(node: Node, kind: str) -> UUID:
+    sources = {
+        "hub": {"type": "hub", "repository": "ada/tiny", "revision": "main", "secret": "HUB_TOKEN"},
+        "upload": {"type": "upload", "id": str(uuid4()), "files": []},
+    }
+    model = uuid4()
+    model_rows.create(node.conn, model, "default", "mine", sources[kind], ("ada", "1"))
+    return model
+
+
+@pytest.mark.services
+@pytest.mark.parametrize(("kind", "code", "said"), [("hub", "hub_off", "HUB"), ("upload", "upload_unreachable", "URL")])
+def test_a_node_that_knows_no_address_leaves_an_import_to_others_and_then_says_what_to_set(node, kind, code, said):
+    model = elsewhere(node, kind)
+    asyncio.run(node.importing.tend())
+    assert node.row(model)[0] == "queued"
+    node.conn.execute("UPDATE store.model SET created_at = created_at - interval '1 minute'")
+    asyncio.run(node.importing.tend())
+    assert node.row(model)[:2] == ("failed", code)
+    assert f"FLEXMARL_{'CONTROL_' if kind == 'upload' else ''}{said}" in node.row(model)[2]
+
+
+@pytest.mark.services
+def test_a_secret_that_a_node_lacks_is_named_and_a_token_is_the_one_of_what_is_fetched(node):
+    node.settings = replace(node.settings, hub="http://127.0.0.1:9", control_url="http://127.0.0.1:9")
+    node.importing = Importing(node.settings, node.store)
+    model = elsewhere(node, "hub")
+    asyncio.run(node.importing.tend())
+    assert node.row(model)[:2] == ("failed", "secret_missing")
+    assert "FLEXMARL_EXTERNAL_SECRET_HUB_TOKEN is not set on node box" in node.row(model)[2]
+    known = replace(node.settings, secrets={"HUB_TOKEN": "hf_1"})
+    hub = {"type": "hub", "repository": "ada/tiny", "secret": "HUB_TOKEN"}
+    assert node_models.token_for(known, hub) == "hf_1"
+    assert node_models.token_for(known, {**hub, "secret": ""}) == ""
+    assert node_models.token_for(known, {"type": "upload", "id": str(UUID(int=1))}) == upload_token("x", UUID(int=1))
+    assert node_models.token_for(known, {"type": "folder", "path": "/m"}) == ""

@@ -60,6 +60,7 @@ export async function uploaded(project) {
   stop = new AbortController();
   const running = $("[data-running]", place);
   running.hidden = false;
+  input.disabled = true;
   addEventListener("beforeunload", warn);
   try {
     await sendAll(upload, files, { send: (...piece) => sendPiece(upload.url, ...piece), wait, sent: progress });
@@ -68,6 +69,7 @@ export async function uploaded(project) {
     throw stop.signal.aborted ? new Refused(499, { title: "The upload was cancelled" }, "") : error;
   } finally {
     running.hidden = true;
+    input.disabled = false;
     removeEventListener("beforeunload", warn);
   }
   sent = { id: upload.id, project };
@@ -80,6 +82,5 @@ for (const name of ["dragover", "dragleave", "drop"])
   place.addEventListener(name, (event) => {
     event.preventDefault();
     place.classList.toggle("over", name === "dragover");
-    if (name === "drop" && !stop?.signal.aborted && $("[data-running]", place).hidden)
-      show(sorted([...event.dataTransfer.files], endings));
+    if (name === "drop" && !input.disabled) show(sorted([...event.dataTransfer.files], endings));
   });
