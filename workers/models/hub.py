@@ -79,8 +79,11 @@ def _fetch(source: HubModel, endpoint: str, token: str, commit: str, name: str, 
     """Fetch a file, unless it is there; the library goes on where a transfer broke off."""
     from huggingface_hub import hf_hub_download
 
-    where = {"local_dir": folder, "endpoint": endpoint, "token": token or False}
-    _asked(source, lambda: hf_hub_download(source.repository, name, revision=commit, **where))
+    def fetch() -> str:
+        key = token or False
+        return hf_hub_download(source.repository, name, revision=commit, local_dir=folder, endpoint=endpoint, token=key)
+
+    _asked(source, fetch)
 
 
 def _asked(source: HubModel, ask: Callable[[], T]) -> T:
@@ -98,7 +101,7 @@ def _asked(source: HubModel, ask: Callable[[], T]) -> T:
         raise ModelRefused("hub_no_revision", text) from None
     except errors.HfHubHTTPError as error:
         raise _refused(error.response.status_code, what, secret) from None
-    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, errors.HTTPError) as error:
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, errors.HTTPError) as error:  # type: ignore[attr-defined]
         cause = error.__cause__ or error
         text = f"the hub did not answer or broke off ({type(cause).__name__}); check FLEXMARL_HUB and the network"
         raise ModelRefused("hub_unreachable", f"{text}, and import it again") from None
