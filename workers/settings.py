@@ -12,6 +12,7 @@ from flexmarl.contracts.folder_rules import SETTING
 from flexmarl.contracts.hardware import Hardware, read_classes
 from flexmarl.contracts.hub_models import SETTING as HUB
 from flexmarl.contracts.hub_models import check_hub
+from flexmarl.contracts.uploaded_models import SETTING as CONTROL_URL
 from flexmarl.host.exits import refuse
 from flexmarl.store.data.model_roots import read_roots
 from flexmarl.store.data.segments import BY_VALUE_BYTES
@@ -65,6 +66,8 @@ class Settings:
     """Folders below which models and adapters are read; none: no folder is."""
     hub: str = ""
     """Address of the hub that models may be imported from; empty: none."""
+    control_url: str = ""
+    """Base URL at which this node reaches the control plane, for uploads; empty: it fetches none."""
     object_store: str = ""
     """Where nodes copy what runs can be restored from, and bring it from, as fsspec reads it; empty: nowhere."""
     place: str = ""
@@ -117,6 +120,7 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         device_classes=_classes(env),
         model_roots=_model_roots(env),
         hub=_hub(env),
+        control_url=_control_url(env),
         object_store=_object_store(env),
         place=env.get("FLEXMARL_PLACE", ""),
         heartbeat_descriptor=_count(env, "FLEXMARL_HEARTBEAT_FD", 0) if env.get("FLEXMARL_HEARTBEAT_FD") else -1,
@@ -176,6 +180,12 @@ def _hub(env: Mapping[str, str]) -> str:
         return check_hub(env.get(HUB, ""))
     except ValueError as error:
         raise SettingsError(str(error)) from None
+
+
+def _control_url(env: Mapping[str, str]) -> str:
+    if not env.get(CONTROL_URL):
+        return ""
+    return _url(env, CONTROL_URL, "https://flexmarl.example.org", frozenset({"http", "https"})).rstrip("/")
 
 
 def _object_store(env: Mapping[str, str]) -> str:

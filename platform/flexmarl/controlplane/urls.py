@@ -8,6 +8,7 @@ from django.urls import include, path, re_path
 from django.views.generic import RedirectView
 
 from flexmarl.controlplane.common.api.exceptions import unknown_path
+from flexmarl.controlplane.registry.node_views import upload_file
 
 urlpatterns = [
     path("admin/login/", RedirectView.as_view(pattern_name="webui:sign_in", query_string=True)),  # one door
@@ -15,6 +16,7 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("api/v1/", include("flexmarl.controlplane.api")),
     re_path(r"^api(?:/(?P<path>.*))?$", unknown_path),
+    path("nodes/uploads/<uuid:upload_id>/<str:name>", upload_file, name="node-upload-file"),
     path("v1/", include("flexmarl.controlplane.playground.api.urls")),
     path("v1", unknown_path),
     path("", include("flexmarl.controlplane.telemetry.urls")),

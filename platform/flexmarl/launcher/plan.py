@@ -74,6 +74,7 @@ def environment_of(
     chosen = {
         "FLEXMARL_ALLOWED_HOSTS": ",".join(allowed_hosts(options.host)),
         "FLEXMARL_NODE": options.node,
+        "FLEXMARL_CONTROL_URL": url_of(options.host, options.port),
         "FLEXMARL_CLUSTER_KEY": secrets["cluster_key"],
         "FLEXMARL_SECRET_KEY": secrets["secret_key"],
         "FLEXMARL_LOG_JSON": "1",

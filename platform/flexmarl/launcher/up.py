@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import structlog
 
@@ -95,7 +96,8 @@ class Up:
             secrets = dict.fromkeys(SECRET_NAMES, "checked later")
             database_url = os.environ.get("DATABASE_URL") or "postgresql://127.0.0.1/flexmarl"
             redis_url = os.environ.get("REDIS_URL") or "redis://127.0.0.1/0"
-            environment = environment_of(self.options, os.environ, secrets, database_url, redis_url)
+            options = replace(self.options, port=max(self.options.port, 1))
+            environment = environment_of(options, os.environ, secrets, database_url, redis_url)
             settings.check(environment, self.options.root)
 
     def _start(self) -> None:
@@ -132,7 +134,8 @@ class Up:
     def _set_environment(self) -> None:
         database_url = self.postgres.url if self.postgres else os.environ["DATABASE_URL"]
         redis_url = self.valkey.url if self.valkey else os.environ["REDIS_URL"]
-        environment = environment_of(self.options, os.environ, self.home.secrets(), database_url, redis_url)
+        options = replace(self.options, port=self.port)
+        environment = environment_of(options, os.environ, self.home.secrets(), database_url, redis_url)
         self.environment = {**environment, LAUNCH_VARIABLE: self.launch}
         if self.supervisor and self.supervisor.environment != self.environment:
             self.supervisor.replace_all(self.environment)

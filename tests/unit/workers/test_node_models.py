@@ -17,6 +17,7 @@ from flexmarl.contracts.specification.team import RegisteredModel
 from flexmarl.store.control import model_rows
 from flexmarl.store.data.model_roots import ModelRoots
 from tests.support.hub_server import COMMIT, HubServer, hub_server
+from tests.support.upload_server import UploadServer, upload_server
 from tests.unit.workers.test_inspecting import write_chat_model
 from workers import settings
 from workers.models import UnsupportedModel, tokenizer_of
@@ -96,6 +97,26 @@ def test_a_model_of_a_hub_is_fetched_pinned_and_kept_without_its_files(node: Nod
     assert ends[2][4]["commit"] == COMMIT
     assert not list(node.home.glob("fetched/*"))
     assert hub.token not in repr(ends)
+
+
+@pytest.mark.services
+def test_an_upload_is_fetched_by_a_node_that_knows_the_control_plane_and_left_to_such_a_one_at_first(node: Node):
+    with upload_server(UploadServer(node.model, "x")) as control:
+        model = node.asked(**control.source())
+        asyncio.run(node.importing.tend())
+        assert node.row(model)[0] == "queued"
+        node.conn.execute("UPDATE store.model SET created_at = created_at - interval '1 minute'")
+        asyncio.run(node.importing.tend())
+        state, reason, text, _, _ = node.row(model)
+        assert (state, reason, "FLEXMARL_CONTROL_URL" in text) == ("failed", "upload_unreachable", True)
+        node.importing = Importing(replace(node.settings, control_url=control.address), node.store)
+        model = node.asked(**control.source())
+        asyncio.run(node.importing.tend())
+    state, reason, text, digest, _ = node.row(model)
+    assert (state, reason) == ("done", ""), text
+    allow(ModelRoots((str(node.root),)), str(node.home))
+    assert digest == put_model(node.home, str(node.model)).digest
+    assert not list(node.home.glob("fetched/*"))
 
 
 @pytest.mark.services

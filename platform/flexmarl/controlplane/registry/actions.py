@@ -40,7 +40,7 @@ def import_model(
     if not Project.objects.filter(name=project).exists():
         detail = f"There is no project {project}."
         raise ValidationProblem(detail, errors=[FieldError("/project", "unknown_value", detail)])
-    return _ask(actor, project, name, read_source(source).model_dump(mode="json"))
+    return _ask(actor, project, name, read_source(actor, project, source).model_dump(mode="json"))
 
 
 @transaction.atomic

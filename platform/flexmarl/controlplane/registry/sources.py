@@ -11,14 +11,18 @@ from pydantic import TypeAdapter, ValidationError
 from flexmarl.contracts.folder_rules import not_allowed
 from flexmarl.contracts.hub_models import SETTING, HubModel
 from flexmarl.contracts.specification.team import FolderModel, PackageModel
+from flexmarl.contracts.uploaded_models import UploadModel
+from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
+from flexmarl.controlplane.registry import uploads
 from flexmarl.store.data.model_roots import FolderNotAllowed, FolderUnreadable, ModelRoots
 
-SourceType = Literal["package", "folder", "hub"]
-ModelSource = FolderModel | PackageModel | HubModel
+SourceType = Literal["package", "folder", "upload", "hub"]
+ModelSource = FolderModel | PackageModel | UploadModel | HubModel
 TYPES: dict[str, TypeAdapter[ModelSource]] = {
     "package": TypeAdapter(PackageModel),
     "folder": TypeAdapter(FolderModel),
+    "upload": TypeAdapter(UploadModel),
     "hub": TypeAdapter(HubModel),
 }
 
@@ -33,12 +37,12 @@ def hub() -> str:
     return str(settings.HUB)
 
 
-def read_source(given: Mapping[str, Any]) -> ModelSource:
-    """Read a source. Raises ValidationProblem with every refusal."""
+def read_source(actor: Actor, project: str, given: Mapping[str, Any]) -> ModelSource:
+    """Read a source that a caller names for a project. Raises ValidationProblem with every refusal."""
     kind = given.get("type")
     if kind == "hub" and not hub():
         detail = f"Models are not fetched from a hub here: the operator has not set {SETTING}."
-        hint = "Download the model with --local-dir below an allowed folder, and send type: folder with its path."
+        hint = "Download the model with --local-dir, and upload its files or send type: folder with its path."
         raise _refused(FieldError("/source/type", "not_available", detail, hint))
     if kind not in TYPES:
         detail = f"{kind} is no source." if kind else "A source has a type."
@@ -50,6 +54,9 @@ def read_source(given: Mapping[str, Any]) -> ModelSource:
         raise _refused(*map(_as_field_error, error.errors())) from error
     if isinstance(source, FolderModel):
         _check_folder(source.path)
+    if isinstance(source, UploadModel):
+        files = uploads.files_for_import(actor, project, source.id)
+        return UploadModel.model_validate({"type": "upload", "id": source.id, "files": files})
     return source
 
 

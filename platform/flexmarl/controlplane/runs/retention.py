@@ -20,6 +20,7 @@ from psycopg import Connection
 
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import Conflict
+from flexmarl.controlplane.registry import uploads
 from flexmarl.controlplane.runs import limits
 from flexmarl.controlplane.runs.deletions import delete
 from flexmarl.controlplane.runs.models import Run
@@ -116,6 +117,8 @@ class Janitor:
         for outcome in ended:
             log.info("run_given_up", run_id=outcome.run_no, kept=outcome.kept)
         self._collect(conn)
+        if expired := uploads.clear():
+            log.info("uploads_removed", uploads=expired)
         removed = [
             *({"run": o.run_no, "kind": storage.SAMPLES, "amount": o.samples, "kept": o.kept} for o in done),
             *({"run": run_id, "kind": storage.LOG, "amount": count, "kept": ""} for run_id, count in lines),

@@ -27,6 +27,10 @@ MODEL_ROOTS = env.model_roots("FLEXMARL_MODEL_ROOTS")
 """Folders below which specifications may name models and adapters; none: no folder may be named."""
 HUB = env.hub("FLEXMARL_HUB")
 """Address of the hub that nodes import models from; empty: none."""
+UPLOADS_GIB = env.integer("FLEXMARL_UPLOADS_GIB", 100)
+"""What uploads of a project may take together before they are imported; 0: nobody may upload."""
+UPLOADS_HOURS = env.integer("FLEXMARL_UPLOADS_HOURS", 24, minimum=1)
+"""Hours after the last piece at which an upload that nobody imported is removed."""
 KEEP_SAMPLES_DAYS = env.integer("FLEXMARL_KEEP_SAMPLES_DAYS", 30)
 """Days after a run's end at which its samples and payloads are retired; 0: no limit by age."""
 KEEP_SAMPLES_GIB = env.integer("FLEXMARL_KEEP_SAMPLES_GIB", 50)

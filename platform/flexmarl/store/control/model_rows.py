@@ -16,7 +16,7 @@ from psycopg import Connection
 
 MOST_TAKES = 3
 ELSEWHERE_S = 30.0
-"""So long an import of a folder waits for a node that may read it; then any node says that it may not."""
+"""So long an import waits for a node that may read its source; then any node says that it may not."""
 GRANT_S = 60
 """A right that was found may be used for so long."""
 FORBIDDEN = "Its owner may not read the run any more that the checkpoint is of, or the run was deleted."
@@ -79,9 +79,12 @@ def create(
     return int(row[0])
 
 
-def take(conn: Connection, node: str, lease_s: float, roots: Sequence[str] = ()) -> Import | None:
+def take(
+    conn: Connection, node: str, lease_s: float, roots: Sequence[str] = (), unable: Sequence[str] = ()
+) -> Import | None:
     """Take the import that waits longest, or one whose node went away, of those that this node can do; None when there
-    is none. `roots` are the folders below which the node may read models: others get one that lies elsewhere first."""
+    is none. `roots` are the folders below which the node may read models: others get one that lies elsewhere first, and
+    one of a type of `unable`."""
     with conn.transaction():
         row = conn.execute(
             """
@@ -89,12 +92,13 @@ def take(conn: Connection, node: str, lease_s: float, roots: Sequence[str] = ())
             WHERE (state = 'queued' OR state = 'running' AND lease_until < clock_timestamp()) AND (from_run IS NULL
               OR granted_at > clock_timestamp() - make_interval(secs => %s) AND EXISTS (
                 SELECT 1 FROM store.checkpoint c WHERE c.run_id = m.from_run AND c.step = m.from_step AND c.node = %s))
+              AND (source ->> 'type' <> ALL (%s::text[]) OR created_at < clock_timestamp() - make_interval(secs => %s))
               AND (source ->> 'type' <> 'folder' OR created_at < clock_timestamp() - make_interval(secs => %s)
                 OR EXISTS (SELECT 1 FROM unnest(%s::text[]) r
                   WHERE source ->> 'path' = r OR starts_with(source ->> 'path', r || '/')))
             ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED
             """,
-            [GRANT_S, node, ELSEWHERE_S, [root.rstrip("/") for root in roots]],
+            [GRANT_S, node, list(unable), ELSEWHERE_S, ELSEWHERE_S, [root.rstrip("/") for root in roots]],
         ).fetchone()
         if row is None:
             return None

