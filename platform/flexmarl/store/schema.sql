@@ -641,6 +641,22 @@ CREATE TABLE store.model (
 );
 CREATE INDEX model_open ON store.model (id) WHERE state IN ('queued', 'running');
 
+-- Rows of imported datasets, by the digest of all of them; never changed. Who may read them says the control plane.
+CREATE TABLE store.dataset (
+  digest     text PRIMARY KEY,                    -- SHA-256 of the lines with their sides, in order
+  rows       int NOT NULL,
+  created_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+CREATE TABLE store.dataset_row (
+  digest   text NOT NULL REFERENCES store.dataset(digest) ON DELETE CASCADE,
+  place    int NOT NULL,                          -- from 1, as in the file
+  held_out boolean NOT NULL,
+  prompt   text NOT NULL,                         -- what people search
+  line     bytea NOT NULL,                        -- the whole row: messages, answer, columns
+  PRIMARY KEY (digest, place)
+);
+CREATE INDEX dataset_row_words ON store.dataset_row USING gin (to_tsvector('simple', left(prompt, 20000)));
+
 -- Registry -----------------------------------------------------------------------------------------------------------
 CREATE TABLE store.node (
   name         text PRIMARY KEY,

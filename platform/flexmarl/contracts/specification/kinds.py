@@ -12,11 +12,13 @@ from flexmarl.contracts.specification.movers import MOVER
 from flexmarl.contracts.specification.redundancies import REDUNDANCY
 from flexmarl.contracts.specification.reward import REWARD
 from flexmarl.contracts.specification.routers import ROUTER
+from flexmarl.contracts.specification.scores import SCORE
 from flexmarl.contracts.specification.shaping import SHAPING
 from flexmarl.contracts.specification.task_choice import GROUP_FILTER, TASK_SAMPLER
 
 KINDS: tuple[Kind[Any], ...] = (
     ENVIRONMENT,
+    SCORE,
     REWARD,
     LOSS,
     ADVANTAGE,
