@@ -199,6 +199,7 @@ def test_who_may_not_write_or_read_a_project_cannot_upload_or_see(api, person, c
 def plan(api, **environment: object):
     spec = {
         "environment": {"type": "dataset", **environment},
+        "agents": {"solver": {}},
         "policies": {"solver": {"model": CHAT, "tuning": {"type": "lora", "rank": 4}}},
         "evaluation": {"tasks": 2},
     }
@@ -209,6 +210,7 @@ def test_a_run_pins_version_and_digest(api) -> None:
     version = save(api, sums(40)).json()
     planned = plan(api, dataset={"name": "sums", "digest": "0" * 64})
     assert planned.status_code == 200, planned.content
+    assert planned.json()["errors"] == []
     named = planned.json()["spec"]["environment"]["dataset"]
     counts = {"training": version["training"], "held_out": version["held_out"]}
     assert named == {"name": "sums", "version": 1, "project": "default", "digest": version["digest"], **counts}

@@ -61,7 +61,9 @@ class DatasetTasks(EnvironmentOptions):
         return EnvironmentFacts("Dataset", roles, None, 1.0, 1.0, "every score of the last reply is 1", True)
 
     def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
-        """Refuse an evaluation of more rows than are held out, once they are known."""
+        """Refuse an evaluation of more rows than are held out, once they are known, and what the scores refuse."""
+        for score in self.scores:
+            yield from score.refusals(spec)
         held_out, wanted = self.dataset.held_out, spec.evaluation.tasks
         if self.dataset.digest and held_out < wanted:
             hint = f"Set {held_out}." if held_out else "Import it with a share of held-out rows."

@@ -1,4 +1,4 @@
-"""Every kind of plug-in that a specification names."""
+"""Kinds of plug-ins that specifications name."""
 
 from typing import Any
 
@@ -18,7 +18,6 @@ from flexmarl.contracts.specification.task_choice import GROUP_FILTER, TASK_SAMP
 
 KINDS: tuple[Kind[Any], ...] = (
     ENVIRONMENT,
-    SCORE,
     REWARD,
     LOSS,
     ADVANTAGE,
@@ -31,4 +30,6 @@ KINDS: tuple[Kind[Any], ...] = (
     MOVER,
     REDUNDANCY,
 )
-"""In the order in which pages list them."""
+"""Those of which every specification names one, in the order in which pages list them."""
+ALL_KINDS: tuple[Kind[Any], ...] = (*KINDS, SCORE)
+"""Also those that only the settings of another plug-in name."""

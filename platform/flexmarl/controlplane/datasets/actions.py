@@ -1,6 +1,7 @@
 """Changes of datasets: permission, check, write, audit."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -16,7 +17,7 @@ from flexmarl.controlplane.common.problems import Conflict, FieldError, InvalidS
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.datasets import files, queries
-from flexmarl.controlplane.datasets.bad_rows import BadRow, UnreadableFile, refused
+from flexmarl.controlplane.datasets.bad_rows import BadRow, UnreadableFile
 from flexmarl.controlplane.datasets.importing import Imported, imported, read_choices
 from flexmarl.controlplane.datasets.mapping import suggested
 from flexmarl.controlplane.datasets.models import Dataset, DatasetFile, DatasetVersion
@@ -31,17 +32,11 @@ EXAMPLES = 5
 def first_look(file: DatasetFile) -> dict[str, Any]:
     """Return the columns and first rows of a file that was just uploaded, and what their names suggest.
 
-    Raises ValidationProblem for a file whose first rows cannot be read.
+    Rows that cannot be read are left out: whoever previews or saves the file is told of them.
     """
     examples: list[dict[str, Any]] = []
-    with files.opened(file) as opened:
-        try:
-            for _, raw in islice(rows_of(opened, file.format), EXAMPLES):
-                if isinstance(raw, BadRow):
-                    raise refused([raw], 1)
-                examples.append(raw)
-        except UnreadableFile as unreadable:
-            raise refused([unreadable.bad], 1) from unreadable
+    with files.opened(file) as opened, suppress(UnreadableFile):
+        examples += (raw for _, raw in islice(rows_of(opened, file.format), EXAMPLES) if not isinstance(raw, BadRow))
     columns = list(dict.fromkeys(name for row in examples for name in row))
     return {"columns": columns, "mapping": suggested(columns), "examples": examples}
 

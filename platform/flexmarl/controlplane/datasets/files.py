@@ -46,7 +46,7 @@ def upload(actor: Actor, *, project: str, name: str, body: Body) -> DatasetFile:
         raise ValidationProblem(detail, errors=[error])
     _drop_unused()
     made = DatasetFile.objects.create(
-        project_id=project, name=name[:200], format=kind, bytes=0, author=actor.name, digest=f"coming-{uuid7()}"
+        project_id=project, name=name[:200], format=kind, bytes=0, author=actor.name, digest=f"coming {uuid7()}"
     )
     digest, size = hashlib.sha256(), 0
     for place, part in enumerate(_parts(body)):

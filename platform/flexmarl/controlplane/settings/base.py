@@ -64,8 +64,8 @@ NODE = env.text("FLEXMARL_NODE")
 DEFAULT_PROJECT = "default"
 
 APPS = (
-    "common", "accounts", "inventory", "agents", "registry", "datasets", "experiments", "runs", "telemetry", "simulations",
-    "playground",
+    "common", "accounts", "inventory", "agents", "registry", "datasets", "experiments", "runs", "telemetry",
+    "simulations", "playground",
 )  # fmt: skip
 INSTALLED_APPS = [
     "whitenoise.runserver_nostatic",
