@@ -49,7 +49,7 @@ class Field:
     @property
     def broad(self) -> bool:
         """Whether what is written here is long."""
-        return self.kind == "pairs" or self.pointer.endswith(("/url", "/adapter"))
+        return self.kind in {"pairs", "json"} or self.pointer.endswith(("/url", "/adapter"))
 
     @property
     def hint(self) -> str:
@@ -66,6 +66,8 @@ class Field:
 
 OPTIONAL = {"/budget/target": "/budget/target/value"}
 """An object that may be absent -> the one field that stands for it."""
+WHOLE = {"/environment/dataset": ("Dataset", "dataset"), "/environment/scores": ("Scores", "json")}
+"""A value that is chosen or written in one piece -> what it is called, and the kind of its field."""
 _CHOSEN = {
     "/algorithm/kl/reference": "The earlier version of the policy that the KL penalty refers to.",
     # The environment comes with the template: another one has other roles.
@@ -108,6 +110,13 @@ def fields_at(document: Schema, schema: Schema, pointer: str, without: frozenset
         return
     if pointer in OPTIONAL:
         yield from _optional_object(document, schema, pointer)
+        return
+    if pointer in WHOLE:
+        if (whole := value_at(document, pointer)) is not None:
+            node = node_at(schema, document, pointer) or {}
+            label, kind = WHOLE[pointer]
+            text = " ".join(str(node.get("description", "")).partition("\n\n")[0].split())
+            yield Field(pointer, label, kind, whole, help=text, plain=node.get("default"))
         return
     if pointer in chosen_types(document):
         yield from (one for one in _union(document, schema, pointer) if one.pointer not in without)

@@ -13,6 +13,7 @@ from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.problems import NotFound, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.datasets import queries as datasets
 from flexmarl.controlplane.experiments import queries as experiments
 from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.controlplane.registry import queries as registry
@@ -72,6 +73,7 @@ def new_run(request: HttpRequest) -> HttpResponse:
         "graph": team_graph(facts.roles, marks),
         "models": model_choices.offered(registry.offered(actor, MOST_MODELS), environment.converses),
         "model": model,
+        "datasets": model_choices.datasets(datasets.offered(actor, MOST_MODELS)),
         "environment_title": facts.title,
         "solved_text": facts.solved_text,
         "data": {
@@ -91,6 +93,7 @@ def new_run(request: HttpRequest) -> HttpResponse:
             "parent": {"key": base["key"], "id": base["id"]} if cloned else None,
             "fork": {"checkpoint": fork["step"]} if fork else None,
             "model": model_choices.registered(model) if model else None,
+            "dataset": _dataset(request),
         },
     }
     return show(request, "webui/new_run.html", context)
@@ -105,6 +108,17 @@ def _model(request: HttpRequest) -> dict[str, Any] | None:
     except ValueError:
         raise NotFound("There is no such model.") from None
     return registry.model_row(registry.find_model(actor_of(request), reference))
+
+
+def _dataset(request: HttpRequest) -> dict[str, Any] | None:
+    """What names the dataset of the address, which the run shall train on."""
+    if "dataset" not in request.GET:
+        return None
+    try:
+        row = datasets.dataset_row(datasets.find_dataset(actor_of(request), UUID(request.GET["dataset"])))
+    except ValueError:
+        raise NotFound("There is no such dataset.") from None
+    return model_choices.named_dataset(row)
 
 
 def _preset_groups() -> list[tuple[str, list[dict[str, Any]]]]:

@@ -54,6 +54,12 @@ def usable(actor: Actor, project: str, name: str) -> QuerySet[DatasetVersion]:
     return DatasetVersion.objects.filter(dataset__in=named.values("pk")).order_by("-number")
 
 
+def offered(actor: Actor, most: int) -> list[dict[str, Any]]:
+    """Return the datasets that a run of the caller may name, by name; at most so many."""
+    rows = datasets(actor).filter(archived_at__isnull=True, versions__isnull=False).order_by("name", "project_id")
+    return [dataset_row(dataset) for dataset in rows[:most]]
+
+
 def rows(version: DatasetVersion, words: str = "") -> QuerySet[ContentRow]:
     """The rows of a version in the order of its file; of a search, those whose prompt has words that begin so."""
     found = ContentRow.objects.filter(digest=version.digest).order_by("place")

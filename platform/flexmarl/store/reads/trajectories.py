@@ -75,7 +75,8 @@ def episode(conn: Connection, run_id: int, key: Key) -> EpisodeDetail | None:
 def details(conn: Connection, run_id: int, keys: Sequence[Key]) -> list[EpisodeDetail]:
     """Read episodes with their turns, in the order asked for; unknown ones are left out."""
     rows = conn.execute(
-        f"SELECT {SUMMARY}, e.transcript::text, e.facts::text FROM store.episode e {_ASKED}".encode(), _asked(run_id, keys)
+        f"SELECT {SUMMARY}, e.transcript::text, e.facts::text FROM store.episode e {_ASKED}".encode(),
+        _asked(run_id, keys),
     ).fetchall()
     transcripts = {row[:3]: orjson.loads(row[-2]) for row in rows}
     facts = {row[:3]: orjson.loads(row[-1]) for row in rows}

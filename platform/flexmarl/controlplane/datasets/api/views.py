@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.http import StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
@@ -22,23 +22,14 @@ from flexmarl.controlplane.common.problems import UnsupportedMediaType
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.datasets import actions, files, judging, queries
 from flexmarl.controlplane.datasets.api import serializers as shapes
+from flexmarl.controlplane.datasets.filters import FILTERS, ORDERINGS, ROW_FILTERS
 from flexmarl.controlplane.datasets.models import ContentRow, Dataset, DatasetVersion
 
 
 class DatasetsView(ListView):
     scopes = {"GET": Scope.RUNS_READ, "POST": Scope.RUNS_WRITE}
-    parameters = (
-        Parameter("project", "Name of the project.", lookup="project_id"),
-        Parameter("name", "Exact name.", lookup="name"),
-        Parameter("q", "Part of the name.", lookup="name__icontains"),
-        Parameter(
-            "archived",
-            "yes: only archived ones; no: only others.",
-            choices=("yes", "no"),
-            condition=lambda word: Q(archived_at__isnull=word == "no"),
-        ),
-    )
-    orderings = {"-created_at": "-id", "created_at": "id", "name": "name,project_id", "-name": "-name,-project_id"}
+    parameters = FILTERS
+    orderings = ORDERINGS
 
     def query(self, request: Request) -> QuerySet[Dataset]:
         return queries.datasets(actor_of(request))
@@ -200,10 +191,7 @@ def _parts(file: Any) -> Iterator[bytes]:
 
 class DatasetRowsView(ListView):
     scopes = {"GET": Scope.RUNS_READ}
-    parameters = (
-        Parameter("q", "Words of the prompt, or how they begin."),
-        Parameter("held_out", "true: rows for evaluation; false: rows to train on.", "boolean", lookup="held_out"),
-    )
+    parameters = ROW_FILTERS
     orderings = {"place": "place"}
 
     def query(self, request: Request) -> QuerySet[ContentRow]:
