@@ -113,10 +113,9 @@ def fields_at(document: Schema, schema: Schema, pointer: str, without: frozenset
         return
     if pointer in WHOLE:
         if (whole := value_at(document, pointer)) is not None:
-            node = node_at(schema, document, pointer) or {}
             label, kind = WHOLE[pointer]
-            text = " ".join(str(node.get("description", "")).partition("\n\n")[0].split())
-            yield Field(pointer, label, kind, whole, help=text, plain=node.get("default"))
+            whole_node = node_at(schema, document, pointer) or {}
+            yield Field(pointer, label, kind, whole, help=_help(whole_node), plain=whole_node.get("default"))
         return
     if pointer in chosen_types(document):
         yield from (one for one in _union(document, schema, pointer) if one.pointer not in without)
@@ -136,7 +135,7 @@ def described(pointer: str, value: Any, node: Schema, schema: Schema) -> Field |
     base, optional = without_null(deref(node, schema), schema)
     leaf = pointer.rpartition("/")[2]
     label = LABELS_AT.get(pointer) or LABELS.get(leaf) or _plain_label(leaf)
-    text = " ".join(str(node.get("description") or base.get("description") or "").partition("\n\n")[0].split())
+    text = _help(node) or _help(base)
     options = tuple(str(option) for option in base.get("enum", ()))
     plain, ways = node.get("default"), ways_at(pointer, node)
     if "const" in base or len(options) == 1:
@@ -150,6 +149,11 @@ def described(pointer: str, value: Any, node: Schema, schema: Schema) -> Field |
     if kind is None or (low is not None and low == high):
         return None
     return Field(pointer, label, kind, value, (), low, high, optional, text, plain, ways=ways)
+
+
+def _help(node: Schema) -> str:
+    """Return what the schema says of a value, without details."""
+    return " ".join(str(node.get("description") or "").partition("\n\n")[0].split())
 
 
 def ways_at(pointer: str, node: Schema) -> Ways:

@@ -5,14 +5,20 @@ at it; a file that cannot be read on is refused by the line where that is.
 """
 
 import csv
-import io
+import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, BinaryIO
+from importlib.util import find_spec
+from typing import Any, BinaryIO, cast
 
 import orjson
+from django.conf import settings
 
 from flexmarl.controlplane.datasets.bad_rows import BadRow, UnreadableFile
 
+_PARQUET = "flexmarl.controlplane.datasets.parquet"
 MOST_ROW_BYTES = 2**20
 MOST_COLUMNS = 256
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".parquet": "parquet"}
@@ -57,33 +63,31 @@ def _object(number: int, text: bytes) -> dict[str, Any] | BadRow:
 
 
 def _csv(file: BinaryIO) -> Iterator[Numbered]:
-    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-    reader = csv.reader(_bounded(text), strict=True)
+    reader = csv.reader(_texts(file), strict=True)
     try:
         head = next(reader, [])
         _check_head(head)
         for cells in reader:
             if cells:
                 yield reader.line_num, _cells(reader.line_num, head, cells)
-    except UnicodeDecodeError as error:
-        bad = BadRow(reader.line_num + 1, "", "no_utf8", f"It is not UTF-8: {error.reason}.", "Save it as UTF-8.")
-        raise UnreadableFile(bad) from error
     except csv.Error as error:
-        raise UnreadableFile(
-            BadRow(reader.line_num, "", "no_csv", f"It is no CSV: {error}.", "Close quotes.")
-        ) from error
-    finally:
-        text.detach()
+        hint = "Close quotes; a cell has at most 131072 characters."
+        bad = BadRow(reader.line_num, "", "no_csv", f"It is no CSV: {error}.", hint)
+        raise UnreadableFile(bad) from error
 
 
-def _bounded(text: io.TextIOWrapper) -> Iterator[str]:
+def _texts(file: BinaryIO) -> Iterator[str]:
     number = 0
-    while line := text.readline(MOST_ROW_BYTES + 1):
+    while line := file.readline(MOST_ROW_BYTES + 1):
         number += 1
         if len(line) > MOST_ROW_BYTES:
-            detail = f"The line has more than {MOST_ROW_BYTES} characters."
+            detail = f"The line has more than {MOST_ROW_BYTES} bytes."
             raise UnreadableFile(BadRow(number, "", "too_long", detail, "Write one row per line."))
-        yield line
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            bad = BadRow(number, "", "no_utf8", f"It is not UTF-8: {error.reason}.", "Save it as UTF-8.")
+            raise UnreadableFile(bad) from error
 
 
 def _check_head(head: list[str]) -> None:
@@ -99,4 +103,27 @@ def _cells(number: int, head: list[str], cells: list[str]) -> dict[str, Any] | B
     return dict(zip(head, cells, strict=True))
 
 
-_READERS: Mapping[str, Callable[[BinaryIO], Iterator[Numbered]]] = {"jsonl": _jsonl, "csv": _csv}
+def _parquet(file: BinaryIO) -> Iterator[Numbered]:
+    if find_spec("pyarrow") is None:
+        hint = "Install flexmarl[parquet] where the web process runs, or send JSON lines."
+        raise UnreadableFile(BadRow(0, "", "not_available", "Parquet needs the package pyarrow.", hint))
+    asked = [sys.executable, "-m", _PARQUET, str(settings.MOST_DATASET_ROWS), str(MOST_COLUMNS)]
+    # All that the process knows: nothing of this one's environment, which has credentials.
+    known = {"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(asked, stdin=file, stdout=subprocess.PIPE, stderr=said, env=known) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            yield from _jsonl(cast("BinaryIO", process.stdout))
+            if process.wait() != 0:
+                said.seek(0)
+                last = said.read().decode(errors="replace").strip().rpartition("\n")[2][:300]
+                detail = f"It cannot be read as Parquet: {last or 'it takes too much memory or time'}."
+                raise UnreadableFile(BadRow(0, "", "no_parquet", detail, "Send JSON lines instead."))
+        finally:
+            process.kill()
+
+
+_READERS: Mapping[str, Callable[[BinaryIO], Iterator[Numbered]]] = {"jsonl": _jsonl, "csv": _csv, "parquet": _parquet}
