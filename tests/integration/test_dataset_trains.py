@@ -1,6 +1,9 @@
 """A file is uploaded over REST and a team of two chat agents trains on it, through every real process."""
 
 import json
+import os
+import re
+import subprocess
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +18,7 @@ from tests.support.system import System
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(900)]
 
+ROOT = Path(__file__).parents[2]
 STEPS, TASKS = 3, 4
 TRAINING, HELD_OUT = 6, 2
 """Fewer training rows than draws: the second epoch begins within the run."""
@@ -90,3 +94,20 @@ def test_two_chat_agents_train_on_an_uploaded_file(system: System) -> None:
     facts = [facts for origin, _, _, facts in played if origin == "train"]
     assert {fact["epoch"] for fact in facts} == {0.0, 1.0}
     assert all({"length", "number", "not_scored", "revised"} <= fact.keys() for fact in facts)
+
+
+def test_the_commands_of_the_documentation_bring_a_dataset(system: System) -> None:
+    page = (ROOT / "docs/datasets.md").read_text(encoding="utf-8")
+    commands = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    assert len(commands) == 4
+    api = system.api()
+    script = "set -e\n" + "\necho\n".join(command.strip() for command in commands)
+    known = {"TOKEN": api.token, "URL": system.url, "PATH": os.environ["PATH"]}
+    done = subprocess.run(["bash", "-c", script], cwd=ROOT, env=known, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    uploaded, preview, version, run = map(json.loads, filter(None, done.stdout.splitlines()))
+    assert version["mapping"] == {"messages": "", **uploaded["mapping"]}
+    assert (version["training"], version["held_out"]) == (preview["training"], preview["held_out"])
+    named = {name: run["spec"]["environment"]["dataset"][name] for name in ("name", "version", "digest")}
+    assert named == {"name": "sums", "version": version["number"], "digest": version["digest"]}
+    api.act(run["id"], "kill")
