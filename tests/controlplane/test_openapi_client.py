@@ -12,6 +12,7 @@ from flexmarl.contracts.attempts import AttemptBegan
 from flexmarl.contracts.events import Verb
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import RunStatus
+from flexmarl.controlplane.accounts.queries import actor_of_user
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.simulations import executing
@@ -28,7 +29,7 @@ from tests.controlplane.test_load import served
 from tests.controlplane.test_predictions import SMALL, here
 from tests.controlplane.test_predictions import play as play_as_planned
 from tests.controlplane.test_queue import ask
-from tests.support.controlplane import SPEC, key
+from tests.support.controlplane import SPEC, key, make_dataset
 from tests.support.played import play, remember_check
 from tests.support.store_story import Story
 
@@ -159,7 +160,7 @@ def ids(api, admin_api, editor, make_run, person, here) -> dict[str, object]:
     _add_swaps(told)
     return {
         "runs_prediction.run_id": predicted["id"], "simulation_id": simulation, "check_id": check["id"],
-        "model_id": model["id"],
+        "model_id": model["id"], "dataset_id": make_dataset(actor_of_user(editor)).dataset_id, "place": 1,
         "run_id": run.id, "runs_lag.run_id": lagging.id, "runs_load.run_id": told.id,
         "runs_engine_moves.run_id": told.id, "runs_swaps.run_id": told.id,
         "runs_checkpoints.run_id": kept, "checkpoints_read.run_id": kept, "step": 4, "runs_lineage.run_id": forked,
