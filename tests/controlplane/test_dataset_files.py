@@ -117,6 +117,11 @@ def test_no_held_out_prompt_is_in_training_whatever_its_place_and_spaces(prompts
     assert sum(sides(hashes, Count(rows=3))) >= min(3, len(hashes))
 
 
+def test_spaces_of_a_prompt_do_not_count() -> None:
+    one, other, third = (mapped(1, {"q": text, "a": 1}, PROMPTS).hash for text in ("a  b\n", " a b", "ab"))
+    assert one == other != third
+
+
 def test_a_prompt_stays_on_its_side_when_rows_are_added() -> None:
     few = [mapped(n, {"q": f"{n}", "a": n}, PROMPTS).hash for n in range(100)]
     more = [mapped(n, {"q": f"{n}", "a": n}, PROMPTS).hash for n in range(200)]

@@ -68,10 +68,15 @@ def test_a_reply_is_worth(kind: str, options: dict[str, Any], answer: str, reply
 
 def test_parts_are_weighted_and_named() -> None:
     judged = scores(
-        {"type": "number", "weight": 3}, {"type": "length", "name": "short", "budget": 1, "limit": 3}
+        {"type": "number"}, {"type": "length", "name": "short", "weight": 3, "budget": 1, "limit": 3}
     ).judge(DatasetRow((Message("user", "?"),), "4"), "44")
     assert judged.parts == {"number": 0.0, "short": 0.5}
-    assert judged.score == 0.125
+    assert judged.score == 0.375
+
+
+def test_so_much_of_a_reply_is_read() -> None:
+    assert score("42", "x" * (MOST_CHARACTERS - 2) + "42", "contains") == 1.0
+    assert score("42", "x" * MOST_CHARACTERS + "42", "contains") == 0.0
 
 
 def test_every_score_takes_any_reply_and_stays_between_0_and_1() -> None:

@@ -9,7 +9,7 @@ from flexmarl.contracts.specification.dataset import DatasetTasks
 from flexmarl.language.dataset_rows import DatasetRow, epoch_of, from_line, row_of
 from flexmarl.language.messages import Message
 from workers.rollout.datasets import DatasetLines, DatasetMissing
-from workers.rollout.environments.base import Ask, Environment, Family, Outcome, Reply
+from workers.rollout.environments.base import Ask, Environment, Family, Outcome
 from workers.rollout.environments.questions import REVISER, SOLVER, AnswerScore, Conversation
 
 EPOCH = "epoch"
@@ -67,18 +67,11 @@ class RowConversation(Conversation):
     def __init__(self, question: RowQuestion, roles: tuple[str, ...], reply_tokens: int) -> None:
         super().__init__(question, roles, reply_tokens, (NOT_SCORED,))
         self._row = question
-        self._spoken: set[str] = set()
 
     def asks(self) -> list[Ask]:
         before = self._row.row.messages[:-1]
-        return [
-            ask if ask.role in self._spoken else replace(ask, messages=behind(before, ask.messages))
-            for ask in super().asks()
-        ]
-
-    def act(self, replies: list[Reply]) -> None:
-        self._spoken |= {reply.role for reply in replies}
-        super().act(replies)
+        # One round: whoever is asked is asked for the first time.
+        return [replace(ask, messages=behind(before, ask.messages)) for ask in super().asks()]
 
     def outcome(self) -> Outcome:
         outcome = super().outcome()
