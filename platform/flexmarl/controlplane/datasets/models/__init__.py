@@ -2,6 +2,6 @@
 
 from flexmarl.controlplane.datasets.models.dataset import Dataset, DatasetVersion
 from flexmarl.controlplane.datasets.models.file import DatasetFile, FilePart
-from flexmarl.controlplane.datasets.models.row import ContentRow
+from flexmarl.controlplane.datasets.models.row import StoredRow
 
-__all__ = ["ContentRow", "Dataset", "DatasetFile", "DatasetVersion", "FilePart"]
+__all__ = ["Dataset", "DatasetFile", "DatasetVersion", "FilePart", "StoredRow"]

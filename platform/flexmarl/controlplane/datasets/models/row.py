@@ -3,7 +3,7 @@
 from django.db import models
 
 
-class ContentRow(models.Model):
+class StoredRow(models.Model):
     place = models.IntegerField(primary_key=True)
     digest = models.TextField()
     held_out = models.BooleanField()
