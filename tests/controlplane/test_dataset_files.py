@@ -14,7 +14,7 @@ from flexmarl.controlplane.common.problems import ValidationProblem
 from flexmarl.controlplane.datasets import reading
 from flexmarl.controlplane.datasets.bad_rows import BadRow, UnreadableFile
 from flexmarl.controlplane.datasets.importing import imported, read_choices
-from flexmarl.controlplane.datasets.mapping import ColumnMapping, Count, MappedRow, Share, mapped, sides
+from flexmarl.controlplane.datasets.mapping import ColumnMapping, CountSplit, MappedRow, ShareSplit, mapped, sides
 from flexmarl.controlplane.datasets.reading import rows_of
 
 PROMPTS = ColumnMapping(prompt="q", answer="a")
@@ -109,12 +109,12 @@ def test_no_held_out_prompt_is_in_training_whatever_its_place_and_spaces(prompts
     rows = [mapped(n, {"q": f" {text} ", "a": n}, PROMPTS) for n, text in enumerate([*prompts, *prompts[::-1]])]
     hashes = [one.hash for one in rows if isinstance(one, MappedRow)]
     assert len(hashes) == len(rows)
-    for split in (Share(share=share), Count(rows=3)):
+    for split in (ShareSplit(share=share), CountSplit(rows=3)):
         held_out = sides(hashes, split)
         of_row = list(zip(prompts_of(rows), held_out, strict=True))
         training, kept = ({prompt for prompt, side in of_row if side is asked} for asked in (False, True))
         assert training.isdisjoint(kept)
-    assert sum(sides(hashes, Count(rows=3))) >= min(3, len(hashes))
+    assert sum(sides(hashes, CountSplit(rows=3))) >= min(3, len(hashes))
 
 
 def test_spaces_of_a_prompt_do_not_count() -> None:
@@ -125,9 +125,9 @@ def test_spaces_of_a_prompt_do_not_count() -> None:
 def test_a_prompt_stays_on_its_side_when_rows_are_added() -> None:
     few = [mapped(n, {"q": f"{n}", "a": n}, PROMPTS).hash for n in range(100)]
     more = [mapped(n, {"q": f"{n}", "a": n}, PROMPTS).hash for n in range(200)]
-    assert sides(few, Share(share=0.3)) == sides(more, Share(share=0.3))[:100]
-    assert 15 <= sum(sides(few, Share(share=0.3))) <= 45
-    assert sum(sides(few, Count(rows=7))) == 7
+    assert sides(few, ShareSplit(share=0.3)) == sides(more, ShareSplit(share=0.3))[:100]
+    assert 15 <= sum(sides(few, ShareSplit(share=0.3))) <= 45
+    assert sum(sides(few, CountSplit(rows=7))) == 7
 
 
 def test_a_file_that_breaks_off_is_refused_with_what_was_bad_before() -> None:

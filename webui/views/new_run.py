@@ -45,8 +45,7 @@ def new_run(request: HttpRequest) -> HttpResponse:
         return show(request, "webui/new_run_choose.html", shown)
     base = _clone(request, cloned) if cloned else experiments.template(name)
     fork = _fork(request, cloned) if cloned and "checkpoint" in request.GET else None
-    if fork:
-        base["title"] = f"Fork of {cloned}"
+    base |= {"title": f"Fork of {cloned}"} if fork else {}
     environment = ExperimentSpec.model_validate(base["spec"]).environment
     facts = environment.facts()
     seats = {role.name: base["spec"]["agents"][role.name] for role in facts.roles}

@@ -44,7 +44,7 @@ _BOXED = "\\boxed{"
 ScoreSettings = TypeVar("ScoreSettings", bound=ScoreOptions)
 
 
-class Score(Plugin[ScoreSettings], ABC):
+class RowScore(Plugin[ScoreSettings], ABC):
     """One way to judge replies."""
 
     @abstractmethod
@@ -52,7 +52,7 @@ class Score(Plugin[ScoreSettings], ABC):
         """Return what a reply to a row is worth, from 0 to 1."""
 
 
-class Exact(Score[ExactOptions]):
+class ExactScore(RowScore[ExactOptions]):
     Options = ExactOptions
 
     def score(self, row: DatasetRow, reply: str) -> float:
@@ -61,7 +61,7 @@ class Exact(Score[ExactOptions]):
         return float(answer is not None and plain(answer, self.options.case) == plain(row.answer, self.options.case))
 
 
-class Contains(Score[ContainsOptions]):
+class ContainsScore(RowScore[ContainsOptions]):
     Options = ContainsOptions
 
     def score(self, row: DatasetRow, reply: str) -> float:
@@ -70,7 +70,7 @@ class Contains(Score[ContainsOptions]):
         return float(bool(wanted) and wanted in plain(reply, self.options.case))
 
 
-class Regex(Score[RegexOptions]):
+class RegexScore(RowScore[RegexOptions]):
     Options = RegexOptions
 
     def score(self, row: DatasetRow, reply: str) -> float:
@@ -78,7 +78,7 @@ class Regex(Score[RegexOptions]):
         return float(found(literally(row.answer, self.options.pattern), reply))
 
 
-class Number(Score[NumberOptions]):
+class NumberScore(RowScore[NumberOptions]):
     Options = NumberOptions
 
     def score(self, row: DatasetRow, reply: str) -> float:
@@ -91,7 +91,7 @@ class Number(Score[NumberOptions]):
         return float(abs(said - wanted) <= self.options.tolerance + 1e-9 * max(abs(wanted), 1.0))
 
 
-class MultipleChoice(Score[MultipleChoiceOptions]):
+class MultipleChoiceScore(RowScore[MultipleChoiceOptions]):
     Options = MultipleChoiceOptions
 
     def score(self, row: DatasetRow, reply: str) -> float:
@@ -101,7 +101,7 @@ class MultipleChoice(Score[MultipleChoiceOptions]):
         return float(bool(said) and bool(wanted) and said[-1] == wanted[-1])
 
 
-class JsonSchema(Score[JsonSchemaOptions]):
+class JsonSchemaScore(RowScore[JsonSchemaOptions]):
     Options = JsonSchemaOptions
 
     def __init__(self, options: JsonSchemaOptions) -> None:
@@ -117,7 +117,7 @@ class JsonSchema(Score[JsonSchemaOptions]):
         return float(_depth(value) <= MOST_NESTING and self._validator.is_valid(value))
 
 
-class Length(Score[LengthOptions]):
+class LengthScore(RowScore[LengthOptions]):
     Options = LengthOptions
 
     def score(self, row: DatasetRow, reply: str) -> float:
@@ -126,7 +126,7 @@ class Length(Score[LengthOptions]):
         return min(1.0, max(0.0, 1.0 - over / (self.options.limit - self.options.budget)))
 
 
-class Format(Score[FormatOptions]):
+class FormatScore(RowScore[FormatOptions]):
     Options = FormatOptions
 
     def score(self, row: DatasetRow, reply: str) -> float:
@@ -136,8 +136,18 @@ class Format(Score[FormatOptions]):
         return float(once and reply.index(start) < reply.index(end))
 
 
-SCORES: Registry[Score[Any]] = Registry(
-    SCORE, (Exact, Contains, Regex, Number, MultipleChoice, JsonSchema, Length, Format)
+SCORES: Registry[RowScore[Any]] = Registry(
+    SCORE,
+    (
+        ExactScore,
+        ContainsScore,
+        RegexScore,
+        NumberScore,
+        MultipleChoiceScore,
+        JsonSchemaScore,
+        LengthScore,
+        FormatScore,
+    ),
 )
 
 
@@ -153,12 +163,12 @@ class Judgement:
     """Names of scores that raised; their part is 0."""
 
 
-class Scorer:
+class RowScorer:
     """Judges replies by several scores."""
 
     def __init__(self, options: Sequence[ScoreOptions]) -> None:
         """Make the scores. Raises LookupError for one of a type that this process does not have."""
-        self._scores: list[tuple[str, float, Score[Any]]] = [
+        self._scores: list[tuple[str, float, RowScore[Any]]] = [
             (one.label, one.weight, SCORES.make(one)) for one in options
         ]
 

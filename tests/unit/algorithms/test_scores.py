@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from flexmarl.algorithms.scores import MOST_CHARACTERS, SCORES, Scorer
+from flexmarl.algorithms.scores import MOST_CHARACTERS, SCORES, RowScorer
 from flexmarl.contracts.specification.dataset import DatasetTasks
 from flexmarl.contracts.specification.scores import SCORE
 from flexmarl.language.dataset_rows import DatasetRow
@@ -16,8 +16,8 @@ SECONDS = 1.0
 """Far above what a linear engine takes, far below what backtracking would."""
 
 
-def scores(*given: dict[str, Any]) -> Scorer:
-    return Scorer(DatasetTasks.model_validate({"scores": list(given)}).scores)
+def scores(*given: dict[str, Any]) -> RowScorer:
+    return RowScorer(DatasetTasks.model_validate({"scores": list(given)}).scores)
 
 
 def score(answer: str, reply: str, kind: str, **options: Any) -> float:

@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from flexmarl.algorithms.scores import Judgement, Scorer
+from flexmarl.algorithms.scores import Judgement, RowScorer
 from flexmarl.contracts.specification.dataset import DatasetTasks
 from flexmarl.language.dataset_rows import DatasetRow, epoch_of, from_line, row_of
 from flexmarl.language.messages import Message
@@ -24,7 +24,7 @@ class DatasetFamily(Family[DatasetTasks]):
     def __init__(self, spec: DatasetTasks) -> None:
         super().__init__(spec)
         self.roles = (SOLVER, REVISER) if spec.reviser else (SOLVER,)
-        self.scorer = Scorer(spec.scores)
+        self.scorer = RowScorer(spec.scores)
         self.lines: DatasetLines | None = None
         """Set by whoever plays; the roles are known without."""
 
@@ -43,7 +43,7 @@ class DatasetFamily(Family[DatasetTasks]):
 class RowQuestion:
     """A row: its last message is what is asked."""
 
-    def __init__(self, line: bytes, scorer: Scorer, epoch: int | None = None) -> None:
+    def __init__(self, line: bytes, scorer: RowScorer, epoch: int | None = None) -> None:
         self.row: DatasetRow = from_line(line)
         self.epoch = epoch
         self.text = self.row.messages[-1].content

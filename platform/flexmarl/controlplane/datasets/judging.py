@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from flexmarl.algorithms.scores import Scorer
+from flexmarl.algorithms.scores import RowScorer
 from flexmarl.contracts.problems import problems_of
 from flexmarl.contracts.specification.dataset import DatasetTasks
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
@@ -22,5 +22,5 @@ def judged(row: DatasetRow, scores: Sequence[Any], reply: str) -> dict[str, Any]
             FieldError(one.pointer, one.code, one.detail, one.hint) for one in problems_of(error, DatasetTasks, given)
         ]
         raise ValidationProblem(found[0].detail, errors=found) from error
-    found_of = Scorer(options.scores).judge(row, reply)
+    found_of = RowScorer(options.scores).judge(row, reply)
     return {"score": found_of.score, "parts": found_of.parts, "broken": list(found_of.broken)}

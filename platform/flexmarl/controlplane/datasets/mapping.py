@@ -45,14 +45,14 @@ class ColumnMapping(Strict):
         return self.prompt or self.messages
 
 
-class Share(Strict):
+class ShareSplit(Strict):
     """So many of all prompts, by their hash."""
 
     type: Literal["share"] = "share"
     share: float = Field(default=0.1, ge=0.0, le=0.9)
 
 
-class Count(Strict):
+class CountSplit(Strict):
     """At least so many rows: those of the prompts with the lowest hashes."""
 
     type: Literal["count"] = "count"
@@ -63,7 +63,7 @@ class Choices(Strict):
     """What whoever imports a file chooses."""
 
     mapping: ColumnMapping
-    split: Annotated[Share | Count, Field(discriminator="type")]
+    split: Annotated[ShareSplit | CountSplit, Field(discriminator="type")]
 
 
 _PROMPTS = ("prompt", "question", "problem", "instruction", "input")
@@ -154,9 +154,9 @@ def prompt_hash(messages: Sequence[Message]) -> int:
     return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big")
 
 
-def sides(hashes: Sequence[int], split: Share | Count) -> list[bool]:
+def sides(hashes: Sequence[int], split: ShareSplit | CountSplit) -> list[bool]:
     """Return which rows are held out."""
-    if isinstance(split, Share):
+    if isinstance(split, ShareSplit):
         limit = int(split.share * _HASHES)
         return [one < limit for one in hashes]
     counts: dict[int, int] = {}

@@ -216,10 +216,10 @@ class DatasetScoreView(ApiView):
     )
     def post(self, request: Request, dataset_id: UUID, number: int, place: int) -> Response:
         """Score a reply to a row, as a rollout worker would."""
+        row = queries.find_row(_version(request, dataset_id, number), place)
         body = shapes.ScoreRequestSerializer(data=request.data)
         body.is_valid(raise_exception=True)
-        version = _version(request, dataset_id, number)
-        return Response(judging.judged(queries.find_row(version, place), **body.validated_data))
+        return Response(judging.judged(row, **body.validated_data))
 
 
 def _version(request: Request, dataset_id: UUID, number: int) -> DatasetVersion:
