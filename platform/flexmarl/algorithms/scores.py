@@ -148,7 +148,7 @@ SCORES: Registry[RowScore[Any]] = Registry(
         LengthScore,
         FormatScore,
     ),
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
