@@ -14,7 +14,7 @@ def agents(owner: Any) -> None:
 
     AgentDefinition.objects.create(id=AGENT, project_id="default", role="careful_solver", hue=3)
     first = {"instructions": "You are the {{ role }} of a team of {{ team | length }}.\nAnswer with one number."}
-    second = {**first, "sampling": {"temperature": 0.7, "max_tokens": 64}}
+    second = {**first, "sampling": {"temperature": 0.7, "max_tokens": 64, "stop": ["Done."]}}
     third = {**second, "instructions": first["instructions"].replace("Answer", "Think first. Then answer")}
     for settings, note in ((first, "as in the paper"), (second, "cooler"), (third, "")):
         save_agent(

@@ -106,3 +106,16 @@ def test_a_model_without_a_template_is_spoken_to_by_the_plain_one(model: Path, t
     text = words.decode(attempt.turns[0].prompt)
     assert text.startswith("system: You are the solver of a team of two.\nuser: What is ")
     assert text.endswith("Answer with only the number.\nassistant: ")
+
+
+def test_an_agent_reads_no_more_than_it_is_set_to(model: Path, tmp_path: Path) -> None:
+    whole = training(model, tmp_path / "whole", rounds=3)
+    short = training(model, tmp_path / "short", rounds=3)
+    solver = short.spec.agents["solver"].model_copy(update={"context_tokens": 250})
+    short.spec = short.spec.model_copy(update={"agents": {**short.spec.agents, "solver": solver}})
+    read = {}
+    for name, team in (("whole", whole), ("short", short)):
+        groups = team.play(range(4), Origin.TRAIN, 2)
+        turns = [turn for group in groups for attempt in group for turn in attempt.turns if turn.role == "solver"]
+        read[name] = max(len(turn.prompt) for turn in turns)
+    assert read["short"] <= 250 < read["whole"]

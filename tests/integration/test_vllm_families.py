@@ -26,7 +26,8 @@ from workers.training.objective import Objective
 
 pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(900)]
 
-SERVED = ("qwen3", "llama3", "smollm2", "gemma3", "mistral")
+SERVED = ("qwen3", "qwen3_moe", "llama3", "smollm2", "gemma3", "mistral")
+ADAPTED = ("gpt_oss", "qwen3")
 MEAN, MOST = 2e-5, 2e-4
 """Of differences of log-probabilities in fp32: kernels add in another order."""
 LORA = Lora(rank=4, targets=("q_proj", "v_proj", "o_proj"))
@@ -44,9 +45,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def policies(home: Path) -> dict[str, PolicySpec]:
     made = {
         name: PolicySpec(model=FolderModel(path=str(saved(FAMILIES[name](), home / "models" / name))))
-        for name in SERVED
+        for name in (*SERVED, "gpt_oss")
     }
-    return made | {"adapted": made["qwen3"].model_copy(update={"tuning": LORA})}
+    return made | {f"adapted_{name}": made[name].model_copy(update={"tuning": LORA}) for name in ADAPTED}
 
 
 @pytest.fixture(scope="module")
@@ -96,15 +97,36 @@ async def test_published_weights_are_served_as_the_trainer_computes_them(
         assert max(found) <= MOST
 
 
+async def test_weights_that_vllm_would_keep_are_refused(engine: RunningEngine, policies: dict[str, PolicySpec]) -> None:
+    """Its loader of gpt-oss copies the experts' weights past the parameters that a reload puts back."""
+    digest = engine.plane.put(initial_weights(policies["gpt_oss"].source, 0, 0)).digest
+    status, answer = await engine.ask("/load", {"policy": "gpt_oss", "version": 0, "digest": digest, "keeps": []})
+    assert (status, answer["code"]) == (422, "engine_failed")
+    assert "takes no new weights" in answer["detail"]
+
+
 async def test_a_published_adapter_is_served_as_the_trainer_computes_it(
     engine: RunningEngine, policies: dict[str, PolicySpec]
 ) -> None:
-    settings = policies["adapted"]
+    settings = policies["adapted_qwen3"]
     base = initial_weights(settings.source, 0, 0)
     under = engine.plane.put(base, {"kind": "base"}).digest
     adapter = moved(initial_adapter(base, LORA, 1), 2)
     own = Learner(base, shape_of(settings), Objective.of(LOSS.options()), AdamW(), adapter=Adapter(LORA, adapter))
     digest = engine.plane.put(adapter, description(under, LORA)).digest
-    found = gaps(own, await replies(engine, "adapted", 0, digest))
+    found = gaps(own, await replies(engine, "adapted_qwen3", 0, digest))
     assert sum(found) / len(found) <= MEAN
     assert max(found) <= MOST
+
+
+async def test_an_adapter_of_a_model_with_experts_is_refused(
+    engine: RunningEngine, policies: dict[str, PolicySpec]
+) -> None:
+    base = initial_weights(policies["adapted_gpt_oss"].source, 0, 0)
+    under = engine.plane.put(base, {"kind": "base"}).digest
+    digest = engine.plane.put(initial_adapter(base, LORA, 1), description(under, LORA)).digest
+    status, answer = await engine.ask(
+        "/load", {"policy": "adapted_gpt_oss", "version": 0, "digest": digest, "keeps": []}
+    )
+    assert (status, answer["code"]) == (422, "engine_failed")
+    assert "no kernel for adapters of a model with experts on a CPU" in answer["detail"]

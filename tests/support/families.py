@@ -30,8 +30,8 @@ from workers.rollout.environments.registry import family_of
 WORDS = 64
 SHAPE: dict[str, Any] = {
     "vocab_size": WORDS,
-    "hidden_size": 48,
-    "intermediate_size": 80,
+    "hidden_size": 64,
+    "intermediate_size": 96,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,

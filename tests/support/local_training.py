@@ -163,7 +163,7 @@ class LocalTraining:
             renderer = self._renderers[policy]
             found[role] = Seat(
                 policy, pin, codec, agent.sampling.max_tokens, temperature,
-                instructions=agent.instructions, renderer=renderer,
+                instructions=agent.instructions, context_tokens=agent.context_tokens, renderer=renderer,
             )  # fmt: skip
         return found
 

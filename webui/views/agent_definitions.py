@@ -21,6 +21,9 @@ Version = dict[str, Any]
 MOST_ROWS = 200
 MOST_VERSIONS = 50
 MOST_RUNS = 20
+FIELDS = ("instructions", "context_tokens", "trainable", "sampling")
+SAMPLING_FIELDS = ("temperature", "max_tokens")
+"""What the page has fields for."""
 ROLE, TEAM, OWN = "solver", "solver, reviser", "You are the solver of a team of two."
 """Of whom the preview speaks at first."""
 
@@ -48,7 +51,7 @@ def listing(request: HttpRequest) -> HttpResponse:
 def new(request: HttpRequest) -> HttpResponse:
     """Show the editor of an agent that is not there yet."""
     place = project_of(request) or "default"
-    context = {"agent": {"project": place}, "settings": _settings({}), "based_on": 0, "may_write": True}
+    context = {"agent": {"project": place}, "settings": _settings({}), "saved": {}, "based_on": 0, "may_write": True}
     return show(request, "webui/agent_definition.html", {**context, **_words()})
 
 
@@ -63,6 +66,8 @@ def detail(request: HttpRequest, agent_id: UUID) -> HttpResponse:
     context = {
         "agent": _row(agent),
         "settings": _settings(shown["settings"] if shown else {}),
+        "saved": shown["settings"] if shown else {},
+        "kept": _without_field(shown["settings"]) if shown else "",
         "shown": shown,
         "based_on": saved[0]["number"] if saved else 0,
         "versions": saved,
@@ -88,6 +93,13 @@ def _words() -> dict[str, Any]:
 def _settings(saved: dict[str, Any]) -> dict[str, Any]:
     """Return whole settings: what was not set has its defaults."""
     return AgentSettings.model_validate(saved).model_dump(mode="json")
+
+
+def _without_field(saved: dict[str, Any]) -> str:
+    """Return as YAML what is set and has no field on the page; a new version keeps it."""
+    kept = {name: value for name, value in saved.items() if name not in FIELDS}
+    sampling = {name: value for name, value in saved.get("sampling", {}).items() if name not in SAMPLING_FIELDS}
+    return yamltext.dump(kept | ({"sampling": sampling} if sampling else {})) if kept or sampling else ""
 
 
 def _asked(request: HttpRequest, agent: Any, name: str) -> Version | None:

@@ -68,6 +68,8 @@ class ModelFacts(msgspec.Struct, frozen=True):
     sample_tokens: list[TokenText]
     """The sample as its tokenizer cuts it; none, where it has no tokens for some of its words."""
     warnings: list[str] = []
+    commit: str = ""
+    """Of the hub's repository that it was fetched from; empty: it is of none."""
 
 
 def inspect(path: str) -> ModelFacts:

@@ -61,6 +61,7 @@ def begin(taken: Taken, order: PlayGroups, context: RunContext, hold: Hold = FRE
             renderer=context.renderers.get(policy if known else min(context.codecs)),
             external=agent.external,
             instructions=agent.instructions,
+            context_tokens=agent.context_tokens,
             max_tokens=agent.sampling.max_tokens,
             temperature=0.0 if order.greedy else agent.sampling.temperature,
             sampling=parameters_of(agent.sampling),

@@ -41,6 +41,8 @@ class Seat:
     """Whether its command stands still."""
     instructions: str = ""
     """What its model is told before anything else, in place of the environment's own words; empty: those."""
+    context_tokens: int | None = None
+    """Most ids of a prompt; older messages are left out."""
     renderer: Renderer | None = None
     """By which messages become its ids; None where its model has no chat template."""
 
@@ -78,7 +80,8 @@ class Speech:
             raise NoChatTemplate(f"{ask.role} is asked in messages, and its model has no chat template")
         chain = self.chains.setdefault(ask.role, Chain(seat.renderer))
         broken = chain.number
-        prompt = chain.ask(ask.messages if chain.said else self._instructed(ask), ask.tools)
+        messages = ask.messages if chain.said else self._instructed(ask)
+        prompt = chain.ask(messages, ask.tools, seat.context_tokens)
         for cause in chain.breaks[broken:]:
             self.breaks[cause] = self.breaks.get(cause, 0) + 1
         row = (chain.number, ask.allowed)  # a row has one mask

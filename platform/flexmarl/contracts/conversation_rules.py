@@ -10,7 +10,7 @@ from flexmarl.contracts.specification.team import FactoryModel
 def conversation_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     """Return a refusal for each policy whose model cannot read messages, where the environment speaks in them."""
     if not spec.environment.converses:
-        yield from _unread_instructions(spec)
+        yield from _unread(spec)
         return
     for name, policy in spec.policies.items():
         if isinstance(policy.source, FactoryModel):
@@ -23,8 +23,15 @@ def conversation_rules(spec: ExperimentSpec) -> Iterator[Problem]:
             )
 
 
-def _unread_instructions(spec: ExperimentSpec) -> Iterator[Problem]:
+def _unread(spec: ExperimentSpec) -> Iterator[Problem]:
     for role, agent in spec.agents.items():
+        if agent.context_tokens is not None:
+            yield Problem(
+                pointer=f"/agents/{role}/context_tokens",
+                code="not_read",
+                detail=f"{spec.environment.type} asks in words of its own, each time with all that it says.",
+                hint="Remove it, or use an environment that speaks in messages, such as sums.",
+            )
         if agent.instructions and agent.external is None:
             yield Problem(
                 pointer=f"/agents/{role}/instructions",

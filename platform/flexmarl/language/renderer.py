@@ -43,6 +43,8 @@ class Break(StrEnum):
     """It shows no id of the model that ends the reply."""
     OTHER_END = "other_end"
     """The reply ended with another id than the one that the template ends it with."""
+    SHORTENED = "shortened"
+    """The conversation became longer than its seat may read, and its oldest messages were left out."""
 
 
 @dataclass(frozen=True, slots=True)

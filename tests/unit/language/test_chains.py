@@ -138,3 +138,39 @@ def test_a_chain_that_waits_for_an_answer_cannot_be_asked() -> None:
     chain.ask([Message("user", "a")])
     with pytest.raises(ValueError, match="waits for an answer"):
         chain.ask([Message("user", "b")])
+
+
+def test_a_conversation_that_became_too_long_goes_on_without_its_oldest_messages() -> None:
+    chain = Chain(renderer(CHATML))
+    asked = [Message("system", "Be terse."), Message("user", "What is 2+3?")]
+    most = len(chain.ask(asked)) + 40
+    seen: list[tuple[int, ...]] = []
+    for turn in range(6):
+        chain.answer((*ids(f"answer {turn}"), STOP))
+        before, number = chain.ids, chain.number
+        prompt = chain.ask([Message("user", f"And {turn}+4?")], most=most)
+        assert len(prompt) <= most
+        if chain.number == number:
+            assert prompt[: len(before)] == before
+        else:
+            seen.append(before)
+            assert text(prompt).startswith("<|im_start|>system\nBe terse.<|im_end|>\n<|im_start|>user\nAnd ")
+        assert text(prompt) == render_text(CHATML, chain.said)
+    assert chain.breaks == ("shortened",) * len(seen)
+    assert 0 < len(seen) < 6
+
+
+def test_a_last_message_that_is_too_long_alone_is_left_to_the_engine() -> None:
+    chain = Chain(renderer(CHATML))
+    chain.ask([Message("user", "2+3?")])
+    chain.answer((*ids("5"), STOP))
+    before = chain.ids
+    assert chain.ask([Message("user", "why? " * 50)], most=40)[: len(before)] == before
+    assert chain.breaks == ()
+
+
+def test_what_a_seat_is_first_asked_is_shortened_without_a_break() -> None:
+    chain = Chain(renderer(CHATML))
+    said = [Message("user", "long ago " * 20), Message("assistant", "yes"), Message("user", "2+3?")]
+    assert "long ago" not in text(chain.ask(said, most=80))
+    assert chain.breaks == ()

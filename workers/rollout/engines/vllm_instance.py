@@ -2,7 +2,8 @@
 
 Invariants. Weights change only while nothing runs on the instance, and its prefix cache is emptied with them, so no key
 of other weights is ever read again. An instance whose weights did not load wholly holds nothing. Replies end inside
-`step` or `end`, each once. The instance is built from a configuration alone, with weights that are never served.
+`step` or `end`, each once. The instance is built from a configuration alone, with random weights that are never served:
+a parameter that its first load leaves as it was is one that vLLM does not update, and the model is refused.
 
 Log-probabilities are those of the distribution drawn from: all parameters applied, renormalised; greedy replies
 report the masked distribution at temperature 1, as the torch engine does. A reply that carries on another's tokens
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 BLOCK = 32
 """Tokens of a cache block: prompts that agree share whole blocks only, and the turns of small games are short."""
+SAMPLED = 64
+"""Values of a parameter that are compared before and after a load."""
 CUDA_SHARE = 0.4
 """Of the free memory of a GPU, for the attention cache of an instance."""
 
@@ -68,6 +71,8 @@ class Instance:
         self._scheduler: Any = engine.engine_core.engine_core.scheduler
         self._adapter: LoRARequest | None = None
         """What its requests name beside the engine's weights."""
+        self._updates_all = False
+        """A load has changed every parameter."""
         self._running: dict[str, _Running] = {}
 
     @property
@@ -85,13 +90,22 @@ class Instance:
             raise RuntimeError("an instance with requests keeps its weights")
         self.version, self.digest = -1, ""
         try:
+            before = {} if self._updates_all else self._engine.apply_model(_samples)[0]
             # The linear weights were repacked for the CPU: only the reloading loader puts new ones where they belong.
             self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(state.items())})
             self._engine.apply_model(_pack_tied_head)
+            self._engine.apply_model(_pack_experts)
+            after = {} if self._updates_all else self._engine.apply_model(_samples)[0]
         except Exception as error:  # vLLM raises what its loaders raise: assertions, key errors, runtime errors
             raise EngineFailedError(f"vLLM cannot load these weights: {said(error)}") from error
         if not self._engine.reset_prefix_cache():
             raise EngineFailedError("vLLM kept attention keys of the weights before; the engine must be restarted")
+        if kept := [name for name, values in before.items() if values == after.get(name)]:
+            raise EngineFailedError(
+                f"vLLM takes no new weights for {len(kept)} parameters of this model, such as {kept[0]}: it cannot "
+                "serve it while all weights are trained"
+            )
+        self._updates_all = True
         self.version, self.digest = version, digest
 
     def add(self, request: Request) -> None:
@@ -191,6 +205,24 @@ def _pack_tied_head(model: Any) -> None:
         head.quant_method.process_weights_after_loading(head)
 
 
+def _pack_experts(model: Any) -> None:
+    """Pack the weights of experts for the processor anew, as vLLM does after the first load of an engine only."""
+    for layer in model.modules():
+        kernel = getattr(getattr(layer, "quant_method", None), "moe_kernel", None)
+        if kernel is not None and layer.w13_weight.device.type == "cpu":
+            kernel.fused_experts.process_weights_after_loading(layer)
+
+
+def _samples(model: Any) -> dict[str, list[float]]:
+    """Return some values of each parameter, to see whether a load has changed it; one that was packed elsewhere has
+    none."""
+    return {
+        name: parameter.detach().flatten()[:SAMPLED].tolist()
+        for name, parameter in model.named_parameters()
+        if parameter.is_floating_point() and parameter.numel()
+    }
+
+
 def numbers(logprobs: Sequence[float]) -> int:
     """Return how many log-probabilities stand before the first that is no number."""
     return next((place for place, chance in enumerate(logprobs) if not math.isfinite(chance)), len(logprobs))
@@ -265,6 +297,7 @@ def build(
     from vllm.v1.engine.llm_engine import LLMEngine
 
     on_cpu = device == "cpu"
+    _make_groups()
     with tempfile.TemporaryDirectory(prefix="flexmarl-vllm-") as folder:
         (Path(folder) / "config.json").write_text(json.dumps(model.sized(words)), encoding="utf-8")
         if base is not None:
@@ -287,9 +320,30 @@ def build(
                 async_scheduling=False,
                 disable_log_stats=True,
             )
-            return LLMEngine.from_engine_args(arguments)
+            engine = LLMEngine.from_engine_args(arguments)
         except Exception as error:  # whatever keeps vLLM from starting is the reason that people have to read
             raise EngineFailedError(f"vLLM cannot start this model: {said(error)}") from error
+    if on_cpu and base is not None and engine.model_config.is_moe:
+        raise EngineFailedError("vLLM has no kernel for adapters of a model with experts on a CPU; it needs a GPU")
+    return engine
+
+
+def _make_groups() -> None:
+    """Make the process groups that the engines of this process share, with one for models with experts.
+
+    vLLM makes them for its first engine, and that one only if its model has experts: one that came later would fail.
+    """
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.distributed import parallel_state
+    from vllm.platforms import current_platform
+    from vllm.utils.network_utils import get_distributed_init_method, get_open_port
+
+    if parallel_state.model_parallel_is_initialized():
+        return
+    with set_current_vllm_config(VllmConfig()):
+        address = get_distributed_init_method("127.0.0.1", get_open_port())
+        parallel_state.init_distributed_environment(1, 0, address, 0, current_platform.dist_backend)
+        parallel_state.ensure_model_parallel_initialized(1, 1)
 
 
 def _cuda_cache(model: VllmModel) -> int:

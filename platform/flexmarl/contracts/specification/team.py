@@ -43,6 +43,16 @@ class AgentSettings(Strict):
     )
     """What the agent's model is told before anything else, in place of the environment's own words. Jinja with the
     variables role, team and environment (those own words)."""
+    context_tokens: int | None = Field(
+        default=None,
+        ge=16,
+        le=2**20,
+        json_schema_extra=read_when((is_such(ENVIRONMENT, "converses"),), (none_of("external", None),)),
+        examples=[4096],
+    )
+    """Maximum tokens that the agent reads before a reply. What is older is left out, but for what it was told before
+    anything else; a new chain of tokens begins then. Without it an agent reads its whole conversation, and an episode
+    ends where that no longer fits the model's context."""
     sampling: Sampling = Sampling()
     trainable: bool = True
     """False freezes the agent: its turns are recorded, never trained. An external agent is frozen."""

@@ -25,6 +25,8 @@ PAYLOADS = HOME / "payloads"
 """Segment files of large payloads, written by this machine's rollout workers."""
 MODEL_ROOTS = env.model_roots("FLEXMARL_MODEL_ROOTS")
 """Folders below which specifications may name models and adapters; none: no folder may be named."""
+HUB = env.hub("FLEXMARL_HUB")
+"""Address of the hub that nodes import models from; empty: none."""
 KEEP_SAMPLES_DAYS = env.integer("FLEXMARL_KEEP_SAMPLES_DAYS", 30)
 """Days after a run's end at which its samples and payloads are retired; 0: no limit by age."""
 KEEP_SAMPLES_GIB = env.integer("FLEXMARL_KEEP_SAMPLES_GIB", 50)

@@ -5,13 +5,18 @@ import { $, $$, announce } from "./dom.js";
 
 const form = $("#agent-definition");
 const refused = $("#refused");
+const saved = JSON.parse($("#saved-settings").textContent);
 const PAUSE_MS = 250;
 
+/** What the form says, over what was saved: settings without a field stay as they are. */
 function settings() {
   const at = form.elements;
+  const sampling = { temperature: Number(at.temperature.value), max_tokens: Number(at.max_tokens.value) };
   return {
+    ...saved,
     instructions: at.instructions.value,
-    sampling: { temperature: Number(at.temperature.value), max_tokens: Number(at.max_tokens.value) },
+    context_tokens: at.context_tokens.value ? Number(at.context_tokens.value) : null,
+    sampling: { ...saved.sampling, ...sampling },
     trainable: at.trainable.checked,
   };
 }
