@@ -14,6 +14,7 @@ from flexmarl.contracts.events import Verb
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.rulings import Ruling, RulingKind
 from flexmarl.contracts.status import RunStatus
+from flexmarl.controlplane.accounts.queries import actor_of_user
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.simulations import executing
@@ -30,14 +31,14 @@ from tests.controlplane.test_load import served
 from tests.controlplane.test_predictions import SMALL, here
 from tests.controlplane.test_predictions import play as play_as_planned
 from tests.controlplane.test_queue import ask
-from tests.support.controlplane import SPEC, key
+from tests.support.controlplane import SPEC, key, make_dataset
 from tests.support.played import play, remember_check
 from tests.support.store_story import Story
 
 __all__ = ["here"]  # the fixture
 pytestmark = pytest.mark.django_db
 FORMATS = jsonschema.Draft202012Validator.FORMAT_CHECKER
-STREAMS = {"stream", "checkpoints_archive", "models_archive_download"}
+STREAMS = {"stream", "checkpoints_archive", "models_archive_download", "datasets_download"}
 """One has no end, what it says is tested with the streams; the other is bytes of a node, tested with checkpoints."""
 NEEDED = {
     "runs_config_diff": {"against": "other"},
@@ -164,6 +165,7 @@ def ids(api, admin_api, editor, make_run, person, here) -> dict[str, object]:
     return {
         "runs_prediction.run_id": predicted["id"], "simulation_id": simulation, "check_id": check["id"],
         "model_id": model["id"], "upload_id": upload["id"],
+        "dataset_id": make_dataset(actor_of_user(editor)).dataset_id, "place": 1,
         "run_id": run.id, "runs_lag.run_id": lagging.id, "runs_load.run_id": told.id,
         "runs_engine_moves.run_id": told.id, "runs_swaps.run_id": told.id,
         "runs_checkpoints.run_id": kept, "checkpoints_read.run_id": kept, "step": 4, "runs_lineage.run_id": forked,

@@ -6,6 +6,7 @@ from flexmarl.algorithms.registry import Registry
 from flexmarl.contracts.specification.environment import ENVIRONMENT, EnvironmentSpec
 from workers.rollout.environments.arithmetic import ArithmeticFamily
 from workers.rollout.environments.base import Family
+from workers.rollout.environments.dataset_questions import DatasetFamily
 from workers.rollout.environments.hot_cold import HotColdFamily
 from workers.rollout.environments.kitchen import KitchenFamily
 from workers.rollout.environments.pettingzoo_games import PettingZooFamily
@@ -21,6 +22,7 @@ FAMILIES: Registry[Family[Any]] = Registry(
         ReferenceGameFamily,
         HotColdFamily,
         ArithmeticFamily,
+        DatasetFamily,
         KitchenFamily,
         SumsFamily,
         ReasoningGymFamily,

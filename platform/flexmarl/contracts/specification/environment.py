@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from flexmarl.contracts.games import facts_of
 from flexmarl.contracts.plugins import Kind, OneOf
+from flexmarl.contracts.specification.dataset import DatasetTasks
 from flexmarl.contracts.specification.environment_base import (
     EnvironmentFacts,
     EnvironmentOptions,
@@ -294,7 +295,7 @@ ENVIRONMENT: Kind[EnvironmentOptions] = Kind(
     "environment",
     "/environment",
     EnvironmentOptions,
-    (ReferenceGame, HotCold, Arithmetic, Kitchen, Sums, ReasoningGym, Shop, PettingZoo, TextArena),
+    (ReferenceGame, HotCold, Arithmetic, DatasetTasks, Kitchen, Sums, ReasoningGym, Shop, PettingZoo, TextArena),
     IsolatedEnvironmentOptions,
 )
 EnvironmentSpec = Annotated[EnvironmentOptions, OneOf(ENVIRONMENT, default=False)]

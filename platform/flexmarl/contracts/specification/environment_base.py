@@ -78,6 +78,8 @@ class EnvironmentOptions(PluginOptions):
     """Whether it speaks in messages, to models with a chat template; else in words of a vocabulary of its own."""
     lists_held_out: ClassVar[bool] = False
     """Whether its held-out tasks are a short list: evaluations go through it in order, so that each is played."""
+    lists_training: ClassVar[bool] = False
+    """Whether its training tasks are a list of which each is played once per epoch: a task's seed is its draw."""
     demonstrates: ClassVar[bool] = False
     """Whether it has correct replies for a supervised warm-up."""
 

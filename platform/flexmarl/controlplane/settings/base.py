@@ -43,6 +43,10 @@ KEEP_RUNS_DAYS = env.integer("FLEXMARL_KEEP_RUNS_DAYS", 0)
 """Days after its end at which a whole run is deleted; 0, the default: results stay until somebody deletes them."""
 KEEP_RUNS_GIB = env.integer("FLEXMARL_KEEP_RUNS_GIB", 0)
 """What episodes, events, series and checkpoints may take before whole ended runs are deleted; 0: no limit by size."""
+MOST_DATASET_BYTES = env.integer("FLEXMARL_MOST_DATASET_MIB", 256, minimum=1) * 2**20
+"""Largest file of a dataset that may be uploaded."""
+MOST_DATASET_ROWS = env.integer("FLEXMARL_MOST_DATASET_ROWS", 1_000_000, minimum=1)
+"""Most rows of a dataset."""
 
 DEBUG = False
 SECRET_KEY = env.text("FLEXMARL_SECRET_KEY")
@@ -66,8 +70,8 @@ NODE = env.text("FLEXMARL_NODE")
 DEFAULT_PROJECT = "default"
 
 APPS = (
-    "common", "accounts", "inventory", "agents", "registry", "experiments", "runs", "telemetry", "simulations",
-    "playground",
+    "common", "accounts", "inventory", "agents", "registry", "datasets", "experiments", "runs", "telemetry",
+    "simulations", "playground",
 )  # fmt: skip
 INSTALLED_APPS = [
     "whitenoise.runserver_nostatic",

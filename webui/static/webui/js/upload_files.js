@@ -48,7 +48,7 @@ function wait(ms, error) {
 async function sendPiece(url, name, offset, blob) {
   if (stop.signal.aborted) throw new Refused(499, { title: "The upload was cancelled" }, "");
   const path = `${url}/files/${encodeURIComponent(name)}?offset=${offset}`;
-  return (await send("PUT", path, { raw: blob, timeout: PIECE_MS, signal: stop.signal })).json();
+  return (await send("PUT", path, { file: blob, timeout: PIECE_MS, signal: stop.signal })).json();
 }
 
 /** Delete what was begun; it expires by itself where that fails. */
