@@ -37,7 +37,14 @@ test("files arrive whole, in pieces, with progress", async () => {
 });
 
 test("after a cut it goes on where the server is, also when an answer alone was lost", async () => {
-  const { held, seen, io, upload } = server([undefined, "lost", "lost", "answer lost", { status: 503 }, { status: 429 }]);
+  const { held, seen, io, upload } = server([
+    undefined,
+    "lost",
+    "lost",
+    "answer lost",
+    { status: 503 },
+    { status: 429 },
+  ]);
   await sendAll(upload, FILES, io);
   assert.deepEqual(held, { "a.json": "{}", "b.safetensors": "0123456789" });
   assert.deepEqual(seen.waits.slice(0, 3), [1000, 2000, 4000]);

@@ -33,10 +33,9 @@ class BytesParser(BaseParser):
 
     media_type = "application/octet-stream"
 
-    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> bytes:
+    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
         """Read the body."""
-        piece: bytes = stream.read(PIECE_BYTES + 1)
-        return piece
+        return stream.read(PIECE_BYTES + 1)
 
 
 class UploadsView(ListView):
