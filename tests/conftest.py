@@ -283,7 +283,8 @@ def short_tmp() -> Iterator[Path]:
 def installations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], System]]:
     """Return a function that gives a running installation with so many devices; 0 for as many as there are cores.
 
-    Tests share it that leave it as they found it: their runs have ended, what they killed is back.
+    Tests share it that leave it as they found it: their runs have ended, what they killed is back. It may read models
+    in the session's temporary folders.
     """
     running: dict[int, System] = {}
 
@@ -292,7 +293,8 @@ def installations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
         if system is None or system.process is None or system.process.poll() is not None:
             folder = tmp_path_factory.mktemp("installation")
             folder.chmod(0o711)  # the service account passes through
-            environment = {"FLEXMARL_CPU_SHARES": str(devices)} if devices else {}
+            environment = {"FLEXMARL_MODEL_ROOTS": str(tmp_path_factory.getbasetemp())}
+            environment |= {"FLEXMARL_CPU_SHARES": str(devices)} if devices else {}
             system = running[devices] = System(folder / "home", environment=environment)
             system.start()
         return system

@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 
@@ -76,9 +76,8 @@ class Window:
 
 
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    with System(tmp_path_factory.mktemp("random kills") / "home") as system:
-        yield system
+def system(installations: Callable[[int], System]) -> System:
+    return installations(0)
 
 
 def test_random_kills_lose_nothing_and_repeat_nothing(system: System) -> None:

@@ -7,8 +7,7 @@
 The rows are asked afterwards, and the log of the last one is replayed.
 """
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -38,11 +37,8 @@ GANGS = "SELECT count(*) FROM store.command WHERE run_id = %s AND kind = 'join_g
 
 
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    folder: Path = tmp_path_factory.mktemp("together")
-    folder.chmod(0o711)
-    with System(folder / "home", environment={"FLEXMARL_CPU_SHARES": str(sum(DEVICES.values()))}) as running:
-        yield running
+def system(installations: Callable[[int], System]) -> System:
+    return installations(sum(DEVICES.values()))
 
 
 def spec(own: dict[str, Any]) -> dict[str, Any]:
