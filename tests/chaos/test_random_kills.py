@@ -30,6 +30,9 @@ from tests.support.system import ROOT, Api, System
 KILLS = form(short=len(Kind) + 1, full=200)
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(max(1500, 30 * KILLS))]
 
+APART = form(short=2.0, full=3.0)
+"""The next strike comes this many recoveries after the last; the full form also takes its rate from the rests."""
+
 SEED = int(os.environ.get("FLEXMARL_CHAOS_SEED", "20"))
 UNDISTURBED_S = 20.0
 ENDLESS = 1_000_000
@@ -129,7 +132,7 @@ def strike_run(
             break
         strike = chaos.strike(*kinds)
         print(f"{strike.at:6.1f} s  step {strike.step:4}  {strike.recovered_s:5.2f} s  {' '.join(kinds)}", flush=True)
-        chaos.rest(strike)
+        chaos.rest(strike, APART)
     return chaos.strikes, Window(patient(chaos.store.step) - first, time.monotonic() - began)
 
 

@@ -53,6 +53,7 @@ def kept_its_promises(system: System, run: dict[str, Any], steps: int) -> None:
     assert "equals the stored rows exactly" in system.manage("replay", str(run["no"]))
 
 
+@pytest.mark.full
 def test_two_policies_take_turns_on_the_same_two_ranks(system: System) -> None:
     api = system.api()
     run = api.finish(api.create_run(name="gangs", template="reference_game", spec=spec(3))["id"], 600)
