@@ -14,7 +14,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -158,14 +158,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left]
 
 
-class WholeFiles(LoadScopeScheduling):
-    """With `-n`, a worker takes whole files, and one takes all of the control plane's.
+@cache
+def with_many_devices(file: str) -> bool:
+    """Tell whether a file's tests use the installation with many devices."""
+    return "installations(MANY_DEVICES)" in (ROOT / file).read_text()
 
-    These share one database, and pytest-django has put the tests that roll back before those that commit.
+
+class WholeFiles(LoadScopeScheduling):
+    """With `-n`, a worker takes whole files; one takes all of the control plane's, and one those with many devices.
+
+    The former share one database, and pytest-django has put the tests that roll back before those that commit. The
+    latter share an installation that others do not use.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
+        if with_many_devices(file):
+            return "many devices"
         return "controlplane" if file.startswith("tests/controlplane/") else file
 
 

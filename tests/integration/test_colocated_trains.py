@@ -16,7 +16,7 @@ import pytest
 from flexmarl.store.reads.report import consistency_report
 from tests.support.counting import assert_accounted
 from tests.support.ended import ended
-from tests.support.system import System
+from tests.support.system import MANY_DEVICES, System
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -33,7 +33,7 @@ SLACK_S = 0.005
 
 @pytest.fixture(scope="module")
 def system(installations: Callable[[int], System]) -> System:
-    return installations(7)
+    return installations(MANY_DEVICES)
 
 
 def spec(allocation: str, steps: int = STEPS) -> dict[str, Any]:

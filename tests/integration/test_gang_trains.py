@@ -12,7 +12,7 @@ import pytest
 from flexmarl.store.reads.report import consistency_report
 from tests.support.counting import assert_accounted
 from tests.support.ended import ended
-from tests.support.system import System
+from tests.support.system import MANY_DEVICES, System
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -22,7 +22,7 @@ HELD = "SELECT pid FROM store.lease WHERE run_id = %s AND use = 'trainer' AND in
 
 @pytest.fixture(scope="module")
 def system(installations: Callable[[int], System]) -> System:
-    return installations(3)
+    return installations(MANY_DEVICES)
 
 
 def spec(steps: int) -> dict[str, Any]:

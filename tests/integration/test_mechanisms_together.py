@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from tests.support.promised import broken, read
-from tests.support.system import System
+from tests.support.system import MANY_DEVICES, System
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -38,7 +38,7 @@ GANGS = "SELECT count(*) FROM store.command WHERE run_id = %s AND kind = 'join_g
 
 @pytest.fixture(scope="module")
 def system(installations: Callable[[int], System]) -> System:
-    return installations(sum(DEVICES.values()))
+    return installations(MANY_DEVICES)
 
 
 def spec(own: dict[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 OF_THE_SESSION = {"DATABASE_URL", "REDIS_URL", "DJANGO_SETTINGS_MODULE"}
+MANY_DEVICES = 7
+"""Of the installation for runs that need several devices, or meet others: as many as the largest such test takes."""
 TERMINAL = {"completed", "stopped", "failed", "cancelled", "killed"}
 
 
