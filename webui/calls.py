@@ -123,6 +123,12 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call("This version with what was found in it", "/models/{model_id}"),
         Call("Runs that use it", "/runs?archived=any&model={model_id}"),
     ),
+    "datasets": (Call("The datasets of this list", "/datasets", all_but=PAGE_ONLY),),
+    "import_dataset": (Call("Datasets that are there already", "/datasets"),),
+    "dataset": (
+        Call("The dataset", "/datasets/{dataset_id}"),
+        Call("Its versions", "/datasets/{dataset_id}/versions"),
+    ),
     "agent_definitions": (Call("The agents of this list", "/agents", query=(("project", "project"),)),),
     "new_agent_definition": (Call("Agents that are defined already", "/agents"),),
     "agent_definition": (

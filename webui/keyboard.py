@@ -43,6 +43,7 @@ LIST_PAGES = frozenset(
         "simulations",
         "agent_definitions",
         "models",
+        "datasets",
     }
 )
 TRAJECTORY_PAGES = frozenset({"trajectories", "trajectory", "trajectory_compare"})

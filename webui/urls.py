@@ -12,6 +12,7 @@ from webui.views import (
     checks,
     cluster,
     comparison,
+    datasets,
     feed,
     helping,
     home,
@@ -72,6 +73,10 @@ urlpatterns = [
     path("models", models.listing, name="models"),
     path("models/import", models.new, name="import_model"),
     path("models/<uuid:model_id>", models.detail, name="model"),
+    # datasets that were imported
+    path("datasets", datasets.listing, name="datasets"),
+    path("datasets/import", datasets.new, name="import_dataset"),
+    path("datasets/<uuid:dataset_id>", datasets.detail, name="dataset"),
     # people and what they did
     path("members", people.members, name="members"),
     path("service-accounts", people.service_accounts, name="service_accounts"),

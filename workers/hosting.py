@@ -174,6 +174,7 @@ class LeaseHost:
         self._spec, self._device = spec, device
         self._lives = 0
         self._lost = Lives()
+        self._memory_told = False
         self._log = log.bind(run_id=hosting.run_id, lease_id=hosting.lease_id, device=hosting.device_id)
 
     def run(self) -> None:
@@ -306,6 +307,7 @@ class LeaseHost:
         if not renewal.held:
             self._log.warning("lease has another host")
             return False
+        self._compare(life)
         if renewal.releasing:
             self._stop(life)
             self._end("released")
@@ -314,6 +316,14 @@ class LeaseHost:
         if late or (life.published and not renewal.incarnation):
             life.child.stop(0.0)  # counted as lost; its end arrives as a signal
         return True
+
+    def _compare(self, life: ChildLife) -> None:
+        """Tell the run once when a child takes clearly more memory than was leased."""
+        held, leased = life.watchman.held if life.watchman is not None else 0, self._hosting.memory_bytes
+        if 0 < leased * memory.TOLD_ABOVE < held and not self._memory_told:
+            self._memory_told = True
+            use, figures = self._hosting.use.value, {"held": memory.size(held), "leased": memory.size(leased)}
+            self._log.warning("memory above what was leased", use=use, **figures)
 
     def _publish(self, life: ChildLife, rendezvous: int) -> None:
         url = self._url(life)

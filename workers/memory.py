@@ -6,6 +6,7 @@ nobody here killed, is taken for one of them: what a person has to do is the sam
 
 import ctypes
 import gc
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -15,6 +16,11 @@ from flexmarl.contracts.status import RunReason
 OUT_OF_MEMORY = RunReason.OUT_OF_MEMORY.value
 """Code that opens the reason of whatever ended for lack of memory."""
 VMSTAT = Path("/proc/vmstat")
+STATM = Path("/proc/self/statm")
+SPARE_BYTES = 2**26
+"""By so much a process may grow before what is free in it is returned."""
+TOLD_ABOVE = 1.25
+"""A run is told when a process takes so many times what was leased for it."""
 _SAID = ("memoryerror", "out of memory", "outofmemory", "can't allocate memory", "cannot allocate memory", "bad_alloc")
 
 
@@ -54,6 +60,31 @@ def give_back(device: str = "cpu") -> None:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's own
         if trim is not None:
             trim(0)
+
+
+def resident() -> int:
+    """Return the bytes of this process that lie in memory; 0 where the system does not say."""
+    try:
+        return int(STATM.read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
+
+
+class Spare:
+    """What libraries keep for their next use, returned once it is much: pieces of many sizes leave gaps that no later
+    piece fits, so a process of a large model would grow with every batch of other lengths. Small models keep theirs."""
+
+    def __init__(self) -> None:
+        self._least = resident()
+        """Since memory was returned last."""
+
+    def return_much(self, device: str = "cpu") -> None:
+        """Return what is free if the process has grown by more than `SPARE_BYTES`."""
+        now = resident()
+        if now > self._least + SPARE_BYTES:
+            give_back(device)
+            now = self._least = resident()
+        self._least = min(self._least, now)
 
 
 def size(amount: int) -> str:

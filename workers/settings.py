@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 from flexmarl.contracts.folder_rules import SETTING
 from flexmarl.contracts.hardware import Hardware, read_classes
+from flexmarl.contracts.hub_models import SETTING as HUB
+from flexmarl.contracts.hub_models import check_hub
 from flexmarl.host.exits import refuse
 from flexmarl.store.data.model_roots import read_roots
 from flexmarl.store.data.segments import BY_VALUE_BYTES
@@ -61,6 +63,8 @@ class Settings:
     """Part of a device's name -> what such a device is good at."""
     model_roots: tuple[str, ...] = ()
     """Folders below which models and adapters are read; none: no folder is."""
+    hub: str = ""
+    """Address of the hub that models may be imported from; empty: none."""
     object_store: str = ""
     """Where nodes copy what runs can be restored from, and bring it from, as fsspec reads it; empty: nowhere."""
     place: str = ""
@@ -112,6 +116,7 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         vllm_python=_program(env, "FLEXMARL_VLLM_PYTHON"),
         device_classes=_classes(env),
         model_roots=_model_roots(env),
+        hub=_hub(env),
         object_store=_object_store(env),
         place=env.get("FLEXMARL_PLACE", ""),
         heartbeat_descriptor=_count(env, "FLEXMARL_HEARTBEAT_FD", 0) if env.get("FLEXMARL_HEARTBEAT_FD") else -1,
@@ -162,6 +167,13 @@ def _classes(env: Mapping[str, str]) -> dict[str, Hardware]:
 def _model_roots(env: Mapping[str, str]) -> tuple[str, ...]:
     try:
         return read_roots(env.get(SETTING, ""))
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+
+
+def _hub(env: Mapping[str, str]) -> str:
+    try:
+        return check_hub(env.get(HUB, ""))
     except ValueError as error:
         raise SettingsError(str(error)) from None
 

@@ -19,11 +19,11 @@ object with behaviour, since nothing but its reader depends on all of them; the 
 each owner, has as many as this."""
 LARGE_VALUES = {
     "EngineRow": (17, "mirrors the columns that the table of engines shows"),
-    "EpisodeRow": (17, "mirrors the table of episodes"),
+    "EpisodeRow": (18, "mirrors the table of episodes"),
     "EpisodeSummary": (17, "mirrors the columns that the list of episodes shows"),
     "PolicyNeeds": (17, "facts of one policy that the allocator compares; flat, and hidden from the garbage collector"),
     "Progress": (23, "the flat resource that REST, lists and headers show of a run"),
-    "Settings": (24, "the flat set of environment variables that people set for workers"),
+    "Settings": (25, "the flat set of environment variables that people set for workers"),
     "SimulatedTurn": (19, "hundreds of thousands at once: nested values would cost an allocation each"),
     "SimulationReport": (24, "the flat resource that REST and pages show of a simulation"),
     "StoredRun": (18, "mirrors the table of runs"),

@@ -85,8 +85,7 @@ def raw_seconds(path: Path, kind: str, engines: int, times: int) -> list[float]:
 
 def run_of(model: Path) -> dict[str, Any]:
     """Return agents, environment and policy of a run that trains a folder's model, in the precision it is kept in."""
-    stage = Stage(model, model, "cpu")
-    precision = "bf16" if stage.config.get("dtype") == "bfloat16" else "fp32"
+    precision = precision_of(model)
     roles = ("solver", "reviser") if (model / CHAT_TEMPLATE).exists() else ("speaker", "listener")
     policy = {"model": {"type": "folder", "path": str(model)}, "warmup": None, "precision": precision}
     return {
@@ -96,11 +95,16 @@ def run_of(model: Path) -> dict[str, Any]:
     }
 
 
+def precision_of(model: Path) -> str:
+    """Return the precision that a folder's weights are kept in."""
+    return "bf16" if Stage(model, model, "cpu").config.get("dtype") == "bfloat16" else "fp32"
+
+
 def report_engines(report: harness.Report, folder: Path, size: str, model: Path, loads: int) -> None:
     home = folder / f"engines-{size}"
     home.mkdir()
     count, device = int(report.settings["engines"]), str(report.settings["device"])  # type: ignore[call-overload]
-    stage = Stage(home, model, device, devices=gpus() if device == "cuda" else 1)
+    stage = Stage(home, model, device, precision_of(model), gpus() if device == "cuda" else 1)
     path = model / "model.safetensors"
     state, tier = load_file(path), LocalTier(home, "trainer")
     times: dict[str, list[float]] = {"ours": [], "reuse": [], "fresh": []}

@@ -16,6 +16,7 @@ from typing import Any
 
 from harness import ROOT, interleave, paired_ratios, start
 
+from flexmarl.contracts.decisions import Metric
 from flexmarl.launcher.home import Home
 from flexmarl.launcher.postgres import EmbeddedPostgres
 
@@ -112,7 +113,6 @@ def _writing(rounds: int) -> list[float]:
     from django.db import connection
 
     from flexmarl.controlplane.common.store import store_connection
-    from flexmarl.store.control.decisions import MetricPoint
     from flexmarl.store.telemetry.metric_ingest import put_points
 
     at = {"with": 0, "without": 0}
@@ -124,7 +124,7 @@ def _writing(rounds: int) -> list[float]:
         begun = time.perf_counter()
         for _ in range(40):
             at[side] += 1
-            points = [MetricPoint(f"user/s{n}", at[side], float(n), 1000.0 + at[side]) for n in range(30)]
+            points = [(1000.0 + at[side], Metric(f"user/s{n}", at[side], float(n))) for n in range(30)]
             put_points(store_connection(), run[side], points)
         return time.perf_counter() - begun
 

@@ -16,6 +16,7 @@ from store_rows import AGENTS, BATCH, READERS, WRITERS, agents_of
 from store_workers import DRAWS_PER_WRITER, MEMBERS, POLL_S, Worker, read, tidy, write
 
 from flexmarl.contracts.commands import Accumulate, Command, CutMicroBatch, GroupOrder, OptimizerStep, PlayGroups
+from flexmarl.contracts.decisions import NumberedCommand
 from flexmarl.contracts.events import Event, GroupSettled, MicroBatchAccumulated, StepCommitted, event_adapter
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import RunReason, RunStatus
@@ -196,7 +197,10 @@ class StoreSide:
             ]
             follow = [*issue, *(command for _, event in taken for command in at.follow(event))]
             at.seq += len(entries)
-            issued = [IssuedCommand(at.command + 1 + index, at.seq, 1, command) for index, command in enumerate(follow)]
+            issued = [
+                IssuedCommand(at.seq, NumberedCommand(at.command + 1 + index, 1, command))
+                for index, command in enumerate(follow)
+            ]
             at.command += len(issued)
             episodes = at.rows // len(AGENTS)
             progress = Progress(episodes_proposed=episodes, episodes_finished=episodes)

@@ -132,18 +132,12 @@ def print_peak(side: str, name: str, way: str) -> None:
     small = sides.SIZES["S"]
     sides.SIDES[side](small, sides.lognormal_rows(small, 2), **WAYS[way]).step()  # libraries are loaded and warm
     gc.collect()
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
-    before = _resident("VmRSS")
+    sides.forget_peak()
+    before = sides.resident_mb("VmRSS")
     one = sides.SIDES[side](size, rows, **WAYS[way])
     for _ in range(2):
         one.step()
-    print(_resident("VmHWM") - before)
-
-
-def _resident(field: str) -> float:
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    (line,) = (line for line in lines if line.startswith(f"{field}:"))
-    return int(line.split()[1]) / 1024
+    print(sides.resident_mb("VmHWM") - before)
 
 
 def make_rows(rng: np.random.Generator, count: int, prompt: int, response: int) -> list:

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -93,6 +94,18 @@ def tokens_of(rows: "Sequence[TrainRow]") -> int:
     return sum(len(row.prompt) + len(row.response) for row in rows) // 4
 
 
+def resident_mb(field: str) -> float:
+    """Return a field of this process's memory: VmRSS, or VmHWM, its peak since `forget_peak`."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    (line,) = (line for line in lines if line.startswith(f"{field}:"))
+    return int(line.split()[1]) / 1024
+
+
+def forget_peak() -> None:
+    """Begin the peak of resident memory anew."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
 class Packed:
     """This project's trainer, with its own decoder."""
 
@@ -139,17 +152,21 @@ def learner_of(model: Any, precision: str, recompute: bool, library: bool) -> "L
     return Learner(weights, shape, objective, AdamW(), precision, recompute=recompute)
 
 
+def adamw(model: Any) -> "torch.optim.Optimizer":
+    """Return the optimizer of the loops, over what of a model is trained."""
+    import torch
+
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    return torch.optim.AdamW(trained, LEARNING_RATE, (0.9, 0.95), weight_decay=0.0, fused=True)
+
+
 class Padded:
     """A plain loop over the Hugging Face model: micro-batches of a fixed number of rows, padded to the longest."""
 
     def __init__(self, size: Size, rows: "list[TrainRow]") -> None:
-        import torch
-
         self.rows = rows
         self.model = model_of(size).train()
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), LEARNING_RATE, (0.9, 0.95), weight_decay=0.0, fused=True
-        )
+        self.optimizer = adamw(self.model)
         self.tokens = sum(len(row.response) // 4 for row in rows)
 
     def batches(self) -> "Iterator[list[TrainRow]]":
@@ -222,29 +239,31 @@ class Trl:
     """TRL's GRPOTrainer: its own loss of micro-batches, with its fused head; its optimizer is the loops'."""
 
     def __init__(self, size: Size, rows: "list[TrainRow]") -> None:
-        import torch
-        from datasets import Dataset
         from tokenizers import Tokenizer, models
         from transformers import PreTrainedTokenizerFast
-        from trl import GRPOConfig, GRPOTrainer
 
         words = {f"w{number}": number for number in range(size.words)}
         tokenizer = PreTrainedTokenizerFast(
             tokenizer_object=Tokenizer(models.WordLevel(words, "w0")), pad_token="w0", eos_token="w2"
         )
+        self._begin(model_of(size), tokenizer, "w3", rows)
+
+    def _begin(self, model: Any, tokenizer: Any, prompt: str, rows: "list[TrainRow]") -> None:
+        import torch
+        from datasets import Dataset
+        from trl import GRPOConfig, GRPOTrainer
+
         arguments = GRPOConfig(
             tempfile.mkdtemp(prefix="flexmarl-trl-"), use_cpu=True, bf16=False, gradient_checkpointing=False,
             per_device_train_batch_size=PADDED_ROWS, num_generations=PADDED_ROWS, report_to=[], disable_tqdm=True,
         )  # fmt: skip
         self.trainer = GRPOTrainer(
-            model_of(size), reward_funcs=lambda completions, **_: [0.0] * len(completions), args=arguments,
-            train_dataset=Dataset.from_dict({"prompt": ["w3"] * PADDED_ROWS}), processing_class=tokenizer,
+            model, reward_funcs=lambda completions, **_: [0.0] * len(completions), args=arguments,
+            train_dataset=Dataset.from_dict({"prompt": [prompt] * PADDED_ROWS}), processing_class=tokenizer,
         )  # fmt: skip
         self.trainer.current_gradient_accumulation_steps = -(-len(rows) // PADDED_ROWS)
         self.model = self.trainer.model.train()
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), LEARNING_RATE, (0.9, 0.95), weight_decay=0.0, fused=True
-        )
+        self.optimizer = adamw(self.model)
         self.rows = rows
         self.tokens = torch.tensor(sum(len(row.response) // 4 for row in rows))
 
@@ -252,12 +271,19 @@ class Trl:
         import torch
 
         began = time.process_time()
-        self.optimizer.zero_grad()
-        for start in range(0, len(self.rows), PADDED_ROWS):
-            self.trainer._compute_loss(self.model, self._inputs(self.rows[start : start + PADDED_ROWS])).backward()
+        self.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
         self.optimizer.step()
         return time.process_time() - began
+
+    def backward(self) -> None:
+        self.optimizer.zero_grad()
+        for start in range(0, len(self.rows), PADDED_ROWS):
+            self.loss(self.rows[start : start + PADDED_ROWS]).backward()
+
+    def loss(self, rows: "list[TrainRow]") -> "torch.Tensor":
+        found: torch.Tensor = self.trainer._compute_loss(self.model, self._inputs(rows))
+        return found
 
     def _inputs(self, rows: "list[TrainRow]") -> "dict[str, torch.Tensor]":
         import torch

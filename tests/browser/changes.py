@@ -3,6 +3,7 @@
 import random
 import time
 
+from flexmarl.contracts.decisions import NoteLevel, RunNote
 from flexmarl.contracts.events import TimerFired
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import RunReason
@@ -12,7 +13,7 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs import actions, queries
 from flexmarl.controlplane.runs.driver.pages import Pages
 from flexmarl.store.control import decisions, runs
-from flexmarl.store.control.decisions import LogEntry, NoteLine, StoredDecision
+from flexmarl.store.control.decisions import LogEntry, Logged, StoredDecision
 
 STEPS, OTHERS = 4, 6
 
@@ -31,7 +32,7 @@ def make(key: str, seed: int) -> None:
         now, reached = run.state.step + 1, round(rng.random(), 3)
         progress = Progress.model_validate({**run.state.progress, "step": now, "reward": reached})
         seq = state.seq + 1
-        notes = [NoteLine(seq, "warning", f"Change {seed} at step {now}", time.time(), "driver")]
+        notes = [Logged(seq, time.time(), RunNote(NoteLevel.WARNING, f"Change {seed} at step {now}", "driver"))]
         made = StoredDecision(
             [LogEntry(seq, time.time(), TimerFired())], state.status, RunReason.NONE, "", state.epoch, now, progress,
             None, notes=notes,

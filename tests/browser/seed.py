@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flexmarl.contracts.commands import RequestDevices
+from flexmarl.contracts.decisions import Metric, NoteLevel, RunNote
 from flexmarl.contracts.events import RunVerb, Verb
 from flexmarl.contracts.live import AgentProgress, MicroBatchProgress, Progress
 from flexmarl.contracts.status import RunReason, RunStatus
@@ -20,7 +21,8 @@ from flexmarl.controlplane.experiments.plans import Draft
 from flexmarl.controlplane.runs import actions
 from flexmarl.store import partitions
 from flexmarl.store.control import decisions, nodes, runs
-from flexmarl.store.control.decisions import LogEntry, MetricPoint, NoteLine, StoredDecision
+from flexmarl.store.control.attempts import Timed
+from flexmarl.store.control.decisions import LogEntry, Logged, StoredDecision
 from flexmarl.store.control.runs import RunLease
 from tests.browser.seeded_agents import agents
 from tests.browser.seeded_decisions import decisions as decided
@@ -149,12 +151,12 @@ def _own(conn: Any, run_no: int) -> RunLease:
     return RunLease(run_no, "seed", row[0])
 
 
-def _curves(story: Story, roles: list[str], start: float) -> list[MetricPoint]:
-    points: list[MetricPoint] = []
+def _curves(story: Story, roles: list[str], start: float) -> list[Timed[Metric]]:
+    points: list[Timed[Metric]] = []
     rng, noise = story.rng, 0.0
 
     def add(name: str, step: int, value: float, agent: str = "", stat: str = "mean") -> None:
-        points.append(MetricPoint(name, step + 1, float(value), start + step * story.step_s, agent, stat, step * 128))
+        points.append((start + step * story.step_s, Metric(name, step + 1, float(value), agent, stat, step * 128)))
 
     for step in range(story.steps):
         share = 1 - math.exp(-3.2 * step / max(60, story.max_steps * 0.5))
@@ -188,11 +190,14 @@ def _curves(story: Story, roles: list[str], start: float) -> list[MetricPoint]:
     return points
 
 
-def _finish(conn: Any, lease: RunLease, story: Story, roles: list[str], curves: list[MetricPoint], end: float) -> None:
+def _finish(
+    conn: Any, lease: RunLease, story: Story, roles: list[str], curves: list[Timed[Metric]], end: float
+) -> None:
     seq = 4 if story.steps else 2
-    last = {p.agent: p.value for p in curves if p.name == "reward/agent" and p.step == story.steps}
-    team = [p.value for p in curves if p.name == "reward/team" and p.stat == "mean"]
-    evaluated = [p for p in curves if p.name == "eval/solved"]
+    points = [point for _, point in curves]
+    last = {p.agent: p.value for p in points if p.name == "reward/agent" and p.step == story.steps}
+    team = [p.value for p in points if p.name == "reward/team" and p.stat == "mean"]
+    evaluated = [p for p in points if p.name == "eval/solved"]
     running = story.status is RunStatus.RUNNING
     progress = Progress(
         step=story.steps,
@@ -220,14 +225,24 @@ def _finish(conn: Any, lease: RunLease, story: Story, roles: list[str], curves: 
         waiting_for="7 of 16 episode groups" if running else "",
     )
     notes = [
-        NoteLine(seq, "info", f"Granted atlas.cpu0 and atlas.cpu1 to run {lease.run_id}", end - 60, "driver"),
-        NoteLine(seq, "info", f"Evaluation after step {story.steps}: solved {0.91:.2f}", end - 30, "driver", "eval"),
-        NoteLine(
-            seq, "warning", "Engine atlas.cpu0 restarted: process ended with code 137", end - 20, "node", "atlas.cpu0"
+        Logged(
+            seq, end - 60, RunNote(NoteLevel.INFO, f"Granted atlas.cpu0 and atlas.cpu1 to run {lease.run_id}", "driver")
+        ),
+        Logged(
+            seq,
+            end - 30,
+            RunNote(NoteLevel.INFO, f"Evaluation after step {story.steps}: solved {0.91:.2f}", "driver", "eval"),
+        ),
+        Logged(
+            seq,
+            end - 20,
+            RunNote(
+                NoteLevel.WARNING, "Engine atlas.cpu0 restarted: process ended with code 137", "node", "atlas.cpu0"
+            ),
         ),
     ]
     if story.status is RunStatus.FAILED:
-        notes.append(NoteLine(seq, "error", story.text, end, "driver"))
+        notes.append(Logged(seq, end, RunNote(NoteLevel.ERROR, story.text, "driver")))
     entry = LogEntry(seq, end, RunVerb(verb=Verb.START))
     decisions.append(
         conn,

@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from flexmarl.store.control.decisions import MetricPoint, RulingLine, _write_metrics, _write_rulings
+from flexmarl.contracts.decisions import Metric
+from flexmarl.contracts.rulings import Ruling, RulingKind
+from flexmarl.store.control.decisions import Logged, _write_metrics, _write_rulings
 from tests.browser.seeded_pipeline import GROUPS, STEPS
 
 REASONS = {
@@ -35,13 +37,19 @@ def decisions(conn: Any, run_no: int, roles: list[str], steps: int, start: float
     _never_cut(conn, run_no, roles, 0)
     _never_cut(conn, run_no, roles[:1], 1)
     lines = [
-        RulingLine(3, "group_refused", f"group {first} refused: {HOSTILE}", start, "", cohort, f"draw:{first}", 48),
-        RulingLine(3, "rows_dropped", "too old", start, roles[0], cohort, f"draw:{first + 1}", ROWS, "stale"),
-        RulingLine(3, "cohort_settled", "every group is settled: 3 kept, 1 refused", start, "", cohort),
+        Logged(
+            3,
+            start,
+            Ruling(RulingKind.GROUP_REFUSED, f"group {first} refused: {HOSTILE}", "", cohort, f"draw:{first}", 48),
+        ),
+        Logged(
+            3, start, Ruling(RulingKind.ROWS_DROPPED, "too old", roles[0], cohort, f"draw:{first + 1}", ROWS, "stale")
+        ),
+        Logged(3, start, Ruling(RulingKind.COHORT_SETTLED, "every group is settled: 3 kept, 1 refused", "", cohort)),
     ]
     _write_rulings(conn, run_no, lines)
     points = [
-        MetricPoint(name, step, float(value), start + step, role, stat)
+        (start + step, Metric(name, step, float(value), role, stat))
         for step in range(max(1, steps - 20), steps + 1)
         for role in roles
         for name, stat, value in (("staleness/start", "p99", 0), ("staleness/own_max", "max", 0))

@@ -4,15 +4,16 @@ import hashlib
 import random
 from typing import Any
 
-from flexmarl.store.control.decisions import MetricPoint
+from flexmarl.contracts.decisions import Metric
+from flexmarl.store.control.attempts import Timed
 
 KEPT_EVERY = 40
 
 
-def of_agents(story: Any, roles: list[str], start: float) -> list[MetricPoint]:
+def of_agents(story: Any, roles: list[str], start: float) -> list[Timed[Metric]]:
     """Rates, losses, clipped shares and versions of every step."""
     rng = random.Random(11)
-    points: list[MetricPoint] = []
+    points: list[Timed[Metric]] = []
     for step in range(1, story.steps + 1):
         at, samples = start + step * story.step_s, step * 128
         for i, role in enumerate(roles):
@@ -24,7 +25,7 @@ def of_agents(story: Any, roles: list[str], start: float) -> list[MetricPoint]:
                 ("time/train", 0.3 + 0.1 * rng.random(), "sum"),
                 ("policy/version", float(step), "last"),
             )
-            points += [MetricPoint(name, step, value, at, role, stat, samples) for name, value, stat in figures]
+            points += [(at, Metric(name, step, value, role, stat, samples)) for name, value, stat in figures]
     return points
 
 

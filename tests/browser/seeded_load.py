@@ -9,7 +9,8 @@ import math
 import time
 from typing import Any
 
-from flexmarl.store.control.decisions import RulingLine, _write_rulings
+from flexmarl.contracts.rulings import Ruling, RulingKind
+from flexmarl.store.control.decisions import Logged, _write_rulings
 from flexmarl.store.telemetry import intervals
 from flexmarl.store.telemetry.intervals import BusyInterval
 from flexmarl.store.telemetry.load_reports import SLOT_S, SLOTS
@@ -135,10 +136,12 @@ def _moves(conn: Any, run_no: int, roles: list[str], end: float) -> None:
     )
     target = f"lease:{lease_id}"
     lines = [
-        RulingLine(4, "engine_assigned", f"atlas.cpu2 has a free slot, which goes to {roles[0]}: its engine number 2, "
-                   "no turns now", end - 200, roles[0], -1, target),
-        RulingLine(5, "engine_moved", f"atlas.cpu2 serves {roles[1]} instead of {roles[0]}: {queues}"
-                   "gains 92 % of an engine, a load takes 0.41 s", end - 90, roles[1], -1, target, 0, "disparity"),
+        Logged(4, end - 200, Ruling(RulingKind.ENGINE_ASSIGNED,
+                   f"atlas.cpu2 has a free slot, which goes to {roles[0]}: its engine number 2, "
+                   "no turns now", roles[0], -1, target)),
+        Logged(5, end - 90, Ruling(RulingKind.ENGINE_MOVED,
+                   f"atlas.cpu2 serves {roles[1]} instead of {roles[0]}: {queues}"
+                   "gains 92 % of an engine, a load takes 0.41 s", roles[1], -1, target, 0, "disparity")),
     ]  # fmt: skip
     _write_rulings(conn, run_no, lines)
     for no, kind, policy in ((2001, "unload_policy", roles[0]), (2002, "load_weights", roles[1])):

@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 
 from flexmarl.contracts.commands import CutMicroBatch, GroupOrder, PlayGroups
+from flexmarl.contracts.decisions import NumberedCommand
 from flexmarl.contracts.events import GroupSettled, RunVerb, Verb
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import RunReason, RunStatus
@@ -64,7 +65,7 @@ def episodes(conn: Any, run_no: int, lease: RunLease, story: Any, roles: list[st
         )
         no += 1
     event = LogEntry(seq, start + 1, RunVerb(verb=Verb.START))
-    sent = [IssuedCommand(n, seq, 1, command) for n, _, command in issued]
+    sent = [IssuedCommand(seq, NumberedCommand(n, 1, command)) for n, _, command in issued]
     progress = Progress(max_steps=story.max_steps)
     decisions.append(
         conn, lease, StoredDecision([event], RunStatus.RUNNING, RunReason.NONE, "", 1, 0, progress, None, commands=sent)
@@ -105,7 +106,7 @@ def episodes(conn: Any, run_no: int, lease: RunLease, story: Any, roles: list[st
     ]
     conn.execute("DELETE FROM store.inbox WHERE run_id = %s", [run_no])
     event = LogEntry(3, start + 2, RunVerb(verb=Verb.START))
-    sent = [IssuedCommand(no + i, 3, 1, command) for i, command in enumerate(cut)]
+    sent = [IssuedCommand(3, NumberedCommand(no + i, 1, command)) for i, command in enumerate(cut)]
     decisions.append(
         conn, lease, StoredDecision([event], RunStatus.RUNNING, RunReason.NONE, "", 1, 0, progress, None, commands=sent)
     )

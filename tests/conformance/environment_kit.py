@@ -14,7 +14,9 @@ Answer = Callable[[Ask, random.Random], str]
 def random_legal(ask: Ask, rng: random.Random) -> str:
     """Play uniformly among the allowed words."""
     if ask.messages:
-        return rng.choice(["7", "The answer is 12.", "I do not know"])
+        return rng.choice(
+            ["7", "The answer is 12.", "I accept", "reject", "ask worker_1: 2?\nask a: 3?", "next: speaker_2"]
+        )
     return " ".join(rng.choice(ask.allowed) for _ in range(ask.max_tokens))
 
 
@@ -28,7 +30,7 @@ def play(environment: Environment, rng: random.Random, answer: Answer = random_l
     seen: list[Ask] = []
     while asks := environment.asks():
         seen += asks
-        environment.act([Reply(ask.role, answer(ask, rng)) for ask in asks])
+        environment.act([Reply(ask.role, answer(ask, rng), tokens=ask.max_tokens) for ask in asks])
     return seen, environment.outcome()
 
 
@@ -71,7 +73,7 @@ def check_isolation(family: Family) -> None:
         running = False
         for environment, rng in episodes:
             if asks := environment.asks():
-                environment.act([Reply(ask.role, random_legal(ask, rng)) for ask in asks])
+                environment.act([Reply(ask.role, random_legal(ask, rng), tokens=ask.max_tokens) for ask in asks])
                 running = True
     assert [environment.outcome() for environment, _ in episodes] == alone
 
@@ -127,7 +129,7 @@ def check_turn_rewards(family: Family, facts: EnvironmentFacts) -> None:
             play(twin, twin_rng, hostile)
             assert environment.asks() == asks, "a copy moved its original"
             assert environment.turn_rewards() == before, "a copy moved its original"
-            environment.act([Reply(ask.role, random_legal(ask, rng)) for ask in asks])
+            environment.act([Reply(ask.role, random_legal(ask, rng), tokens=ask.max_tokens) for ask in asks])
             before = environment.turn_rewards()
         assert before == environment.outcome().turn_rewards
 

@@ -36,7 +36,7 @@ def training(model: Path, home: Path, rounds: int = 1) -> LocalTraining:
     changes = {
         "policies": {"solver": policy, "reviser": policy},
         "batch": {"tasks_per_step": 4, "episodes_per_task": 2, "micro_batch_groups": 2, "rollout_groups": 4},
-        "environment": {"type": "sums", "reply_tokens": 6, "rounds": rounds},
+        "environment": {"type": "sums", "reply_tokens": 6, "graph": {"rounds": rounds}},
         # Random weights hardly ever say a right sum: what moves them is the bonus.
         "algorithm": {"entropy": {"start": 0.05}},
     }

@@ -19,10 +19,12 @@ from flexmarl.contracts.specification.environment import (
     PettingZoo,
     ReasoningGym,
     ReferenceGame,
+    Shop,
     Sums,
     TextArena,
 )
 from flexmarl.contracts.specification.environment_base import IsolatedEnvironmentOptions
+from flexmarl.contracts.specification.graphs import GRAPH, GraphOptions, SequenceGraph
 from tests.conformance.environment_kit import check_family, check_isolation, play
 from tests.conformance.played_elsewhere import Elsewhere
 from tests.support.forms import form
@@ -44,11 +46,22 @@ KNOBS: list[EnvironmentSpec] = [
     Kitchen(turns=64, actions_per_turn=4, dishes=16),
     Sums(),
     Sums(largest=4, held_out=8),
-    Sums(rounds=3),
+    Sums(graph=SequenceGraph(rounds=3)),
+    Shop(),
+    Shop(assistant="category", goods=1, figures=1, rounds=1, held_out=1, largest=9),
     Sums(terms=4, largest=9, held_out=200, reply_tokens=1),
     Kitchen(cooks=4, turns=16, actions_per_turn=1, dishes=1, recipes=1),
 ]
 
+GRAPHS: list[GraphOptions] = [
+    *(GRAPH.options(name) for name in GRAPH.variants()),
+    GRAPH.options("debate", judge="judge", rounds=3),
+    GRAPH.options("mixture", layers=2, tokens=40),
+    GRAPH.options("hub", workers=["a", "b"], rounds=1),
+    GRAPH.options(
+        "sequence", order=[{"name": "a", "does": "plan"}, "b", {"name": "c", "does": "verify"}], tokens=30, rounds=2
+    ),
+]
 GAMES_OF_PACKAGES: list[GameOptions] = [
     PettingZoo(game="tictactoe"),
     PettingZoo(game="tictactoe", opponent="random"),
@@ -64,7 +77,7 @@ GAMES_OF_PACKAGES: list[GameOptions] = [
 GENERATORS: list[ReasoningGym] = [
     ReasoningGym(),
     ReasoningGym(dataset="gcd", config={"max_value": 9}, held_out=1, training=1, answer="number", reply_tokens=1),
-    ReasoningGym(dataset="rush_hour", held_out=5, answer="tag", reviser=True),
+    ReasoningGym(dataset="rush_hour", held_out=5, answer="tag", graph=SequenceGraph()),
 ]
 MEASURED: list[GameOptions] = [
     PettingZoo(game="tictactoe", opponent="random"),
@@ -78,6 +91,12 @@ MEASURED: list[GameOptions] = [
 
 @pytest.mark.parametrize("spec", [*DEFAULTS, *KNOBS], ids=str)
 def test_family_keeps_the_contract(spec: EnvironmentSpec) -> None:
+    check_family(family_of(spec), spec.facts(), episodes=40)
+
+
+@pytest.mark.parametrize("graph", GRAPHS, ids=str)
+def test_a_team_keeps_the_contract_in_every_graph(graph: GraphOptions) -> None:
+    spec = Sums(graph=graph)
     check_family(family_of(spec), spec.facts(), episodes=40)
 
 
@@ -128,7 +147,7 @@ def elsewhere() -> Iterator[asyncio.AbstractEventLoop]:
 
 @pytest.mark.parametrize(
     "spec",
-    [PettingZoo(game="pursuit"), TextArena(game="guess_the_number"), ReasoningGym(reviser=True)],
+    [PettingZoo(game="pursuit"), TextArena(game="guess_the_number"), ReasoningGym(graph=SequenceGraph())],
     ids=lambda spec: spec.type,
 )
 def test_a_game_plays_the_same_in_a_process_of_its_own(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from flexmarl.contracts.decisions import Metric
 from flexmarl.controlplane.common.store import StoreConnection, store_connection
 from flexmarl.controlplane.telemetry import queries
 from flexmarl.controlplane.telemetry.advisor import advice
@@ -19,7 +20,7 @@ from flexmarl.controlplane.telemetry.advisor.rules import (
     verdict_of,
 )
 from flexmarl.controlplane.telemetry.timeline.bubble import Cause
-from flexmarl.store.control.decisions import MetricPoint, _write_metrics
+from flexmarl.store.control.decisions import _write_metrics
 from flexmarl.store.reads.advisor_inputs import OpenWork, SeriesEnds
 
 NOW = 10_000.0
@@ -239,8 +240,8 @@ def test_the_verdict_of_a_list_is_the_one_of_the_run(
 ) -> None:
     runs = [make_run(editor, "running") for _ in range(6)] + [make_run(editor, "paused")]
     sick = runs[2]
-    points = [MetricPoint("groups/useful", step, 0.2, 1.0, stat="share") for step in range(30)]
-    points += [MetricPoint("time/step", step, 1e9, 1.0) for step in range(30)]
+    points = [(1.0, Metric("groups/useful", step, 0.2, stat="share")) for step in range(30)]
+    points += [(1.0, Metric("time/step", step, 1e9)) for step in range(30)]
     _write_metrics(store_connection(), sick.no, points)
     with django_assert_max_num_queries(0):  # the store's own are counted below
         told = queries.verdicts(runs)

@@ -6,11 +6,12 @@ from time import time
 import pytest
 from django.test import Client
 
+from flexmarl.contracts.decisions import Metric
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.telemetry.advisor import advice
 from flexmarl.controlplane.telemetry.advisor.rules import RULES, Facts
-from flexmarl.store.control.decisions import MetricPoint, _write_metrics
+from flexmarl.store.control.decisions import _write_metrics
 from flexmarl.store.reads.advisor_inputs import SeriesEnds
 from flexmarl.store.telemetry.intervals import BusyInterval, put
 from tests.support.markup import markup
@@ -43,7 +44,7 @@ def run(editor, make_run):
     run = make_run(editor, RunStatus.RUNNING, agents={"speaker": {"policy": "solver"}, "listener": {}})
     play(run)
     conn = store_connection()
-    points = [MetricPoint(name, 1, 0.5, 1.0, "solver") for name in ("train/entropy", "train/kl_engine")]
+    points = [(1.0, Metric(name, 1, 0.5, "solver")) for name in ("train/entropy", "train/kl_engine")]
     _write_metrics(conn, run.no, points)
     lease, device, incarnation = conn.execute(
         "SELECT id, device_id, incarnation FROM store.lease WHERE run_id = %s ORDER BY id LIMIT 1", [run.no]

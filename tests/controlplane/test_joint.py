@@ -4,11 +4,12 @@ import pytest
 
 from flexmarl.contracts.commands import GroupOrder, PlayGroups, WriteCheckpoint
 from flexmarl.contracts.events import DeviceUse
+from flexmarl.contracts.rulings import Ruling, RulingKind
 from flexmarl.contracts.wire import Origin, PolicyPin
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.telemetry.flow import cohorts
 from flexmarl.controlplane.telemetry.flow.cohorts import CohortState, state_of, waits_for
-from flexmarl.store.control.decisions import RulingLine, _write_rulings
+from flexmarl.store.control.decisions import Logged, _write_rulings
 from flexmarl.store.reads.cohort_rows import CohortBatches, CohortGroups
 from tests.support.controlplane import SEATS, set_state
 from tests.support.played import play
@@ -37,7 +38,7 @@ def refused(api, run, path):
     return answer.json()["errors"][0]["code"]
 
 
-def rule(run, *lines: RulingLine) -> None:
+def rule(run, *lines: Logged[Ruling]) -> None:
     _write_rulings(store_connection(), run.no, lines)
 
 
@@ -72,7 +73,7 @@ def test_lag_now_is_what_a_row_of_the_oldest_cohort_under_way_would_have(api, ru
     played.story.play(2, 3)
     [policy] = read(api, run, "lag")["policies"]
     assert (policy["own_now"], policy["pinned"]) == (1, [0])
-    rule(run, RulingLine(1, "rows_dropped", "older than 1", 1.0, "solver", 0, "draw:2", 3, "stale"))
+    rule(run, Logged(1, 1.0, Ruling(RulingKind.ROWS_DROPPED, "older than 1", "solver", 0, "draw:2", 3, "stale")))
     [policy] = read(api, run, "lag")["policies"]
     assert policy["dropped"] == [{"cause": "stale", "rows": 3}]
 
@@ -82,7 +83,7 @@ def test_every_row_is_in_one_place(api, run, played) -> None:
     [places] = read(api, run, "store")["policies"]
     assert (places["written"], places["applied"], places["ready"], places["recorded"]) == (4, 4, 0, 0)
     played.story.settle(2, 3)
-    rule(run, RulingLine(9, "group_refused", "no signal", 1.0, "", 0, "draw:3", 2))
+    rule(run, Logged(9, 1.0, Ruling(RulingKind.GROUP_REFUSED, "no signal", "", 0, "draw:3", 2)))
     [places] = read(api, run, "store")["policies"]
     assert (places["written"], places["ready"], places["ruled_out"], places["recorded"]) == (8, 2, 2, 2)
     played.story.cut(1, 2)
@@ -93,7 +94,7 @@ def test_every_row_is_in_one_place(api, run, played) -> None:
     assert min(found["payload_bytes"], found["size_bytes"]) > 0
     assert {table["attached"] for table in found["tables"]} == {True}
     played.story.settle(4)
-    rule(run, RulingLine(10, "group_surplus", "settled after it was cancelled", 1.0, "", 0, "draw:4", 2))
+    rule(run, Logged(10, 1.0, Ruling(RulingKind.GROUP_SURPLUS, "settled after it was cancelled", "", 0, "draw:4", 2)))
     played.story.settle(5)
     [places] = read(api, run, "store")["policies"]
     assert (places["written"], places["ready"], places["ruled_out"], places["left"]) == (12, 2, 4, 0)
@@ -111,7 +112,7 @@ def test_every_row_is_in_one_place(api, run, played) -> None:
 
 @pytest.mark.django_db
 def test_decisions_are_listed_newest_first_with_event_and_reason(api, run, played) -> None:
-    rule(run, RulingLine(played.story._seq, "cohort_settled", "every group is settled", 1.0, "", 0))
+    rule(run, Logged(played.story._seq, 1.0, Ruling(RulingKind.COHORT_SETTLED, "every group is settled", "", 0)))
     found = read(api, run, "decisions")
     kinds = [row["kind"] for row in found["results"]]
     assert kinds.index("optimizer_step") < kinds.index("accumulate") < kinds.index("play_groups")
@@ -147,7 +148,13 @@ def test_each_decision_is_of_the_cohort_whose_step_it_is_about(api, run, played)
 
 @pytest.mark.django_db
 def test_pages_of_decisions_neither_skip_nor_repeat(api, run, played) -> None:
-    rule(run, *(RulingLine(seq, "group_refused", "no signal", 1.0, "", 0, f"draw:{seq}") for seq in (1, 1, 2, 3)))
+    rule(
+        run,
+        *(
+            Logged(seq, 1.0, Ruling(RulingKind.GROUP_REFUSED, "no signal", "", 0, f"draw:{seq}"))
+            for seq in (1, 1, 2, 3)
+        ),
+    )
     whole = [(row["type"], row["seq"], row["command"], row["target"]) for row in read(api, run, "decisions")["results"]]
     paged, path = [], "decisions?limit=3"
     while path:

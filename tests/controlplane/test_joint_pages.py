@@ -2,11 +2,11 @@
 
 import pytest
 
-from flexmarl.contracts.rulings import RulingKind
+from flexmarl.contracts.rulings import Ruling, RulingKind
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.telemetry import queries
 from flexmarl.controlplane.telemetry.flow.cohorts import CohortState
-from flexmarl.store.control.decisions import RulingLine, _write_rulings
+from flexmarl.store.control.decisions import Logged, _write_rulings
 from flexmarl.store.reads.transitions import KINDS
 from tests.support.controlplane import SEATS, read
 from tests.support.played import play, remember_check
@@ -67,7 +67,7 @@ def test_a_large_run_is_counted_when_somebody_asks(browser, run, monkeypatch) ->
 def test_decisions_are_filtered_and_walked_by_address(browser, run, monkeypatch) -> None:
     play(run)
     conn = store_connection()
-    _write_rulings(conn, run.no, [RulingLine(1, "group_refused", HOSTILE, 1.0, "", 0, "draw:9", 2)])
+    _write_rulings(conn, run.no, [Logged(1, 1.0, Ruling(RulingKind.GROUP_REFUSED, HOSTILE, "", 0, "draw:9", 2))])
     text = read(browser, run, "logs?view=decisions")
     assert "Cut a micro-batch" in text
     assert HOSTILE not in text

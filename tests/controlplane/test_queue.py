@@ -1,5 +1,7 @@
 """Rules over pools: who may use them, how much, who comes first, and what those who wait are told."""
 
+import re
+
 import pytest
 
 from flexmarl.contracts.commands import RequestDevices
@@ -211,3 +213,21 @@ def test_runs_of_other_projects_have_no_name_on_devices_in_the_queue_and_in_drai
         assert "code-words" not in markup(answer)
         assert "a run of another project" in markup(answer)
     assert run.key in markup(client_of(editor).get("/api/v1/devices"))
+
+
+def test_a_run_that_fits_the_hardware_but_not_now_waits_with_both_figures(api, editor, make_run) -> None:
+    conn = store_connection()
+    conn.execute("UPDATE store.device SET memory_bytes = 1000000000")
+    hold(make_run(editor, RunStatus.RUNNING), "box.cpu0")
+    hold(make_run(editor, RunStatus.RUNNING), "den.cpu0")
+    ask(run := make_run(editor, RunStatus.QUEUED))
+    conn.execute("UPDATE store.lease SET memory_bytes = 900000000")
+    assert waiting(api) == [], "there is room"
+    conn.execute("UPDATE store.lease SET memory_bytes = 1700000000")
+    (one,) = waiting(api)
+    assert (one["run"]["key"], one["code"]) == (run.key, "memory_leased")
+    assert re.fullmatch(
+        r"Needs 0\.\d\d GiB of memory on a further device of default, and at most 0\.28 GiB of a free one are not "
+        r"leased.*",
+        one["text"],
+    )

@@ -4,12 +4,13 @@ import re
 
 import pytest
 
+from flexmarl.contracts.decisions import Metric
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.configuration import config_diff
 from flexmarl.controlplane.runs.queries import attempts
 from flexmarl.controlplane.telemetry import queries as telemetry
-from flexmarl.store.control.decisions import MetricPoint, _write_metrics
+from flexmarl.store.control.decisions import _write_metrics
 from tests.support.markup import markup
 from tests.support.played import play
 from tests.support.statements import at_most
@@ -21,8 +22,8 @@ pytestmark = pytest.mark.django_db
 def run(editor, make_run):
     run = make_run(editor, RunStatus.RUNNING, agents={"speaker": {"policy": "solver"}, "listener": {}})
     play(run)
-    points = [MetricPoint("train/entropy", 3, 0.7, 1.0, "solver"), MetricPoint("throughput/tokens", 3, 42.0, 1.0)]
-    points.append(MetricPoint("throughput/tokens", 3, 40.0, 1.0, "speaker"))
+    points = [(1.0, Metric("train/entropy", 3, 0.7, "solver")), (1.0, Metric("throughput/tokens", 3, 42.0))]
+    points.append((1.0, Metric("throughput/tokens", 3, 40.0, "speaker")))
     _write_metrics(store_connection(), run.no, points)
     return run
 
@@ -175,3 +176,14 @@ def test_pages_take_few_statements(browser, run) -> None:
         browser.get(path)
         with at_most(most, path):
             assert browser.get(path).status_code == 200
+
+
+def test_the_team_is_drawn_before_and_in_a_run(browser, run) -> None:
+    page = browser.get(f"/runs/{run.key}/metrics/agents").content.decode()
+    assert 'aria-label="listener hears speaker"' in page
+    assert page.count('class="node"') == 2
+    new = browser.get("/runs/new?template=marti_mixture").content.decode()
+    assert "aggregator hears proposer_3" in new
+    assert new.count('class="node"') == 4
+    assert "environment/graph/layers" in new, "rounds of a graph are a setting of the form"
+    assert 'data-pointer="/environment/graph/aggregator' not in new, "names of seats are those of agents"

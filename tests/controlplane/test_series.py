@@ -7,11 +7,12 @@ import json
 
 import pytest
 
+from flexmarl.contracts.decisions import Metric
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.telemetry.charts import ingest, series
 from flexmarl.controlplane.telemetry.charts.definitions import DEFINITIONS, USER_PREFIX
-from flexmarl.store.control.decisions import MetricPoint, _write_metrics
+from flexmarl.store.control.decisions import _write_metrics
 from tests.support.statements import at_most
 
 pytestmark = pytest.mark.django_db
@@ -24,11 +25,11 @@ def run(editor, make_run):
     points = []
     for step in range(1, 11):
         points += [
-            MetricPoint("reward/team", step, step / 10, 1000.0 + step, samples=8 * step),
-            MetricPoint("reward/agent", step, step / 20, 1000.0 + step, "speaker", samples=8 * step),
-            MetricPoint("throughput/tokens", step, 7.0, 1000.0 + step),
-            MetricPoint("throughput/tokens", step, 3.0, 1000.0 + step, "speaker"),
-            MetricPoint("policy/version", step, 2.0 * step, 1000.0 + step, "speaker", "last"),
+            (1000.0 + step, Metric("reward/team", step, step / 10, samples=8 * step)),
+            (1000.0 + step, Metric("reward/agent", step, step / 20, "speaker", samples=8 * step)),
+            (1000.0 + step, Metric("throughput/tokens", step, 7.0)),
+            (1000.0 + step, Metric("throughput/tokens", step, 3.0, "speaker")),
+            (1000.0 + step, Metric("policy/version", step, 2.0 * step, "speaker", "last")),
         ]
     _write_metrics(store_connection(), run.no, points)
     return run
@@ -86,7 +87,7 @@ def test_buckets_tell_smallest_largest_and_last(api, run) -> None:
 
 
 def test_one_stat_can_be_asked_for(api, run) -> None:
-    _write_metrics(store_connection(), run.no, [MetricPoint("reward/team", 1, 0.0, 1.0, stat="min")])
+    _write_metrics(store_connection(), run.no, [(1.0, Metric("reward/team", 1, 0.0, stat="min"))])
     assert len(get(api, f"runs/{run.key}/series/data", names="reward/team")["series"]) == 2
     [one] = get(api, f"runs/{run.key}/series/data", names="reward/team", stat="min")["series"]
     assert one["stat"] == "min"
@@ -94,7 +95,7 @@ def test_one_stat_can_be_asked_for(api, run) -> None:
 
 def test_runs_are_compared_in_one_request(api, editor, make_run, run, person, client_of) -> None:
     other = make_run(editor, RunStatus.COMPLETED)
-    _write_metrics(store_connection(), other.no, [MetricPoint("reward/team", 1, 0.9, 1.0)])
+    _write_metrics(store_connection(), other.no, [(1.0, Metric("reward/team", 1, 0.9))])
     body = {"runs": [run.key, str(other.id), run.key], "names": ["reward/team"], "from": 1, "to": 2}
     answer = api.post("/api/v1/series/data", body)
     assert answer.status_code == 200, answer.content

@@ -2,13 +2,14 @@
 
 import pytest
 
+from flexmarl.contracts.decisions import Metric
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.telemetry import queries
 from flexmarl.controlplane.telemetry.timeline.timeline import coalesce, union
-from flexmarl.store.control.decisions import MetricPoint, _write_metrics
+from flexmarl.store.control.decisions import _write_metrics
 from flexmarl.store.telemetry.intervals import DeviceInterval
 from tests.support.played import STEPS, play
 from tests.support.statements import at_most
@@ -50,9 +51,9 @@ def test_points_come_on_the_axis_asked_for(api, run, played) -> None:
 
 
 def test_long_series_are_thinned_without_losing_an_extreme(api, run, played) -> None:
-    points = [MetricPoint("train/loss", step, 0.0, 1.0, agent="solver") for step in range(2000)]
-    points[777] = MetricPoint("train/loss", 777, 9.0, 1.0, agent="solver")
-    points[1234] = MetricPoint("train/loss", 1234, -9.0, 1.0, agent="solver")
+    points = [(1.0, Metric("train/loss", step, 0.0, agent="solver")) for step in range(2000)]
+    points[777] = (1.0, Metric("train/loss", 777, 9.0, agent="solver"))
+    points[1234] = (1.0, Metric("train/loss", 1234, -9.0, agent="solver"))
     _write_metrics(store_connection(), run.no, points)
     [series] = get(api, run, "series/data?names=train/loss&max_points=100")["series"]
     assert len(series["x"]) <= 100

@@ -34,7 +34,7 @@ def spec_of(model: Path, rounds: int) -> dict[str, Any]:
         "precision": "fp32",
     }
     return {
-        "environment": {"type": "sums", "reply_tokens": 6, "rounds": rounds},
+        "environment": {"type": "sums", "reply_tokens": 6, "graph": {"rounds": rounds}},
         "policies": {"solver": policy, "reviser": policy},
         "batch": {"tasks_per_step": 4, "episodes_per_task": 2, "micro_batch_groups": 2, "rollout_groups": 4},
         "algorithm": {"advantage": {"type": "reinforce"}, "entropy": {"start": 0.05}},

@@ -51,14 +51,14 @@ def renderer(template: str = CHATML, marks: Sequence[str] = (), **settings: Json
     return Renderer(words, ChatFormat(template=template, stop=(words.token_to_id(END),), settings=settings))
 
 
-def small_chat_model(folder: Path, seed: int = 0) -> Path:
+def small_chat_model(folder: Path, seed: int = 0, width: int = 64) -> Path:
     """Write a small Llama of random weights with this tokenizer and ChatML, as Hugging Face folders are."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     words = tokenizer()
     config = LlamaConfig(
-        vocab_size=words.get_vocab_size(), hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+        vocab_size=words.get_vocab_size(), hidden_size=width, intermediate_size=2 * width, num_hidden_layers=2,
         num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=512, tie_word_embeddings=True,
         bos_token_id=words.token_to_id(START), eos_token_id=words.token_to_id(END), pad_token_id=words.token_to_id(END),
     )  # fmt: skip

@@ -1,5 +1,6 @@
 """What tests of the control plane share: a small specification, people, runs in any state, keys."""
 
+import io
 import uuid
 from typing import Any
 
@@ -8,6 +9,8 @@ from django.db import connection
 from flexmarl.controlplane.accounts.choices import ProjectRole, Role
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT, Membership, Project, User
 from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.datasets import actions as dataset_actions
+from flexmarl.controlplane.datasets import files as dataset_files
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.store import partitions
 from tests.support.markup import markup
@@ -54,3 +57,11 @@ def set_state(run: Run, **columns: Any) -> None:
 def key() -> str:
     """Return a new idempotency key."""
     return str(uuid.uuid4())
+
+
+def make_dataset(actor: Any, project: str = "default", name: str = "sums", rows: int = 20) -> Any:
+    """Import sums as a dataset; its first version."""
+    lines = (f'{{"question": "What is {n}+1?", "answer": {n + 1}}}\n' for n in range(rows))
+    file = dataset_files.upload(actor, project=project, name=f"{name}.jsonl", body=io.BytesIO("".join(lines).encode()))
+    mapping, split = {"prompt": "question", "answer": "answer"}, {"type": "count", "rows": 2}
+    return dataset_actions.save(actor, name=name, file=file.digest, mapping=mapping, split=split, project=project)

@@ -117,7 +117,8 @@ class LocalTraining:
                 rows[policy].append(own)
         self.rewards.append(sum(scores) / len(scores))
         for policy, found in rows.items():
-            self._train(policy, found, step)
+            if found:  # of a policy that was never asked, the version stays
+                self._train(policy, found, step)
         self.steps_done += 1
 
     def evaluate(self) -> Evaluated:

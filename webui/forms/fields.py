@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flexmarl.contracts.schema_nodes import Schema, deref, variant
+from flexmarl.contracts.specification.environment import ENVIRONMENT
+from flexmarl.contracts.specification.graphs import GRAPH
 from flexmarl.contracts.specification.kinds import KINDS
 from flexmarl.contracts.specification.reading import KEY, one_of
 from webui.formats import number
@@ -49,7 +51,7 @@ class Field:
     @property
     def broad(self) -> bool:
         """Whether what is written here is long."""
-        return self.kind == "pairs" or self.pointer.endswith(("/url", "/adapter"))
+        return self.kind in {"pairs", "json"} or self.pointer.endswith(("/url", "/adapter"))
 
     @property
     def hint(self) -> str:
@@ -66,10 +68,12 @@ class Field:
 
 OPTIONAL = {"/budget/target": "/budget/target/value"}
 """An object that may be absent -> the one field that stands for it."""
+WHOLE = {"/environment/dataset": ("Dataset", "dataset"), "/environment/scores": ("Scores", "json")}
+"""A value that is chosen or written in one piece -> what it is called, and the kind of its field."""
 _CHOSEN = {
     "/algorithm/kl/reference": "The earlier version of the policy that the KL penalty refers to.",
-    # The environment comes with the template: another one has other roles.
-    **{kind.pointer: kind.base.summary() for kind in KINDS if kind.pointer != "/environment"},
+    # The environment and its graph come with the template: others have other roles.
+    **{kind.pointer: kind.base.summary() for kind in KINDS if kind not in (ENVIRONMENT, GRAPH)},
 }
 _TUNING = "What is trained: all weights, or a low-rank adapter on a frozen model."
 
@@ -109,6 +113,12 @@ def fields_at(document: Schema, schema: Schema, pointer: str, without: frozenset
     if pointer in OPTIONAL:
         yield from _optional_object(document, schema, pointer)
         return
+    if pointer in WHOLE:
+        if (whole := value_at(document, pointer)) is not None:
+            label, kind = WHOLE[pointer]
+            whole_node = node_at(schema, document, pointer) or {}
+            yield Field(pointer, label, kind, whole, help=_help(whole_node), plain=whole_node.get("default"))
+        return
     if pointer in chosen_types(document):
         yield from (one for one in _union(document, schema, pointer) if one.pointer not in without)
         return
@@ -127,7 +137,7 @@ def described(pointer: str, value: Any, node: Schema, schema: Schema) -> Field |
     base, optional = without_null(deref(node, schema), schema)
     leaf = pointer.rpartition("/")[2]
     label = LABELS_AT.get(pointer) or LABELS.get(leaf) or _plain_label(leaf)
-    text = " ".join(str(node.get("description") or base.get("description") or "").partition("\n\n")[0].split())
+    text = _help(node) or _help(base)
     options = tuple(str(option) for option in base.get("enum", ()))
     plain, ways = node.get("default"), ways_at(pointer, node)
     if "const" in base or len(options) == 1:
@@ -141,6 +151,11 @@ def described(pointer: str, value: Any, node: Schema, schema: Schema) -> Field |
     if kind is None or (low is not None and low == high):
         return None
     return Field(pointer, label, kind, value, (), low, high, optional, text, plain, ways=ways)
+
+
+def _help(node: Schema) -> str:
+    """Return what the schema says of a value, without details."""
+    return " ".join(str(node.get("description") or "").partition("\n\n")[0].split())
 
 
 def ways_at(pointer: str, node: Schema) -> Ways:

@@ -42,6 +42,20 @@ def offered(imported: Sequence[Mapping[str, Any]], converses: bool) -> Groups:
     return tuple(group for group in groups if group[1])
 
 
+def datasets(rows: Sequence[Mapping[str, Any]]) -> tuple[ModelChoice, ...]:
+    """Return the newest versions of imported datasets as choices."""
+    several = len({row["project"] for row in rows}) > 1
+    return tuple(
+        choice(f"{row['project'] + '/' if several else ''}{row['name']} v{row['newest']}", named_dataset(row))
+        for row in rows
+    )
+
+
+def named_dataset(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what names the newest version of a dataset in a specification."""
+    return {"name": row["name"], "version": row["newest"], "project": row["project"]}
+
+
 def choice(label: str, source: Mapping[str, Any]) -> ModelChoice:
     """Return a choice as the form writes it."""
     return ModelChoice(label, json.dumps(source, sort_keys=True))

@@ -63,7 +63,9 @@ _SECTIONS = (
     ("resources", "Resources", ("/resources",)),
     ("budget", "Budget", ("/budget", "/evaluation", "/checkpoints", "/trajectories", "/seed")),
 )
-_WITHOUT = frozenset({"/environment/type", "/environment/latency", "/budget/target", *ESSENTIALS})
+_SEATS = ("judge", "aggregator", "generator", "verifier", "planner", "moderator")
+_OF_ENVIRONMENT = ("type", "latency", "graph/type", *(f"graph/{seat}" for seat in _SEATS))
+_WITHOUT = frozenset({*(f"/environment/{name}" for name in _OF_ENVIRONMENT), "/budget/target", *ESSENTIALS})
 _OF_ROW = ("max_tokens", "temperature")
 _OF_POLICIES = (
     "precision",

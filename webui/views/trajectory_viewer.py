@@ -42,6 +42,7 @@ def opened(run: Any, row: dict[str, Any], tid: str, view: str = "transcript") ->
         "pins": [(name, found["pins"][name]) for name in _policies(row) if name in found["pins"]],
         "why": episodes.why(group, found["member"], _credit(row["spec"]), advantages),
         "facts": sorted((str(k), v) for k, v in dict(found["task"].get("facts") or {}).items()),
+        "counted": sorted(found["facts"].items()),
         "group": group,
         "batches": _batches(turns.values()),
         "staleness": _staleness(turns.values()),

@@ -30,10 +30,12 @@ _UNKNOWN = (
 
 def read_adapter(path: str, base: "Weights", lora: Lora) -> "dict[str, torch.Tensor]":
     """Read the adapter of a PEFT folder. Raises WrongAdapterError naming the setting and the value that fits."""
+    import torch
+
     try:
         with ModelFolder(path) as folder:
             check_config(folder.json(CONFIG), lora)
-            adapter = read_tensors(folder, WEIGHTS)
+            adapter = read_tensors(folder, WEIGHTS, torch.float32)
     except UnsupportedModel as error:
         raise WrongAdapterError(f"adapter: {error}; name a folder with {CONFIG} and {WEIGHTS}") from error
     check_adapter(adapter, {name: tuple(tensor.shape) for name, tensor in base.items()}, lora)

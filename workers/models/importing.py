@@ -1,31 +1,35 @@
 """Takes a model into the state plane: `python -m workers.models.importing <home> <source>`, with the source as JSON.
 
-A process of its own, since it holds all weights for a moment and its node none. Each line it writes is one JSON object:
+A process of its own, since it holds all weights for a moment and its node none. The token for a hub is a line of its
+input. Each line it writes is one JSON object:
 `{"now": ...}` while it goes on, then either `{"digest": ..., "facts": ...}` or `{"code": ..., "detail": ...}`.
 """
 
 import argparse
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from pydantic import Field, TypeAdapter
 
+from flexmarl.contracts.hub_models import HubModel
 from flexmarl.contracts.specification.team import FolderModel, PackageModel
 from flexmarl.store.data.model_roots import ModelRoots
 from workers.models.errors import ModelRefused, UnsupportedModel
+from workers.models.hub import fetch
 from workers.models.inspecting import inspect
 from workers.models.opening import allow
 from workers.models.places import folder_of
 from workers.models.stored import put_model
 from workers.transfer import StateFull
 
-Source = Annotated[FolderModel | PackageModel, Field(discriminator="type")]
+Source = Annotated[FolderModel | PackageModel | HubModel, Field(discriminator="type")]
 NICENESS = 5
 
 
-def import_model(home: str, source: FolderModel | PackageModel, memory: int) -> None:
+def import_model(home: str, source: FolderModel | PackageModel, memory: int, commit: str = "") -> None:
     """Import a model, saying how far it is; `memory` is what the largest host has, 0 where that is not known.
 
     Raises UnsupportedModel or StateFull.
@@ -33,7 +37,7 @@ def import_model(home: str, source: FolderModel | PackageModel, memory: int) -> 
     _say({"now": "opening"})
     path = folder_of(source)
     _say({"now": "checking"})
-    facts = inspect(path)
+    facts = msgspec.structs.replace(inspect(path), commit=commit)
     if 0 < memory < facts.bytes:
         text = f"its weights take {facts.bytes / 1e9:.2f} GB; the largest host has {memory / 1e9:.2f} GB of memory"
         raise ModelRefused("too_large", text)
@@ -53,14 +57,22 @@ def main() -> None:
     parser.add_argument("source")
     parser.add_argument("--model-root", action="append", default=[], help="folder below which a model may lie")
     parser.add_argument("--checkpoint", default="", help="folder of this product's own that is the model")
+    parser.add_argument("--hub", default="", help="address of the hub")
+    parser.add_argument("--fetched", default="", help="folder for what is fetched from the hub")
     parser.add_argument("--memory", type=int, default=0, help="bytes of memory of the largest host")
     asked = parser.parse_args()
     os.nice(NICENESS)
-    own = ModelRoots((asked.checkpoint,)) if asked.checkpoint else None
+    own = ModelRoots((asked.checkpoint or asked.fetched,)) if asked.checkpoint or asked.fetched else None
     allow(own or ModelRoots(tuple(asked.model_root), (asked.home,)), asked.home)
-    source: FolderModel | PackageModel = TypeAdapter(Source).validate_json(asked.source)
+    source: FolderModel | PackageModel | HubModel = TypeAdapter(Source).validate_json(asked.source)
+    commit = ""
     try:
-        import_model(asked.home, source, asked.memory)
+        if isinstance(source, HubModel):
+            _say({"now": "fetching"})
+            token = sys.stdin.readline().strip()
+            commit = fetch(source, asked.hub, token, Path(asked.fetched), asked.memory)
+            source = FolderModel(path=str(Path(asked.fetched) / "model"))
+        import_model(asked.home, source, asked.memory, commit)
     except ModelRefused as error:
         _say({"code": error.code, "detail": str(error)})
     except UnsupportedModel as error:

@@ -65,9 +65,14 @@ class ModelFacts(msgspec.Struct, frozen=True):
     """Tokens that end the assistant's turn."""
     sample: str
     """A small conversation as the model is shown it."""
+    shape: dict[str, int]
+    """Sides of its matrices, by the fields of `ModelShape`; empty for a mixture of experts, and where they are not
+    told."""
     sample_tokens: list[TokenText]
     """The sample as its tokenizer cuts it; none, where it has no tokens for some of its words."""
     warnings: list[str] = []
+    commit: str = ""
+    """Of the hub's repository that it was fetched from; empty: it is of none."""
 
 
 def inspect(path: str) -> ModelFacts:
@@ -109,6 +114,7 @@ def _inspected(folder: ModelFolder) -> ModelFacts:
         special=chat.special,
         stop=_stops(chat, tokenizer, words),
         sample=sample,
+        shape=_shape(config, words),
         sample_tokens=token_texts(_opened(tokenizer), sample),
         warnings=_warnings(folder, chat),
     )
@@ -121,6 +127,19 @@ def _config(folder: ModelFolder) -> dict[str, object]:
             raise ModelRefused("is_adapter", text)
         raise ModelRefused("no_config", "the folder has no config.json; name a folder of Hugging Face transformers")
     return folder.json("config.json")
+
+
+def _shape(config: Mapping[str, object], words: int) -> dict[str, int]:
+    sides = {
+        "hidden": "hidden_size", "layers": "num_hidden_layers", "mlp": "intermediate_size",
+        "heads": "num_attention_heads", "kv_heads": "num_key_value_heads", "head": "head_dim",
+    }  # fmt: skip
+    found = {side: config.get(name) for side, name in sides.items()}
+    found["kv_heads"] = found["kv_heads"] or found["heads"]
+    found["head"] = found["head"] or 0
+    if any("expert" in name for name in config) or not all(isinstance(side, int) for side in found.values()):
+        return {}
+    return {**{side: int(str(value)) for side, value in found.items()}, "vocabulary": words}
 
 
 def _native(config: dict[str, object]) -> Architecture | None:

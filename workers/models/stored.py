@@ -41,7 +41,7 @@ def put_model(home: str | Path, path: str) -> ContentManifest:
     tensors: dict[str, torch.Tensor] = {}
     with ModelFolder(path) as folder:
         for name in tensor_files(folder):
-            tensors |= read_tensors(folder, name, as_is=True)
+            tensors |= read_tensors(folder, name)
         for name in (name for name in FILES if folder.has(name)):
             tensors[FILE + name] = torch.frombuffer(bytearray(folder.read(name, TOKENIZER_BYTES)), dtype=torch.uint8)
     return LocalTier(home, OWNER).put(tensors, {"kind": KIND})

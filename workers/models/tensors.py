@@ -32,15 +32,13 @@ def tensor_shapes(folder: ModelFolder, name: str) -> dict[str, tuple[tuple[int, 
     return found
 
 
-def read_tensors(folder: ModelFolder, name: str, as_is: bool = False) -> "dict[str, torch.Tensor]":
-    """Read a file of weights, in fp32 or as they are. Raises UnsupportedModel for one that is damaged."""
-    import torch
-
+def read_tensors(folder: ModelFolder, name: str, dtype: "torch.dtype | None" = None) -> "dict[str, torch.Tensor]":
+    """Read a file of weights, in a precision or as they are. Raises UnsupportedModel for one that is damaged."""
     tensors = {}
     with _tensors(folder, name) as file:
         for key in file.keys():  # noqa: SIM118 - a reader of safetensors is no mapping
             found = file.get_tensor(key)
-            tensors[key] = found if as_is else found.to(torch.float32)
+            tensors[key] = found if dtype is None else found.to(dtype)
             folder.in_time()
     return tensors
 

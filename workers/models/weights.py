@@ -7,7 +7,7 @@ A trainer needs nothing else of a model, and importing transformers would cost i
 from typing import TYPE_CHECKING, TypeVar
 
 from flexmarl.contracts.model_sizes import FACTORY_SIZES
-from flexmarl.contracts.specification.team import FactoryModel, OwnSource, RegisteredModel
+from flexmarl.contracts.specification.team import FactoryModel, OwnSource, Precision, RegisteredModel
 from workers.models.architecture import BOS, EOS, MAX_POSITIONS, PAD, UnsupportedModel
 from workers.models.opening import ModelFolder
 from workers.models.places import folder_of
@@ -23,15 +23,21 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_ma
 """What a folder may hold for its tokenizer; copied into exports as they are."""
 
 
-def initial_weights(source: OwnSource, words: int, seed: int) -> "dict[str, torch.Tensor]":
-    """Return a policy's first weights under their Hugging Face names, in fp32 on the CPU. Tied ones appear once."""
+def initial_weights(
+    source: OwnSource, words: int, seed: int, precision: Precision = "fp32"
+) -> "dict[str, torch.Tensor]":
+    """Return a policy's first weights under their Hugging Face names, in bf16 if asked and in fp32 otherwise, on the
+    CPU. Tied ones appear once. Each is converted alone, so that never all of them lie there in two precisions."""
+    import torch
+
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     if isinstance(source, FactoryModel):
-        return _factory_weights(source, words, seed)
+        return {name: tensor.to(dtype) for name, tensor in _factory_weights(source, words, seed).items()}
     tied = bool(model_config(source, 0).get("tie_word_embeddings"))
     if isinstance(source, RegisteredModel):
-        weights = {name: tensor.float() for name, tensor in stored_weights(source.digest).items()}
+        weights = {name: tensor.to(dtype) for name, tensor in stored_weights(source.digest).items()}
     else:
-        weights = _folder_weights(folder_of(source))
+        weights = _folder_weights(folder_of(source), dtype)
     return _untied(weights) if tied else weights
 
 
@@ -111,11 +117,11 @@ def _factory_shapes(source: FactoryModel, words: int) -> dict[str, tuple[int, ..
     return shapes
 
 
-def _folder_weights(path: str) -> "dict[str, torch.Tensor]":
+def _folder_weights(path: str, dtype: "torch.dtype") -> "dict[str, torch.Tensor]":
     weights: dict[str, torch.Tensor] = {}
     with ModelFolder(path) as folder:
         for name in tensor_files(folder):
-            weights.update(read_tensors(folder, name))
+            weights.update(read_tensors(folder, name, dtype))
     if not weights:
         raise UnsupportedModel("the folder has no *.safetensors; put the weights in it")
     return weights

@@ -8,20 +8,24 @@ as long as they are named; what this node imported, it keeps.
 import asyncio
 import contextlib
 import os
+import shutil
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import psycopg
 import structlog
 
+from flexmarl.contracts.hub_models import SETTING
 from flexmarl.store.control import model_rows
 from flexmarl.store.control.model_rows import Import
 from flexmarl.store.control.nodes import addresses_for
 from flexmarl.store.server_paths import without_paths
 from workers.children import child_environment
+from workers.models.errors import ModelRefused
 from workers.models.stored import OWNER
 from workers.nodes.merging import ArchiveError, WholeModels
 from workers.roots import python_path
@@ -44,6 +48,8 @@ LIMIT_S = 3600.0
 GRACE_S = 3600.0
 """A claim is younger than that while its row may still be on its way."""
 NO_RUN = 0
+FETCHED = "fetched"
+"""Folder below the home for what is fetched from a hub while it is imported."""
 MOST_WORDS = 500
 
 
@@ -74,15 +80,25 @@ class Importing:
     async def _imported(self, taken: Import) -> dict[str, Any]:
         """Run the import and return its last line. Raises _NotWantedError."""
         memory = await self._store(model_rows.largest_memory)
+        fetched = Path(self._settings.home, FETCHED, str(taken.id))
         try:
-            asked = [*await self._source(taken), f"--memory={memory}"]
+            token = self._hub_token(taken)
+            asked = [*await self._source(taken, fetched), f"--memory={memory}"]
         except ArchiveError as error:
             return {"code": error.code, "detail": error.detail}
+        except ModelRefused as error:
+            return {"code": error.code, "detail": str(error)}
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "workers.models.importing", str(self._settings.home), *asked,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, limit=2**22,
-            env=child_environment({"PYTHONPATH": python_path(), "CUDA_VISIBLE_DEVICES": ""}),
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, limit=2**22,
+            env=child_environment({
+                "PYTHONPATH": python_path(), "CUDA_VISIBLE_DEVICES": "",
+                "HF_HOME": str(fetched / "library"), "HF_HUB_DISABLE_TELEMETRY": "1",
+            }),
         )  # fmt: skip
+        assert process.stdin is not None
+        process.stdin.write(f"{token}\n".encode())
+        process.stdin.close()
         said = asyncio.create_task(_all_of(process))
         try:
             async with asyncio.timeout(LIMIT_S):
@@ -95,9 +111,13 @@ class Importing:
                     process.kill()
                 await process.wait()
             said.cancel()
+            await asyncio.to_thread(shutil.rmtree, fetched, ignore_errors=True)
 
-    async def _source(self, taken: Import) -> list[str]:
+    async def _source(self, taken: Import, fetched: Path) -> list[str]:
         """Return what a process is to import, and what it may read for that. Raises ArchiveError."""
+        if taken.source["type"] == "hub":
+            await asyncio.to_thread(fetched.mkdir, parents=True, exist_ok=True)
+            return [msgspec.json.encode(taken.source).decode(), f"--hub={self._settings.hub}", f"--fetched={fetched}"]
         if taken.from_run is None:
             roots = [f"--model-root={root}" for root in self._settings.model_roots]
             return [msgspec.json.encode(taken.source).decode(), *roots]
@@ -105,6 +125,17 @@ class Importing:
         await self._checkpoints.check(checkpoint)
         folder = await self._checkpoints.folder(checkpoint, taken.source["policy"])
         return [msgspec.json.encode({"type": "folder", "path": str(folder)}).decode(), f"--checkpoint={folder}"]
+
+    def _hub_token(self, taken: Import) -> str:
+        """Return what proves to the hub who asks. Raises ModelRefused where no hub or no such secret is set here."""
+        if taken.source["type"] == "hub" and not self._settings.hub:
+            raise ModelRefused("hub_off", f"The operator of node {self._settings.node} has not set {SETTING}.")
+        if not (name := taken.source.get("secret", "")):
+            return ""
+        if not (value := self._settings.secrets.get(name)):
+            text = f"FLEXMARL_EXTERNAL_SECRET_{name} is not set on node {self._settings.node}."
+            raise ModelRefused("secret_missing", text)
+        return value
 
     async def _followed(
         self, taken: Import, process: asyncio.subprocess.Process, said: "asyncio.Task[str]"

@@ -20,16 +20,19 @@ from flexmarl.algorithms.routing import ROUTERS
 from flexmarl.contracts.commands import GroupOrder, PlayGroups
 from flexmarl.contracts.events import DemandReported
 from flexmarl.contracts.specification import ExperimentSpec
+from flexmarl.contracts.specification.environment import EnvironmentSpec
 from flexmarl.contracts.specification.reward import QueuedReward
 from flexmarl.store.control import commands, demand, engines, runs
 from flexmarl.store.control.commands import ClaimStatus, Taken
-from flexmarl.store.data import groups, tokenizers
+from flexmarl.store.data import dataset_contents, groups, tokenizers
 from flexmarl.store.data.segments import SegmentFolder
 from flexmarl.store.errors import EpochStale, SamplesAway, StoreFull, TokenLost
 from flexmarl.store.telemetry import load_reports
 from workers.external_access import ExternalAccess
+from workers.rollout import datasets
 from workers.rollout.demand import Reporter
 from workers.rollout.engine_client import EngineClient
+from workers.rollout.environments.dataset_questions import DatasetFamily
 from workers.rollout.external import ExternalClient
 from workers.rollout.keeping import TTL_S, Keeper
 from workers.rollout.load_reports import LoadReporter
@@ -38,7 +41,7 @@ from workers.rollout.pausing import Hold
 from workers.rollout.rewarding import Push, Rewards
 from workers.rollout.run_context import RunContext
 from workers.rollout.slots import slots
-from workers.rollout.stages import stage_of
+from workers.rollout.stages import Stage, stage_of
 from workers.vocabulary import Codec, renderer_of
 
 log = structlog.get_logger(__name__)
@@ -204,7 +207,7 @@ class Player:
         return RunContext(
             run_id=run_id,
             spec=spec,
-            stage=stage_of(spec.environment),
+            stage=await self._stage(spec.environment),
             codecs={policy: Codec(body) for policy, body in bodies.items()},
             renderers={policy: renderer_of(body, chats[policy]) for policy, body in bodies.items()},
             client=client,
@@ -214,6 +217,16 @@ class Player:
             load=self._load_reporter(run_id, worker, client),
             reporter=self._reporter(run_id, spec, worker, client) if spec.reports_demand else None,
         )
+
+    async def _stage(self, environment: EnvironmentSpec) -> Stage:
+        """Return where episodes play; one that plays rows of a dataset has them. Raises DatasetMissing."""
+        stage = stage_of(environment)
+        if isinstance(stage, DatasetFamily):
+            digest = stage.options.dataset.digest
+            stage.lines = datasets.kept(digest) or await self._store(
+                lambda conn: datasets.keep(digest, dataset_contents.lines(conn, digest))
+            )
+        return stage
 
     def _load_reporter(self, run_id: int, worker: str, client: EngineClient) -> LoadReporter:
         async def put(report: load_reports.TurnReport) -> None:

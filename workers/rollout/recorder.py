@@ -110,6 +110,7 @@ def _episode_row(order: PlayGroups, attempt: EpisodeAttempt, seats: dict[str, Se
         started_at=attempt.started_at,
         finished_at=attempt.finished_at,
         cohort=order.cohort,
+        facts=outcome.facts if outcome else {},
     )
 
 

@@ -98,10 +98,10 @@ class Speech:
         self.calls[ask.role] = self.turn_of(ask.role) + 1
         seat, ids, finish = self.seats[ask.role], answer.token_ids, answer.finish_reason
         if not ask.messages:
-            return Reply(ask.role, before(seat.codec.decode(ids), seat.sampling.stop), finish=finish)
+            return Reply(ask.role, before(seat.codec.decode(ids), seat.sampling.stop), None, finish, len(ids))
         message = self.chains[ask.role].answer(ids)
         message = replace(message, content=before(message.content, seat.sampling.stop))
-        return Reply(ask.role, message.content, message, finish)
+        return Reply(ask.role, message.content, message, finish, len(ids))
 
     def conversation(self, ask: Ask) -> tuple[Message, ...]:
         """Return all that a seat has seen and said when it is asked; in words, only what it is told before."""

@@ -98,10 +98,9 @@ def _first_weights(spec: ExperimentSpec, policy: str, words: int, store: Version
         with _named(f"policies.{policy}.model"):
             return initial_weights(settings.source, words, derive(seed, "weights", policy))
     with _named(f"policies.{policy}.model"):
-        base = initial_weights(settings.source, words, derive(seed, "base", settings.source.model_dump_json()))
-    if settings.precision == "bf16":  # engines compute with the very weights that the trainer does
-        for name, tensor in base.items():  # one by one, since all of them twice need not fit
-            base[name] = tensor.bfloat16()
+        own = derive(seed, "base", settings.source.model_dump_json())
+        # Engines compute with the very weights that the trainer does.
+        base = initial_weights(settings.source, words, own, settings.precision)
     store.put_base(base, settings.tuning)
     if not settings.tuning.adapter:
         return initial_adapter(base, settings.tuning, derive(seed, "weights", policy))

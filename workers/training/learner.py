@@ -169,6 +169,7 @@ class Learner:
         for batch in pack(blocks, self.decoder.vocabulary, self._budget):
             value, figures = evaluate(self.decoder, batch, objective, entropy_coef, reference)
             value.backward()  # type: ignore[no-untyped-call]
+            del value  # else what its graph holds would lie beside the next pass
             sums = sums.plus(figures)
             self._beat()
         if not (math.isfinite(sums.loss) and math.isfinite(self.parameters.fresh.sum().item())):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.specification.team import Lora, PolicySpec
+from workers.memory import Spare
 from workers.models.families import shape_of
 from workers.models.tokenizer import Spoken
 from workers.rollout.environments.registry import family_of
@@ -32,7 +33,7 @@ class Making:
         self._run_id = run_id
         self._home = home
         self.device = device
-        self._beat = beat
+        self._beat, self._spare = beat, Spare()
         self.bases = Bases(device)
         self._stores: dict[str, VersionStore] = {}
 
@@ -80,10 +81,14 @@ class Making:
             self.device,
             epoch,
             self._spec.mechanisms.ordered,
-            self._beat,
+            self._after_pass,
             adapter,
             settings.activations == "recompute",
         )
+
+    def _after_pass(self) -> None:
+        self._beat()
+        self._spare.return_much(self.device)  # a pass of other lengths would lie beside the gaps that this one has left
 
     def put_first(self, policy: str, learner: Learner) -> StoredVersion:
         """Store version 0."""

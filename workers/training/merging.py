@@ -85,11 +85,7 @@ def _base_weights(base: Path, inside: bool) -> "dict[str, torch.Tensor]":
     if inside:
         return {name: tensor for path in sorted(base.glob("*.safetensors")) for name, tensor in load_file(path).items()}
     with ModelFolder(str(base)) as folder:
-        return {
-            key: tensor
-            for name in tensor_files(folder)
-            for key, tensor in read_tensors(folder, name, as_is=True).items()
-        }
+        return {key: tensor for name in tensor_files(folder) for key, tensor in read_tensors(folder, name).items()}
 
 
 def main() -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 CHUNK = 2**22
 """Logits at a time: 16 MB of fp32."""
+SLAB = 2048
+"""Rows of the head's gradient that are added to at a time."""
 ROUND = 16
 """Positions: in bf16 a chunk has a multiple of so many."""
 
@@ -186,8 +188,13 @@ def _slope(
 
 
 def _add_product(sum_: "torch.Tensor", left: "torch.Tensor", right: "torch.Tensor") -> None:
-    """Add left @ right, which may be of a lower precision than the sum."""
+    """Add left @ right, which may be of a lower precision than the sum.
+
+    Then it is added by `SLAB` rows, which a processor's caches hold: a whole product would be written to memory, read,
+    written in the precision of the sum and read again.
+    """
     if left.dtype == sum_.dtype:
         sum_.addmm_(left, right)
-    else:
-        sum_.add_(left @ right)
+        return
+    for start in range(0, len(left), SLAB):
+        sum_[start : start + SLAB].add_(left[start : start + SLAB] @ right)

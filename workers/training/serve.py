@@ -18,7 +18,7 @@ from aiohttp.typedefs import Handler
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from workers import child_server
 from workers.child import ChildConfig, IntervalLog, WorkProgress
-from workers.memory import lacks_memory
+from workers.memory import Spare, lacks_memory
 from workers.training.errors import RefusalCode, TrainerRefusal, status_of
 from workers.training.trainer import Trainer
 from workers.training.wire import VERBS, Refusal
@@ -36,6 +36,7 @@ class TrainerServer:
         self._trainer = trainer
         self._thread = thread
         self._progress = progress
+        self._spare = Spare()
 
     def routes(self) -> list[web.RouteDef]:
         """Return what the child serves besides health and intervals."""
@@ -66,7 +67,7 @@ class TrainerServer:
     def _within_memory(self, do: Verb[Request], asked: Request) -> msgspec.Struct:
         """Do it; where memory does not suffice, or a rank is lost, let go of what the policy holds and refuse."""
         try:
-            return do(asked)
+            reply = do(asked)
         except TrainerRefusal as refused:
             if refused.code is RefusalCode.RANK_LOST:
                 self._trainer.let_go(getattr(asked, "policy", ""))
@@ -75,6 +76,9 @@ class TrainerServer:
             if not lacks_memory(error):
                 raise
             words = f"{type(error).__name__}: {error}"
+        else:
+            self._spare.return_much()
+            return reply
         self._trainer.let_go(getattr(asked, "policy", ""))
         raise TrainerRefusal(RefusalCode.OUT_OF_MEMORY, words)
 

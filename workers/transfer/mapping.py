@@ -9,6 +9,8 @@ files are never written in place (see `files`), and one that is removed lives un
 
 import ctypes
 import mmap
+import sys
+from _thread import start_new_thread
 
 from workers.transfer.kernel import library
 
@@ -18,12 +20,25 @@ _LARGE = 2 * 2**20
 """A large page: what begins and ends with one is mapped in no time."""
 
 
+class _Region(mmap.mmap):
+    """Goes in a thread of its own: where it is the last that has a removed file, the disk frees the file's blocks, and
+    who unmaps it waits for that, 0.1 s for some hundred megabytes."""
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            start_new_thread(_drop, (self,))
+
+
+def _drop(_: _Region) -> None:
+    """Hold the last reference, and end: a region is unmapped without the interpreter's lock."""
+
+
 class MappedMemory:
     """Memory for so many bytes of files, empty at first; gone when the last view of it is."""
 
     def __init__(self, size: int) -> None:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
-        self._region = mmap.mmap(-1, max(1, -(-size // _LARGE)) * _LARGE, flags=flags)  # so it begins at a large page
+        self._region = _Region(-1, max(1, -(-size // _LARGE)) * _LARGE, flags=flags)  # so it begins at a large page
         self._start = ctypes.addressof(ctypes.c_char.from_buffer(self._region))
         self.view = memoryview(self._region)
 

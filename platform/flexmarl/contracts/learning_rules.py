@@ -1,7 +1,7 @@
 """Rules inside the algorithm: what its plug-ins refuse, references that never come, and members without peers."""
 
 from collections.abc import Iterator
-from operator import attrgetter
+from typing import Any
 
 from flexmarl.contracts.plugins import PluginOptions, Readiness
 from flexmarl.contracts.problems import Problem
@@ -21,8 +21,16 @@ def learning_rules(spec: ExperimentSpec) -> Iterator[Problem]:
 
 def plugins_of(spec: ExperimentSpec) -> tuple[PluginOptions, ...]:
     """Return the options of every plug-in that a specification names."""
-    paths = (kind.pointer.strip("/").replace("/", ".") for kind in KINDS)
-    return tuple(attrgetter(path)(spec) for path in paths)
+    found = (_at(spec, kind.pointer.strip("/").split("/")) for kind in KINDS)
+    return tuple(options for options in found if options is not None)
+
+
+def _at(spec: ExperimentSpec, path: list[str]) -> PluginOptions | None:
+    """Return the options at a path; None where an environment has no such setting."""
+    found: Any = spec
+    for name in path:
+        found = getattr(found, name, None)
+    return found if isinstance(found, PluginOptions) else None
 
 
 def _reference(spec: ExperimentSpec) -> Iterator[Problem]:

@@ -4,7 +4,14 @@ from dataclasses import dataclass
 
 from flexmarl.contracts.model_shapes import ModelShape
 from flexmarl.contracts.packaged_models import PACKAGED_MODELS
-from flexmarl.contracts.specification.team import FactoryModel, Lora, OwnSource, PackageModel, PolicySpec
+from flexmarl.contracts.specification.team import (
+    FactoryModel,
+    Lora,
+    OwnSource,
+    PackageModel,
+    PolicySpec,
+    RegisteredModel,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +30,8 @@ def shape_of(source: OwnSource) -> ModelShape | None:
     """Return the shape of a model; None where it is known only to whoever reads it."""
     if isinstance(source, FactoryModel):
         return FACTORY_SIZES[source.size]
+    if isinstance(source, RegisteredModel):
+        return source.shape
     return PACKAGED_MODELS[source.name].shape if isinstance(source, PackageModel) else None
 
 

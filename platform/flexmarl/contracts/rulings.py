@@ -6,6 +6,8 @@ A ruling is written with the event it was made on, like a command; together they
 
 from enum import StrEnum
 
+import msgspec
+
 
 class RulingKind(StrEnum):
     COHORT_SETTLED = "cohort_settled"
@@ -34,3 +36,15 @@ class RulingKind(StrEnum):
     """Devices that engines and trainers share go from the ones to the others; `cause` says to whom."""
     STEP_CARRIED = "step_carried"
     """A policy has too few rows for a step; its gradient goes on into the next cohort."""
+
+
+class Ruling(msgspec.Struct, frozen=True, gc=False):
+    """A decision that is no command. `rows` leave training by it; `cause` names why, for programs."""
+
+    kind: RulingKind
+    reason: str
+    policy: str = ""
+    cohort: int = -1
+    target: str = ""
+    rows: int = 0
+    cause: str = ""

@@ -5,6 +5,7 @@ from django.urls import URLPattern, URLResolver
 from flexmarl.controlplane.accounts.api.urls import urlpatterns as accounts
 from flexmarl.controlplane.agents.api.urls import urlpatterns as agents
 from flexmarl.controlplane.common.api.urls import urlpatterns as common
+from flexmarl.controlplane.datasets.api.urls import urlpatterns as datasets
 from flexmarl.controlplane.experiments.api.urls import urlpatterns as experiments
 from flexmarl.controlplane.inventory.api.urls import urlpatterns as inventory
 from flexmarl.controlplane.registry.api.urls import urlpatterns as registry
@@ -19,6 +20,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     *inventory,
     *agents,
     *registry,
+    *datasets,
     *experiments,
     *runs,
     *telemetry,

@@ -8,18 +8,12 @@ import msgspec
 
 from flexmarl.contracts.attempts import AttemptBegan, AttemptEnded, VerbEnded
 from flexmarl.contracts.commands import Command
-from flexmarl.contracts.rulings import RulingKind
+from flexmarl.contracts.decisions import Metric, NoteLevel, NumberedCommand, RunNote
+from flexmarl.contracts.rulings import Ruling, RulingKind
 from flexmarl.orchestrator.plan import Plan
 from flexmarl.orchestrator.reasons import reason_of
 from flexmarl.orchestrator.state.in_flight import Outstanding
 from flexmarl.orchestrator.state.tree import Failure, RunState
-from flexmarl.orchestrator.types import (
-    Metric,
-    NoteLevel,
-    NumberedCommand,
-    Ruling,
-    RunNote,
-)
 
 BACKOFF_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 """Wait after the n-th failure of the same work in a row."""

@@ -126,6 +126,12 @@ class Plan:
     trainers: TrainerPlan
     settlement: SettlementPlan
 
+    def training_seed(self, draw: int) -> int:
+        """Return the task seed of a training draw: the draw itself, where the environment lists its tasks."""
+        if self.spec.environment.lists_training:
+            return draw
+        return self.sampler.train(self.spec.seed, draw).seed
+
     def evaluation_seed(self, index: int) -> int:
         """Return the task seed of the `index`-th evaluation task: its place, where the environment lists them."""
         if self.spec.environment.lists_held_out:

@@ -126,6 +126,7 @@ CREATE TABLE store.episode (
   pins        jsonb NOT NULL,                 -- policy -> version it was played with
   task        jsonb NOT NULL,                 -- the task for people: {"title": ..., "facts": {...}}
   transcript  jsonb NOT NULL DEFAULT '[]',    -- order of the turns and the environment's remarks
+  facts       jsonb NOT NULL DEFAULT '{}',    -- what the environment counted, by name: parts of a score, reasons
   started_at  timestamptz NOT NULL,
   finished_at timestamptz NOT NULL,
   seconds     real NOT NULL GENERATED ALWAYS AS (extract(epoch FROM finished_at - started_at)::real) STORED,
@@ -641,6 +642,22 @@ CREATE TABLE store.model (
 );
 CREATE INDEX model_open ON store.model (id) WHERE state IN ('queued', 'running');
 
+-- Rows of imported datasets, by the digest of all of them; never changed. Who may read them says the control plane.
+CREATE TABLE store.dataset (
+  digest     text PRIMARY KEY,                    -- SHA-256 of the lines with their sides, in order
+  rows       int NOT NULL,
+  created_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+CREATE TABLE store.dataset_row (
+  digest   text NOT NULL REFERENCES store.dataset(digest) ON DELETE CASCADE,
+  place    int NOT NULL,                          -- from 1, as in the file
+  held_out boolean NOT NULL,
+  prompt   text NOT NULL,                         -- what people search
+  line     bytea NOT NULL,                        -- the whole row: messages, answer, columns
+  PRIMARY KEY (digest, place)
+);
+CREATE INDEX dataset_row_words ON store.dataset_row USING gin (to_tsvector('simple', left(prompt, 20000)));
+
 -- Registry -----------------------------------------------------------------------------------------------------------
 CREATE TABLE store.node (
   name         text PRIMARY KEY,
@@ -701,6 +718,7 @@ CREATE TABLE store.lease (
   replaces    bigint NOT NULL DEFAULT 0,      -- lease that it stands in for while its run moves; 0 for none
   rendezvous  text NOT NULL DEFAULT '',       -- host:port where further ranks of a gang find its leader
   beside      bigint,                         -- lease of the engine whose device a trainer shares
+  memory_bytes bigint NOT NULL DEFAULT 0,     -- leased with the device: what its child takes at most, as planned
   CONSTRAINT lease_place UNIQUE (id, device_id, run_id),
   CONSTRAINT lease_beside FOREIGN KEY (beside, device_id, run_id) REFERENCES store.lease (id, device_id, run_id),
   CONSTRAINT lease_beside_trains CHECK (beside IS NULL OR use = 'trainer')

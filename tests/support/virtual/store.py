@@ -10,10 +10,11 @@ from typing import Protocol
 
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
+from flexmarl.contracts.decisions import NumberedCommand
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.status import RunStatus
 from flexmarl.contracts.wire import EpisodeStatus, Origin
-from flexmarl.orchestrator.types import Decision, NumberedCommand
+from flexmarl.orchestrator.types import Decision
 
 STANDING = frozenset({RunStatus.FAILED, RunStatus.KILLED})
 """A run that ended so takes no work any more, whatever its commands say."""

@@ -134,5 +134,6 @@ def test_what_is_required_is_refused_with_an_example(pointer: str) -> None:
 
 def test_every_required_field_is_looked_at() -> None:
     schema = ExperimentSpec.model_json_schema()
-    required = {name for node in (schema, *schema["$defs"].values()) for name in node.get("required", ())}
+    written = [node for name, node in schema["$defs"].items() if name != "ModelShape"]  # that one is set at creation
+    required = {name for node in (schema, *written) for name in node.get("required", ())}
     assert required == {pointer.rpartition("/")[2] for pointer in REQUIRED} - {"type"}

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -214,3 +215,31 @@ def test_a_queue_empties_as_devices_come_back(seed):
         if not waiting:
             break
     assert waiting == []
+
+
+def test_a_device_whose_memory_is_leased_to_others_is_not_chosen() -> None:
+    """CPU devices of a host share its memory; a grant of the round leases, too."""
+    free = [FreeDevice(f"{node}.cpu{no}", node, "default", room=node) for node in ("a", "b") for no in range(2)]
+    asked = {DeviceUse.ENGINE: 3, DeviceUse.TRAINER: 4}
+    wanted = [replace(demand(run), memory=asked) for run in (1, 2)]
+    found = arbitrate(wanted, free, rules({"default": 4}, memory={"a": 5, "b": 9}))
+    (grant,) = found.grants
+    assert {(one.device_id, one.use, one.memory) for one in grant.placements} == {
+        ("a.cpu0", DeviceUse.ENGINE, 3), ("b.cpu0", DeviceUse.TRAINER, 4),
+    }  # fmt: skip
+    (waiting,) = found.waiting
+    lack = waiting.requirement
+    assert (lack.code, lack.wanted, lack.there) == (Unmet.MEMORY_LEASED, 4, 2)
+
+
+def test_a_run_that_waits_for_memory_is_told_both_figures_and_is_not_overtaken() -> None:
+    free = [FreeDevice(f"a.cpu{no}", "a", "default", room="a") for no in range(2)]
+    large = replace(demand(1), memory={DeviceUse.ENGINE: 2**31, DeviceUse.TRAINER: 2**32})
+    found = arbitrate([large, demand(2)], free, rules({"default": 2}, memory={"a": 2**32}))
+    first, second = found.waiting
+    assert in_words(first.requirement) == (
+        "Needs 4.00 GiB of memory on a further device of default, and at most 2.00 GiB of a free one are not leased"
+    )
+    assert second.requirement.code is Unmet.BEHIND
+    assert arbitrate([large], free, rules({"default": 2}, memory={"a": 2**31 + 2**32})).grants
+    assert arbitrate([large], free, rules({"default": 2})).grants, "memory that nobody knows is enough"

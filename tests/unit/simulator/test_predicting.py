@@ -7,6 +7,7 @@ from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.simulator.devices.stepping import SteppedEngine
 from flexmarl.simulator.prediction import memory
 from flexmarl.simulator.prediction.fitting import machine
+from flexmarl.simulator.prediction.memory_loads import LEAST
 from flexmarl.simulator.prediction.predicting import Prediction, predict, workload
 from flexmarl.simulator.prediction.profile import Ends, Profile, ProfileFigure, complete, declared
 from flexmarl.simulator.runs import alone
@@ -100,17 +101,18 @@ def test_every_device_has_its_policies_and_what_lies_there() -> None:
     ]  # fmt: skip
     engine, trainer = told.memory
     assert {part.name for part in trainer.parts} == {"weights", "optimizer", "activations", "program"}
+    assert all(part.name in memory.PARTS for part in (*engine.parts, *trainer.parts))
     assert engine.total("low") < engine.total("likely") < engine.total("high")
 
 
 def test_memory_is_the_arithmetic_of_weights_gradient_and_moments() -> None:
     own = spec()
-    held = memory.trainer(own, ["guesser"], {"guesser": 1000})
-    assert {part.name: part.likely for part in held.parts if part.low == part.high} == {
+    held = memory.trainer(own, ["guesser"], {"guesser": 1000}, {"guesser": LEAST})
+    assert {part.name: part.likely for part in held.parts if part.name in ("weights", "optimizer")} == {
         "weights": 4e3,
         "optimizer": 16e3,
     }
-    assert memory.engine(own, ["guesser"], {}).parts == ()
+    assert memory.engine(own, ["guesser"], {}, {}).parts == ()
     assert memory.parameters_of(own, {})["guesser"] == pytest.approx(85_440, rel=0.05)
 
 

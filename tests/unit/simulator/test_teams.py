@@ -16,6 +16,9 @@ from flexmarl.simulator.scenarios.teams import paced, workload_of
         ("kitchen", {"cooks": 3, "turns": 8}, " ".join(["cook_1+cook_2+cook_3"] * 8)),
         ("tictactoe", {}, " ".join(["player_1"] * 5)),
         ("nim", {}, " ".join(["player_0"] * 6)),
+        ("marti_debate", {}, " ".join(["debater_1+debater_2+debater_3"] * 2)),
+        ("marti_mixture", {}, "proposer_1+proposer_2+proposer_3 aggregator"),
+        ("dr_mas", {}, "solver verifier solver verifier"),
         ("pursuit", {}, " ".join(["pursuer_0+pursuer_1"] * 12)),
     ],
 )

@@ -3,6 +3,7 @@
 import pytest
 
 from flexmarl.contracts.commands import GroupOrder, HoldGroups, PlayGroups, ReleaseLease
+from flexmarl.contracts.decisions import Metric
 from flexmarl.contracts.events import ChildLost, DeviceUse
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import RunReason, RunStatus
@@ -70,9 +71,9 @@ def test_a_snapshot_stays_until_a_newer_one_comes(story):
 
 
 def test_metrics_are_replaced_per_step_and_listed_with_their_range(story):
-    points = [decisions.MetricPoint("reward/team", step, value, 10.0 + step) for step, value in ((0, 1.0), (1, 5.0))]
+    points = [(10.0 + step, Metric("reward/team", step, value)) for step, value in ((0, 1.0), (1, 5.0))]
     decisions.append(story.conn, story.lease, decision(metrics=points))
-    again = [decisions.MetricPoint("reward/team", 1, 3.0, 11.0)]
+    again = [(11.0, Metric("reward/team", 1, 3.0))]
     decisions.append(story.conn, story.lease, decision(metrics=again))
     [summary] = metrics.catalogue(story.conn, 1)
     assert (summary.first, summary.last, summary.max, summary.last_step) == (1.0, 3.0, 3.0, 1)

@@ -6,11 +6,12 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
+from flexmarl.contracts.decisions import NoteLevel, RunNote
 from flexmarl.contracts.events import ChildLost, TimerFired, event_adapter
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import RunReason, RunStatus
 from flexmarl.store.control import decisions, inbox, runs
-from flexmarl.store.control.decisions import LogEntry, NoteLine, StoredDecision
+from flexmarl.store.control.decisions import LogEntry, Logged, StoredDecision
 from flexmarl.store.control.inbox import WaitingFact
 from flexmarl.store.control.runs import RunLease
 from flexmarl.store.errors import FenceLost
@@ -42,7 +43,9 @@ def logged(story: Story) -> list[tuple[int, int]]:
     return [(entry.seq, entry.event.lease_id) for entry in runs.events_after(story.conn, 1, 0)]
 
 
-@pytest.mark.parametrize("rows", [{}, {"notes": [NoteLine(1, "info", "text", 1.0)]}], ids=["alone", "with rows"])
+@pytest.mark.parametrize(
+    "rows", [{}, {"notes": [Logged(1, 1.0, RunNote(NoteLevel.INFO, "text"))]}], ids=["alone", "with rows"]
+)
 def test_facts_move_with_their_decision_in_the_order_decided(story: Story, rows: dict[str, object]) -> None:
     one, two = put(story, 1, 2)
     decisions.commit(story.conn, story.lease, decided(0, two, one, **rows))
@@ -52,7 +55,9 @@ def test_facts_move_with_their_decision_in_the_order_decided(story: Story, rows:
     assert runs.load_run(story.conn, 1).seq == 2
 
 
-@pytest.mark.parametrize("rows", [{}, {"notes": [NoteLine(1, "info", "text", 1.0)]}], ids=["alone", "with rows"])
+@pytest.mark.parametrize(
+    "rows", [{}, {"notes": [Logged(1, 1.0, RunNote(NoteLevel.INFO, "text"))]}], ids=["alone", "with rows"]
+)
 @pytest.mark.parametrize(
     ("meanwhile", "lease"),
     [

@@ -8,7 +8,7 @@ import pytest
 from flexmarl.contracts.commands import HostLease, RequestDevices
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.status import RunStatus
-from flexmarl.store.control import deletions, leases, runs
+from flexmarl.store.control import deletions, leased_memory, leases, runs
 from flexmarl.store.control.runs import RunLease
 from flexmarl.store.errors import FenceLost, LeaseLost
 from tests.support.store_story import Story
@@ -188,3 +188,25 @@ def test_a_new_run_does_not_wait_for_open_writers(story, another):
 
         groups.put_groups(writer, taken, [writer_story.group(0, taken)])
         runs.create_run(creator, 2, {}, RunStatus.QUEUED)
+
+
+def test_memory_is_leased_with_devices_and_never_more_than_there_is(store_conn, store_url):
+    """CPU devices of a node share one memory; the part of a lease that ended is free again."""
+    stories = [Story(store_conn, run_id=run, owner=f"driver-{run}").start() for run in (1, 2)]
+    facts = [leases.DeviceFacts(f"box.cpu{no}", "cpu", no, memory_bytes=100) for no in range(4)]
+    leases.register_node(store_conn, leases.NodeFacts("box", "127.0.0.1:1", "life-1", "0"), facts)
+    assert leased_memory.left(store_conn) == {"box": 400}
+    orders = [(story, request(story), [(f"box.cpu{2 * at}", DeviceUse.ENGINE)]) for at, story in enumerate(stories)]
+
+    def grant(order):
+        story, no, placements = order
+        with psycopg.connect(store_url, autocommit=True) as conn:
+            return leases.grant(conn, story.lease, no, placements, {placements[0][0]: 250})
+
+    with ThreadPoolExecutor(2) as pool:
+        granted = list(pool.map(grant, orders))
+    assert [one is not None for one in granted].count(True) == 1, "both saw 400 free"
+    assert leased_memory.left(store_conn) == {"box": 150}
+    store_conn.execute("UPDATE store.lease SET state = 'ended', ended_at = now()")
+    assert leased_memory.left(store_conn) == {"box": 400}
+    assert grant(orders[granted.index(None)]) is not None

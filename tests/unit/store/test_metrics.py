@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from flexmarl.store.control.decisions import MetricPoint, _write_metrics
+from flexmarl.contracts.decisions import Metric
+from flexmarl.store.control.decisions import _write_metrics
 from flexmarl.store.telemetry import metrics
 from flexmarl.store.telemetry.metric_ingest import put_points
 from flexmarl.store.telemetry.metrics import SeriesWindow
@@ -16,7 +17,7 @@ FACTS = "points, first_step, first_value, last_step, last_value, min_step, min_v
 
 def write(conn, values, name="train/loss", agent="solver", stat="mean", at=1000.0):
     """Write values by step; a point lies at one second and 8 samples a step."""
-    points = [MetricPoint(name, s, v, at + s, agent, stat, 8 * s) for s, v in values.items()]
+    points = [(at + s, Metric(name, s, v, agent, stat, 8 * s)) for s, v in values.items()]
     _write_metrics(conn, RUN, points)
 
 
@@ -153,11 +154,11 @@ def test_versions_of_a_long_series(long):
 
 
 def test_a_batch_sent_again_changes_nothing_and_the_last_point_wins(store_conn):
-    batch = [MetricPoint("user/a", s, 1.0 * s, 10.0) for s in (1, 2, 3)]
-    first = put_points(store_conn, RUN, [*batch, MetricPoint("user/a", 3, 30.0, 11.0)])
+    batch = [(10.0, Metric("user/a", s, 1.0 * s)) for s in (1, 2, 3)]
+    first = put_points(store_conn, RUN, [*batch, (11.0, Metric("user/a", 3, 30.0))])
     assert (first.added, first.replaced) == (3, 0)
     before = store_conn.execute("SELECT * FROM store.metric ORDER BY step").fetchall()
-    again = put_points(store_conn, RUN, [*batch, MetricPoint("user/a", 3, 30.0, 11.0)])
+    again = put_points(store_conn, RUN, [*batch, (11.0, Metric("user/a", 3, 30.0))])
     assert (again.added, again.replaced) == (0, 3)
     assert store_conn.execute("SELECT * FROM store.metric ORDER BY step").fetchall() == before
     assert [row.max for row in metrics.catalogue(store_conn, RUN)] == [30.0]

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from flexmarl.contracts.specification.graphs import DebateGraph, HubGraph, SeatOptions
 from webui.figures import devices, episodes, learning, matrix, pace, steps
 from webui.figures.base import Agent, SeriesSet, smooth
 from webui.figures.team import team_graph
@@ -347,3 +348,27 @@ def test_team_graph_draws_who_hears_whom() -> None:
     graph = team_graph([Seat("a", "b"), Seat("b", "a")], {})
     assert graph.text == "a hears b; b hears a"
     assert [(box.role, box.monogram) for box in graph.boxes] == [("a", "A"), ("b", "B")]
+
+
+def test_those_who_are_asked_at_once_stand_below_each_other() -> None:
+    roles = DebateGraph(judge=SeatOptions(name="judge")).roles(8)
+    stages = DebateGraph(judge=SeatOptions(name="judge")).stages()
+    graph = team_graph(roles, {"judge": {"hue": 4, "monogram": "J"}}, stages, {"judge": "frozen"})
+    boxes = {box.role: box for box in graph.boxes}
+    debaters = [boxes[f"debater_{n}"] for n in (1, 2, 3)]
+    assert len({box.x for box in debaters}) == 1
+    assert [box.y for box in debaters] == sorted({box.y for box in debaters}), "no two on one place"
+    assert boxes["judge"].x > debaters[0].x
+    assert boxes["judge"].y == debaters[1].y, "in the middle of those it hears"
+    assert (boxes["judge"].hue, boxes["judge"].monogram, boxes["judge"].words) == (4, "J", "frozen")
+    assert sum(arrow.both for arrow in graph.arrows) == 3, "each pair of debaters once"
+    assert len(graph.arrows) == 3 + 3 + 3 + 1, "pairs, the judge's three, the task's three, the answer"
+    assert all(box.y + 52 <= graph.height and box.x + 132 <= graph.width for box in graph.boxes)
+
+
+def test_a_hub_and_its_workers_are_joined_both_ways() -> None:
+    graph = team_graph(HubGraph().roles(8), {}, HubGraph().stages())
+    assert [arrow.both for arrow in graph.arrows].count(True) == 2
+    assert graph.arrows[-1].path.startswith("M130 120V"), "who answers is the planner, below its workers"
+    assert "worker_1 hears planner" in graph.text
+    assert "planner hears worker_2" in graph.text

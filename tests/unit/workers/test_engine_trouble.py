@@ -56,10 +56,11 @@ def test_weights_that_are_not_the_models_are_refused_by_name(spoil: Callable[[St
     assert words in str(refused.value)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("value", [NAN, INF, -INF])
-def test_one_weight_that_is_no_number_is_found_among_the_largest_ones(value: float) -> None:
-    state = initial_weights(FactoryModel(), len(WORDS), 1)
-    state["lm_head.weight"].fill_(torch.finfo(torch.float32).max)
+def test_one_weight_that_is_no_number_is_found_among_the_largest_ones(value: float, dtype: torch.dtype) -> None:
+    state = {name: tensor.to(dtype) for name, tensor in initial_weights(FactoryModel(), len(WORDS), 1).items()}
+    state["lm_head.weight"].fill_(torch.finfo(dtype).max)
     check_weights(FactoryModel(), state)
     state["model.layers.1.mlp.down_proj.weight"][3, 5] = value
     with pytest.raises(NonfiniteWeights, match=r"model\.layers\.1\.mlp\.down_proj"):

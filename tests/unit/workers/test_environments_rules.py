@@ -12,6 +12,7 @@ from flexmarl.contracts.plugins import discover
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.specification.environment import ENVIRONMENT, Arithmetic, HotCold, Kitchen, ReferenceGame, Sums
 from flexmarl.contracts.specification.environment_base import EnvironmentFacts, IsolatedEnvironmentOptions, RoleFacts
+from flexmarl.contracts.specification.graphs import SequenceGraph
 from flexmarl.orchestrator.plan import make_plan
 from workers.rollout.environments import Environment, Outcome, Reply, family_of
 from workers.rollout.environments.arithmetic import ArithmeticFamily, legal_positions, reduce
@@ -312,7 +313,7 @@ def test_a_reviser_reads_what_the_solver_said_and_each_is_paid_for_its_own_answe
 
 
 def test_in_rounds_each_reads_what_is_new_to_it_and_is_paid_for_its_last_answer():
-    family = family_of(Sums(rounds=2))
+    family = family_of(Sums(graph=SequenceGraph(rounds=2)))
     episode = family.make(3, False, random.Random(0))
     answer, asked = str(sum(family.training[3])), []
     for said in ("no idea", "-1", answer, "-2"):

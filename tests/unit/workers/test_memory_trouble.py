@@ -4,16 +4,23 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from uuid import uuid4
 
 import msgspec
 import pytest
+import structlog
 import torch
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.store.control.leases import LeaseHold
+from flexmarl.store.control.nodes import DeviceRow
+from workers import memory
 from workers.child import IntervalLog
-from workers.hosting import ChildLife
+from workers.hosting import ChildLife, LeaseHost
 from workers.log_tail import LAST_CHARACTERS
 from workers.nodes.child_client import _refusal
 from workers.nodes.lanes import RETRYABLE
@@ -116,3 +123,35 @@ def test_a_vllm_engine_that_lacks_memory_in_a_step_ends_with_that_reason(tmp_pat
 class _Ended:
     def __init__(self, log_file: Path) -> None:
         self.log_file = log_file
+
+
+def test_a_run_is_told_once_when_a_child_takes_clearly_more_than_was_leased() -> None:
+    hold = LeaseHold(3, "box.cpu0", 7, DeviceUse.TRAINER, 1, uuid4(), False, None, 0.0, memory_bytes=2**30)
+    device = DeviceRow("box.cpu0", "box", "cpu", 0, "default", {})
+    with structlog.testing.capture_logs() as lines:
+        host = LeaseHost(*[SimpleNamespace()] * 3, hold, {}, device)  # type: ignore[arg-type]
+        for held in (0, 2**30, int(1.2 * 2**30), int(1.5 * 2**30), 2**31):
+            host._compare(SimpleNamespace(watchman=SimpleNamespace(held=held)))  # type: ignore[arg-type]
+        host._compare(SimpleNamespace(watchman=None))  # type: ignore[arg-type]
+    (line,) = lines
+    assert (line["event"], line["run_id"]) == ("memory above what was leased", 7)
+    assert (line["held"], line["leased"], line["use"]) == ("1.5 GiB", "1.0 GiB", "trainer")
+
+
+def test_a_process_that_has_grown_much_returns_what_is_free_and_one_that_has_not_keeps_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held, returned = [100 * 2**20], []
+    monkeypatch.setattr(memory, "resident", lambda: held[0])
+
+    def give_back(device: str) -> None:
+        returned.append((device, held[0]))
+        held[0] = 110 * 2**20
+
+    monkeypatch.setattr(memory, "give_back", give_back)
+    spare = memory.Spare()
+    for now in (160, 500, 170, 500):
+        held[0] = now * 2**20
+        spare.return_much("cpu")
+    assert returned == [("cpu", 500 * 2**20)] * 2, "60 MiB above the least are kept"
+    assert memory.resident() > 0

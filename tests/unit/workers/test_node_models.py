@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from flexmarl.contracts.specification.team import RegisteredModel
 from flexmarl.store.control import model_rows
 from flexmarl.store.data.model_roots import ModelRoots
+from tests.support.hub_server import COMMIT, HubServer, hub_server
 from tests.unit.workers.test_inspecting import write_chat_model
 from workers import settings
 from workers.models import UnsupportedModel, tokenizer_of
@@ -79,6 +80,22 @@ def test_a_model_is_imported_and_read_by_its_digest_without_its_folder(node: Nod
     assert tokenizer_of(source, ()) == words
     assert sha256(words).hexdigest() == facts["tokenizer"]
     assert weight_shapes(source, 0) == {name: tuple(tensor.shape) for name, tensor in weights.items()}
+
+
+@pytest.mark.services
+def test_a_model_of_a_hub_is_fetched_pinned_and_kept_without_its_files(node: Node):
+    with hub_server(HubServer({"us/mine": node.model}, private=frozenset({"us/mine"}))) as hub:
+        named = {"type": "hub", "repository": "us/mine", "revision": "main", "secret": "HUB"}
+        ends = []
+        for settings_of in ({}, {"hub": hub.address}, {"hub": hub.address, "secrets": {"HUB": hub.token}}):
+            node.importing = Importing(replace(node.settings, **settings_of), node.store)
+            model = node.asked(**named)
+            asyncio.run(node.importing.tend())
+            ends.append(node.row(model))
+    assert [end[:2] for end in ends] == [("failed", "hub_off"), ("failed", "secret_missing"), ("done", "")], ends
+    assert ends[2][4]["commit"] == COMMIT
+    assert not list(node.home.glob("fetched/*"))
+    assert hub.token not in repr(ends)
 
 
 @pytest.mark.services

@@ -12,6 +12,7 @@ pytest.importorskip("reasoning_gym")
 from reasoning_gym.factory import DATASETS
 
 from flexmarl.contracts.resolve import resolve
+from flexmarl.contracts.specification.graphs import SequenceGraph
 from flexmarl.contracts.specification.reasoning_gym import Dataset, ReasoningGym
 from workers.rollout.environments import Reply, family_of
 from workers.rollout.environments.generators import GeneratorRows, UnusableGenerator, configured, refusal
@@ -95,7 +96,7 @@ def test_an_answer_is_read_in_its_form(form: str, said: str, answer: str | None)
 
 
 def test_a_reply_without_an_answer_is_worth_nothing_and_says_why() -> None:
-    episode = family_of(ReasoningGym(answer="tag", reviser=True)).make(0, True, random.Random(0))
+    episode = family_of(ReasoningGym(answer="tag", graph=SequenceGraph())).make(0, True, random.Random(0))
     episode.act([Reply("solver", "12")])
     answer = episode.describe()["facts"]["answer"]
     episode.act([Reply("reviser", f"<answer>{answer}</answer>")])

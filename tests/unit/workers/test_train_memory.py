@@ -14,6 +14,7 @@ from flexmarl.contracts.specification.losses import LOSS
 from flexmarl.contracts.specification.team import AdamW, FactoryModel
 from flexmarl.contracts.wire import TrainStats
 from flexmarl.simulator.prediction import memory
+from flexmarl.simulator.prediction.memory_loads import MemoryLoad
 from tests.support.training_rows import rows_of
 from workers.models.architecture import architecture_of
 from workers.models.families import Shape, library_model
@@ -147,7 +148,7 @@ def test_a_plan_counts_what_a_step_takes(tuning: str, precision: str, activation
         {"agents": {"a": {}, "b": {}}, "environment": {"type": "sums"}, "policies": {"a": policy, "b": policy}}
     )
     sizes = memory.parameters_of(spec, {})
-    parts = {part.name: part.likely for part in memory.trainer(spec, ["a"], sizes).parts}
-    counted = parts["weights"] + parts["optimizer"]
-    counted += memory.pass_bytes(spec.policies["a"], int(found["tokens"]), sizes["a"])
+    asked = {"a": MemoryLoad.exactly(rows=1, positions=64, tokens=found["tokens"])}
+    parts = {part.name: part.likely for part in memory.trainer(spec, ["a"], sizes, asked).parts}
+    counted = parts["weights"] + parts["optimizer"] + parts["activations"] + parts.get("kernels", 0.0)
     assert counted == pytest.approx(found["most"], rel=0.15)

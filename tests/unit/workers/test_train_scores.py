@@ -72,8 +72,10 @@ def test_scores_and_gradients_are_those_of_whole_logits(
         assert (own - other).norm() <= limit * other.norm()
 
 
-def test_in_bf16_all_but_the_product_is_fp32():
+@pytest.mark.parametrize("slab", [2048, 100], ids=["whole", "slabs"])
+def test_in_bf16_all_but_the_product_is_fp32(slab: int, monkeypatch: pytest.MonkeyPatch):
     """A gradient summed over many chunks in bf16 would lose most of its digits."""
+    monkeypatch.setattr(scores_module, "SLAB", slab)
     found = gradients(scores, torch.bfloat16, 0.3, heated=True, masked=True)
     expected = gradients(plainly, torch.bfloat16, 0.3, heated=True, masked=True)
     assert [each.dtype for each in found] == [torch.float32, torch.float32, torch.bfloat16, torch.bfloat16]

@@ -163,6 +163,8 @@ class EngineServer:
             with self._intervals.progress.work():
                 weights = await asyncio.to_thread(self._bring, asked)
                 self._engine.load(asked.policy, asked.version, asked.digest, weights, asked.keeps)
+                del weights
+                await asyncio.to_thread(self._sleep.spare.return_much)
             self._intervals.add("load", asked.policy, started, time.time())
         return json_response(HeldVersion(asked.version, asked.digest))
 

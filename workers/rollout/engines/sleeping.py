@@ -6,10 +6,10 @@ versions it held, each by its digest, or stays asleep; or, if it is told so, wit
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from workers.memory import give_back
+from workers.memory import Spare, give_back
 from workers.rollout.engines.base import Engine
 from workers.rollout.engines.wire import LoadRequest
 
@@ -38,6 +38,8 @@ class Sleep:
 
     order: int = 0
     """Number of the last command to sleep or to wake."""
+    spare: Spare = field(default_factory=Spare)
+    """What is free while it is awake."""
 
     def overtaken(self, order: int) -> bool:
         """Tell whether a later command to sleep or to wake has been here; note this one if not."""

@@ -47,6 +47,8 @@ class Reply:
     """Where the environment speaks in messages: the same with its thoughts and its calls of tools."""
     finish: str = "stop"
     """`stop`: it is whole; `length`: it was cut off at the most tokens."""
+    tokens: int = 0
+    """How many were sampled."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from functools import cached_property
 from flexmarl.contracts.specification.reasoning_gym import ReasoningGym
 from workers.rollout.environments.base import Environment, Family
 from workers.rollout.environments.generators import GeneratorRows, Row
-from workers.rollout.environments.questions import REVISER, SOLVER, AnswerScore, Conversation
+from workers.rollout.environments.questions import AnswerScore, Conversation
 
 NO_ANSWER = "no_answer"
 """The reply has no answer in the wanted form."""
@@ -33,7 +33,7 @@ class ReasoningGymFamily(Family[ReasoningGym]):
 
     def __init__(self, spec: ReasoningGym) -> None:
         super().__init__(spec)
-        self.roles = (SOLVER, REVISER) if spec.reviser else (SOLVER,)
+        self.roles = tuple(seat.name for seat in spec.graph.seats())
 
     @cached_property
     def rows(self) -> GeneratorRows:
@@ -48,7 +48,7 @@ class ReasoningGymFamily(Family[ReasoningGym]):
         kept = self.rows.held_out
         row = kept[task_seed % len(kept)] if held_out else self.rows.training(task_seed % self.options.training)
         question = GymQuestion(self.rows, row, self.options.answer)
-        return Conversation(question, self.roles, self.options.reply_tokens, (NO_ANSWER, NOT_SCORED))
+        return Conversation(question, self.options.graph, self.options.reply_tokens, (NO_ANSWER, NOT_SCORED))
 
 
 def read(form: str, reply: str) -> str | None:
@@ -74,7 +74,7 @@ class GymQuestion:
         if answer is None:
             return AnswerScore(0.0, NO_ANSWER)
         try:
-            return AnswerScore(self._rows.score(self._row, answer))
+            return AnswerScore(self._rows.score(self._row, answer), answer=answer)
         except Exception:  # foreign code reads what a model wrote: whatever that does to it is no answer
             return AnswerScore(0.0, NOT_SCORED)
 

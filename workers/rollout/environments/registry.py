@@ -6,11 +6,13 @@ from flexmarl.algorithms.registry import Registry
 from flexmarl.contracts.specification.environment import ENVIRONMENT, EnvironmentSpec
 from workers.rollout.environments.arithmetic import ArithmeticFamily
 from workers.rollout.environments.base import Family
+from workers.rollout.environments.dataset_questions import DatasetFamily
 from workers.rollout.environments.hot_cold import HotColdFamily
 from workers.rollout.environments.kitchen import KitchenFamily
 from workers.rollout.environments.pettingzoo_games import PettingZooFamily
 from workers.rollout.environments.reasoning_gym_questions import ReasoningGymFamily
 from workers.rollout.environments.reference_game import ReferenceGameFamily
+from workers.rollout.environments.shop import ShopFamily
 from workers.rollout.environments.sums import SumsFamily
 from workers.rollout.environments.textarena_games import TextArenaFamily
 
@@ -20,9 +22,11 @@ FAMILIES: Registry[Family[Any]] = Registry(
         ReferenceGameFamily,
         HotColdFamily,
         ArithmeticFamily,
+        DatasetFamily,
         KitchenFamily,
         SumsFamily,
         ReasoningGymFamily,
+        ShopFamily,
         PettingZooFamily,
         TextArenaFamily,
     ),

@@ -1,9 +1,8 @@
-"""Sums in words: a solver answers a question such as `What is 7+5?`, a reviser reads the answer and answers again.
+"""Sums in words: a team answers a question such as `What is 7+5?`, in the order of its graph.
 
-They may do so for several rounds, in which each reads what the other said last. Both speak in messages, so any model
-with a chat template can play. Each is paid for the last number that it wrote itself. Tasks are ordered sums; those of
-the same numbers are on one side of the split, so that no held-out sum can be known from its mirror. An episode has no
-randomness of its own.
+All speak in messages, so any model with a chat template can play. An answer is the last number of a reply. Tasks are
+ordered sums; those of the same numbers are on one side of the split, so that no held-out sum can be known from its
+mirror. An episode has no randomness of its own.
 """
 
 import random
@@ -14,7 +13,7 @@ from itertools import combinations_with_replacement, permutations
 
 from flexmarl.contracts.specification.environment import Sums
 from workers.rollout.environments.base import Environment, Family
-from workers.rollout.environments.questions import REVISER, SOLVER, AnswerScore, Conversation
+from workers.rollout.environments.questions import AnswerScore, Conversation
 
 Numbers = tuple[int, ...]
 
@@ -24,18 +23,15 @@ _NUMBER = re.compile(r"-?\d+")
 class SumsFamily(Family[Sums]):
     Options = Sums
 
-    roles: tuple[str, ...] = (SOLVER, REVISER)
-
     def __init__(self, spec: Sums) -> None:
         super().__init__(spec)
-        self.reply_tokens = spec.reply_tokens
-        self.rounds = spec.rounds
+        self.roles = tuple(seat.name for seat in spec.graph.seats())
         self.training, self.held_out = split(spec.largest, spec.terms, spec.held_out)
 
     def make(self, task_seed: int, held_out: bool, rng: random.Random) -> Environment:
         sums = self.held_out if held_out else self.training
-        question = _Sum(sums[task_seed % len(sums)])
-        return Conversation(question, self.roles, self.reply_tokens, rounds=self.rounds)
+        question = Sum(sums[task_seed % len(sums)])
+        return Conversation(question, self.options.graph, self.options.reply_tokens)
 
 
 @cache
@@ -60,14 +56,17 @@ def last_number(text: str) -> int | None:
     return int(found[-1][:20]) if found else None
 
 
-class _Sum:
+class Sum:
+    """A sum as a question."""
+
     def __init__(self, numbers: Numbers) -> None:
         self._asked = f"What is {'+'.join(map(str, numbers))}?"
         self._sum = sum(numbers)
         self.text = f"{self._asked} Answer with only the number."
 
     def judge(self, reply: str) -> AnswerScore:
-        return AnswerScore(float(last_number(reply) == self._sum))
+        answer = last_number(reply)
+        return AnswerScore(float(answer == self._sum), answer="" if answer is None else str(answer))
 
     def describe(self) -> dict[str, object]:
         return {"title": self._asked, "facts": {"answer": str(self._sum)}}

@@ -7,13 +7,16 @@ from pydantic import Field, model_validator
 
 from flexmarl.contracts.games import facts_of
 from flexmarl.contracts.plugins import Kind, OneOf
+from flexmarl.contracts.specification.dataset import DatasetTasks
 from flexmarl.contracts.specification.environment_base import (
     EnvironmentFacts,
     EnvironmentOptions,
     IsolatedEnvironmentOptions,
     RoleFacts,
 )
+from flexmarl.contracts.specification.graphs import GraphSpec, SequenceGraph, team_facts
 from flexmarl.contracts.specification.reasoning_gym import ReasoningGym
+from flexmarl.contracts.specification.shop import Shop
 
 _RANDOM_DISHES = {(2, 8, 2, 2, 3): 0.24, (3, 8, 2, 2, 3): 0.033, (4, 16, 2, 2, 3): 0.12}
 """Mean dishes of random play by (cooks, turns, actions per turn, dishes, recipes), each from 20,000 episodes."""
@@ -189,9 +192,9 @@ class Kitchen(EnvironmentOptions):
 
 
 class Sums(EnvironmentOptions):
-    """A solver answers a sum in a chat message, a reviser reads the answer and answers again; for so many rounds.
+    """A team answers a sum in chat messages: as it comes, a solver does and a reviser answers again.
 
-    Score: 1 if the reviser's last number is right. For language models with a chat template.
+    Score: 1 if the last number of the team's answer is right. For language models with a chat template.
     """
 
     converses: ClassVar[bool] = True
@@ -206,9 +209,8 @@ class Sums(EnvironmentOptions):
     """Sums kept for evaluation, at least; those of the same numbers in another order are kept with them."""
     reply_tokens: int = Field(default=12, ge=1, le=1024)
     """Maximum tokens in a reply; `sampling.max_tokens` of an agent may set fewer."""
-
-    rounds: int = Field(default=1, ge=1, le=8)
-    """Times that both answer; from the second on, the solver reads what the reviser said."""
+    graph: GraphSpec = SequenceGraph()
+    """Who speaks when in the team, and who reads what."""
 
     MOST_SUMS: ClassVar[int] = 100_000
 
@@ -226,10 +228,7 @@ class Sums(EnvironmentOptions):
         return self
 
     def facts(self) -> EnvironmentFacts:
-        read = ("reviser",) if self.rounds > 1 else ()
-        solver = RoleFacts("solver", self.rounds, self.rounds, read, opens=True)
-        roles = (solver, RoleFacts("reviser", self.rounds, self.rounds, ("solver",)))
-        return EnvironmentFacts("Sums", roles, None, 1.0, 1.0, "the reviser's answer is right", True)
+        return team_facts("Sums", self.graph, self.reply_tokens, "the team's answer is right")
 
 
 class GameOptions(IsolatedEnvironmentOptions):
@@ -296,7 +295,7 @@ ENVIRONMENT: Kind[EnvironmentOptions] = Kind(
     "environment",
     "/environment",
     EnvironmentOptions,
-    (ReferenceGame, HotCold, Arithmetic, Kitchen, Sums, ReasoningGym, PettingZoo, TextArena),
+    (ReferenceGame, HotCold, Arithmetic, DatasetTasks, Kitchen, Sums, ReasoningGym, Shop, PettingZoo, TextArena),
     IsolatedEnvironmentOptions,
 )
 EnvironmentSpec = Annotated[EnvironmentOptions, OneOf(ENVIRONMENT, default=False)]

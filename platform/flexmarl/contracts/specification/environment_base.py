@@ -8,6 +8,9 @@ from pydantic import Field, model_validator
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.plugins import PluginOptions
 
+Stages = tuple[tuple[str, ...], ...]
+"""Who is asked at once, in turn."""
+
 
 class Latency(Strict):
     """Artificial delay added to an environment's answers, capped."""
@@ -59,6 +62,8 @@ class EnvironmentFacts:
     """What "solved" means, for people."""
     rewards_turns: bool = False
     """It says what a turn earned as soon as that is over, and not only what the episode did."""
+    stages: Stages = ()
+    """Roles that are asked at once, in turn, in the longest episode; empty where it is not stated."""
 
 
 class EnvironmentOptions(PluginOptions):
@@ -73,6 +78,8 @@ class EnvironmentOptions(PluginOptions):
     """Whether it speaks in messages, to models with a chat template; else in words of a vocabulary of its own."""
     lists_held_out: ClassVar[bool] = False
     """Whether its held-out tasks are a short list: evaluations go through it in order, so that each is played."""
+    lists_training: ClassVar[bool] = False
+    """Whether its training tasks are a list of which each is played once per epoch: a task's seed is its draw."""
     demonstrates: ClassVar[bool] = False
     """Whether it has correct replies for a supervised warm-up."""
 

@@ -1,4 +1,4 @@
-"""Every kind of plug-in that a specification names."""
+"""Kinds of plug-ins that specifications name."""
 
 from typing import Any
 
@@ -7,16 +7,19 @@ from flexmarl.contracts.specification.advantages import ADVANTAGE
 from flexmarl.contracts.specification.branch_controllers import BRANCH_CONTROLLER
 from flexmarl.contracts.specification.corrections import CORRECTION
 from flexmarl.contracts.specification.environment import ENVIRONMENT
+from flexmarl.contracts.specification.graphs import GRAPH
 from flexmarl.contracts.specification.losses import LOSS
 from flexmarl.contracts.specification.movers import MOVER
 from flexmarl.contracts.specification.redundancies import REDUNDANCY
 from flexmarl.contracts.specification.reward import REWARD
 from flexmarl.contracts.specification.routers import ROUTER
+from flexmarl.contracts.specification.scores import SCORE
 from flexmarl.contracts.specification.shaping import SHAPING
 from flexmarl.contracts.specification.task_choice import GROUP_FILTER, TASK_SAMPLER
 
 KINDS: tuple[Kind[Any], ...] = (
     ENVIRONMENT,
+    GRAPH,
     REWARD,
     LOSS,
     ADVANTAGE,
@@ -29,4 +32,6 @@ KINDS: tuple[Kind[Any], ...] = (
     MOVER,
     REDUNDANCY,
 )
-"""In the order in which pages list them."""
+"""Those of which every specification names one, in the order in which pages list them."""
+ALL_KINDS: tuple[Kind[Any], ...] = (*KINDS, SCORE)
+"""Also those that only the settings of another plug-in name."""

@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
-from flexmarl.contracts.specification.environment_base import EnvironmentFacts, IsolatedEnvironmentOptions, RoleFacts
+from flexmarl.contracts.specification.environment_base import EnvironmentFacts, IsolatedEnvironmentOptions
+from flexmarl.contracts.specification.graphs import ALONE, GraphSpec, team_facts
 
 Dataset = Literal[
     "ab", "acre", "advanced_geometry", "aiw", "arc_1d", "arc_agi", "base_conversion", "basic_arithmetic", "bf",
@@ -33,9 +34,9 @@ Dataset = Literal[
 
 
 class ReasoningGym(IsolatedEnvironmentOptions):
-    """Questions of a generator of the package reasoning-gym, answered by one agent or revised by another.
+    """Questions of a generator of the package reasoning-gym, answered by one agent or by a team.
 
-    Score: the generator's own for the last answer, from 0 to 1. For language models with a chat template.
+    Score: the generator's own for the team's answer, from 0 to 1. For language models with a chat template.
     """
 
     converses: ClassVar[bool] = True
@@ -54,13 +55,10 @@ class ReasoningGym(IsolatedEnvironmentOptions):
     """Questions kept for evaluation, all different."""
     answer: Literal["whole", "number", "tag"] = "whole"
     """What of a reply is its answer: all of it, its last number, or what stands between <answer> and </answer>."""
-    reviser: bool = False
-    """A second agent reads the question and the solver's reply, and answers again."""
+    graph: GraphSpec = ALONE
+    """Who speaks when in the team, and who reads what; as it comes, one solver answers."""
     reply_tokens: int = Field(default=64, ge=1, le=4096)
     """Maximum tokens in a reply; `sampling.max_tokens` of an agent may set fewer."""
 
     def facts(self) -> EnvironmentFacts:
-        roles: tuple[RoleFacts, ...] = (RoleFacts("solver", 1, 1, opens=True),)
-        if self.reviser:
-            roles += (RoleFacts("reviser", 1, 1, ("solver",)),)
-        return EnvironmentFacts("Reasoning gym", roles, None, 1.0, 1.0, "the last answer gets full score", True)
+        return team_facts("Reasoning gym", self.graph, self.reply_tokens, "the team's answer gets full score")

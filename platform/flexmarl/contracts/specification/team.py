@@ -6,6 +6,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.ids import Name
+from flexmarl.contracts.model_shapes import ModelShape
 from flexmarl.contracts.packaged_models import PACKAGE_NAMES, PACKAGED_MODELS, PackageName
 from flexmarl.contracts.specification.environment import ENVIRONMENT
 from flexmarl.contracts.specification.instructions import Instructions
@@ -154,6 +155,8 @@ class RegisteredModel(Strict):
     """Content of the state plane. Set when the run is created; what is written here is replaced."""
     parameters: int = Field(default=0, ge=0)
     """Number of weights. Set when the run is created; what is written here is replaced."""
+    shape: ModelShape | None = None
+    """Sides of its matrices. Set when the run is created; what is written here is replaced."""
 
     @property
     def label(self) -> str:

@@ -13,6 +13,7 @@ from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.simulator.prediction import memory
+from flexmarl.simulator.prediction.memory_loads import LEAST
 
 
 def too_large(spec: ExperimentSpec) -> Iterator[Problem]:
@@ -28,7 +29,7 @@ def too_large(spec: ExperimentSpec) -> Iterator[Problem]:
     for holds, pool, policies in uses:
         capacity = largest(found, pool)
         for name in policies:
-            held = holds(spec, [name], sizes)
+            held = holds(spec, [name], sizes, {name: LEAST})
             if name not in refused and 0 < capacity < held.total("low"):
                 refused.add(name)
                 yield Problem(

@@ -11,7 +11,7 @@ from flexmarl.controlplane.experiments.forecaster import FORECASTER
 from flexmarl.controlplane.experiments.models import StoredPlan
 from flexmarl.controlplane.experiments.profiles import profile_of
 from flexmarl.controlplane.inventory import queries as inventory
-from flexmarl.simulator.prediction.memory import DeviceMemory
+from flexmarl.simulator.prediction.memory import PARTS, DeviceMemory
 from flexmarl.simulator.prediction.predicting import Prediction, Range, causes, shown
 from flexmarl.simulator.prediction.profile import Profile
 from flexmarl.simulator.prediction.splitting import WORTH, SplitAdvice
@@ -128,7 +128,10 @@ def _memory(memory: DeviceMemory, capacity: int) -> dict[str, Any] | None:
     total = {end: round(memory.total(end)) for end in ENDS}
     fits = "unknown" if not capacity else "no" if total["low"] > capacity else "maybe"
     return {
-        "parts": [{"name": part.name, **{end: round(getattr(part, end)) for end in ENDS}} for part in memory.parts],
+        "parts": [
+            {"name": part.name, "text": PARTS[part.name], **{end: round(getattr(part, end)) for end in ENDS}}
+            for part in memory.parts
+        ],
         "total": total,
         "capacity": capacity or None,
         "fits": "yes" if capacity and total["high"] <= capacity else fits,

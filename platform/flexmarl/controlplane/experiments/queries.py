@@ -9,7 +9,7 @@ from django.db.models import Count, QuerySet
 from flexmarl.contracts.arithmetic import arithmetic
 from flexmarl.contracts.resolve import load_presets, load_templates, resolve
 from flexmarl.contracts.specification import ExperimentSpec
-from flexmarl.contracts.specification.kinds import KINDS
+from flexmarl.contracts.specification.kinds import ALL_KINDS
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import NotFound
 from flexmarl.controlplane.common.reach import in_reach
@@ -52,7 +52,7 @@ def presets() -> tuple[dict[str, Any], ...]:
 def plugins() -> tuple[dict[str, Any], ...]:
     """Every plug-in by kind: those that a specification may name, then those that cannot be used, and why."""
     rows = []
-    for kind in KINDS:
+    for kind in ALL_KINDS:
         rows += [
             {**asdict(manifest), "pointer": kind.pointer, "problem": ""} for manifest in kind.manifests()
         ] + [

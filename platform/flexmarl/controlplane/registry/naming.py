@@ -29,7 +29,7 @@ def pinned(actor: Actor, project: str, policy: str, named: Mapping[str, Any]) ->
             hint = f"The largest host has {memory / 1e9:.2f} GB of memory: add a larger one, or name another model."
             return Problem(pointer=where, code="too_large", detail=f"{detail} so much memory.", hint=hint)
         own = {"project": home, "version": found.revision, "digest": found.digest}
-        return {**named, **own, "parameters": found.facts["parameters"]}
+        return {**named, **own, "parameters": found.facts["parameters"], "shape": found.facts.get("shape") or None}
     versions = ", ".join(map(str, rows.values_list("revision", flat=True)[:SHOWN]))
     if version is not None and versions:
         detail = f"{name} has no version {version} that runs may name."

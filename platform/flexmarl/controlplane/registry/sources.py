@@ -9,16 +9,18 @@ from django.conf import settings
 from pydantic import TypeAdapter, ValidationError
 
 from flexmarl.contracts.folder_rules import not_allowed
+from flexmarl.contracts.hub_models import SETTING, HubModel
 from flexmarl.contracts.specification.team import FolderModel, PackageModel
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.store.data.model_roots import FolderNotAllowed, FolderUnreadable, ModelRoots
 
-SourceType = Literal["package", "folder"]
-TYPES: dict[str, TypeAdapter[FolderModel | PackageModel]] = {
+SourceType = Literal["package", "folder", "hub"]
+ModelSource = FolderModel | PackageModel | HubModel
+TYPES: dict[str, TypeAdapter[ModelSource]] = {
     "package": TypeAdapter(PackageModel),
     "folder": TypeAdapter(FolderModel),
+    "hub": TypeAdapter(HubModel),
 }
-HUB = "hub"
 
 
 def allowed_roots() -> tuple[str, ...]:
@@ -26,11 +28,16 @@ def allowed_roots() -> tuple[str, ...]:
     return tuple(map(str, settings.MODEL_ROOTS))
 
 
-def read_source(given: Mapping[str, Any]) -> FolderModel | PackageModel:
+def hub() -> str:
+    """Return the address of the hub that models may be imported from; empty: none."""
+    return str(settings.HUB)
+
+
+def read_source(given: Mapping[str, Any]) -> ModelSource:
     """Read a source. Raises ValidationProblem with every refusal."""
     kind = given.get("type")
-    if kind == HUB:
-        detail = "Models are not fetched from a hub: this installation works off line."
+    if kind == "hub" and not hub():
+        detail = f"Models are not fetched from a hub here: the operator has not set {SETTING}."
         hint = "Download the model with --local-dir below an allowed folder, and send type: folder with its path."
         raise _refused(FieldError("/source/type", "not_available", detail, hint))
     if kind not in TYPES:

@@ -16,12 +16,14 @@ from typing import Any
 from flexmarl.contracts.fork_rules import fork_rules
 from flexmarl.contracts.problems import Problem, SpecProblems
 from flexmarl.contracts.specification import ExperimentSpec
+from flexmarl.contracts.specification.dataset import DatasetTasks, NamedDataset
 from flexmarl.contracts.specification.team import CheckpointModel, Lora, RegisteredModel
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.agents.naming import defined
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import NotFound, ValidationProblem
 from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.datasets import naming as datasets
 from flexmarl.controlplane.experiments.plans import as_field_error
 from flexmarl.controlplane.registry import naming
 from flexmarl.controlplane.runs import queries
@@ -54,6 +56,12 @@ class CheckpointSources:
             for part, complete in (("policies", self._policy), ("agents", agents))
             if isinstance(raw.get(part), Mapping)
         }
+        if (named := datasets.named_in(raw.get("environment"))) is not None:
+            dataset = datasets.pinned(self.actor, self.project, named)
+            if isinstance(dataset, Problem):
+                refused.append(dataset)
+            else:
+                written["environment"] = {**raw["environment"], "dataset": dataset}
         if refused:
             raise SpecProblems(refused)
         return {**raw, **written}
@@ -70,6 +78,8 @@ class CheckpointSources:
 
     def refusals(self, spec: ExperimentSpec) -> Iterator[Problem]:
         """Return what of a specification does not fit the checkpoints that its policies begin with."""
+        if isinstance(spec.environment, DatasetTasks):
+            yield from self._dataset_refusals(spec.environment.dataset)
         for name, policy in spec.policies.items():
             if isinstance(policy.model, RegisteredModel):
                 self._check_pinned(name, policy.model)
@@ -92,6 +102,16 @@ class CheckpointSources:
         found = naming.pinned(self.actor, self.project, name, model.model_dump())
         if isinstance(found, Problem) or found["digest"] != model.digest or not model.digest:
             raise AssertionError(f"policies.{name}.model was not completed")
+
+    def _dataset_refusals(self, dataset: NamedDataset) -> Iterator[Problem]:
+        """Refuse a dataset that nobody named; make sure that the digest of another is the one that was found here."""
+        if not dataset.digest:
+            detail, hint = "The run names no dataset.", "Name one that was imported: {name: my_dataset}."
+            yield Problem(pointer=f"{datasets.WHERE}/name", code="required", detail=detail, hint=hint)
+            return
+        found = datasets.pinned(self.actor, self.project, dataset.model_dump())
+        if isinstance(found, Problem) or found["digest"] != dataset.digest:
+            raise AssertionError("environment.dataset was not completed")
 
     def pin(self, run: Run, spec: ExperimentSpec) -> None:
         """Write where the policies of a new run come from. Raises ValidationProblem for what went meanwhile."""

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from psycopg import Connection
 
+from flexmarl.controlplane.experiments.leasing import needed
 from flexmarl.orchestrator.pool.arbiter import DeviceDemand, FreeDevice, Rules
-from flexmarl.store.control import leases, pool_rules
+from flexmarl.store.control import leased_memory, leases, pool_rules
 from flexmarl.store.control.pool_rules import PoolRules
 
 
@@ -36,6 +37,7 @@ def look(conn: Connection, *, always: bool = False) -> PoolLook:
             holds=d.holds,
             stalled=d.stalled,
             engine=d.engine,
+            memory=needed(d.spec, d.request.beside > 0),
         )
         for d in leases.open_demands(conn)
     )
@@ -43,8 +45,16 @@ def look(conn: Connection, *, always: bool = False) -> PoolLook:
         return PoolLook((), (), Rules({}), PoolRules({}, [], {}))
     supply, stored = leases.supply(conn), pool_rules.rules(conn)
     free = tuple(
-        FreeDevice(device.id, device.node, device.pool, supply.engines.get(device.node)) for device in supply.free
+        FreeDevice(
+            device.id,
+            device.node,
+            device.pool,
+            supply.engines.get(device.node),
+            leased_memory.room_of(device.kind, device.node, device.id),
+        )
+        for device in supply.free
     )
     limits = {(quota.project, quota.pool): quota.devices for quota in stored.quotas}
-    rules = Rules(supply.capacity, stored.bindings, limits, stored.held, stored.weights, now=stored.now)
+    memory = leased_memory.left(conn)
+    rules = Rules(supply.capacity, stored.bindings, limits, stored.held, stored.weights, stored.now, memory)
     return PoolLook(demands, free, rules, stored)

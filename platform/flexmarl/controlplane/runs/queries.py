@@ -79,6 +79,12 @@ def of_agent(actor: Actor, project: str, name: str) -> QuerySet[Run]:
     return runs(actor).filter(named, project_id=project)
 
 
+def of_dataset(actor: Actor, project: str, name: str) -> QuerySet[Run]:
+    """The runs that name a dataset of a project, newest first."""
+    named = {"type": "dataset", "dataset": {"project": project, "name": name}}
+    return runs(actor).filter(spec__environment__contains=named)
+
+
 def may_act(actor: Actor, run: Run) -> bool:
     """Say whether a caller may start, pause, resume, stop and kill a run."""
     own = run.owner_id is not None and run.owner_id == actor.user_id

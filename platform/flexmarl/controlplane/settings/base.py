@@ -25,6 +25,8 @@ PAYLOADS = HOME / "payloads"
 """Segment files of large payloads, written by this machine's rollout workers."""
 MODEL_ROOTS = env.model_roots("FLEXMARL_MODEL_ROOTS")
 """Folders below which specifications may name models and adapters; none: no folder may be named."""
+HUB = env.hub("FLEXMARL_HUB")
+"""Address of the hub that nodes import models from; empty: none."""
 KEEP_SAMPLES_DAYS = env.integer("FLEXMARL_KEEP_SAMPLES_DAYS", 30)
 """Days after a run's end at which its samples and payloads are retired; 0: no limit by age."""
 KEEP_SAMPLES_GIB = env.integer("FLEXMARL_KEEP_SAMPLES_GIB", 50)
@@ -37,6 +39,10 @@ KEEP_RUNS_DAYS = env.integer("FLEXMARL_KEEP_RUNS_DAYS", 0)
 """Days after its end at which a whole run is deleted; 0, the default: results stay until somebody deletes them."""
 KEEP_RUNS_GIB = env.integer("FLEXMARL_KEEP_RUNS_GIB", 0)
 """What episodes, events, series and checkpoints may take before whole ended runs are deleted; 0: no limit by size."""
+MOST_DATASET_BYTES = env.integer("FLEXMARL_MOST_DATASET_MIB", 256, minimum=1) * 2**20
+"""Largest file of a dataset that may be uploaded."""
+MOST_DATASET_ROWS = env.integer("FLEXMARL_MOST_DATASET_ROWS", 1_000_000, minimum=1)
+"""Most rows of a dataset."""
 
 DEBUG = False
 SECRET_KEY = env.text("FLEXMARL_SECRET_KEY")
@@ -60,8 +66,8 @@ NODE = env.text("FLEXMARL_NODE")
 DEFAULT_PROJECT = "default"
 
 APPS = (
-    "common", "accounts", "inventory", "agents", "registry", "experiments", "runs", "telemetry", "simulations",
-    "playground",
+    "common", "accounts", "inventory", "agents", "registry", "datasets", "experiments", "runs", "telemetry",
+    "simulations", "playground",
 )  # fmt: skip
 INSTALLED_APPS = [
     "whitenoise.runserver_nostatic",

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
+from flexmarl.contracts.hub_models import check_hub
 from flexmarl.store.data.model_roots import read_roots
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
@@ -96,6 +97,14 @@ def model_roots(name: str) -> tuple[str, ...]:
     """Read the folders below which models may be named; none by default."""
     try:
         return read_roots(text(name))
+    except ValueError as error:
+        raise ImproperlyConfigured(str(error)) from None
+
+
+def hub(name: str) -> str:
+    """Read the address of the hub of models; empty for none."""
+    try:
+        return check_hub(text(name))
     except ValueError as error:
         raise ImproperlyConfigured(str(error)) from None
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from flexmarl.algorithms.advantages import Advantages
 from flexmarl.algorithms.filters import Signal, signal_of
 from flexmarl.algorithms.selection import max_variance
+from flexmarl.contracts.decisions import NoteLevel
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunReason, RunStatus
@@ -38,7 +39,6 @@ from flexmarl.orchestrator.rollout.group_commands import drive_rollout, newly_en
 from flexmarl.orchestrator.state.cohort import Cohort, CohortTimes, PendingGroup, Pin, PolicyCohort, Row
 from flexmarl.orchestrator.state.group_counts import add_episode, count_fates, count_tokens, finished_of, said_by
 from flexmarl.orchestrator.state.tokens import Undelivered
-from flexmarl.orchestrator.types import NoteLevel
 
 EMPTY_COHORTS = 2
 """A run whose cohorts in a row lose every group to failed episodes is given up after so many."""

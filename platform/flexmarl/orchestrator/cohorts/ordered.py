@@ -7,9 +7,9 @@ answered in time or the environment took too long. Another run may not lose it, 
 People are told, with the episode that did it; the run goes on.
 """
 
+from flexmarl.contracts.decisions import NoteLevel
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.types import NoteLevel
 
 
 def watch_the_clock(ctx: Context, event: GroupSettled) -> None:

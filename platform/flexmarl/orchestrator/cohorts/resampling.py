@@ -7,10 +7,10 @@ the step as in any run. Which tasks an ordered run draws does not depend on the 
 other without a gap, until so many of them are not refused.
 """
 
+from flexmarl.contracts.decisions import NoteLevel
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.group_commands import open_draws
 from flexmarl.orchestrator.state.cohort import Cohort
-from flexmarl.orchestrator.types import NoteLevel
 
 
 def draw_again(ctx: Context, cohort: Cohort) -> str:

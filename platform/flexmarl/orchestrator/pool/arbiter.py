@@ -52,6 +52,8 @@ class DeviceDemand:
     """What it holds is of no use without the rest: no engine is left, or no trainer."""
     engine: str = ""
     """Rollout engine that its nodes must be able to start; empty: any will do."""
+    memory: Mapping[DeviceUse, int] = field(default_factory=dict)
+    """Bytes that one device of a use needs; none: not known."""
 
     @property
     def lacks(self) -> bool:
@@ -66,6 +68,8 @@ class FreeDevice:
     pool: str
     engines: Set[str] | None = None
     """Rollout engines that its node can start; None: not known, so any."""
+    room: str = ""
+    """Whose memory it has: its own, or its host's, which all CPU devices of the host share."""
 
     def hosts(self, engine: str) -> bool:
         """Tell whether an engine may be placed here."""
@@ -87,12 +91,16 @@ class Rules:
     """Project -> its part beside others of the same priority; 1 when absent."""
     now: float = 0.0
     """In the clock of `DeviceDemand.since`."""
+    memory: Mapping[str, int] = field(default_factory=dict)
+    """Room -> bytes that nobody has leased; one that is not named has no end that is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class DevicePlacement:
     device_id: str
     use: DeviceUse
+    memory: int = 0
+    """Bytes that are leased with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +121,13 @@ class Unmet(StrEnum):
     QUOTA_REACHED = "quota_reached"
     BEHIND = "behind"
     NOT_FREE = "not_free"
+    MEMORY_LEASED = "memory_leased"
+    """Devices are free, and what others leased of their memory leaves too little."""
 
 
 NEVER = frozenset({Unmet.POOL_CLOSED, Unmet.POOL_TOO_SMALL, Unmet.QUOTA_TOO_SMALL})
 """Not to be met by waiting alone: somebody must add a node or change a rule."""
-_BLOCKS = frozenset({Unmet.BEHIND, Unmet.NOT_FREE})
+_BLOCKS = frozenset({Unmet.BEHIND, Unmet.NOT_FREE, Unmet.MEMORY_LEASED})
 
 
 class PrecedenceReason(StrEnum):
@@ -140,8 +150,10 @@ class Requirement:
     pool: str
     project: str = ""
     wanted: int = 0
+    """Devices; bytes of a device (memory_leased)."""
     there: int = 0
-    """Devices free (not_free), healthy (pool_too_small) or held by the project (quota_reached)."""
+    """Devices free (not_free), healthy (pool_too_small) or held by the project (quota_reached); bytes that the free
+    device with most of them has left (memory_leased)."""
     limit: int = 0
     """Devices of the pool (not_free) or of the quota."""
     behind_run: int = 0
@@ -209,6 +221,7 @@ class _Round:
     rules: Rules
     left: list[FreeDevice]
     held: dict[tuple[str, str], int]
+    memory: dict[str, int]
     blocked: dict[str, DeviceDemand] = field(default_factory=dict)
     """Pool -> the first demand that waits for devices of it."""
     blocked_own: dict[tuple[str, str], DeviceDemand] = field(default_factory=dict)
@@ -218,7 +231,9 @@ class _Round:
 
 def arbitrate(demands: Sequence[DeviceDemand], free: Sequence[FreeDevice], rules: Rules) -> Arbitration:
     """Serve demands in their order and say of every other one what it lacks."""
-    at = _Round(rules, sorted(free, key=lambda device: (device.node, device.device_id)), dict(rules.held))
+    at = _Round(
+        rules, sorted(free, key=lambda device: (device.node, device.device_id)), dict(rules.held), dict(rules.memory)
+    )
     grants: list[Grant] = []
     waiting: list[WaitingRun] = []
     remaining = in_order(demands, rules)
@@ -237,9 +252,9 @@ def _serve(at: _Round, demand: DeviceDemand) -> Grant | WaitingRun:
     """Give a demand its devices, or its place in the queue."""
     wanted = wanted_of(demand)
     lack = _refused(demand, wanted, at.rules, at.held) or _behind(at, demand, wanted)
-    placements = None if lack else _place(demand, at.left)
+    placements = None if lack else _place(demand, at)
     if placements is None:
-        lack = lack or _shortage(demand, wanted, at.left, at.rules)
+        lack = lack or _shortage(demand, wanted, at)
         for pool in wanted:
             at.places[pool] = at.places.get(pool, 0) + 1
             if lack.code in _BLOCKS:
@@ -309,38 +324,70 @@ def _why(ahead: DeviceDemand, demand: DeviceDemand, at: _Round) -> PrecedenceRea
     return next((why for why, a, b in zip(_PLACES, first, second, strict=False) if a < b), PrecedenceReason.LONGER)
 
 
-def _shortage(demand: DeviceDemand, wanted: dict[str, int], free: list[FreeDevice], rules: Rules) -> Requirement:
+def _shortage(demand: DeviceDemand, wanted: dict[str, int], at: _Round) -> Requirement:
+    free = at.left
     left = {pool: sum(device.pool == pool for device in free) for pool in wanted}
     if demand.engines:  # those that cannot start its engine are there for its trainers alone
         pool, hosting = demand.pool, sum(d.pool == demand.pool and d.hosts(demand.engine) for d in free)
         left[pool] = min(left[pool], hosting + wanted[pool] - demand.engines)
     lacks = [(pool, count, left[pool]) for pool, count in wanted.items()]
-    pool, count, there = next((lack for lack in lacks if lack[2] < lack[1]), lacks[0])
-    return Requirement(Unmet.NOT_FREE, pool, wanted=count, there=there, limit=rules.capacity.get(pool, 0))
+    pool, count, there = next((lack for lack in lacks if lack[2] < lack[1]), ("", 0, 0))
+    if pool:
+        return Requirement(Unmet.NOT_FREE, pool, wanted=count, there=there, limit=at.rules.capacity.get(pool, 0))
+    _, use, memory = _picked(demand, at)
+    pool = demand.pool if use is DeviceUse.ENGINE else demand.trainer_pool or demand.pool
+    most = max(memory.get(device.room, 0) for device in free if device.pool == pool)
+    return Requirement(Unmet.MEMORY_LEASED, pool, wanted=demand.memory.get(use, 0), there=most)
 
 
-def _place(demand: DeviceDemand, free: list[FreeDevice]) -> tuple[DevicePlacement, ...] | None:
-    """Choose devices for the whole gang, None when they are not all there."""
-    engines = _pick([d for d in free if d.pool == demand.pool and d.hosts(demand.engine)], demand.engines)
-    if engines is None:
+def _picked(
+    demand: DeviceDemand, at: _Round
+) -> tuple[dict[DeviceUse, list[FreeDevice]] | None, DeviceUse, dict[str, int]]:
+    """Choose devices of each use; None when they are not all there: then the use that has none, and what of memory is
+    left for it. Else what is left behind them."""
+    taken: dict[DeviceUse, list[FreeDevice]] = {}
+    free, left = at.left, dict(at.memory)
+    use = DeviceUse.ENGINE
+    for use, pool, count in (
+        (DeviceUse.ENGINE, demand.pool, demand.engines),
+        (DeviceUse.TRAINER, demand.trainer_pool or demand.pool, demand.trainers),
+    ):
+        fit = [d for d in free if d.pool == pool and (use is DeviceUse.TRAINER or d.hosts(demand.engine))]
+        before = dict(left)
+        found = _pick(fit, count, demand.memory.get(use, 0), left)
+        if found is None:
+            return None, use, before
+        taken[use] = found
+        free = [device for device in free if device not in found]
+    return taken, use, left
+
+
+def _place(demand: DeviceDemand, at: _Round) -> tuple[DevicePlacement, ...] | None:
+    """Take devices for the whole gang with their memory, None when they are not all there."""
+    taken, _, memory = _picked(demand, at)
+    if taken is None:
         return None
-    pool = demand.trainer_pool or demand.pool
-    trainers = _pick([d for d in free if d.pool == pool and d not in engines], demand.trainers)
-    if trainers is None:
-        return None
+    at.memory = memory
     return tuple(
-        DevicePlacement(device.device_id, use)
-        for use, devices in ((DeviceUse.ENGINE, engines), (DeviceUse.TRAINER, trainers))
+        DevicePlacement(device.device_id, use, demand.memory.get(use, 0))
+        for use, devices in taken.items()
         for device in devices
     )
 
 
-def _pick(free: list[FreeDevice], count: int) -> list[FreeDevice] | None:
-    """Take `count` devices from the nodes with the most free ones; equal nodes by name."""
-    if len(free) < count:
-        return None
+def _pick(free: list[FreeDevice], count: int, needs: int, memory: dict[str, int]) -> list[FreeDevice] | None:
+    """Take `count` devices from the nodes with the most free ones, each with the bytes it needs; equal nodes by name.
+
+    What they take is missing in `memory` then.
+    """
     sizes: dict[str, int] = {}
     for device in free:
         sizes[device.node] = sizes.get(device.node, 0) + 1
     ranked = sorted(free, key=lambda device: (-sizes[device.node], device.node, device.device_id))
-    return ranked[:count]
+    found: list[FreeDevice] = []
+    for device in ranked:
+        if len(found) < count and needs <= memory.get(device.room, needs):
+            found.append(device)
+            if device.room in memory:
+                memory[device.room] -= needs
+    return found if len(found) == count else None

@@ -5,10 +5,10 @@ replay asks for the same devices.
 """
 
 from flexmarl.contracts.commands import ReleaseLease
+from flexmarl.contracts.decisions import NoteLevel
 from flexmarl.contracts.events import DevicesGranted, PoolsChanged
 from flexmarl.contracts.status import RunStatus
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.types import NoteLevel
 
 GANG = "devices"
 """Key of the request for the devices that a run lacks."""

@@ -43,3 +43,10 @@ def in_words(lack: Requirement, name_of: Callable[[int], str] = numbered) -> str
             return f"Behind {name_of(lack.behind_run)}, which {_AHEAD[lack.behind_why]} for {lack.pool}"
         case Unmet.NOT_FREE:
             return f"Needs {devices(lack.wanted)} in {lack.pool}, {lack.there} of {lack.limit} {verb} free"
+        case Unmet.MEMORY_LEASED:
+            short = f"Needs {_gib(lack.wanted)} of memory on a further device of {lack.pool}"
+            return f"{short}, and at most {_gib(lack.there)} of a free one are not leased"
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB"

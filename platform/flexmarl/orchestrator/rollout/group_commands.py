@@ -76,7 +76,7 @@ def _command(
 
 def _train_orders(ctx: Context, cohort: Cohort, draws: list[int]) -> Iterator[GroupOrder]:
     for draw in draws:
-        seed = ctx.plan.sampler.train(ctx.plan.spec.seed, cohort.tasks.get(draw, draw)).seed
+        seed = ctx.plan.training_seed(cohort.tasks.get(draw, draw))
         yield GroupOrder(
             draw=draw,
             task_seed=seed,

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from flexmarl.contracts.decisions import NumberedCommand
 from flexmarl.contracts.events import DeviceUse, MicroBatchAccumulated, StepCommitted, WeightsServed
 from flexmarl.contracts.status import GOALS, TERMINAL, RunStatus
 from flexmarl.contracts.wire import EVALUATION_DRAWS
@@ -16,7 +17,6 @@ from flexmarl.orchestrator.plan import Plan
 from flexmarl.orchestrator.state.cohort import Cohort, PolicyCohort, playing
 from flexmarl.orchestrator.state.fleet import LeaseState
 from flexmarl.orchestrator.state.tree import Counters, RunState
-from flexmarl.orchestrator.types import NumberedCommand
 
 _OF_A_POLICY: frozenset[type[Any]] = frozenset({MicroBatchAccumulated, StepCommitted})
 _OF_NO_EPISODE: frozenset[type[Any]] = frozenset({WeightsServed, MicroBatchAccumulated})

@@ -8,6 +8,7 @@ unsettled episodes are cancelled. Every change of the status says who asked for 
 
 from collections.abc import Callable
 
+from flexmarl.contracts.decisions import NoteLevel
 from flexmarl.contracts.events import RunVerb, Verb
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus, allowed_verbs, may_move, next_status
 from flexmarl.orchestrator.allocation.shared_devices import engines_turn
@@ -25,7 +26,6 @@ from flexmarl.orchestrator.state.tree import RunState, WantedCheckpoint
 from flexmarl.orchestrator.training.evaluation import evaluation_due, open_evaluation, target_reached
 from flexmarl.orchestrator.training.metrics import publish_metrics, step_metrics
 from flexmarl.orchestrator.training.trainers import gathered
-from flexmarl.orchestrator.types import NoteLevel
 
 _GOES_ON = frozenset({RunStatus.RUNNING, RunStatus.STOPPING})
 """Where a run that froze goes on by itself, as soon as it has what it needs."""

@@ -12,6 +12,7 @@ way, without a pause: it goes on by itself when it has a whole gang again.
 from collections.abc import Iterator
 
 from flexmarl.contracts.commands import ReleaseLease
+from flexmarl.contracts.decisions import NoteLevel
 from flexmarl.contracts.events import GangRecalled, GroupSettled, PauseMode, RunVerb
 from flexmarl.contracts.status import RunReason, RunStatus
 from flexmarl.contracts.wire import Origin
@@ -23,7 +24,6 @@ from flexmarl.orchestrator.run.children import forget_child
 from flexmarl.orchestrator.serving.weight_sync import loaded
 from flexmarl.orchestrator.state.cohort import Cohort, EvaluationState, playing
 from flexmarl.orchestrator.state.tree import Counters, RunState
-from flexmarl.orchestrator.types import NoteLevel
 
 _ALWAYS_ON_ITS_WAY = frozenset({"host_lease"})
 

@@ -6,6 +6,7 @@ of times between two finished steps.
 """
 
 from flexmarl.contracts.commands import HostLease, ReleaseLease, RequestDevices
+from flexmarl.contracts.decisions import NoteLevel
 from flexmarl.contracts.events import ChildLost, ChildReady, CommandFailed, DevicesGranted, DeviceUse, LeaseEnded
 from flexmarl.contracts.status import MEMORY_NEXT, SPACE_NEXT, TERMINAL, RunReason, RunStatus
 from flexmarl.orchestrator.context import Context
@@ -17,7 +18,6 @@ from flexmarl.orchestrator.run.lifecycle import fail, move
 from flexmarl.orchestrator.run.pausing import needs_devices
 from flexmarl.orchestrator.state.fleet import DeviceSharing, LeaseState
 from flexmarl.orchestrator.training.trainers import unbind
-from flexmarl.orchestrator.types import NoteLevel
 
 MAX_REPLACEMENTS = 4
 """Leases lost between two finished steps before the run is given up: more is a fault, not bad luck. A run of more

@@ -5,11 +5,11 @@ exactly one outcome: refused, reached, overtaken by another verb, or missed beca
 """
 
 from flexmarl.contracts.attempts import VerbEnded
+from flexmarl.contracts.decisions import NoteLevel
 from flexmarl.contracts.events import RunVerb
 from flexmarl.contracts.status import GOALS, TERMINAL, RunStatus
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.state.lifecycle import RequestedVerb
-from flexmarl.orchestrator.types import NoteLevel
 
 
 def take(ctx: Context, event: RunVerb) -> None:

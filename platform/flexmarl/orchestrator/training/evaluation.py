@@ -5,6 +5,7 @@ that vector on an engine; at most one is open; its episodes never enter a cohort
 out of the means and named in the note.
 """
 
+from flexmarl.contracts.decisions import NoteLevel
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.status import RunReason
 from flexmarl.contracts.wire import EVALUATION_DRAWS
@@ -14,7 +15,6 @@ from flexmarl.orchestrator.state.cohort import EvaluationState, Tally
 from flexmarl.orchestrator.state.group_counts import add_episode, count_fates, finished_of
 from flexmarl.orchestrator.state.tree import WantedCheckpoint
 from flexmarl.orchestrator.training.checkpoint_retention import among_best
-from flexmarl.orchestrator.types import NoteLevel
 
 
 def evaluation_due(ctx: Context, *, final: bool = False) -> bool:

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
+from flexmarl.contracts.decisions import Metric
+from flexmarl.contracts.rulings import Ruling
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.contracts.wire import Origin
 from flexmarl.orchestrator import Orchestrator
-from flexmarl.orchestrator.types import Decision, Metric, Ruling
+from flexmarl.orchestrator.types import Decision
 from flexmarl.simulator.cluster.driver import SimulatedDriver
 from flexmarl.simulator.cluster.hosting import SimulatedHosting
 from flexmarl.simulator.cluster.pool import SimulatedPool, Tenancy

@@ -1,9 +1,12 @@
-"""What lies in the memory of an engine and of a trainer, from the parameters of their policies.
+"""What lies in the memory of an engine and of a trainer at its peak: one part per cause.
 
-Weights, gradients, masters and moments are arithmetic. Activations are what layers keep of each token of a pass,
-where the model's shape is known, by the tokens of a pass; attention caches are a range, and so is the program itself.
+Weights, gradients, masters, moments and what a reference holds are arithmetic of parameters. Caches and logits of an
+engine, and what a pass of a trainer keeps, follow from the model's shape and from what the run asks for at once. What a
+program and compiled kernels take was measured (docs/measurements/memory.md). Processors alone: on a GPU a pass has more
+tokens, and nothing is compiled into its memory.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 from flexmarl.contracts.base import Record
@@ -12,21 +15,37 @@ from flexmarl.contracts.model_sizes import FACTORY_SIZES, adapter_parameters, sh
 from flexmarl.contracts.packaged_models import PACKAGED_MODELS
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.team import FactoryModel, Lora, PackageModel, PolicySpec, RegisteredModel
+from flexmarl.simulator.prediction.memory_loads import PASS_TOKENS, MemoryLoad
 
 HELD_VERSIONS = 2
 """Of a policy, by an engine: the newest, and the one that groups on their way may still name."""
 _BYTES = {"fp32": 4, "fp64": 8, "bf16": 2}
+_SERVED = {"fp32": 4, "fp64": 4, "bf16": 2}
+"""Bytes of a weight as an engine computes with it."""
 _VOCABULARY = 32
-PASS_TOKENS = (256, 1024, 2048)
-"""Of a forward pass on a CPU: few rows, some, and as many as there may be."""
 CHUNK_BYTES = 5 * 2**24
 """Of the scores of a chunk of tokens, in fp32: logits, their exponentials, and the gradient by them."""
 KERNEL_BYTES = 13 * 2**23
 """Of what oneDNN compiles for the shapes of a model in bf16."""
+DRAW_BYTES = 21
+"""Of a logit while a token is drawn: itself, its logarithm and exponential in fp32, their sum in fp64, and a mark."""
 SPARE = 1.1
 """What the allocator holds for the pieces of a pass, over their bytes."""
-PROGRAM = (0.2e9, 0.35e9, 0.5e9)
-"""Interpreter and libraries."""
+PROGRAM = (0.28e9, 0.32e9, 0.38e9)
+"""Interpreter and libraries, with the tokenizer."""
+LIBRARY = (0.15e9, 0.2e9, 0.25e9)
+"""What the transformers library adds to it."""
+PARTS = {
+    "program": "interpreter, libraries and tokenizer",
+    "weights": "models, and every version of them that is kept",
+    "reference": "the frozen version that a policy is kept near to",
+    "optimizer": "gradient, masters and moments of the weights that are trained",
+    "loading": "what reading a model takes beyond a step",
+    "cache": "keys and values of replies in generation",
+    "logits": "scores of the vocabulary, and the head in fp32",
+    "activations": "what layers keep of each token of a pass",
+    "kernels": "what is compiled for the shapes of a pass",
+}
 
 
 class MemoryPart(Record):
@@ -66,45 +85,70 @@ def parameters_of(spec: ExperimentSpec, measured: Mapping[str, int]) -> dict[str
     return found
 
 
-def engine(spec: ExperimentSpec, policies: Sequence[str], sizes: Mapping[str, int]) -> DeviceMemory:
+def engine(
+    spec: ExperimentSpec, policies: Sequence[str], sizes: Mapping[str, int], asked: Mapping[str, MemoryLoad]
+) -> DeviceMemory:
     """Return what an engine holds that serves some policies."""
     if any(name not in sizes for name in policies):
         return DeviceMemory(use="engine", policies=tuple(policies), parts=())
-    weights, bases = 0.0, set()
+    weights, bases, cache, logits, kernels = 0.0, set(), [0.0] * 3, [0.0] * 3, 0.0
     for name in policies:
-        own = spec.policies[name]
-        trained, base = _trained(own, sizes[name]), _base(own)
-        weights += HELD_VERSIONS * _BYTES[own.precision] * trained
+        own, shape = spec.policies[name], shape_of(spec.policies[name].source)
+        each, base, at_once = _SERVED[own.precision], _base(own), asked[name]
+        joined = 0 if shape is None else shape.layers * shape.hidden * (shape.queries + 2 * shape.key_value)
+        if isinstance(own.tuning, Lora):
+            weights += HELD_VERSIONS * each * (0 if shape is None else _joined_adapter(shape, own.tuning))
+        else:  # one more while it is loaded; keys, values and queries lie there once more, as one matrix
+            weights += (HELD_VERSIONS + 1) * each * (sizes[name] + joined)
         if isinstance(own.tuning, Lora) and base not in bases:  # kept once, beneath all versions of its adapters
             bases.add(base)
-            weights += _BYTES[own.precision] * sizes[name]
-    cache = MemoryPart(name="cache", low=0.1 * weights, likely=0.3 * weights, high=weights)
-    return DeviceMemory(use="engine", policies=tuple(policies), parts=(_exactly("weights", weights), cache, _PROGRAM))
+            weights += each * (sizes[name] + joined)
+        lies = [cached_bytes(own, sizes[name], *pair) for pair in zip(at_once.rows, at_once.positions, strict=True)]
+        cache = [so_far + more for so_far, more in zip(cache, lies, strict=True)]
+        drawn = [_logit_bytes(own, shape, rows) for rows in at_once.rows]
+        logits = [max(pair) for pair in zip(logits, drawn, strict=True)]  # one policy decodes at a time
+        kernels = max(kernels, _kernel_bytes(own, sizes[name]))
+    parts = (
+        _range("program", PROGRAM), _exactly("weights", weights), _range("cache", cache), _range("logits", logits),
+        _exactly("kernels", kernels),
+    )  # fmt: skip
+    return DeviceMemory(use="engine", policies=tuple(policies), parts=_present(parts))
 
 
-def trainer(spec: ExperimentSpec, policies: Sequence[str], sizes: Mapping[str, int]) -> DeviceMemory:
+def trainer(
+    spec: ExperimentSpec, policies: Sequence[str], sizes: Mapping[str, int], asked: Mapping[str, MemoryLoad]
+) -> DeviceMemory:
     """Return what a trainer holds of the policies that it trains."""
     if any(name not in sizes for name in policies):
         return DeviceMemory(use="trainer", policies=tuple(policies), parts=())
-    weights = optimizer = 0.0
-    activations = [0.0, 0.0, 0.0]
-    beneath = set()
+    weights = optimizer = reference = loading = kernels = 0.0
+    activations, beneath = [0.0] * 3, set()
     for name in policies:
-        own = spec.policies[name]
-        ranks, adapter = max(1, own.devices.least), isinstance(own.tuning, Lora)
-        trained, base = _trained(own, sizes[name]), _base(own)
+        own, size = spec.policies[name], sizes[name]
+        ranks, adapter, each = max(1, own.devices.least), isinstance(own.tuning, Lora), _BYTES[own.precision]
+        trained, base = _trained(own, size), _base(own)
         if not adapter or base not in beneath:  # adapters over one model share it
-            weights += _BYTES[own.precision] * sizes[name] / ranks
+            weights += each * size / ranks
         if adapter:
             beneath.add(base)
-            weights += _BYTES[own.precision] * trained / ranks
+            weights += each * trained / ranks
+            loading = max(loading, each * size)  # as it is published, while it is copied
         optimizer += beside_weights(own) * trained / ranks
-        ends = [pass_bytes(own, tokens, sizes[name]) for tokens in PASS_TOKENS]
-        activations = [max(pair) for pair in zip(activations, ends, strict=True)]  # one policy computes at a time
-    low, likely, high = activations
-    kept = MemoryPart(name="activations", low=low, likely=likely, high=high)
-    parts = (_exactly("weights", weights), _exactly("optimizer", optimizer), kept, _PROGRAM)
-    return DeviceMemory(use="trainer", policies=tuple(policies), parts=parts)
+        if spec.algorithm.needs_reference:
+            reference += each * trained / ranks
+        lies = [pass_bytes(own, tokens, size) for tokens in asked[name].tokens]
+        activations = [max(pair) for pair in zip(activations, lies, strict=True)]  # one policy computes at a time
+        kernels = max(kernels, _kernel_bytes(own, size))
+    program: Sequence[float] = PROGRAM
+    if any(spec.policies[name].trainer == "transformers" for name in policies):
+        program = tuple(own + more for own, more in zip(PROGRAM, LIBRARY, strict=True))
+    beyond = [max(0.0, loading - held) for held in activations]
+    parts = (
+        _range("program", program), _exactly("weights", weights), _exactly("reference", reference),
+        _exactly("optimizer", optimizer), _range("activations", activations), _range("loading", beyond),
+        _exactly("kernels", kernels),
+    )  # fmt: skip
+    return DeviceMemory(use="trainer", policies=tuple(policies), parts=_present(parts))
 
 
 def _trained(policy: PolicySpec, parameters: int) -> int:
@@ -122,25 +166,62 @@ def beside_weights(policy: PolicySpec) -> int:
     return 4 * max(4, _BYTES[policy.precision])
 
 
-def pass_bytes(policy: PolicySpec, tokens: int, parameters: int) -> float:
+def cached_bytes(policy: PolicySpec, parameters: int, rows: float, positions: float) -> float:
+    """Return what an engine keeps of replies in generation: keys and values of every position of every row."""
+    each, shape = _SERVED[policy.precision], shape_of(policy.source)
+    if shape is None:
+        return 0.3 * each * parameters
+    return 2 * shape.layers * shape.key_value * each * _row_room(rows) * _position_room(positions)
+
+
+def _row_room(rows: float) -> int:
+    """Return for how many rows a cache has room: it grows by doubling."""
+    return max(8, 1 << (math.ceil(rows) - 1).bit_length())
+
+
+def _position_room(positions: float) -> int:
+    return 64 * math.ceil(positions / 64)
+
+
+def _logit_bytes(policy: PolicySpec, shape: ModelShape | None, rows: float) -> float:
+    if shape is None:
+        return 0.0
+    words = shape.vocabulary or _VOCABULARY
+    return words * (DRAW_BYTES * rows + (4 * shape.hidden if policy.precision == "bf16" else 0))
+
+
+def _joined_adapter(shape: ModelShape, lora: Lora) -> int:
+    """Count the numbers of an adapter as an engine holds it: factors of neighbouring matrices side by side."""
+    found = 0
+    for targets in (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",)):
+        adapted = [target for target in targets if target in lora.targets]
+        rank = 16 * math.ceil(len(adapted) * lora.rank / 16)
+        found += rank * (shape.sides(targets[0])[1] + sum(shape.sides(target)[0] for target in targets))
+    return shape.layers * found
+
+
+def _kernel_bytes(policy: PolicySpec, parameters: int) -> float:
+    return min(KERNEL_BYTES, 2 * parameters) if policy.precision == "bf16" else 0
+
+
+def pass_bytes(policy: PolicySpec, tokens: float, parameters: int) -> float:
     """Return what a forward and backward pass over some tokens keeps beside weights and their gradient."""
     each, shape = _BYTES[policy.precision], shape_of(policy.source)
     if shape is None:
         share = 0.5 if policy.activations == "recompute" else 2.0
-        return share * each * parameters * tokens / PASS_TOKENS[-1]
+        return share * each * parameters * tokens / PASS_TOKENS
     layer = _layer_bytes(shape, each, policy.trainer == "transformers")
     whole = shape.layers * shape.hidden * each + layer if policy.activations == "recompute" else shape.layers * layer
     words = shape.vocabulary or _VOCABULARY
     tables = 0 if isinstance(policy.tuning, Lora) else words * shape.hidden * (8 + 2 * each)
-    kernels = min(KERNEL_BYTES, each * parameters) if policy.precision == "bf16" else 0
-    return SPARE * whole * tokens + tables + min(CHUNK_BYTES, 20 * tokens * words) + kernels
+    return SPARE * whole * tokens + tables + min(CHUNK_BYTES, 20 * tokens * words)
 
 
 def _layer_bytes(shape: ModelShape, each: int, library: bool) -> int:
     """Count what a layer keeps of a token: its input and that of the MLP, both normed as well; queries, keys, values,
     the latter two once more for all heads, what attention made of them, twice; gate, up, and their product. The
     library's layers keep both inputs in fp32 too, and what the activation function makes of the gate."""
-    own = (9 * shape.hidden + 2 * shape.key_value + 3 * shape.mlp) * each
+    own = (4 * shape.hidden + 5 * shape.queries + 2 * shape.key_value + 3 * shape.mlp) * each
     return own + (8 * shape.hidden + shape.mlp * each if library else 0)
 
 
@@ -148,4 +229,10 @@ def _exactly(name: str, count: float) -> MemoryPart:
     return MemoryPart(name=name, low=count, likely=count, high=count)
 
 
-_PROGRAM = MemoryPart(name="program", low=PROGRAM[0], likely=PROGRAM[1], high=PROGRAM[2])
+def _range(name: str, found: Sequence[float]) -> MemoryPart:
+    low, likely, high = found
+    return MemoryPart(name=name, low=low, likely=likely, high=high)
+
+
+def _present(parts: Sequence[MemoryPart]) -> tuple[MemoryPart, ...]:
+    return tuple(part for part in parts if part.high)

@@ -14,6 +14,7 @@ from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.simulator.prediction import memory
 from flexmarl.simulator.prediction.fitting import machine
 from flexmarl.simulator.prediction.memory import DeviceMemory
+from flexmarl.simulator.prediction.memory_loads import asked_of
 from flexmarl.simulator.prediction.profile import OF_A_MODEL, OF_A_ROLE, OF_THE_PLATFORM, Ends, Profile, Source
 from flexmarl.simulator.prediction.splitting import Own, Simulated, SplitAdvice, advised
 from flexmarl.simulator.reporting.report import CAUSES, EXPLAINED, USES, SimulationReport
@@ -118,6 +119,7 @@ def predict(
     held = len(devices) - spec.resources.training_devices + spec.own_trainers
     sizes = memory.parameters_of(spec, profile.parameters)
     holds = {"engine": memory.engine, "trainer": memory.trainer}
+    asked = asked_of(spec, profile)
     return Prediction(
         step_s=over(report.step_s for report in made),
         tokens_s=over(report.tokens_s for report in made),
@@ -127,7 +129,7 @@ def predict(
         seconds=seconds,
         device_seconds=Range(low=seconds.low * held, likely=seconds.likely * held, high=seconds.high * held),
         devices=devices,
-        memory=tuple(holds[device.use](spec, device.policies, sizes) for device in devices),
+        memory=tuple(holds[device.use](spec, device.policies, sizes, asked) for device in devices),
         why=_why(profile, likely),
         steps=steps,
         simulations=len(made),

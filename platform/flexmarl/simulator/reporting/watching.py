@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from flexmarl.contracts import events as e
+from flexmarl.contracts.decisions import NumberedCommand
+from flexmarl.contracts.rulings import Ruling
 from flexmarl.contracts.wire import EpisodeOutcome
-from flexmarl.orchestrator.types import Decision, NumberedCommand, Ruling
+from flexmarl.orchestrator.types import Decision
 from flexmarl.simulator.cluster.cluster import Cluster
 from flexmarl.simulator.devices.turns import SimulatedTurn
 from flexmarl.simulator.rollout.episodes import EpisodePlaying

@@ -55,6 +55,8 @@ def _stages(environment: EnvironmentSpec) -> Stages:
         case Kitchen():
             cooks = tuple(role.name for role in environment.facts().roles)
             return (cooks,) * environment.turns
+    if stages := environment.facts().stages:
+        return stages
     roles = environment.facts().roles
     together = len([role for role in roles if role.opens]) > 1
     if together:

@@ -20,19 +20,16 @@ from flexmarl.contracts.commands import (
     ReleaseLease,
     Route,
 )
+from flexmarl.contracts.decisions import NumberedCommand
 
 
 class IssuedCommand(NamedTuple):
-    """A numbered command, the event that led to it, and the run epoch it belongs to."""
+    """A numbered command and the event that led to it."""
 
-    no: int
     seq: int
-    epoch: int
-    command: Command
+    numbered: NumberedCommand
     cause: str = ""
     """Request that led to it, when a verb did."""
-    reason: str = ""
-    """Why it was decided, for people."""
 
 
 def write_commands(conn: Connection, run_id: int, commands: Sequence[IssuedCommand]) -> None:
@@ -60,12 +57,12 @@ def write_commands(conn: Connection, run_id: int, commands: Sequence[IssuedComma
             "queues": [head.queue for head in heads],
             "statuses": [head.status for head in heads],
             "causes": [head.cause for head in heads],
-            "nos": [issued.no for issued in commands],
+            "nos": [issued.numbered.no for issued in commands],
             "seqs": [issued.seq for issued in commands],
             "heads": of,
-            "leases": [_lease_of(issued.command) for issued in commands],
-            "bodies": [_body_of(issued.command) for issued in commands],
-            "reasons": [issued.reason for issued in commands],
+            "leases": [_lease_of(issued.numbered.command) for issued in commands],
+            "bodies": [_body_of(issued.numbered.command) for issued in commands],
+            "reasons": [issued.numbered.reason for issued in commands],
         },
     )
 
@@ -126,10 +123,12 @@ def _queue_of(command: Command) -> str:
 
 
 def _head(issued: IssuedCommand) -> _Head:
-    command = issued.command
+    command = issued.numbered.command
     queue = _queue_of(command)
     status = "done" if isinstance(command, _ROWS) else "open"
-    return _Head(issued.epoch, command.kind, COMMAND_KINDS[command.kind].route.value, queue, status, issued.cause)
+    return _Head(
+        issued.numbered.epoch, command.kind, COMMAND_KINDS[command.kind].route.value, queue, status, issued.cause
+    )
 
 
 def _lease_of(command: Command) -> int:

@@ -9,15 +9,17 @@ The run's own row comes last, so that a driver that stalls half-way holds up no 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from psycopg import Connection, DatabaseError
 from psycopg.pq import TransactionStatus
 
 from flexmarl.contracts.attempts import AttemptBegan, AttemptEnded, VerbEnded
 from flexmarl.contracts.commands import HoldGroups, KeepCheckpoints, ReleaseLease
+from flexmarl.contracts.decisions import Metric, RunNote
 from flexmarl.contracts.events import Event, LeaseEnded, RunGivenUp, RunVerb
 from flexmarl.contracts.live import Progress
+from flexmarl.contracts.rulings import Ruling
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
 from flexmarl.store.control import inbox
 from flexmarl.store.control.attempts import Timed, write_attempts, write_outcomes
@@ -25,6 +27,8 @@ from flexmarl.store.control.checkpoint_rows import keep_checkpoints
 from flexmarl.store.control.command_rows import IssuedCommand, hold, write_commands, write_micro_batches
 from flexmarl.store.control.runs import RunLease
 from flexmarl.store.errors import FenceLost
+
+T = TypeVar("T")
 
 
 class LogEntry(NamedTuple):
@@ -40,44 +44,12 @@ class LogEntry(NamedTuple):
     fact: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class MetricPoint:
-    name: str
-    step: int
-    value: float
-    at: float
-    agent: str = ""
-    stat: str = "mean"
-    samples: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class NoteLine:
-    """A line for people. `level` is info, warning or error; `actor` who did it, `target` what it is about, `cause`
-    the request it follows from."""
+class Logged(NamedTuple, Generic[T]):
+    """What an event led to, with the event's number and its time in seconds."""
 
     seq: int
-    level: str
-    text: str
     at: float
-    actor: str = ""
-    target: str = ""
-    cause: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RulingLine:
-    """A decision that is no command; see contracts.rulings."""
-
-    seq: int
-    kind: str
-    reason: str
-    at: float
-    policy: str = ""
-    cohort: int = -1
-    target: str = ""
-    rows: int = 0
-    cause: str = ""
+    value: T
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +65,11 @@ class StoredDecision:
     deadline: float | None
     commands: Sequence[IssuedCommand] = ()
     void: Sequence[int] = ()
-    metrics: Sequence[MetricPoint] = ()
-    notes: Sequence[NoteLine] = ()
+    metrics: Sequence[Timed[Metric]] = ()
+    notes: Sequence[Logged[RunNote]] = ()
     attempts: Sequence[Timed[AttemptBegan | AttemptEnded]] = ()
     outcomes: Sequence[Timed[VerbEnded]] = ()
-    rulings: Sequence[RulingLine] = ()
+    rulings: Sequence[Logged[Ruling]] = ()
     snapshot: bytes | None = None
     """State after the last entry; None keeps the stored one."""
 
@@ -165,14 +137,15 @@ def write(conn: Connection, lease: RunLease, decision: StoredDecision, discarded
     write_commands(conn, run_id, decision.commands)
     # After the insert: a later event of the same batch may withdraw what an earlier one decided.
     void_commands(conn, run_id, decision.void)
-    write_micro_batches(conn, run_id, [c.command for c in decision.commands])
-    for issued in decision.commands:
-        if isinstance(issued.command, ReleaseLease):
-            release_lease(conn, run_id, issued.command.lease_id)
-        elif isinstance(issued.command, KeepCheckpoints):
-            keep_checkpoints(conn, run_id, issued.command)
-        elif isinstance(issued.command, HoldGroups):
-            hold(conn, run_id, issued.command)
+    ordered = [issued.numbered.command for issued in decision.commands]
+    write_micro_batches(conn, run_id, ordered)
+    for command in ordered:
+        if isinstance(command, ReleaseLease):
+            release_lease(conn, run_id, command.lease_id)
+        elif isinstance(command, KeepCheckpoints):
+            keep_checkpoints(conn, run_id, command)
+        elif isinstance(command, HoldGroups):
+            hold(conn, run_id, command)
     if decision.status in TERMINAL:
         _void_micro_batches(conn, run_id, decision.status)
     _write_state(conn, lease, decision)
@@ -306,7 +279,7 @@ def _write_log(conn: Connection, run_id: int, entries: Sequence[LogEntry]) -> No
     )
 
 
-def _write_notes(conn: Connection, run_id: int, notes: Sequence[NoteLine]) -> None:
+def _write_notes(conn: Connection, run_id: int, notes: Sequence[Logged[RunNote]]) -> None:
     if not notes:
         return
     conn.execute(
@@ -317,14 +290,14 @@ def _write_notes(conn: Connection, run_id: int, notes: Sequence[NoteLine]) -> No
           AS n(seq, ord, level, actor, target, cause, text, at)
         """,
         [
-            run_id, [n.seq for n in notes], list(range(len(notes))), [n.level for n in notes],
-            [n.actor for n in notes], [n.target for n in notes], [n.cause for n in notes], [n.text for n in notes],
-            [n.at for n in notes],
+            run_id, [n.seq for n in notes], list(range(len(notes))), [n.value.level.value for n in notes],
+            [n.value.actor for n in notes], [n.value.target for n in notes], [n.value.cause for n in notes],
+            [n.value.text for n in notes], [n.at for n in notes],
         ],
     )  # fmt: skip
 
 
-def _write_rulings(conn: Connection, run_id: int, rulings: Sequence[RulingLine]) -> None:
+def _write_rulings(conn: Connection, run_id: int, rulings: Sequence[Logged[Ruling]]) -> None:
     if not rulings:
         return
     conn.execute(
@@ -336,15 +309,15 @@ def _write_rulings(conn: Connection, run_id: int, rulings: Sequence[RulingLine])
           AS r(seq, ord, kind, cause, policy, cohort, target, rows, reason, at)
         """,
         [
-            run_id, [r.seq for r in rulings], list(range(len(rulings))), [r.kind for r in rulings],
-            [r.cause for r in rulings], [r.policy for r in rulings], [r.cohort for r in rulings],
-            [r.target for r in rulings], [r.rows for r in rulings], [r.reason for r in rulings],
+            run_id, [r.seq for r in rulings], list(range(len(rulings))), [r.value.kind.value for r in rulings],
+            [r.value.cause for r in rulings], [r.value.policy for r in rulings], [r.value.cohort for r in rulings],
+            [r.value.target for r in rulings], [r.value.rows for r in rulings], [r.value.reason for r in rulings],
             [r.at for r in rulings],
         ],
     )  # fmt: skip
 
 
-def _write_metrics(conn: Connection, run_id: int, points: Sequence[MetricPoint]) -> None:
+def _write_metrics(conn: Connection, run_id: int, points: Sequence[Timed[Metric]]) -> None:
     if not points:
         return
     conn.execute(
@@ -357,9 +330,9 @@ def _write_metrics(conn: Connection, run_id: int, points: Sequence[MetricPoint])
         DO UPDATE SET value = excluded.value, at = excluded.at, samples = excluded.samples
         """,
         [
-            run_id, [p.name for p in points], [p.agent for p in points], [p.stat for p in points],
-            [p.step for p in points], [float(p.value) for p in points], [p.at for p in points],
-            [p.samples for p in points],
+            run_id, [p.name for _, p in points], [p.agent for _, p in points], [p.stat for _, p in points],
+            [p.step for _, p in points], [float(p.value) for _, p in points], [at for at, _ in points],
+            [p.samples for _, p in points],
         ],
     )  # fmt: skip
 

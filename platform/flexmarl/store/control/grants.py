@@ -15,8 +15,10 @@ from psycopg.errors import UniqueViolation
 from flexmarl.contracts.commands import RequestDevices
 from flexmarl.contracts.events import DevicesGranted, DeviceUse, GrantedDevice
 from flexmarl.contracts.status import TERMINAL
+from flexmarl.store.control import leased_memory
 from flexmarl.store.control.commands import finish_driver
 from flexmarl.store.control.inbox import put_event
+from flexmarl.store.control.leased_memory import MemoryLeased
 from flexmarl.store.control.nodes import ALIVE_S
 from flexmarl.store.control.runs import RunLease
 from flexmarl.store.errors import FenceLost
@@ -43,6 +45,8 @@ class WaitingRequest:
     """The run holds no engine or no trainer, and asks for one."""
     engine: str = ""
     """Rollout engine that the run's nodes must have; empty: any will do."""
+    spec: str = ""
+    """The run's specification as JSON."""
 
 
 def open_demands(conn: Connection) -> list[WaitingRequest]:
@@ -56,7 +60,7 @@ def open_demands(conn: Connection) -> list[WaitingRequest]:
             OR EXISTS (SELECT 1 FROM store.lease l WHERE l.run_id = c.run_id AND l.state = 'held'),
           EXISTS (SELECT 1 FROM store.lease l WHERE l.run_id = c.run_id AND l.state = 'held'
                   AND l.id = (c.body ->> 'replaces')::bigint),
-          own.holds, own.uses, coalesce(r.spec #>> '{resources,engine}', '')
+          own.holds, own.uses, coalesce(r.spec #>> '{resources,engine}', ''), r.spec::text
         FROM store.command c JOIN store.run_state r USING (run_id)
         LEFT JOIN LATERAL (
           SELECT jsonb_object_agg(x.pool, x.in_service) AS holds, array_agg(DISTINCT used) AS uses
@@ -78,21 +82,28 @@ def open_demands(conn: Connection) -> list[WaitingRequest]:
 
 def _demand(
     run_id: int, no: int, body: str, project: str, priority: int, since: float, running: bool, replaces: bool,
-    holds: Mapping[str, int] | None, uses: Sequence[str] | None, engine: str,
+    holds: Mapping[str, int] | None, uses: Sequence[str] | None, engine: str, spec: str,
 ) -> WaitingRequest:  # fmt: skip
     request = RequestDevices.model_validate_json(body)
     trainers = request.trainers + request.beside
     wanted = {DeviceUse.ENGINE.value: request.engines, DeviceUse.TRAINER.value: trainers}
     stalled = any(count and use not in (uses or ()) for use, count in wanted.items())
-    return WaitingRequest(run_id, no, request, project, priority, since, running, replaces, holds, stalled, engine)
+    return WaitingRequest(
+        run_id, no, request, project, priority, since, running, replaces, holds, stalled, engine, spec
+    )
 
 
 def grant(
-    conn: Connection, lease: RunLease, no: int, placements: Sequence[tuple[str, DeviceUse]]
+    conn: Connection,
+    lease: RunLease,
+    no: int,
+    placements: Sequence[tuple[str, DeviceUse]],
+    memory: Mapping[str, int] | None = None,
 ) -> tuple[GrantedDevice, ...] | None:
     """Answer a device request with exactly these devices; None when one is not free any more, or the quota is full.
 
-    Trainers that are to share devices are put beside the first engines.
+    Trainers that are to share devices are put beside the first engines. `memory` is leased with each device, in bytes;
+    where another driver leased what was left, the answer is None as well.
 
     Writes the leases and `DevicesGranted`, and finishes the command, in one transaction. Raises FenceLost when the run
     has another driver.
@@ -110,14 +121,16 @@ def grant(
                 return None
             order = sorted(placements)
             leased = {device_id: _grant_one(conn, lease.run_id, no, device_id, use) for device_id, use in order}
+            if memory:
+                leased_memory.take(conn, memory)
             if not held[0]:  # else its gang is counted already, and no quota that was lowered splits it
                 _hold_quota(conn, lease.run_id, [device_id for device_id, _ in order])
             granted = tuple(leased[device_id] for device_id, _ in placements)
             granted += _grant_beside(conn, lease.run_id, no, granted)
             key = "granted:" + ",".join(str(one.lease_id) for one in granted)
             put_event(conn, lease.run_id, key, DevicesGranted(leases=granted, command_no=no))
-    except (UniqueViolation, _QuotaFull):
-        return None  # another driver leased one of them, or the rest of the quota, between the look and the insert
+    except (UniqueViolation, _QuotaFull, MemoryLeased):
+        return None  # another driver leased one of them, or what was left of a quota or a memory, since the look
     return granted
 
 

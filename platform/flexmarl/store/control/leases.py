@@ -76,6 +76,8 @@ class LeaseHold:
     """True: nothing is to be started; prove the former child dead and end the lease."""
     former_pid: int | None
     former_pid_started: float
+    memory_bytes: int = 0
+    """Leased with the device; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +123,14 @@ def take_hosting(conn: Connection, taken: Taken, ttl_s: float) -> LeaseHold | No
         guard(conn, taken)
         row = conn.execute(
             """
-            SELECT device_id, run_id, use, state, pid, pid_started, incarnation FROM store.lease
+            SELECT device_id, run_id, use, state, pid, pid_started, incarnation, memory_bytes FROM store.lease
             WHERE id = %s AND run_id = %s AND state <> 'ended' FOR UPDATE
             """,
             [command.lease_id, taken.run_id],
         ).fetchone()
         if row is None:
             return None
-        device_id, run_id, use, state, pid, pid_started, incarnation = row
+        device_id, run_id, use, state, pid, pid_started, incarnation, memory = row
         fence = conn.execute(
             """
             UPDATE store.lease SET fence = fence + 1, token = %s, incarnation = '', endpoint = '', secret = '',
@@ -142,7 +144,7 @@ def take_hosting(conn: Connection, taken: Taken, ttl_s: float) -> LeaseHold | No
             _put_lost(conn, run_id, command.lease_id, incarnation, "its device worker ended")
     return LeaseHold(
         command.lease_id, device_id, run_id, DeviceUse(use), fence[0], taken.token, state == "releasing", pid,
-        pid_started,
+        pid_started, memory,
     )  # fmt: skip
 
 

@@ -62,6 +62,8 @@ class EpisodeDetail:
     transcript: list[object]
     turns: list[TurnRecord]
     """In the order they were played."""
+    facts: dict[str, float]
+    """What the environment counted, by name."""
 
 
 def episode(conn: Connection, run_id: int, key: Key) -> EpisodeDetail | None:
@@ -73,13 +75,15 @@ def episode(conn: Connection, run_id: int, key: Key) -> EpisodeDetail | None:
 def details(conn: Connection, run_id: int, keys: Sequence[Key]) -> list[EpisodeDetail]:
     """Read episodes with their turns, in the order asked for; unknown ones are left out."""
     rows = conn.execute(
-        f"SELECT {SUMMARY}, e.transcript::text FROM store.episode e {_ASKED}".encode(), _asked(run_id, keys)
+        f"SELECT {SUMMARY}, e.transcript::text, e.facts::text FROM store.episode e {_ASKED}".encode(),
+        _asked(run_id, keys),
     ).fetchall()
-    transcripts = {row[:3]: orjson.loads(row[-1]) for row in rows}
+    transcripts = {row[:3]: orjson.loads(row[-2]) for row in rows}
+    facts = {row[:3]: orjson.loads(row[-1]) for row in rows}
     turns = _turns(conn, run_id, keys)
-    found = {row[:3]: summary(row[:-1]) for row in rows}
+    found = {row[:3]: summary(row[:-2]) for row in rows}
     return [
-        EpisodeDetail(found[key], transcripts[key], _played(turns.get(key, []), transcripts[key]))
+        EpisodeDetail(found[key], transcripts[key], _played(turns.get(key, []), transcripts[key]), facts[key])
         for key in keys
         if key in found
     ]

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from psycopg import Connection
 
-from flexmarl.store.control.decisions import MetricPoint
+from flexmarl.contracts.decisions import Metric
+from flexmarl.store.control.attempts import Timed
 
 _LOCK = 0x5E2135
 """First half of the advisory lock's number; the second is the run's."""
@@ -23,9 +24,9 @@ class IngestResult:
     replaced: int
 
 
-def put_points(conn: Connection, run_id: int, points: Sequence[MetricPoint]) -> IngestResult:
+def put_points(conn: Connection, run_id: int, points: Sequence[Timed[Metric]]) -> IngestResult:
     """Write a batch; of several points with one key the last counts."""
-    newest = {(p.name, p.agent, p.stat, p.step): p for p in points}
+    newest = {(p.name, p.agent, p.stat, p.step): (at, p) for at, p in points}
     rows = [newest[key] for key in sorted(newest)]
     with conn.transaction():
         conn.execute("SELECT pg_advisory_xact_lock(%s, %s)", [_LOCK, run_id % 2**31])
@@ -42,8 +43,9 @@ def put_points(conn: Connection, run_id: int, points: Sequence[MetricPoint]) -> 
             SELECT count(*) FILTER (WHERE added), count(*) FILTER (WHERE NOT added) FROM put
             """,
             [
-                run_id, [p.name for p in rows], [p.agent for p in rows], [p.stat for p in rows],
-                [p.step for p in rows], [p.value for p in rows], [p.at for p in rows], [p.samples for p in rows],
+                run_id, [p.name for _, p in rows], [p.agent for _, p in rows], [p.stat for _, p in rows],
+                [p.step for _, p in rows], [p.value for _, p in rows], [at for at, _ in rows],
+                [p.samples for _, p in rows],
             ],
         ).fetchone()  # fmt: skip
     assert found is not None

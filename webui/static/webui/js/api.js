@@ -21,18 +21,20 @@ export class Refused extends Error {
 
 const TIMEOUT_MS = 10_000;
 
-export async function send(method, url, { body, headers = {}, key, timeout = TIMEOUT_MS } = {}) {
+/** `file`: a body that is sent as it is, instead of JSON. */
+export async function send(method, url, { body, file, headers = {}, key, timeout = TIMEOUT_MS } = {}) {
   const token = document.querySelector("input[name=csrfmiddlewaretoken]");
   const sent = { ...headers };
   if (method !== "GET" && token) sent["X-CSRFToken"] = token.value;
   if (body !== undefined) sent["Content-Type"] = "application/json";
+  if (file !== undefined) sent["Content-Type"] = "application/octet-stream";
   if (key) sent["Idempotency-Key"] = key;
   let response;
   try {
     response = await fetch(url, {
       method,
       headers: sent,
-      body: body === undefined ? undefined : JSON.stringify(body),
+      body: body === undefined ? file : JSON.stringify(body),
       credentials: "same-origin",
       signal: AbortSignal.timeout(timeout),
     });
@@ -67,6 +69,8 @@ const answer = async (response) => (response.status === 204 ? null : response.js
 export const get = async (url) => answer(await send("GET", url, { headers: { "X-Part": "1" } }));
 export const post = async (url, body = {}, key = crypto.randomUUID(), timeout = TIMEOUT_MS) =>
   answer(await send("POST", url, { body, key, timeout, headers: { "X-Part": "1" } }));
+export const upload = async (url, file, timeout) =>
+  answer(await send("POST", url, { file, timeout, headers: { "X-Part": "1" } }));
 /** `version`: refuse to write over a change made since it was read. */
 export const patch = async (url, body, version) =>
   answer(await send("PATCH", url, { body, headers: version ? { "If-Match": `W/"${version}"` } : {} }));

@@ -3,7 +3,7 @@ import { amount, bytes, counted, long, percent, seconds, span } from "./amounts.
 import { $, chip, el, icon, markOf, number } from "./dom.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const PARTS = { weights: "k1", optimizer: "k2", activations: "k3", cache: "k3", program: "k3" };
+const PARTS = { weights: "k1", reference: "k1", optimizer: "k2" };
 const SOURCES = { runs: "measured in", profile: "profile,", declared: "declared", default: "not measured" };
 
 function tile(label, value, unit, basis) {
@@ -117,7 +117,7 @@ function placed(device, agents) {
   const parts = (lies?.parts || []).map((part) => {
     const width = (100 * part.likely) / whole;
     const rect = svg("rect", {
-      class: PARTS[part.name],
+      class: PARTS[part.name] || "k3",
       x: `${x.toFixed(2)}%`,
       width: `${width.toFixed(2)}%`,
       height: "100%",
@@ -143,6 +143,14 @@ function placed(device, agents) {
       el("span", { class: `push s12 tn ${tone}`, text: amounts }),
     ),
     lies ? svg("svg", { class: "bar mem", "aria-hidden": "true" }, ...parts) : null,
+    lies
+      ? el(
+          "details",
+          { class: "s12 muted" },
+          el("summary", { text: "What is counted" }),
+          ...lies.parts.map((part) => el("div", { text: `${part.name}, about ${bytes(part.likely)}: ${part.text}` })),
+        )
+      : null,
   );
 }
 
@@ -160,7 +168,7 @@ function memory(found, agents) {
         ...[
           ["k1", "weights"],
           ["k2", "optimizer"],
-          ["k3", "cache, activations, program"],
+          ["k3", "cache, activations, program and others"],
         ].map(([tone, word]) => el("span", {}, el("i", { class: tone }), word)),
       ),
     ),

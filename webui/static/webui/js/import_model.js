@@ -9,7 +9,9 @@ const chosen = () => $("input[name=type]:checked", form)?.value || "";
 function source() {
   const at = form.elements;
   if (chosen() === "package") return { type: "package", name: at.package.value };
-  return { type: chosen(), path: at.path.value.trim() };
+  if (chosen() === "folder") return { type: "folder", path: at.path.value.trim() };
+  const [repository, revision, secret] = [at.repository, at.revision, at.secret].map((one) => one.value.trim());
+  return { type: "hub", repository, revision: revision || "main", secret };
 }
 
 /** The fields of the chosen source alone. */

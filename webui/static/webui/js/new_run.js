@@ -84,5 +84,6 @@ if (old) {
 }
 if (data.model)
   for (const { dataset } of $$("#spec-form [data-kind=model]")) put(state.document, dataset.pointer, copy(data.model));
+if (data.dataset && inputOf("/environment/dataset")) put(state.document, "/environment/dataset", copy(data.dataset));
 fillForm();
 replan();

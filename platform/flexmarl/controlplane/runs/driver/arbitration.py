@@ -40,7 +40,8 @@ def grant_devices(conn: Connection, sessions: Mapping[int, RunSession]) -> tuple
         if session is None:
             continue  # another driver's run, and its grant to make
         placements = [(placement.device_id, placement.use) for placement in grant.placements]
-        if leases.grant(conn, session.lease, grant.command_no, placements) is not None:
+        memory = {placement.device_id: placement.memory for placement in grant.placements if placement.memory}
+        if leases.grant(conn, session.lease, grant.command_no, placements, memory) is not None:
             granted.add(grant.run_id)
             log.info("devices_granted", run_id=grant.run_id, devices=[device for device, _ in placements])
     if not granted:

@@ -15,9 +15,10 @@ import zstandard
 from psycopg import Connection
 
 from flexmarl.contracts.commands import CutMicroBatch
+from flexmarl.contracts.decisions import NumberedCommand
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.status import RunStatus
-from flexmarl.orchestrator import NumberedCommand, Orchestrator
+from flexmarl.orchestrator import Orchestrator
 from flexmarl.store.control import reconciliation, runs
 from flexmarl.store.control.runs import StoredRun
 

@@ -25,7 +25,7 @@ from flexmarl.controlplane.runs.driver.tail import Tail
 from flexmarl.orchestrator import Decision, Orchestrator
 from flexmarl.store.control import decisions, reconciliation, runs
 from flexmarl.store.control.command_rows import IssuedCommand
-from flexmarl.store.control.decisions import LogEntry, MetricPoint, NoteLine, RulingLine, StoredDecision
+from flexmarl.store.control.decisions import LogEntry, Logged, StoredDecision
 from flexmarl.store.control.inbox import WaitingFact
 from flexmarl.store.control.runs import RunLease, StoredRun
 
@@ -153,7 +153,8 @@ class RunSession:
             progress, self._shown_at = self.core.progress(), now
         stored = self._stored(entries, decided, now, progress)
         self._go_on(stored, now)
-        moved, held = stored.status is not before, any(c.command.kind == "hold_groups" for c in stored.commands)
+        moved = stored.status is not before
+        held = any(issued.numbered.command.kind == "hold_groups" for issued in stored.commands)
         turn = CommittedTurn(len(entries), self.seq, len(stored.commands), stored.status, moved, held)
         return Decided(stored, turn, replaced)
 
@@ -183,27 +184,11 @@ class RunSession:
             step=last.step,
             progress=None if progress == self._progress else progress,
             deadline=last.deadline,
-            commands=[
-                IssuedCommand(c.no, e.seq, c.epoch, c.command, _cause(e.event), c.reason)
-                for e, d in pairs
-                for c in d.commands
-            ],
+            commands=[IssuedCommand(e.seq, c, _cause(e.event)) for e, d in pairs for c in d.commands],
             void=[number for d in decided for number in d.void],
-            metrics=[
-                MetricPoint(m.name, m.step, m.value, e.at, m.agent, m.stat, m.samples)
-                for e, d in pairs
-                for m in d.metrics
-            ],
-            notes=[
-                NoteLine(e.seq, n.level.value, n.text, e.at, n.actor, n.target, n.cause)
-                for e, d in pairs
-                for n in d.notes
-            ],
-            rulings=[
-                RulingLine(e.seq, r.kind.value, r.reason, e.at, r.policy, r.cohort, r.target, r.rows, r.cause)
-                for e, d in pairs
-                for r in d.rulings
-            ],
+            metrics=[(e.at, metric) for e, d in pairs for metric in d.metrics],
+            notes=[Logged(e.seq, e.at, note) for e, d in pairs for note in d.notes],
+            rulings=[Logged(e.seq, e.at, ruling) for e, d in pairs for ruling in d.rulings],
             attempts=[(e.at, change) for e, d in pairs for change in d.attempts],
             outcomes=[(e.at, ended) for e, d in pairs for ended in d.outcomes],
             snapshot=self._snapshot() if snapshot else None,
@@ -226,11 +211,11 @@ class RunSession:
 
     def announce(self, stored: StoredDecision) -> None:
         """Log what people may look for, once it is durable."""
-        for note in stored.notes:
+        for seq, _, note in stored.notes:
             self._log.info(
-                "note", seq=note.seq, level_for_people=note.level, text=note.text, actor=note.actor, cause=note.cause
+                "note", seq=seq, level_for_people=note.level.value, text=note.text, actor=note.actor, cause=note.cause
             )
-        caused = [(issued.no, issued.command.kind, issued.cause) for issued in stored.commands if issued.cause]
+        caused = [(one.numbered.no, one.numbered.command.kind, one.cause) for one in stored.commands if one.cause]
         for number, kind, cause in caused:
             self._log.info("command_issued", no=number, kind=kind, cause=cause)
 

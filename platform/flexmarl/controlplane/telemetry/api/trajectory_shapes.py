@@ -95,6 +95,9 @@ class GroupMemberSerializer(serializers.Serializer[Any]):
 class TrajectoryDetailSerializer(_TrajectorySerializer):
     task = serializers.JSONField()
     transcript = serializers.JSONField()
+    facts = serializers.DictField(
+        child=serializers.FloatField(), help_text="What the environment counted, such as the parts of a score."
+    )
     turns = TurnSerializer(many=True)
     group = GroupMemberSerializer(many=True)
     labels = LabelSerializer(many=True)

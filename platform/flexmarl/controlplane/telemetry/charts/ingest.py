@@ -14,6 +14,7 @@ from typing import Any
 
 from django.utils.dateparse import parse_datetime
 
+from flexmarl.contracts.decisions import Metric
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import FieldError, PermissionDenied, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
@@ -22,7 +23,7 @@ from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.runs.queries import may_edit
 from flexmarl.controlplane.telemetry.charts.definitions import USER_PREFIX
 from flexmarl.controlplane.telemetry.charts.series import policies
-from flexmarl.store.control.decisions import MetricPoint
+from flexmarl.store.control.attempts import Timed
 from flexmarl.store.telemetry import metrics
 from flexmarl.store.telemetry.metric_ingest import put_points
 
@@ -121,18 +122,19 @@ def _at(value: Any) -> float | None:
     return found.timestamp() if found is not None and found.tzinfo is not None and found.year >= 1970 else None
 
 
-def _point(line: Mapping[str, Any], now: float) -> MetricPoint:
+def _point(line: Mapping[str, Any], now: float) -> Timed[Metric]:
     at = _at(line.get("at"))
     agent, stat = str(line.get("agent", "")), str(line.get("stat", "mean"))
-    return MetricPoint(
-        line["name"], line["step"], float(line["value"]), now if at is None else at, agent, stat, line.get("samples", 0)
+    return (
+        now if at is None else at,
+        Metric(line["name"], line["step"], float(line["value"]), agent, stat, line.get("samples", 0)),
     )
 
 
-def _refuse_flood(run: Run, points: Sequence[MetricPoint]) -> None:
+def _refuse_flood(run: Run, points: Sequence[Timed[Metric]]) -> None:
     """Refuse a batch that would bring the run's series of scripts above the most it may have."""
     known = {(s.name, s.agent, s.stat) for s in metrics.catalogue(store_connection(), run.no)}
-    own = {key for key in known if key[0].startswith(USER_PREFIX)} | {(p.name, p.agent, p.stat) for p in points}
+    own = {key for key in known if key[0].startswith(USER_PREFIX)} | {(p.name, p.agent, p.stat) for _, p in points}
     if len(own) > MAX_SERIES:
         raise _refuse(
             "", "too_many_series", f"The run would have {len(own)} series of scripts.", f"At most {MAX_SERIES}."

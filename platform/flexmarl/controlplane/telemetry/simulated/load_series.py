@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from statistics import fmean
 from typing import Any
 
+from flexmarl.contracts.decisions import Metric
 from flexmarl.controlplane.telemetry.hardware.load import skew
-from flexmarl.orchestrator.types import Metric
 from flexmarl.simulator.cluster.loads import EngineSample, Loads
 from flexmarl.store.reads.load_rows import LoadWindow
 

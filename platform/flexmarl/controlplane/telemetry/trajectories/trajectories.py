@@ -115,6 +115,7 @@ def described(run: Run, found: EpisodeDetail) -> dict[str, Any]:
         **row_of(run, found.episode),
         "task": found.episode.task,
         "transcript": found.transcript,
+        "facts": found.facts,
         "turns": [_turn(run, turn) for turn in found.turns],
     }
 

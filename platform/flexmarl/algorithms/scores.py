@@ -1,0 +1,251 @@
+"""What replies to rows of datasets are worth: pure functions of a row and a reply, from 0 to 1.
+
+Invariants: equal rows and replies get equal scores, in any process; a score reads so many characters of a reply as
+`MOST_CHARACTERS` says, in time proportional to them.
+"""
+
+import json
+import re
+import unicodedata
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from flexmarl.algorithms.registry import Plugin, Registry
+from flexmarl.contracts.specification.scores import (
+    SCORE,
+    AnswerScoreOptions,
+    ContainsOptions,
+    ExactOptions,
+    FormatOptions,
+    JsonSchemaOptions,
+    LengthOptions,
+    MultipleChoiceOptions,
+    NumberOptions,
+    RegexOptions,
+    ScoreOptions,
+    checker,
+    literally,
+    matches,
+)
+from flexmarl.language.dataset_rows import DatasetRow
+
+MOST_CHARACTERS = 20_000
+"""Of a reply; what comes after them is not read."""
+MOST_NESTING = 64
+_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_NUMBER = re.compile(r"-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,3})?")
+_BOXED = "\\boxed{"
+
+ScoreSettings = TypeVar("ScoreSettings", bound=ScoreOptions)
+
+
+class RowScore(Plugin[ScoreSettings], ABC):
+    """One way to judge replies."""
+
+    @abstractmethod
+    def score(self, row: DatasetRow, reply: str) -> float:
+        """Return what a reply to a row is worth, from 0 to 1."""
+
+
+class ExactScore(RowScore[ExactOptions]):
+    Options = ExactOptions
+
+    def score(self, row: DatasetRow, reply: str) -> float:
+        """Compare texts in their plain form."""
+        answer = answer_in(self.options, reply)
+        return float(answer is not None and plain(answer, self.options.case) == plain(row.answer, self.options.case))
+
+
+class ContainsScore(RowScore[ContainsOptions]):
+    Options = ContainsOptions
+
+    def score(self, row: DatasetRow, reply: str) -> float:
+        """Look for the answer; an empty one is in no reply."""
+        wanted = plain(row.answer, self.options.case)
+        return float(bool(wanted) and wanted in plain(reply, self.options.case))
+
+
+class RegexScore(RowScore[RegexOptions]):
+    Options = RegexOptions
+
+    def score(self, row: DatasetRow, reply: str) -> float:
+        """Look for the pattern with the row's answer in it."""
+        return float(found(literally(row.answer, self.options.pattern), reply))
+
+
+class NumberScore(RowScore[NumberOptions]):
+    Options = NumberOptions
+
+    def score(self, row: DatasetRow, reply: str) -> float:
+        """Compare last numbers; commas between digits are separators of thousands."""
+        answer = answer_in(self.options, reply)
+        said, wanted = last_number(answer or ""), last_number(row.answer)
+        if said is None or wanted is None:
+            return 0.0
+        # Decimal fractions have no exact binary form: 0.3 and 0.1 + 0.2 are equal with any tolerance.
+        return float(abs(said - wanted) <= self.options.tolerance + 1e-9 * max(abs(wanted), 1.0))
+
+
+class MultipleChoiceScore(RowScore[MultipleChoiceOptions]):
+    Options = MultipleChoiceOptions
+
+    def score(self, row: DatasetRow, reply: str) -> float:
+        """Compare last letters that stand alone."""
+        alone = re.compile(rf"(?<![A-Za-z])[{self.options.letters}](?![A-Za-z])")
+        said, wanted = alone.findall(answer_in(self.options, reply) or ""), alone.findall(row.answer)
+        return float(bool(said) and bool(wanted) and said[-1] == wanted[-1])
+
+
+class JsonSchemaScore(RowScore[JsonSchemaOptions]):
+    Options = JsonSchemaOptions
+
+    def __init__(self, options: JsonSchemaOptions) -> None:
+        super().__init__(options)
+        self._validator = checker(options.accepts)
+
+    def score(self, row: DatasetRow, reply: str) -> float:
+        """Read the answer as JSON and check it."""
+        try:
+            value = json.loads(answer_in(self.options, reply) or "")
+        except (ValueError, RecursionError):
+            return 0.0
+        return float(_depth(value) <= MOST_NESTING and self._validator.is_valid(value))
+
+
+class LengthScore(RowScore[LengthOptions]):
+    Options = LengthOptions
+
+    def score(self, row: DatasetRow, reply: str) -> float:
+        """Fall in a straight line between budget and limit."""
+        over = len(reply.strip()) - self.options.budget
+        return min(1.0, max(0.0, 1.0 - over / (self.options.limit - self.options.budget)))
+
+
+class FormatScore(RowScore[FormatOptions]):
+    Options = FormatOptions
+
+    def score(self, row: DatasetRow, reply: str) -> float:
+        """Count the tags."""
+        start, end = f"<{self.options.tag}>", f"</{self.options.tag}>"
+        once = reply.count(start) == 1 and reply.count(end) == 1
+        return float(once and reply.index(start) < reply.index(end))
+
+
+SCORES: Registry[RowScore[Any]] = Registry(
+    SCORE,
+    (
+        ExactScore,
+        ContainsScore,
+        RegexScore,
+        NumberScore,
+        MultipleChoiceScore,
+        JsonSchemaScore,
+        LengthScore,
+        FormatScore,
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a reply is worth."""
+
+    score: float
+    """Weighted mean of the parts."""
+    parts: dict[str, float]
+    """By the names of the scores."""
+    broken: tuple[str, ...] = ()
+    """Names of scores that raised; their part is 0."""
+
+
+class RowScorer:
+    """Judges replies by several scores."""
+
+    def __init__(self, options: Sequence[ScoreOptions]) -> None:
+        """Make the scores. Raises LookupError for one of a type that this process does not have."""
+        self._scores: list[tuple[str, float, RowScore[Any]]] = [
+            (one.label, one.weight, SCORES.make(one)) for one in options
+        ]
+
+    def judge(self, row: DatasetRow, reply: str) -> Judgement:
+        """Judge a reply, whatever it is."""
+        read = reply[:MOST_CHARACTERS]
+        parts: dict[str, float] = {}
+        broken = []
+        total = 0.0
+        for name, weight, score in self._scores:
+            try:
+                parts[name] = min(1.0, max(0.0, float(score.score(row, read))))
+            except Exception:  # scores of other distributions read what a model wrote
+                parts[name] = 0.0
+                broken.append(name)
+            total += weight * parts[name]
+        return Judgement(total / sum(weight for _, weight, _ in self._scores), parts, tuple(broken))
+
+
+def answer_in(options: AnswerScoreOptions, reply: str) -> str | None:
+    """Return the answer that a reply holds, None where it has none in the form that is read."""
+    if options.read == "whole":
+        return reply.strip()
+    if options.read == "last_line":
+        lines = [line.strip() for line in reply.splitlines() if line.strip()]
+        return lines[-1] if lines else None
+    if options.read == "tag":
+        tagged: list[str] = _TAGGED.findall(reply)
+        return tagged[-1].strip() if tagged else None
+    return _boxed(reply)
+
+
+def _boxed(reply: str) -> str | None:
+    """Return what the last \\boxed{} holds, braces inside it counted."""
+    start = reply.rfind(_BOXED)
+    if start < 0:
+        return None
+    depth, first = 1, start + len(_BOXED)
+    for place in range(first, len(reply)):
+        depth += {"{": 1, "}": -1}.get(reply[place], 0)
+        if depth == 0:
+            return reply[first:place].strip()
+    return None
+
+
+def plain(text: str, case: bool) -> str:
+    """Return a text in the form in which answers are compared."""
+    spaced = " ".join(unicodedata.normalize("NFKC", text).split()).rstrip(".!? ")
+    return spaced if case else spaced.casefold()
+
+
+def last_number(text: str) -> float | None:
+    """Return the last number that a text holds, None for a text without one."""
+    numbers = _NUMBER.findall(text)
+    return float(numbers[-1].replace(",", "")) if numbers else None
+
+
+def found(pattern: str, text: str) -> bool:
+    """Say whether a pattern is found in a text."""
+    try:
+        _compiled(pattern).validate_python(text)
+    except ValidationError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> TypeAdapter[str]:
+    return matches(pattern)
+
+
+def _depth(value: object) -> int:
+    """Return how deep a JSON value is nested."""
+    deepest, waiting = 0, [(value, 1)]
+    while waiting:
+        node, depth = waiting.pop()
+        deepest = max(deepest, depth)
+        inner = list(node.values()) if isinstance(node, dict) else node if isinstance(node, list) else []
+        waiting += [(one, depth + 1) for one in inner]
+    return deepest

@@ -1,0 +1,69 @@
+"""Rows of an imported dataset as tasks: which version, how replies are scored, who answers."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator, Field
+
+from flexmarl.contracts.base import Strict
+from flexmarl.contracts.ids import Name
+from flexmarl.contracts.problems import Problem
+from flexmarl.contracts.specification.environment_base import EnvironmentFacts, EnvironmentOptions
+from flexmarl.contracts.specification.graphs import ALONE, GraphSpec, team_facts
+from flexmarl.contracts.specification.scores import ExactOptions, ScoreSpec, distinct
+
+if TYPE_CHECKING:
+    from flexmarl.contracts.specification.experiment import ExperimentSpec
+
+
+class NamedDataset(Strict):
+    """A version of a dataset that was imported into this installation; hosts read its rows by their digest."""
+
+    name: Name = Field(default="example", examples=["school_maths"])
+    """Name of the dataset."""
+    version: int | None = Field(default=None, ge=1, lt=2**31, examples=[2])
+    """Version of the dataset; the newest when absent. Set when the run is created."""
+    project: str = Field(default="", max_length=64, pattern=r"^[A-Za-z0-9_-]*$")
+    """Project of the dataset; the run's own when absent."""
+    digest: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+    """Of its rows. Set when the run is created; what is written here is replaced."""
+    training: int = Field(default=0, ge=0)
+    """Rows to train on. Set when the run is created; what is written here is replaced."""
+    held_out: int = Field(default=0, ge=0)
+    """Rows kept for evaluation. Set when the run is created; what is written here is replaced."""
+
+
+class DatasetTasks(EnvironmentOptions):
+    """Rows of an imported dataset, answered by one agent or a team; scored by rules that you choose.
+
+    Score: weighted mean of the scores of the team's answer, from 0 to 1. For language models with a chat template.
+    """
+
+    converses: ClassVar[bool] = True
+    lists_held_out: ClassVar[bool] = True
+    lists_training: ClassVar[bool] = True
+
+    type: Literal["dataset"] = "dataset"
+    dataset: NamedDataset = NamedDataset()
+    """Which rows."""
+    scores: Annotated[tuple[ScoreSpec, ...], AfterValidator(distinct)] = (ExactOptions(),)
+    """What a reply is worth: each from 0 to 1, weighted."""
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    """Of the order of rows, which is another one in each epoch."""
+    graph: GraphSpec = ALONE
+    """Who speaks when in the team, and who reads what; as it comes, one solver answers."""
+    reply_tokens: int = Field(default=256, ge=1, le=16_384)
+    """Maximum tokens in a reply; `sampling.max_tokens` of an agent may set fewer."""
+
+    def facts(self) -> EnvironmentFacts:
+        return team_facts("Dataset", self.graph, self.reply_tokens, "every score of the team's answer is 1")
+
+    def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
+        """Refuse an evaluation of more rows than are held out, once they are known, and what the scores refuse."""
+        for score in self.scores:
+            yield from score.refusals(spec)
+        held_out, wanted = self.dataset.held_out, spec.evaluation.tasks
+        if self.dataset.digest and held_out < wanted:
+            hint = f"Set {held_out}." if held_out else "Import it with a share of held-out rows."
+            detail = f"{self.dataset.name} {self.dataset.version} holds out {held_out} rows, {wanted} are evaluated."
+            yield Problem(pointer="/evaluation/tasks", code="too_few_rows", detail=detail, hint=hint)

@@ -1,0 +1,172 @@
+"""From rows of a file to rows of a dataset: which columns are what, and which rows are held out.
+
+Invariants: rows with one prompt are on one side, wherever they stand and whatever else they hold; the same prompt is on
+the same side of two versions with one share. Nothing is guessed: a row that does not fit is a bad row.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from flexmarl.contracts.base import Strict
+from flexmarl.contracts.yaml_text import is_storable
+from flexmarl.controlplane.datasets.bad_rows import BadRow
+from flexmarl.language.dataset_rows import DatasetRow, to_line
+from flexmarl.language.messages import Message
+
+SPEAKERS = ("system", "user", "assistant")
+MOST_MESSAGES = 256
+MOST_DEPTH = 32
+"""Nesting of a column's value."""
+_HASHES = 2**64
+
+
+class ColumnMapping(Strict):
+    """Which columns of a file are the prompt and the answer; the others are kept beside them."""
+
+    prompt: str = Field(default="", max_length=200)
+    """Column whose text is asked."""
+    messages: str = Field(default="", max_length=200)
+    """Column with a list of messages, {role, content}, that ends with one of the user."""
+    answer: str = Field(default="", max_length=200)
+    """Column with the expected answer; none when empty."""
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if bool(self.prompt) == bool(self.messages):
+            raise ValueError("name the column of the prompt or that of the messages, one of the two")
+        return self
+
+    @property
+    def asked(self) -> str:
+        return self.prompt or self.messages
+
+
+class ShareSplit(Strict):
+    """So many of all prompts, by their hash."""
+
+    type: Literal["share"] = "share"
+    share: float = Field(default=0.1, ge=0.0, le=0.9)
+
+
+class CountSplit(Strict):
+    """At least so many rows: those of the prompts with the lowest hashes."""
+
+    type: Literal["count"] = "count"
+    rows: int = Field(default=100, ge=0)
+
+
+class Choices(Strict):
+    """What whoever imports a file chooses."""
+
+    mapping: ColumnMapping
+    split: Annotated[ShareSplit | CountSplit, Field(discriminator="type")]
+
+
+_PROMPTS = ("prompt", "question", "problem", "instruction", "input")
+_ANSWERS = ("answer", "solution", "target", "label")
+
+
+def suggested(columns: Sequence[str]) -> dict[str, str]:
+    """Return the mapping that the usual names of columns suggest; without a prompt the first column is it."""
+    answer = next((name for name in _ANSWERS if name in columns), "")
+    if "messages" in columns:
+        return {"messages": "messages", "answer": answer}
+    return {"prompt": next((name for name in _PROMPTS if name in columns), next(iter(columns), "")), "answer": answer}
+
+
+@dataclass(frozen=True, slots=True)
+class MappedRow:
+    row: DatasetRow
+    line: bytes
+    hash: int
+    """Of the prompt, below 2 ** 64: decides the side."""
+
+
+def mapped(number: int, raw: Mapping[str, Any], mapping: ColumnMapping) -> MappedRow | BadRow:
+    """Return a row of a file as a row of a dataset. `number` is its line."""
+    for column in filter(None, (mapping.asked, mapping.answer)):
+        if column not in raw:
+            there = ", ".join(list(raw)[:10]) or "none"
+            return BadRow(number, column, "missing", f"The row has no column {column}.", f"It has {there}.")
+    messages = _messages(number, raw, mapping)
+    if isinstance(messages, BadRow):
+        return messages
+    answer = _answer(number, raw[mapping.answer], mapping.answer) if mapping.answer else ""
+    if isinstance(answer, BadRow):
+        return answer
+    columns = {name: value for name, value in raw.items() if name not in {mapping.asked, mapping.answer}}
+    try:
+        line = to_line(row := DatasetRow(messages, answer, columns))
+    except (TypeError, ValueError, RecursionError) as error:
+        return BadRow(number, "", "not_storable", f"The row cannot be kept: {error}.", "Numbers have at most 64 bits.")
+    if not is_storable(row.prompt):
+        detail = "The prompt has a NUL character or half of a surrogate pair."
+        return BadRow(number, mapping.asked, "not_storable", detail, "Remove it.")
+    return MappedRow(row, line, prompt_hash(messages))
+
+
+def _messages(number: int, raw: Mapping[str, Any], mapping: ColumnMapping) -> tuple[Message, ...] | BadRow:
+    value = raw[mapping.asked]
+    if mapping.prompt:
+        if not isinstance(value, str) or not value.strip():
+            detail = f"{mapping.prompt} is {_shown(value)}, not a text."
+            return BadRow(number, mapping.prompt, "no_text", detail, "A prompt is a text that is not empty.")
+        return (Message("user", value),)
+    legal = 'Write [{"role": "user", "content": "..."}]; roles: system, user, assistant.'
+    if not isinstance(value, list) or not 0 < len(value) <= MOST_MESSAGES:
+        detail = f"{mapping.messages} is {_shown(value)}, not a list of 1 to {MOST_MESSAGES} messages."
+        return BadRow(number, mapping.messages, "no_messages", detail, legal)
+    made = []
+    for place, one in enumerate(value):
+        speaks = isinstance(one, dict) and one.get("role") in SPEAKERS and isinstance(one.get("content"), str)
+        if not speaks or (one["role"] == "system" and place > 0):
+            detail = f"Message {place + 1} of {mapping.messages} is {_shown(one)}."
+            return BadRow(number, mapping.messages, "bad_message", detail, f"{legal} Only the first may be system.")
+        made.append(Message(one["role"], one["content"]))
+    if made[-1].role != "user" or not made[-1].content.strip():
+        detail = f"The last message of {mapping.messages} is {_shown(value[-1])}."
+        return BadRow(number, mapping.messages, "no_question", detail, "The last message is the user's, and asks.")
+    return tuple(made)
+
+
+def _answer(number: int, value: object, column: str) -> str | BadRow:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return str(value)
+    return BadRow(number, column, "no_answer", f"{column} is {_shown(value)}.", "An answer is a text or a number.")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def prompt_hash(messages: Sequence[Message]) -> int:
+    """Return the number that decides on which side a prompt is; spaces do not count."""
+    text = "\x1e".join(f"{message.role}\x1f{' '.join(message.content.split())}" for message in messages)
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big")
+
+
+def sides(hashes: Sequence[int], split: ShareSplit | CountSplit) -> list[bool]:
+    """Return which rows are held out."""
+    if isinstance(split, ShareSplit):
+        limit = int(split.share * _HASHES)
+        return [one < limit for one in hashes]
+    counts: dict[int, int] = {}
+    for one in hashes:
+        counts[one] = counts.get(one, 0) + 1
+    chosen: set[int] = set()
+    found = 0
+    for one in sorted(counts):
+        if found >= split.rows:
+            break
+        chosen.add(one)
+        found += counts[one]
+    return [one in chosen for one in hashes]

@@ -1,0 +1,7 @@
+"""Datasets of a project."""
+
+from flexmarl.controlplane.datasets.models.dataset import Dataset, DatasetVersion
+from flexmarl.controlplane.datasets.models.file import DatasetFile, FilePart
+from flexmarl.controlplane.datasets.models.row import StoredRow
+
+__all__ = ["Dataset", "DatasetFile", "DatasetVersion", "FilePart", "StoredRow"]

@@ -1,0 +1,61 @@
+"""A dataset from a file on the researcher's disk to a run that trains on it, only in the browser."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow]
+ARTIFACTS = Path(__file__).parents[2] / "artifacts"
+
+
+def test_a_file_is_imported_searched_scored_and_trained_on(
+    seeded: Any, visit: Callable[..., Any], tmp_path: Path
+) -> None:
+    rows = [{"question": f"What is {n}+{n}?", "answer": 2 * n} for n in range(30)]
+    bad, good = tmp_path / "bad.jsonl", tmp_path / "doubles.jsonl"
+    bad.write_text('{"question": "fine", "answer": "x"}\n{"question": "", "answer": "y"}\n')
+    good.write_text("\n".join(map(json.dumps, rows)))
+    guest = visit(seeded)
+    guest.sign_in()
+    page = guest.page
+    guest.goto("/datasets")
+    page.get_by_role("link", name="Import dataset").first.click()
+    page.get_by_label("File", exact=True).set_input_files(bad)
+    page.locator("#refused", has_text="Line 2: question is '', not a text.").wait_for()
+    assert page.get_by_role("button", name="Import").is_disabled()
+    page.get_by_label("File", exact=True).set_input_files(good)
+    page.locator("#examples", has_text="What is 1+1?").wait_for()
+    page.get_by_label("Held out for evaluation").select_option("count")
+    page.get_by_label("How many").fill("12")
+    page.get_by_label("How many").blur()
+    page.locator("#counts", has_text="18 rows to train on, 12 held out").wait_for()
+    page.get_by_label("Name").fill("Doubles")
+    page.get_by_role("button", name="Import").click()
+    page.locator("[data-error='/name']", has_text="lower-case").wait_for()
+    page.get_by_label("Name").fill("doubles")
+    page.get_by_role("button", name="Import").click()
+    page.get_by_role("heading", name="doubles v1").wait_for()
+
+    page.get_by_label("Words of the prompt").fill("29")
+    page.get_by_label("Words of the prompt").press("Enter")
+    page.locator("#dataset-rows tbody tr", has_text="What is 29+29?").wait_for()
+    assert page.locator("#dataset-rows tbody tr").count() == 1
+    page.get_by_label("Row", exact=True).fill("30")
+    page.get_by_label("Reply").fill("It is 58.")
+    page.get_by_role("button", name="Score").click()
+    page.locator("#worth", has_text="0.50: exact 0.00, number 1.00").wait_for()
+    page.screenshot(path=ARTIFACTS / "dataset-page.png", full_page=True)
+
+    page.get_by_role("link", name="New run").click()
+    dataset = page.locator("[data-pointer='/environment/dataset']")
+    dataset.wait_for(state="attached")
+    assert "doubles" in dataset.input_value()
+    page.get_by_role("button", name="Start run").click()
+    page.wait_for_url("**/runs/*", timeout=30_000)
+    page.goto(f"{seeded.url}/datasets")
+    page.get_by_role("link", name="doubles").click()
+    page.get_by_role("heading", name="Runs that use it").wait_for()
+    assert page.get_by_text("No run that you can read uses it").count() == 0

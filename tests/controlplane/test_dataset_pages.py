@@ -1,0 +1,56 @@
+"""Pages of datasets: the list, the form of an import, and one dataset with its rows; who may see them."""
+
+import pytest
+
+from tests.controlplane.test_datasets import save, sums
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_dataset_is_listed_and_shown_with_its_rows_and_versions(api, browser) -> None:
+    assert "No datasets yet" in browser.get("/datasets").content.decode()
+    save(api, sums(40), note="first")
+    version = save(api, sums(60)).json()
+    assert "sums" in browser.get("/datasets?q=sum").content.decode()
+    assert "No datasets match" in browser.get("/datasets?q=other").content.decode()
+    url = f"/datasets/{version['dataset']}"
+    page = browser.get(url).content.decode()
+    assert "What is 0+1?" in page
+    assert "60 rows" in page
+    assert "v2" in page
+    assert "?version=1" in page
+    assert "40 rows" in browser.get(f"{url}?version=1").content.decode()
+    found = browser.get(f"{url}?q=33").content.decode()
+    assert "What is 33+1?" in found
+    assert "What is 0+1?" not in found
+    held_out = browser.get(f"{url}?held_out=true").content.decode()
+    assert f"{version['held_out']} row" in held_out
+    assert browser.get(f"{url}?version=7").status_code == 404
+    assert "Invalid filter" in browser.get(f"{url}?held_out=maybe").content.decode()
+
+
+def test_new_run_offers_datasets_and_begins_with_the_one_that_is_named(api, browser) -> None:
+    version = save(api, sums(40)).json()
+    page = browser.get(f"/runs/new?template=chat_dataset&dataset={version['dataset']}")
+    assert page.context["data"]["dataset"] == {"name": "sums", "version": 1, "project": "default"}
+    assert [one.label for one in page.context["datasets"]] == ["sums v1"]
+    assert 'data-pointer="/environment/dataset"' in page.content.decode()
+    assert 'data-pointer="/environment/scores"' in page.content.decode()
+    assert browser.get("/runs/new?template=chat_dataset&dataset=x").status_code == 404
+
+
+def test_only_who_may_write_imports_and_strangers_see_nothing(api, person) -> None:
+    from django.test import Client
+
+    version = save(api, sums(40)).json()
+    viewer, stranger = Client(), Client()
+    viewer.force_login(person("viewer"))
+    assert "Import dataset" not in viewer.get("/datasets").content.decode()
+    assert viewer.get("/datasets/import").status_code == 403
+    assert "What is 0+1?" in viewer.get(f"/datasets/{version['dataset']}").content.decode()
+    from flexmarl.controlplane.accounts.models import Project
+
+    Project.objects.create(name="other")
+    stranger.force_login(person("editor", project="other"))
+    assert stranger.get(f"/datasets/{version['dataset']}").status_code == 404
+    assert "sums" not in stranger.get("/datasets").content.decode()

@@ -1,0 +1,138 @@
+"""Scores of replies to rows of datasets: pure, bounded, and safe against what users write as patterns and schemas."""
+
+import time
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from flexmarl.algorithms.scores import MOST_CHARACTERS, SCORES, RowScorer
+from flexmarl.contracts.specification.dataset import DatasetTasks
+from flexmarl.contracts.specification.scores import SCORE
+from flexmarl.language.dataset_rows import DatasetRow
+from flexmarl.language.messages import Message
+
+SECONDS = 1.0
+"""Far above what a linear engine takes, far below what backtracking would."""
+
+
+def scores(*given: dict[str, Any]) -> RowScorer:
+    return RowScorer(DatasetTasks.model_validate({"scores": list(given)}).scores)
+
+
+def score(answer: str, reply: str, kind: str, **options: Any) -> float:
+    row = DatasetRow((Message("user", "?"),), answer)
+    return scores({"type": kind, **options}).judge(row, reply).score
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "answer", "reply", "worth"),
+    [
+        ("exact", {}, "Paris", "  paris.\n", 1.0),
+        ("exact", {}, "Paris", "It is Paris", 0.0),
+        ("exact", {"case": True}, "Paris", "paris", 0.0),
+        ("exact", {}, "ﬁve", "five", 1.0),
+        ("exact", {"read": "last_line"}, "42", "I think\n42\n", 1.0),
+        ("exact", {"read": "tag"}, "42", "<answer>1</answer> no <answer> 42 </answer>", 1.0),
+        ("exact", {"read": "tag"}, "42", "42", 0.0),
+        ("exact", {"read": "boxed"}, "\\frac{1}{2}", "so \\boxed{\\frac{1}{2}}", 1.0),
+        ("exact", {"read": "boxed"}, "1", "so \\boxed{1", 0.0),
+        ("contains", {}, "new york", "I like New  York best", 1.0),
+        ("contains", {}, "", "anything", 0.0),
+        ("regex", {"pattern": "(?i)is {answer}$"}, "a+b", "It IS a+b", 1.0),
+        ("regex", {"pattern": "(?i)is {answer}$"}, "a+b", "It is aab", 0.0),
+        ("number", {}, "#### 1,234.5", "about 7, no: 1234.50", 1.0),
+        ("number", {}, "3", "3 or 4", 0.0),
+        ("number", {"tolerance": 0.01}, "3.14", "3.15", 1.0),
+        ("number", {}, "0.3", "0.30000000000000004", 1.0),
+        ("number", {}, "none", "4", 0.0),
+        ("multiple_choice", {}, "(B)", "Between A and B: B.", 1.0),
+        ("multiple_choice", {}, "B", "Because", 0.0),
+        ("multiple_choice", {"letters": "AB"}, "B", "B, not C", 1.0),
+        ("json_schema", {"accepts": {"type": "object", "required": ["a"]}}, "", '{"a": 1}', 1.0),
+        ("json_schema", {"accepts": {"type": "object", "required": ["a"]}}, "", '{"b": 1}', 0.0),
+        ("json_schema", {"accepts": {}}, "", "no json", 0.0),
+        ("json_schema", {"accepts": {}}, "", "[" * 10_000, 0.0),
+        ("json_schema", {"accepts": {}}, "", "[" * 100 + "]" * 100, 0.0),
+        ("length", {"budget": 4, "limit": 8}, "", "abcd", 1.0),
+        ("length", {"budget": 4, "limit": 8}, "", "abcdef", 0.5),
+        ("length", {"budget": 4, "limit": 8}, "", "abcdefghijk", 0.0),
+        ("format", {"tag": "think"}, "", "<think>x</think> y", 1.0),
+        ("format", {"tag": "think"}, "", "</think><think>", 0.0),
+        ("format", {}, "", "<answer>1</answer><answer>2</answer>", 0.0),
+    ],
+)
+def test_a_reply_is_worth(kind: str, options: dict[str, Any], answer: str, reply: str, worth: float) -> None:
+    assert score(answer, reply, kind, **options) == worth
+
+
+def test_parts_are_weighted_and_named() -> None:
+    judged = scores(
+        {"type": "number"}, {"type": "length", "name": "short", "weight": 3, "budget": 1, "limit": 3}
+    ).judge(DatasetRow((Message("user", "?"),), "4"), "44")
+    assert judged.parts == {"number": 0.0, "short": 0.5}
+    assert judged.score == 0.375
+
+
+def test_so_much_of_a_reply_is_read() -> None:
+    assert score("42", "x" * (MOST_CHARACTERS - 2) + "42", "contains") == 1.0
+    assert score("42", "x" * MOST_CHARACTERS + "42", "contains") == 0.0
+
+
+def test_every_score_takes_any_reply_and_stays_between_0_and_1() -> None:
+    judge = scores(*({"type": name} for name in SCORE.variants()))
+    assert SCORES.names() == tuple(SCORE.variants())
+    for reply in ("", "\x00", "\ud800", "A" * (MOST_CHARACTERS + 1), "1e999", "-", "{", "\\boxed{", "9" * 5000):
+        judged = judge.judge(DatasetRow((Message("user", "?"),), reply[:50]), reply)
+        assert judged.broken == (), (reply[:20], judged.broken)
+        assert all(0.0 <= part <= 1.0 for part in judged.parts.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "reply"),
+    [
+        ({"type": "regex", "pattern": "(a+)+$"}, "a" * 19_000 + "b"),
+        ({"type": "regex", "pattern": "(a|a|a)*b"}, "a" * 19_000),
+        ({"type": "json_schema", "accepts": {"pattern": "^(a+)+$"}}, '"' + "a" * 19_000 + 'b"'),
+        (
+            {
+                "type": "json_schema",
+                "accepts": {"patternProperties": {"^(a+)+$": {"type": "integer"}}, "additionalProperties": False},
+            },
+            '{"' + "a" * 5000 + 'b": 1}',
+        ),
+        ({"type": "json_schema", "accepts": {"uniqueItems": True}}, f"[{','.join(f'[{n}]' for n in range(2500))}]"),
+    ],
+)
+def test_no_pattern_or_schema_takes_long(options: dict[str, Any], reply: str) -> None:
+    judge = scores(options)
+    began = time.perf_counter()
+    judge.judge(DatasetRow((Message("user", "?"),)), reply)
+    assert time.perf_counter() - began < SECONDS
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"type": "regex", "pattern": "(a"}, "unclosed group"),
+        ({"type": "regex", "pattern": r"(a)\1"}, "back references"),
+        ({"type": "regex", "pattern": "(?=a)"}, "look-around"),
+        ({"type": "json_schema", "accepts": {"type": "objekt"}}, "objekt"),
+        ({"type": "json_schema", "accepts": {"anyOf": [{"$ref": "#"}]}}, "$ref is not allowed"),
+        ({"type": "length", "budget": 5, "limit": 5}, "set at least 6"),
+        ({"type": "exact", "weight": 0}, "greater than 0"),
+        ({"type": "judge"}, "judge"),
+    ],
+)
+def test_scores_that_cannot_be_are_refused_by_name(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        scores(given)
+    assert said in str(refused.value)
+
+
+def test_two_scores_have_two_names() -> None:
+    with pytest.raises(ValidationError, match="two scores are named exact"):
+        scores({"type": "exact"}, {"type": "exact", "read": "tag"})
+    scores({"type": "exact"}, {"type": "exact", "read": "tag", "name": "tagged"})
+    with pytest.raises(ValidationError, match="there is no score"):
+        scores()
