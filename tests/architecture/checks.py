@@ -21,6 +21,7 @@ LARGE_VALUES = {
     "EngineRow": (17, "mirrors the columns that the table of engines shows"),
     "EpisodeRow": (18, "mirrors the table of episodes"),
     "EpisodeSummary": (17, "mirrors the columns that the list of episodes shows"),
+    "ModelFacts": (17, "the flat facts of a model that REST and its page show"),
     "PolicyNeeds": (17, "facts of one policy that the allocator compares; flat, and hidden from the garbage collector"),
     "Progress": (23, "the flat resource that REST, lists and headers show of a run"),
     "Settings": (26, "the flat set of environment variables that people set for workers"),

@@ -70,11 +70,9 @@ EXAMPLES: dict[str, str] = {
 NOT_PAGES = {"sign_in", "sign_out", "new_run_text", "figures", "config_yaml", "simulation_figures"}
 """Answers to forms and scripts; `*_part` and `*_rows` are parts of pages. Signing in has tests of its own."""
 WHOLE = (("light", 1440), ("dark", 390))
-"""Where the further states are looked at too, and all rules of axe are asked: each width and each theme once. In the
-other theme of a width the same document has other colours and nothing else."""
+"""Where all rules of axe are asked: each width and each theme once. In the other theme of a width the same document has
+other colours and nothing else. The further states are looked at here too, in the short form each in one of the two."""
 VIEWS = form(short=WHOLE, full=(*WHOLE, ("dark", 1440), ("light", 390)))
-RULES_OF_VARIANTS = {1440: WCAG, 390: form(short=COLOURS, full=WCAG)}
-"""A further state differs from its page in little: the short form asks all rules of it in one width."""
 BETWEEN = 1024
 """Has the document of the widest view and less room for it."""
 VARIANTS: dict[str, str] = {
@@ -192,6 +190,18 @@ def rounds(chromium: Any, seeded: Site) -> Iterator[Callable[[str, int], Visitor
         context.close()
 
 
+def variants(theme: str, width: int) -> dict[str, str]:
+    """Return the further states that are looked at in a theme and width."""
+    if (theme, width) not in WHOLE:
+        return {}
+    taken = form(short=slice(WHOLE.index((theme, width)), None, len(WHOLE)), full=slice(None))
+    return dict(list(VARIANTS.items())[taken])
+
+
+def test_every_further_state_is_looked_at() -> None:
+    assert {name for window in WHOLE for name in variants(*window)} == set(VARIANTS)
+
+
 def looked_at(guest: Visitor, path: str, name: str, rules: list[str]) -> list[str]:
     """What is wrong with a page as this window shows it."""
     heard = len(guest.complaints)
@@ -212,17 +222,16 @@ def fits_between(guest: Visitor) -> list[str]:
     wide = guest.page.viewport_size
     guest.resize(BETWEEN)
     sideways = guest.stays_sideways()
-    wrong = [f"sideways by {sideways} px at {BETWEEN}"] if sideways > 0 else []
-    guest.resize(wide["width"])
-    return wrong
+    guest.page.set_viewport_size(wide)  # for the next page
+    return [f"sideways by {sideways} px at {BETWEEN}"] if sideways > 0 else []
 
 
 @pytest.mark.parametrize(("theme", "width"), VIEWS, ids=[f"{t}-{w}" for t, w in VIEWS])
 def test_every_page_fits_and_is_accessible(rounds: Any, seeded: Site, theme: str, width: int) -> None:
     guest, whole = rounds(theme, width), (theme, width) in WHOLE
     found = {}
-    for name, path in {**EXAMPLES, **(VARIANTS if whole else {})}.items():
-        rules = RULES_OF_VARIANTS[width] if name in VARIANTS else WCAG if whole else COLOURS
+    for name, path in {**EXAMPLES, **variants(theme, width)}.items():
+        rules = WCAG if whole else COLOURS
         found[name] = looked_at(guest, address(seeded, path), f"{name}-{width}-{theme}", rules)
         if whole and width > BETWEEN:
             found[name] += fits_between(guest)

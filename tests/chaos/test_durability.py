@@ -13,12 +13,13 @@ import pytest
 from tests.chaos.test_random_kills import SPEC, assert_nothing_lost_or_repeated
 from tests.support.bits import bits_of
 from tests.support.chaos import Store
+from tests.support.forms import form
 from tests.support.system import System
 
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(900)]
 
 STEPS = 12
-STRUCK_AT = (3, 7, 10)
+STRUCK_AT = form(short=(3, 7), full=(3, 7, 10))
 """Steps behind which the trainer is killed: never one whose training state is on disk."""
 
 

@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(900)]
 
 STOP_S = form(short=30.0, full=300.0)
 EXPIRED_S = 120.0
-STEPS = 14
+STEPS = 10
 FOUND_S = SILENT_PROBES * (PROBE_S + ANSWER_S)
 """A child that stopped is found by then where its host gets the processor at all."""
 REPLACED_S = FOUND_S + 60.0

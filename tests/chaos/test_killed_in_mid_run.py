@@ -21,12 +21,12 @@ from tests.support.system import Api, ApiError, System
 
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
 
-STEPS = 20
+STEPS = 12
 SPEC = {
     "agents": {"speaker": {}, "listener": {}},
     "environment": {"type": "reference_game"},
     "batch": {"tasks_per_step": 8, "episodes_per_task": 4, "micro_batch_groups": 4, "rollout_groups": 4},
-    "evaluation": {"every_steps": 10, "tasks": 16},
+    "evaluation": {"every_steps": 6, "tasks": 16},
     "budget": {"train_steps": STEPS, "target": None},
 }
 PAUSED = {

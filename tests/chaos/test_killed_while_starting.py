@@ -11,6 +11,7 @@ from flexmarl.launcher.home import Home
 from flexmarl.launcher.processes import wait_until
 from flexmarl.launcher.state import marked, read_state
 from tests.support.counting import assert_accounted
+from tests.support.forms import form
 from tests.support.system import Api, System
 
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
@@ -43,6 +44,10 @@ LATER: dict[str, Callable[[Home, float], bool]] = {
 """In the order of a start that finds data, and a run that was at work."""
 
 
+STRUCK = form(short=list(MOMENTS)[1::2], full=list(MOMENTS))
+STRUCK_LATER = form(short=list(LATER)[::2], full=list(LATER))
+
+
 def newer(path: Path, since: float) -> bool:
     return path.exists() and path.stat().st_mtime > since
 
@@ -63,8 +68,8 @@ def test_a_start_that_was_killed_anywhere_is_taken_up_by_the_next(short_tmp: Pat
     system = System(short_tmp / "home")
     home = Home(system.home)
     secrets: str | None = None
-    for moment, reached in MOMENTS.items():
-        kill_at(system, moment, lambda: reached(home))  # noqa: B023 - asked at once
+    for moment in STRUCK:
+        kill_at(system, moment, lambda: MOMENTS[moment](home))  # noqa: B023 - asked at once
         kept = (system.home / "secrets.json").read_text()
         assert secrets in (None, kept), f"{moment}: secrets were made anew, and open no database any more"
         secrets = kept
@@ -75,9 +80,9 @@ def test_a_start_that_was_killed_anywhere_is_taken_up_by_the_next(short_tmp: Pat
         assert system.process is not None
         system.process.kill()
         system.process.wait()
-        for moment, come in LATER.items():
+        for moment in STRUCK_LATER:
             since = time.time()
-            kill_at(system, moment, lambda: come(home, since))  # noqa: B023 - asked at once
+            kill_at(system, moment, lambda: LATER[moment](home, since))  # noqa: B023 - asked at once
         system.start()
         run = Api(system.url, api.token).finish(run["id"], 300)
         assert (run["status"], run["step"]) == ("completed", STEPS), run["reason_text"]

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
 
 KILLS = form(short=10, full=30)
 SEED = int(os.environ.get("FLEXMARL_CHAOS_SEED", "20"))
-STEPS = 28
+STEPS = form(short=22, full=28)
 
 
 @pytest.fixture(scope="module")

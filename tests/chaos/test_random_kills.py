@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 
@@ -29,6 +29,9 @@ from tests.support.system import ROOT, Api, System
 
 KILLS = form(short=len(Kind) + 1, full=200)
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(max(1500, 30 * KILLS))]
+
+APART = form(short=2.0, full=3.0)
+"""The next strike comes this many recoveries after the last; the full form also takes its rate from the rests."""
 
 SEED = int(os.environ.get("FLEXMARL_CHAOS_SEED", "20"))
 UNDISTURBED_S = 20.0
@@ -76,9 +79,8 @@ class Window:
 
 
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    with System(tmp_path_factory.mktemp("random kills") / "home") as system:
-        yield system
+def system(installations: Callable[[int], System]) -> System:
+    return installations(0)
 
 
 def test_random_kills_lose_nothing_and_repeat_nothing(system: System) -> None:
@@ -130,7 +132,7 @@ def strike_run(
             break
         strike = chaos.strike(*kinds)
         print(f"{strike.at:6.1f} s  step {strike.step:4}  {strike.recovered_s:5.2f} s  {' '.join(kinds)}", flush=True)
-        chaos.rest(strike)
+        chaos.rest(strike, APART)
     return chaos.strikes, Window(patient(chaos.store.step) - first, time.monotonic() - began)
 
 

@@ -10,10 +10,10 @@ from tests.support.system import Api, System
 
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
 
-STEPS = 24
+STEPS = 14
 ENDLESS = 1_000_000
 SPEC = {
-    "evaluation": {"every_steps": 12, "tasks": 32},
+    "evaluation": {"every_steps": 7, "tasks": 8},
     "batch": {"tasks_per_step": 16, "episodes_per_task": 4, "micro_batch_groups": 4, "rollout_groups": 4},
 }
 

@@ -54,10 +54,10 @@ def test_an_empty_cluster_says_whether_all_of_it_or_a_pool_is_empty(browser, cou
 @pytest.mark.parametrize(
     ("path", "most"),
     [
-        ("/cluster", 20),
-        ("/cluster?view=devices", 20),
-        ("/cluster?drain=n0&mode=move", 25),
-        ("/queue", 9),
+        ("/cluster", 21),
+        ("/cluster?view=devices", 21),
+        ("/cluster?drain=n0&mode=move", 26),
+        ("/queue", 10),
         ("/cluster/timeline", 14),
     ],
 )

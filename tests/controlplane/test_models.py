@@ -206,7 +206,7 @@ def test_a_run_names_the_newest_version_and_is_pinned_to_its_digest(api) -> None
         model = answer.json()["spec"]["policies"]["speaker"]["model"]
         assert model == {
             "type": "registered", "name": "smollm2", "version": revision, "project": "default", "digest": digest,
-            "parameters": 135,
+            "parameters": 135, "shape": None,
         }  # fmt: skip
 
 

@@ -263,6 +263,8 @@ def test_every_template_makes_a_run_as_it_stands(api) -> None:
     templates = api.get("/api/v1/templates").json()["results"]
     assert templates
     for template in templates:
+        if template["spec"]["environment"]["type"] == "dataset":
+            continue  # it names none until somebody imported one: tests/controlplane/test_datasets.py
         body = {"template": template["name"], "name": f"From {template['name']}"}
         run = api.post("/api/v1/runs", body, headers={"Idempotency-Key": key()})
         assert run.status_code == 201, run.content

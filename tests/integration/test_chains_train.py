@@ -1,6 +1,6 @@
 """Conversations of several turns are trained as chains, through every real process; the books of their tokens close."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,18 @@ EPISODES = STEPS * 4 * 2
 
 
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    folder: Path = tmp_path_factory.mktemp("chains")
-    small_chat_model(folder / "model")
-    with System(folder / "home", environment={"FLEXMARL_MODEL_ROOTS": str(folder)}) as running:
-        yield running
+def system(installations: Callable[[int], System]) -> System:
+    return installations(0)
 
 
-def spec_of(system: System, rounds: int) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_chat_model(tmp_path_factory.mktemp("chains") / "model")
+
+
+def spec_of(model: Path, rounds: int) -> dict[str, Any]:
     policy = {
-        "model": {"type": "folder", "path": str(system.home.parent / "model")},
+        "model": {"type": "folder", "path": str(model)},
         "tuning": {"type": "lora", "rank": 4, "alpha": 8},
         "precision": "fp32",
     }
@@ -45,9 +47,9 @@ def closed(tokens: dict[str, Any]) -> bool:
     return tokens["sampled"] == tokens["delivered"] + sum(tokens["undelivered"].values()) + tokens["waiting"]
 
 
-def test_each_seats_conversation_is_one_row_and_every_token_of_it_reaches_the_loss(system: System) -> None:
+def test_each_seats_conversation_is_one_row_and_every_token_of_it_reaches_the_loss(system: System, model: Path) -> None:
     api = system.api()
-    run = api.create_run(name="chains", template="chat_sums", spec=spec_of(system, ROUNDS))
+    run = api.create_run(name="chains", template="chat_sums", spec=spec_of(model, ROUNDS))
     run = api.finish(run["id"], 600)
     assert run["status"] == "completed", run["reason_text"]
     with psycopg.connect(system.database_url) as conn:
@@ -79,9 +81,11 @@ def test_each_seats_conversation_is_one_row_and_every_token_of_it_reaches_the_lo
         first = turn
 
 
-def test_a_conversation_that_outgrows_its_model_ends_by_name_and_its_tokens_are_accounted_for(system: System) -> None:
+def test_a_conversation_that_outgrows_its_model_ends_by_name_and_its_tokens_are_accounted_for(
+    system: System, model: Path
+) -> None:
     api = system.api()
-    run = api.create_run(name="too long", template="chat_sums", spec=spec_of(system, 8))
+    run = api.create_run(name="too long", template="chat_sums", spec=spec_of(model, 8))
     run = api.finish(run["id"], 600)
     assert run["status"] == "failed"
     assert "engine: context_overflow: " in run["reason_text"]

@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from flexmarl.launcher.processes import wait_until
 from flexmarl.store.reads.report import consistency_report
 from tests.chaos.test_kill_points import TRIGGERS, halted
 from tests.support.counting import assert_accounted
+from tests.support.forms import form
 from tests.support.machine import wait_for
 from tests.support.system import Api, ApiError, System
 from workers.training.folders import Inspector
@@ -38,14 +39,13 @@ SPEC: dict[str, Any] = {
     "checkpoints": {"every_steps": 2, "keep_last": 1, "keep_best": 0, "keep_every": 4},
 }
 
+WRITTEN, STRUCK = form(short=(16, 2), full=(40, 3))
+"""Checkpoints of the run whose trainer is killed while it writes one, and how often it is."""
+
 
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    folder: Path = tmp_path_factory.mktemp("checkpoints")
-    folder.chmod(0o711)
-    roots = {"FLEXMARL_MODEL_ROOTS": str(tmp_path_factory.getbasetemp())}
-    with System(folder / "home", environment=roots) as running:
-        yield running
+def system(installations: Callable[[int], System]) -> System:
+    return installations(0)
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +253,8 @@ def test_a_trainer_killed_while_a_fork_binds_leaves_no_version_behind(system: Sy
 
 def test_a_trainer_killed_while_it_writes_leaves_nothing_half(system: System) -> None:
     api = system.api()
-    spec = {**SPEC, "budget": {"train_steps": 40, "target": None}, "checkpoints": {"every_steps": 1, "keep_last": 3}}
+    checkpoints = {"every_steps": 1, "keep_last": 3}
+    spec = {**SPEC, "budget": {"train_steps": WRITTEN, "target": None}, "checkpoints": checkpoints}
     made = api.create_run(name="writer", template="hot_cold_adapters", spec=spec)
     root = system.home / "checkpoints" / f"run-{made['no']}"
     inspector, struck, pid = Inspector(), 0, 0
@@ -261,7 +262,9 @@ def test_a_trainer_killed_while_it_writes_leaves_nothing_half(system: System) ->
     with psycopg.connect(system.database_url, autocommit=True) as conn:
         deadline = time.monotonic() + 400
         while (
-            struck < 3 and time.monotonic() < deadline and api.run(made["id"])["status"] not in ("completed", "failed")
+            struck < STRUCK
+            and time.monotonic() < deadline
+            and api.run(made["id"])["status"] not in ("completed", "failed")
         ):
             # What a writer leaves behind lies there until the next one removes it, and the registry names a process
             # until its end was noticed: neither is one to strike.
@@ -284,8 +287,7 @@ def test_a_trainer_killed_while_it_writes_leaves_nothing_half(system: System) ->
         assert run["status"] == "completed", run["reason_text"]
         assert not [check for check in consistency_report(conn, made["no"]) if not check.ok]
         assert_accounted(conn, made["no"])
-    assert wait_until(
-        lambda: {s for s, state in states(api, made["id"]).items() if state == "whole"} >= {38, 39, 40}, 60
-    )
+    last = {WRITTEN - 2, WRITTEN - 1, WRITTEN}
+    assert wait_until(lambda: {s for s, state in states(api, made["id"]).items() if state == "whole"} >= last, 60)
     whole = {step for step, state in states(api, made["id"]).items() if state == "whole"}
     assert all(inspector.look(root / f"step-{step}") is None for step in whole)

@@ -7,8 +7,7 @@ are killed while the device changes hands.
 import os
 import signal
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -17,7 +16,7 @@ import pytest
 from flexmarl.store.reads.report import consistency_report
 from tests.support.counting import assert_accounted
 from tests.support.ended import ended
-from tests.support.system import System
+from tests.support.system import MANY_DEVICES, System
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -33,11 +32,8 @@ SLACK_S = 0.005
 
 
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    folder: Path = tmp_path_factory.mktemp("colocated")
-    folder.chmod(0o711)
-    with System(folder / "home", environment={"FLEXMARL_CPU_SHARES": "4"}) as running:
-        yield running
+def system(installations: Callable[[int], System]) -> System:
+    return installations(MANY_DEVICES)
 
 
 def spec(allocation: str, steps: int = STEPS) -> dict[str, Any]:

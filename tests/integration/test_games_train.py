@@ -1,8 +1,7 @@
 """A game of each package trains through the real services, whole, while its host of processes is killed once."""
 
 import contextlib
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -24,11 +23,9 @@ SPEC: dict[str, Any] = {
 HOST = "workers.rollout.isolation.host"
 
 
-@pytest.fixture
-def system(tmp_path: Path) -> Iterator[System]:
-    tmp_path.chmod(0o711)
-    with System(tmp_path / "home") as running:
-        yield running
+@pytest.fixture(scope="module")
+def system(installations: Callable[[int], System]) -> System:
+    return installations(0)
 
 
 def hosts(system: System, game: str) -> list[psutil.Process]:

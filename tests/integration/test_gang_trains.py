@@ -12,7 +12,7 @@ import pytest
 from flexmarl.store.reads.report import consistency_report
 from tests.support.counting import assert_accounted
 from tests.support.ended import ended
-from tests.support.system import System
+from tests.support.system import MANY_DEVICES, System
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -22,7 +22,7 @@ HELD = "SELECT pid FROM store.lease WHERE run_id = %s AND use = 'trainer' AND in
 
 @pytest.fixture(scope="module")
 def system(installations: Callable[[int], System]) -> System:
-    return installations(3)
+    return installations(MANY_DEVICES)
 
 
 def spec(steps: int) -> dict[str, Any]:
@@ -53,6 +53,7 @@ def kept_its_promises(system: System, run: dict[str, Any], steps: int) -> None:
     assert "equals the stored rows exactly" in system.manage("replay", str(run["no"]))
 
 
+@pytest.mark.full
 def test_two_policies_take_turns_on_the_same_two_ranks(system: System) -> None:
     api = system.api()
     run = api.finish(api.create_run(name="gangs", template="reference_game", spec=spec(3))["id"], 600)

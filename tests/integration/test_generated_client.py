@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -61,10 +61,9 @@ def generator(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin"
 
 
-@pytest.fixture
-def system(short_tmp: Path) -> Iterator[System]:
-    with System(short_tmp / "home") as running:
-        yield running
+@pytest.fixture(scope="module")
+def system(installations: Callable[[int], System]) -> System:
+    return installations(0)
 
 
 def test_a_generated_client_creates_and_follows_a_run(generator: Path, system: System, tmp_path: Path) -> None:

@@ -17,20 +17,31 @@ from tests.support.system import System
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(1500)]
 
-STEPS = form(short=15, full=45)
+STEPS = form(short=10, full=45)
 PRESETS = ("one_step_off", "bounded_async", "active_partial")
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "continue": {"lag_policy": {"bound": 2, "in_flight": "continue", "at_cut": "refresh"}},
-    "restart_turn": {"lag_policy": {"bound": 1, "in_flight": "restart_turn"}},
-    "discard": {"lag_policy": {"bound": 2, "in_flight": "discard"}},
-    "extra_members": {"redundancy": {"type": "extra_members", "extra": 2}},
-    "extra_environments": {"redundancy": {"type": "extra_environments", "extra": 2}},
-    "join": {"redundancy": {"type": "extra_groups", "extra": 4, "surplus": "join"}},
-    "cancel": {"redundancy": {"type": "extra_groups", "extra": 4, "surplus": "cancel"}},
-    "keep": {"lag_policy": {"bound": 1}, "redundancy": {"type": "extra_groups", "extra": 4, "surplus": "keep"}},
+LAGS: dict[str, dict[str, Any]] = {
+    "continue": {"bound": 2, "in_flight": "continue", "at_cut": "refresh"},
+    "restart_turn": {"bound": 1, "in_flight": "restart_turn"},
+    "discard": {"bound": 2, "in_flight": "discard"},
+    "at most one": {"bound": 1},
+    "none": {"bound": 0},
 }
-"""What no preset picks: each for a few steps."""
+SURPLUS: dict[str, dict[str, Any]] = {
+    "extra_members": {"type": "extra_members", "extra": 2},
+    "extra_environments": {"type": "extra_environments", "extra": 2},
+    "join": {"type": "extra_groups", "extra": 4, "surplus": "join"},
+    "cancel": {"type": "extra_groups", "extra": 4, "surplus": "cancel"},
+    "keep": {"type": "extra_groups", "extra": 4, "surplus": "keep"},
+}
+OPTIONS = {
+    surplus: {"lag_policy": LAGS[lag], "redundancy": SURPLUS[surplus]}
+    for lag, surplus in {
+        "continue": "cancel", "restart_turn": "extra_members", "discard": "join", "none": "extra_environments",
+        "at most one": "keep",
+    }.items()
+}  # fmt: skip
+"""What no preset picks, in pairs of which neither member hides what is asked of the other: each for a few steps."""
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,7 @@ from flexmarl.launcher.state import (
 )
 from flexmarl.launcher.supervisor import ROUND_S, Signals, StopRequested, Supervisor
 from tests.support.ended import ended
+from tests.support.forms import form
 from tests.support.system import ROOT
 
 pytestmark = pytest.mark.slow
@@ -182,11 +183,14 @@ def test_a_process_whose_loop_stands_still_is_replaced(make: object, home: Home)
     assert [text.partition(" for")[0] for text in hung(home)] == ["a: its loop has not moved"]
 
 
+SLOW_S = form(short=2.0, full=3.0) * SILENT_S
+
+
 @pytest.mark.parametrize("niceness", [19, pytest.param(0, marks=pytest.mark.full)])
 def test_a_slow_process_is_left_alone(make: object, home: Home, niceness: int) -> None:
     supervisor = make(beating("a", f"import os; os.nice({niceness})" + beats_on(GREEDY)))
     first = supervisor.children[0].record
-    wait_until(lambda: supervisor.round() and False, 3 * SILENT_S)
+    wait_until(lambda: supervisor.round() and False, SLOW_S)
     assert supervisor.children[0].record == first
     assert hung(home) == []
 

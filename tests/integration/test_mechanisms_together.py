@@ -7,15 +7,14 @@
 The rows are asked afterwards, and the log of the last one is replayed.
 """
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import pytest
 
 from tests.support.promised import broken, read
-from tests.support.system import System
+from tests.support.system import MANY_DEVICES, System
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -38,11 +37,8 @@ GANGS = "SELECT count(*) FROM store.command WHERE run_id = %s AND kind = 'join_g
 
 
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    folder: Path = tmp_path_factory.mktemp("together")
-    folder.chmod(0o711)
-    with System(folder / "home", environment={"FLEXMARL_CPU_SHARES": str(sum(DEVICES.values()))}) as running:
-        yield running
+def system(installations: Callable[[int], System]) -> System:
+    return installations(MANY_DEVICES)
 
 
 def spec(own: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 
 from flexmarl.store.reads.report import consistency_report
 from tests.support.counting import assert_accounted
-from tests.support.system import System
+from tests.support.system import MANY_DEVICES, System
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -20,7 +20,7 @@ ROLES = ("planner", "solver", "verifier")
 
 @pytest.fixture(scope="module")
 def system(installations: Callable[[int], System]) -> System:
-    return installations(3)
+    return installations(MANY_DEVICES)
 
 
 def spec() -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,62 +51,61 @@ def test_a_wrong_setting_is_refused_before_anything_starts(short_tmp: Path, name
     assert not (system.home / "secrets.json").exists()
 
 
-def test_a_start_that_meets_another_one_still_starting_names_the_right_process(short_tmp: Path) -> None:
-    system = System(short_tmp / "home")
-    environment = system.environment
-    command = [sys.executable, str(ROOT / "manage.py"), "up", "--port", "0"]
-    first = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
-    try:
-        assert wait_until((system.home / "run" / "up.lock").exists, 60)
-        for _ in range(2):  # while it has said nothing yet, and after it has
-            second = up(system)
-            assert second.returncode == 3
-            assert f"pid {first.pid}; stop it with: kill {first.pid}" in second.stderr
-            assert wait_until((system.home / "up.json").exists, 60)
-        first.kill()
-        first.wait()
-        with system:  # the lock's file and up.json name a dead process now
-            assert system.process is not None
-            third = up(system)
-            assert f"pid {system.process.pid}; stop it with: kill {system.process.pid}" in third.stderr
-    finally:
-        first.kill()
-        first.wait()
-
-
-def test_a_start_that_is_killed_before_its_address_leads_to_the_admins_password(short_tmp: Path) -> None:
-    system = System(short_tmp / "home")
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """One home whose starts follow each other: each test ends the one it made."""
+    folder = tmp_path_factory.mktemp("starts")
+    folder.chmod(0o711)
+    system = System(folder / "home")
     system.environment.pop("FLEXMARL_ADMIN_PASSWORD")
-    system.home.mkdir()
-    command = [sys.executable, str(ROOT / "manage.py"), "up", "--port", "0"]
-    said = system.home / "first.out"
-    with said.open("wb") as out:
-        process = subprocess.Popen(command, env=system.environment, stdout=out)
-    log = system.home / "logs" / "web.log"
-    assert wait_until(log.exists, 120), "prepared, and the pages do not answer yet"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert re.search(r"First admin: admin   password: \S{12,}", said.read_text()), "said as soon as it is made"
-    with system:
-        assert wait_until(lambda: "http://" in system.log.read_text(), 10)
-        text = system.log.read_text()
-        told = re.search(r"No sign-in as admin yet; .*: (FLEXMARL_HOME=.* manage.py changepassword admin)", text)
-        assert told, text
-        shell = {name: value for name, value in os.environ.items() if name not in {*OF_THE_SESSION, "FLEXMARL_HOME"}}
-        done = subprocess.run(
-            told[1], shell=True, cwd=ROOT, env=shell, input="Another-one-4711\n" * 2, text=True, capture_output=True,
-            check=False, start_new_session=True,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert "Password changed successfully for user 'admin'" in done.stdout
+    yield system
+    system.stop()
 
 
-def test_what_a_power_loss_leaves_of_secrets_is_refused_and_of_the_rest_is_borne(short_tmp: Path) -> None:
-    system = System(short_tmp / "home")
-    system.start()
+def killed(system: System) -> None:
     assert system.process is not None
     system.process.kill()
     system.process.wait()
+
+
+def test_a_start_that_is_killed_before_its_address_has_said_the_admins_password(system: System) -> None:
+    system.process = system.spawn()
+    log = system.home / "logs" / "web.log"
+    assert wait_until(log.exists, 120), "prepared, and the pages do not answer yet"
+    killed(system)
+    said = system.log.read_text()
+    assert re.search(r"First admin: admin   password: \S{12,}", said), "said as soon as it is made"
+
+
+def test_a_start_that_meets_another_one_names_the_right_process(system: System) -> None:
+    """While the other one starts, over a lock that names a dead process, and when it is up."""
+    system.process = process = system.spawn()
+    lock = system.home / "run" / "up.lock"
+    assert wait_until(lambda: str(process.pid) in lock.read_text(), 60)
+    told = f"pid {process.pid}; stop it with: kill {process.pid}"
+    for _ in range(2):
+        second = up(system)
+        assert second.returncode == 3
+        assert told in second.stderr
+        system.until_ready()
+
+
+def test_an_admin_who_never_signed_in_is_led_to_the_password(system: System) -> None:
+    assert wait_until(lambda: "http://" in system.log.read_text(), 10)
+    text = system.log.read_text()
+    told = re.search(r"No sign-in as admin yet; .*: (FLEXMARL_HOME=.* manage.py changepassword admin)", text)
+    assert told, text
+    shell = {name: value for name, value in os.environ.items() if name not in {*OF_THE_SESSION, "FLEXMARL_HOME"}}
+    done = subprocess.run(
+        told[1], shell=True, cwd=ROOT, env=shell, input="Another-one-4711\n" * 2, text=True, capture_output=True,
+        check=False, start_new_session=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Password changed successfully for user 'admin'" in done.stdout
+
+
+def test_what_a_power_loss_leaves_of_secrets_is_refused_and_of_the_rest_is_borne(system: System) -> None:
+    killed(system)
     time.sleep(1)
     secrets = system.home / "secrets.json"
     kept = secrets.read_bytes()

@@ -4,7 +4,7 @@ What each process refuses is shown one by one in the unit tests; here that its w
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,8 @@ State = dict[str, torch.Tensor]
 
 
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    folder: Path = tmp_path_factory.mktemp("trouble")
-    with System(folder / "home", environment={"FLEXMARL_MODEL_ROOTS": str(folder)}) as running:
-        yield running
+def system(installations: Callable[[int], System]) -> System:
+    return installations(0)
 
 
 class Trouble:
@@ -93,13 +91,13 @@ def spec(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("code", CASES)
-def test_a_run_with_a_model_that_cannot_be_trained_ends_by_name(system: System, code: str) -> None:
+def test_a_run_with_a_model_that_cannot_be_trained_ends_by_name(system: System, tmp_path: Path, code: str) -> None:
     spoil, reason, words, next_step = CASES[code]
     model = Trouble()
     spoil(model)
-    model.write(system.home.parent / code)
+    model.write(tmp_path)
     api = system.api()
-    run = api.finish(api.create_run(name=code, template=TEMPLATE, spec=spec(system.home.parent / code))["id"], 300)
+    run = api.finish(api.create_run(name=code, template=TEMPLATE, spec=spec(tmp_path))["id"], 300)
     assert (run["status"], run["reason"]) == ("failed", reason), run["reason_text"]
     for part in (code, words, next_step):
         assert part in run["reason_text"]

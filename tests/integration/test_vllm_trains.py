@@ -4,7 +4,7 @@ store's promises. A run whose engine cannot start on this machine fails with the
 
 import os
 import signal
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -12,7 +12,7 @@ import pytest
 
 from flexmarl.store.reads.report import consistency_report
 from tests.support.counting import assert_accounted
-from tests.support.engines import VLLM_PYTHON, needs_vllm
+from tests.support.engines import needs_vllm
 from tests.support.forms import FULL
 from tests.support.system import ApiError, System
 
@@ -33,29 +33,28 @@ def spec(size: str = "M", **mechanisms: object) -> dict[str, Any]:
     }
 
 
-def test_hot_cold_trains_with_vllm_and_survives_its_engine(tmp_path: Path) -> None:
-    tmp_path.chmod(0o711)
-    with System(tmp_path / "home", environment={"FLEXMARL_VLLM_PYTHON": VLLM_PYTHON}) as system:
-        api = system.api()
-        with pytest.raises(ApiError, match="vLLM supports attention heads of 32, 64"):
-            api.create_run(name="narrow", template="hot_cold", spec=spec("S"))
-        run_id = api.create_run(name="vllm", template="hot_cold", spec=spec())["id"]
-        run = api.wait(run_id, lambda run: run["step"] >= 2, 400)
-        with psycopg.connect(system.database_url, autocommit=True) as conn:
-            engine = conn.execute(ENGINES, [run["no"]]).fetchone()
-            assert engine is not None
-            os.kill(engine[0], signal.SIGKILL)
-            run = api.finish(run_id, 600)
-            assert run["status"] == "completed", run["reason_text"]
-            assert run["step"] == STEPS
-            wrong = [check for check in consistency_report(conn, run["no"]) if not check.ok]
-            assert not wrong, wrong
-            assert_accounted(conn, run["no"])
-        if not FULL:  # engines with two versions: test_vllm_engine.py
-            return
-        lagging = api.create_run(
-            name="two versions", template="hot_cold",
-            spec=spec(lag_policy={"bound": 1, "in_flight": "resume"}) | {"budget": {"train_steps": 4, "target": None}},
-        )["id"]  # fmt: skip
-        run = api.finish(lagging, 600)
+def test_hot_cold_trains_with_vllm_and_survives_its_engine(installations: Callable[[int], System]) -> None:
+    system = installations(0)
+    api = system.api()
+    with pytest.raises(ApiError, match="vLLM supports attention heads of 32, 64"):
+        api.create_run(name="narrow", template="hot_cold", spec=spec("S"))
+    run_id = api.create_run(name="vllm", template="hot_cold", spec=spec())["id"]
+    run = api.wait(run_id, lambda run: run["step"] >= 2, 400)
+    with psycopg.connect(system.database_url, autocommit=True) as conn:
+        engine = conn.execute(ENGINES, [run["no"]]).fetchone()
+        assert engine is not None
+        os.kill(engine[0], signal.SIGKILL)
+        run = api.finish(run_id, 600)
         assert run["status"] == "completed", run["reason_text"]
+        assert run["step"] == STEPS
+        wrong = [check for check in consistency_report(conn, run["no"]) if not check.ok]
+        assert not wrong, wrong
+        assert_accounted(conn, run["no"])
+    if not FULL:  # engines with two versions: test_vllm_engine.py
+        return
+    lagging = api.create_run(
+        name="two versions", template="hot_cold",
+        spec=spec(lag_policy={"bound": 1, "in_flight": "resume"}) | {"budget": {"train_steps": 4, "target": None}},
+    )["id"]  # fmt: skip
+    run = api.finish(lagging, 600)
+    assert run["status"] == "completed", run["reason_text"]

@@ -1,7 +1,7 @@
 """Kills parts of a running system by a seeded schedule and measures how long the run's work stands still.
 
 A strike is one or several victims at one moment. It is recovered when the work that needed the victim is done again by
-what came in its place, as the event log tells; the next strike waits at least `APART` times as long as the kind took.
+what came in its place, as the event log tells; the next strike waits a multiple of what the kind took.
 """
 
 import contextlib
@@ -25,8 +25,6 @@ from tests.support.system import ApiError, System
 
 T = TypeVar("T")
 
-APART = 3.0
-"""The next strike comes this many recoveries after the last."""
 LIMIT_S = 240.0
 """A strike that is not recovered by then is a failure, not a slow recovery."""
 LOOK_S = 0.03
@@ -197,10 +195,10 @@ class Chaos:
         self.strikes.append(done)
         return done
 
-    def rest(self, strike: Strike) -> None:
+    def rest(self, strike: Strike, recoveries: float) -> None:
         """Wait until the next strike may come: so many recoveries after the last one, at no special moment."""
         usual = self.recoveries(strike.kinds)
-        apart = max(APART * max(strike.recovered_s, statistics.median(usual)), 1.0) + self.random.uniform(0.0, 0.3)
+        apart = max(recoveries * max(strike.recovered_s, statistics.median(usual)), 1.0) + self.random.uniform(0.0, 0.3)
         until = self.began + strike.at + apart
         time.sleep(max(0.0, until - time.monotonic()))
 

@@ -61,7 +61,7 @@ def key() -> str:
 
 def make_dataset(actor: Any, project: str = "default", name: str = "sums", rows: int = 20) -> Any:
     """Import sums as a dataset; its first version."""
-    lines = (f'{{"question": "What is {n}+1?", "answer": {n + 1}}}\n' for n in range(rows))
+    lines = (f'{{"question": "What is {n}+1?", "answer": {n + 1}, "level": {n % 3}}}\n' for n in range(rows))
     file = dataset_files.upload(actor, project=project, name=f"{name}.jsonl", body=io.BytesIO("".join(lines).encode()))
     mapping, split = {"prompt": "question", "answer": "answer"}, {"type": "count", "rows": 2}
     return dataset_actions.save(actor, name=name, file=file.digest, mapping=mapping, split=split, project=project)

@@ -23,6 +23,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 OF_THE_SESSION = {"DATABASE_URL", "REDIS_URL", "DJANGO_SETTINGS_MODULE"}
+MANY_DEVICES = 7
+"""Of the installation for runs that need several devices, or meet others: as many as the largest such test takes."""
 TERMINAL = {"completed", "stopped", "failed", "cancelled", "killed"}
 
 
@@ -174,8 +176,13 @@ class System:
 
     def start(self, timeout_s: float = 240.0) -> None:
         """Start and wait until the page answers."""
-        started = time.monotonic()
         self.process = self.spawn()
+        self.until_ready(timeout_s)
+
+    def until_ready(self, timeout_s: float = 240.0) -> None:
+        """Wait until the page of the process that was started answers."""
+        assert self.process is not None
+        started = time.monotonic()
         state = self.home / "up.json"
         while time.monotonic() - started < timeout_s:
             if self.process.poll() is not None:

@@ -295,7 +295,18 @@ ENVIRONMENT: Kind[EnvironmentOptions] = Kind(
     "environment",
     "/environment",
     EnvironmentOptions,
-    (ReferenceGame, HotCold, Arithmetic, DatasetTasks, Kitchen, Sums, ReasoningGym, Shop, PettingZoo, TextArena),
+    (
+        ReferenceGame,
+        HotCold,
+        Arithmetic,
+        Kitchen,
+        Sums,
+        DatasetTasks,
+        ReasoningGym,
+        Shop,
+        PettingZoo,
+        TextArena,
+    ),
     IsolatedEnvironmentOptions,
 )
 EnvironmentSpec = Annotated[EnvironmentOptions, OneOf(ENVIRONMENT, default=False)]
