@@ -195,7 +195,7 @@ def test_an_upload_of_another_project_of_ones_own_is_not_imported(api, editor, a
 
 def test_nodes_read_files_with_the_token_of_the_upload_alone(api) -> None:
     upload, other = complete(api), complete(api)
-    node, path = Client(), upload_path(UUID(upload), "model.safetensors")
+    node, path = Client(), upload_path(upload, "model.safetensors")
 
     def read(token: str, path: str = path):
         return node.get(path, headers={"Authorization": f"Bearer {token}"})
@@ -205,12 +205,12 @@ def test_nodes_read_files_with_the_token_of_the_upload_alone(api) -> None:
 
     from asgiref.sync import async_to_sync
 
-    right = upload_token("cluster", UUID(upload))
+    right = upload_token("cluster", upload)
     assert async_to_sync(body)(read(right)) == WEIGHTS
     late = read(right, f"{path}?offset=7")
     assert (async_to_sync(body)(late), late["Content-Length"]) == (b"789", "3")
-    for wrong in ("", "cluster", upload_token("cluster", UUID(other)), upload_token("", UUID(upload))):
+    for wrong in ("", "cluster", upload_token("cluster", other), upload_token("", upload)):
         assert read(wrong).status_code == 403
-    assert read(right, upload_path(UUID(upload), "other.json")).status_code == 404
+    assert read(right, upload_path(upload, "other.json")).status_code == 404
     with override_settings(CLUSTER_KEY=""):
-        assert read(upload_token("", UUID(upload))).status_code == 403
+        assert read(upload_token("", upload)).status_code == 403

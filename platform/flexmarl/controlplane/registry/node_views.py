@@ -21,7 +21,7 @@ PIECE = 2**20
 def upload_file(request: HttpRequest, upload_id: UUID, name: str) -> HttpResponseBase:
     """Answer with a file's bytes from `offset` on; 403 without the token, 404 for what was not declared."""
     told = request.headers.get("Authorization", "").encode()
-    token = f"Bearer {upload_token(settings.CLUSTER_KEY, upload_id)}".encode()
+    token = f"Bearer {upload_token(settings.CLUSTER_KEY, str(upload_id))}".encode()
     if not settings.CLUSTER_KEY or not hmac.compare_digest(told, token):
         return HttpResponse(status=403)
     upload = ModelUpload.objects.filter(pk=upload_id).first()

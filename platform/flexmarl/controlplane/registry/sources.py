@@ -4,6 +4,7 @@ import contextlib
 import os
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
+from uuid import UUID
 
 from django.conf import settings
 from pydantic import TypeAdapter, ValidationError
@@ -55,7 +56,7 @@ def read_source(actor: Actor, project: str, given: Mapping[str, Any]) -> ModelSo
     if isinstance(source, FolderModel):
         _check_folder(source.path)
     if isinstance(source, UploadModel):
-        files = uploads.files_for_import(actor, project, source.id)
+        files = uploads.files_for_import(actor, project, UUID(source.id))
         return UploadModel.model_validate({"type": "upload", "id": source.id, "files": files})
     return source
 

@@ -55,7 +55,7 @@ class NewLanguageModelSerializer(StrictSerializer):
     )
 
 
-class UploadedFileSerializer(serializers.Serializer[Any]):
+class ModelUploadFileSerializer(serializers.Serializer[Any]):
     name = serializers.CharField()
     bytes = serializers.IntegerField()
     sha256 = serializers.CharField(allow_blank=True)
@@ -66,7 +66,7 @@ class ModelUploadSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     project = serializers.CharField()
     owner = serializers.CharField(allow_null=True)
-    files = UploadedFileSerializer(many=True)
+    files = ModelUploadFileSerializer(many=True)
     bytes = serializers.IntegerField()
     received = serializers.IntegerField()
     complete = serializers.BooleanField(help_text="An import may name it as {type: upload, id}.")

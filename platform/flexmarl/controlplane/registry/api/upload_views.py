@@ -21,7 +21,7 @@ from flexmarl.controlplane.registry import uploads
 from flexmarl.controlplane.registry.api.serializers import (
     ModelUploadSerializer,
     NewModelUploadSerializer,
-    UploadedFileSerializer,
+    ModelUploadFileSerializer,
 )
 from flexmarl.controlplane.registry.models import ModelUpload
 
@@ -92,7 +92,7 @@ class UploadFileView(ApiView):
     @extend_schema(
         operation_id="model_uploads_send",
         request={"application/octet-stream": OpenApiTypes.BINARY},
-        responses=UploadedFileSerializer,
+        responses=ModelUploadFileSerializer,
         parameters=[OpenApiParameter("offset", int, description=OFFSET.description)],
     )
     def put(self, request: Request, upload_id: UUID, file: str) -> Response:
