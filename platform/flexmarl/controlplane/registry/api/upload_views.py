@@ -19,9 +19,9 @@ from flexmarl.controlplane.common.api.views import ApiView, ListView
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.registry import uploads
 from flexmarl.controlplane.registry.api.serializers import (
+    ModelUploadFileSerializer,
     ModelUploadSerializer,
     NewModelUploadSerializer,
-    ModelUploadFileSerializer,
 )
 from flexmarl.controlplane.registry.models import ModelUpload
 
