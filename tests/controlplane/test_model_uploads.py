@@ -151,7 +151,7 @@ def test_an_upload_goes_when_it_is_given_up_or_expires(api, home: Path) -> None:
     assert uploads.clear() == 1
     assert list((home / "uploads").iterdir()) == []
     actions = AuditEntry.objects.filter(target_kind="model_upload").values_list("action", flat=True)
-    assert sorted(actions) == ["model.upload", "model.upload", "model.upload_delete"]
+    assert sorted(actions) == ["model_upload.create", "model_upload.create", "model_upload.delete"]
 
 
 def test_a_repeated_request_begins_one_upload(api) -> None:

@@ -106,7 +106,7 @@ def create(actor: Actor, *, files: Sequence[Mapping[str, Any]], project: str = D
             expires_at=_expiry(),
         )
         after = {"files": [file.name for file in declared], "bytes": size}
-        record(actor, "model.upload", "model_upload", made.id, str(made.id), project=project, after=after)
+        record(actor, "model_upload.create", "model_upload", made.id, str(made.id), project=project, after=after)
     return made
 
 
@@ -139,7 +139,7 @@ def give_up(actor: Actor, upload: ModelUpload) -> None:
     if _imports(str(upload.id)).filter(state__in=OPEN).exists():
         raise InvalidState("An import is reading it; cancel that first.", state="importing", allowed_actions=[])
     name = str(upload.id)
-    record(actor, "model.upload_delete", "model_upload", upload.id, name, project=upload.project_id)
+    record(actor, "model_upload.delete", "model_upload", upload.id, name, project=upload.project_id)
     upload.delete()
     transaction.on_commit(lambda: upload_folders.remove(UUID(name)))
 
