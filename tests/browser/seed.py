@@ -25,6 +25,7 @@ from flexmarl.store.control.attempts import Timed
 from flexmarl.store.control.decisions import LogEntry, Logged, StoredDecision
 from flexmarl.store.control.runs import RunLease
 from tests.browser.seeded_agents import agents
+from tests.browser.seeded_datasets import datasets
 from tests.browser.seeded_decisions import decisions as decided
 from tests.browser.seeded_figures import of_agents, versions
 from tests.browser.seeded_load import load
@@ -87,6 +88,7 @@ def seed(owner: Any) -> list[Any]:
     simulations(owner)
     models(owner)
     agents(owner)
+    datasets(owner)
     return told
 
 

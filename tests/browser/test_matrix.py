@@ -13,6 +13,7 @@ import pytest
 from django.urls import get_resolver
 
 from tests.browser.seeded_agents import AGENT
+from tests.browser.seeded_datasets import DATASET
 from tests.browser.seeded_models import MODELS
 from tests.browser.seeded_simulations import SIMULATIONS
 from tests.browser.visitor import COLOURS, WCAG, Site, Visitor
@@ -59,6 +60,9 @@ EXAMPLES: dict[str, str] = {
     "models": "/models",
     "import_model": "/models/import",
     "model": f"/models/{MODELS['ready']}",
+    "datasets": "/datasets",
+    "import_dataset": "/datasets/import",
+    "dataset": f"/datasets/{DATASET}",
     "agent_definitions": "/agents",
     "new_agent_definition": "/agents/new",
     "agent_definition": f"/agents/{AGENT}",
@@ -118,6 +122,10 @@ VARIANTS: dict[str, str] = {
     "agent-definitions-none": "/agents?q=nothing-is-called-so",
     "agent-definition-older": f"/agents/{AGENT}?version=1&against=3",
     "simulations-wrong-filter": "/simulations?state=asleep",
+    "datasets-none": "/datasets?q=nothing-is-called-so",
+    "dataset-searched": f"/datasets/{DATASET}?version=1&q=7&held_out=no",
+    "new-run-of-a-dataset": f"/runs/new?template=chat_dataset&dataset={DATASET}",
+    "new-run-of-a-team": "/runs/new?template=marti_debate",
     "models-none": "/models?q=nothing-is-called-so",
     "models-ordered": "/models?ordering=name&state=done",
     "models-archived": "/models?archived=yes",

@@ -146,3 +146,6 @@ form.addEventListener("submit", async (event) => {
     button.disabled = false;
   }
 });
+
+// A file may have been chosen before this script came, or be there again after Back.
+if (form.elements.file.files.length) take();
