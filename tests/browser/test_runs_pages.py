@@ -215,7 +215,7 @@ def test_create_watch_and_stop_with_the_keyboard_alone(seeded: Any, visit: Calla
         page.keyboard.press(key)
     page.wait_for_url("**/runs/new")
     use = page.get_by_role("link", name="Use Reference game")
-    for _ in range(40):
+    for _ in range(80):
         if use.evaluate("link => link === document.activeElement"):
             break
         page.keyboard.press("Tab")
