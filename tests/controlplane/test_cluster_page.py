@@ -1,5 +1,6 @@
 """Pools and nodes, and the queue, as pages: few queries however many devices, and what each person may press."""
 
+import re
 import time
 
 import pytest
@@ -139,7 +140,7 @@ def test_a_process_that_stopped_reporting_is_named_with_what_to_do(browser) -> N
     assert "no heartbeat" not in markup(browser.get("/cluster"))
     conn.execute("UPDATE store.process_heartbeat SET heard_at = heard_at - interval '45 s' WHERE kind = 'driver'")
     text = markup(browser.get("/cluster"))
-    assert "Driver on box: no heartbeat for 45 s." in text
+    assert re.search(r"Driver on box: no heartbeat for (4[5-9]|5\d) s\.", text), text[:20_000]
     assert "no run makes progress and no action is carried out" in text
     assert "kill process 4711 and run <code>manage.py drive</code>" in text
     assert [process["state"] for process in browser.get("/cluster").context["processes"]] == ["silent", "running"]
