@@ -34,7 +34,7 @@ Row = Mapping[str, Any]
 _OWN = ("seed", "size")
 """Options that are settings of the environment."""
 LOOK_S = 5.0
-"""How long the check makes held-out questions; what it did not see shows when the first episode begins."""
+"""Seconds of a processor in which the check makes held-out questions; what it did not see shows when the first episode begins."""
 _MEMORY_BYTES = 4 * 2**30
 _EVALUATED = tuple(
     f"reasoning_gym.{module}"
@@ -184,10 +184,10 @@ def _said(error: Exception) -> str:
 
 def refusal(spec: ReasoningGym) -> dict[str, str]:
     """Return why rows cannot be made, as `below`, `detail` and `hint`; empty when they can."""
-    until = time.monotonic() + LOOK_S
+    until = time.process_time() + LOOK_S
     try:
         rows = GeneratorRows(spec)
-        if len(rows.collected(lambda: time.monotonic() < until)) == spec.held_out:
+        if len(rows.collected(lambda: time.process_time() < until)) == spec.held_out:
             rows.training(0)
     except UnusableGenerator as unusable:
         return {"below": unusable.below, "detail": unusable.detail, "hint": unusable.hint}
