@@ -34,7 +34,8 @@ Row = Mapping[str, Any]
 _OWN = ("seed", "size")
 """Options that are settings of the environment."""
 LOOK_S = 5.0
-"""Seconds of a processor in which the check makes held-out questions; what it did not see shows when the first episode begins."""
+"""Seconds of a processor in which the check makes held-out questions; what it did not see shows when the first episode
+begins."""
 _MEMORY_BYTES = 4 * 2**30
 _EVALUATED = tuple(
     f"reasoning_gym.{module}"
