@@ -107,7 +107,7 @@ def test_only_what_is_read_is_shown_and_nothing_hidden_is_refused(seeded: Any, v
     until(page, lambda: seat.text_content() == "size M, own policy, frozen")
     field(page, "/agents/speaker/trainable").check()
     field(page, "/mechanisms/allocation/type").select_option("agent_centric")
-    assert not home.is_visible()
+    home.wait_for(state="hidden")
     page.locator("#start[aria-disabled=false]").wait_for()
     page.get_by_role("tab", name="YAML").click()
     page.wait_for_function("() => document.querySelector('#yaml').value.includes('rank: 4')")
