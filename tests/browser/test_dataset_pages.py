@@ -1,6 +1,7 @@
 """A dataset from a file on the researcher's disk to a run that trains on it, only in the browser."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def test_a_file_is_imported_searched_scored_and_trained_on(
     dataset.wait_for(state="attached")
     assert "doubles" in dataset.input_value()
     page.get_by_role("button", name="Start run").click()
-    page.wait_for_url("**/runs/*", timeout=30_000)
+    page.wait_for_url(re.compile(r"/runs/[a-z]+-"), timeout=30_000)
     page.goto(f"{seeded.url}/datasets")
     page.get_by_role("link", name="doubles").click()
     page.get_by_role("heading", name="Runs that use it").wait_for()
