@@ -54,6 +54,7 @@ def test_a_file_is_imported_searched_scored_and_trained_on(
     dataset = page.locator("[data-pointer='/environment/dataset']")
     dataset.wait_for(state="attached")
     assert "doubles" in dataset.input_value()
+    page.locator("#start[aria-disabled=false]").wait_for()
     page.get_by_role("button", name="Start run").click()
     page.wait_for_url(re.compile(r"/runs/[a-z]+-"), timeout=30_000)
     page.goto(f"{seeded.url}/datasets")
