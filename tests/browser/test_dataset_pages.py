@@ -55,7 +55,7 @@ def test_a_file_is_imported_searched_scored_and_trained_on(
     dataset.wait_for(state="attached")
     assert "doubles" in dataset.input_value()
     page.locator("#start[aria-disabled=false]").wait_for()
-    page.get_by_role("button", name="Start run").click()
+    page.locator("#start").click()
     page.wait_for_url(re.compile(r"/runs/[a-z]+-"), timeout=30_000)
     page.goto(f"{seeded.url}/datasets")
     page.get_by_role("link", name="doubles").click()
