@@ -18,7 +18,6 @@ from pydantic import TypeAdapter, ValidationError
 from flexmarl.algorithms.registry import Plugin, Registry
 from flexmarl.contracts.specification.scores import (
     SCORE,
-    AnswerScoreOptions,
     ContainsOptions,
     ExactOptions,
     FormatOptions,
@@ -32,14 +31,10 @@ from flexmarl.contracts.specification.scores import (
     literally,
     matches,
 )
+from flexmarl.language.answers import MOST_CHARACTERS, answer_in, last_number
 from flexmarl.language.dataset_rows import DatasetRow
 
-MOST_CHARACTERS = 20_000
-"""Of a reply; what comes after them is not read."""
 MOST_NESTING = 64
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_NUMBER = re.compile(r"-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,3})?")
-_BOXED = "\\boxed{"
 
 ScoreSettings = TypeVar("ScoreSettings", bound=ScoreOptions)
 
@@ -57,7 +52,7 @@ class ExactScore(RowScore[ExactOptions]):
 
     def score(self, row: DatasetRow, reply: str) -> float:
         """Compare texts in their plain form."""
-        answer = answer_in(self.options, reply)
+        answer = answer_in(self.options.read, reply)
         return float(answer is not None and plain(answer, self.options.case) == plain(row.answer, self.options.case))
 
 
@@ -83,7 +78,7 @@ class NumberScore(RowScore[NumberOptions]):
 
     def score(self, row: DatasetRow, reply: str) -> float:
         """Compare last numbers; commas between digits are separators of thousands."""
-        answer = answer_in(self.options, reply)
+        answer = answer_in(self.options.read, reply)
         said, wanted = last_number(answer or ""), last_number(row.answer)
         if said is None or wanted is None:
             return 0.0
@@ -97,7 +92,7 @@ class MultipleChoiceScore(RowScore[MultipleChoiceOptions]):
     def score(self, row: DatasetRow, reply: str) -> float:
         """Compare last letters that stand alone."""
         alone = re.compile(rf"(?<![A-Za-z])[{self.options.letters}](?![A-Za-z])")
-        said, wanted = alone.findall(answer_in(self.options, reply) or ""), alone.findall(row.answer)
+        said, wanted = alone.findall(answer_in(self.options.read, reply) or ""), alone.findall(row.answer)
         return float(bool(said) and bool(wanted) and said[-1] == wanted[-1])
 
 
@@ -111,7 +106,7 @@ class JsonSchemaScore(RowScore[JsonSchemaOptions]):
     def score(self, row: DatasetRow, reply: str) -> float:
         """Read the answer as JSON and check it."""
         try:
-            value = json.loads(answer_in(self.options, reply) or "")
+            value = json.loads(answer_in(self.options.read, reply) or "")
         except (ValueError, RecursionError):
             return 0.0
         return float(_depth(value) <= MOST_NESTING and self._validator.is_valid(value))
@@ -188,42 +183,10 @@ class RowScorer:
         return Judgement(total / sum(weight for _, weight, _ in self._scores), parts, tuple(broken))
 
 
-def answer_in(options: AnswerScoreOptions, reply: str) -> str | None:
-    """Return the answer that a reply holds, None where it has none in the form that is read."""
-    if options.read == "whole":
-        return reply.strip()
-    if options.read == "last_line":
-        lines = [line.strip() for line in reply.splitlines() if line.strip()]
-        return lines[-1] if lines else None
-    if options.read == "tag":
-        tagged: list[str] = _TAGGED.findall(reply)
-        return tagged[-1].strip() if tagged else None
-    return _boxed(reply)
-
-
-def _boxed(reply: str) -> str | None:
-    """Return what the last \\boxed{} holds, braces inside it counted."""
-    start = reply.rfind(_BOXED)
-    if start < 0:
-        return None
-    depth, first = 1, start + len(_BOXED)
-    for place in range(first, len(reply)):
-        depth += {"{": 1, "}": -1}.get(reply[place], 0)
-        if depth == 0:
-            return reply[first:place].strip()
-    return None
-
-
 def plain(text: str, case: bool) -> str:
     """Return a text in the form in which answers are compared."""
     spaced = " ".join(unicodedata.normalize("NFKC", text).split()).rstrip(".!? ")
     return spaced if case else spaced.casefold()
-
-
-def last_number(text: str) -> float | None:
-    """Return the last number that a text holds, None for a text without one."""
-    numbers = _NUMBER.findall(text)
-    return float(numbers[-1].replace(",", "")) if numbers else None
 
 
 def found(pattern: str, text: str) -> bool:

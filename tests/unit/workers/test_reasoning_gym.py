@@ -14,13 +14,13 @@ from reasoning_gym.factory import DATASETS
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.specification.graphs import SequenceGraph
 from flexmarl.contracts.specification.reasoning_gym import Dataset, ReasoningGym
+from flexmarl.language.answers import answer_in
 from workers.rollout.environments import Reply, family_of
 from workers.rollout.environments.generators import GeneratorRows, UnusableGenerator, configured, refusal
 from workers.rollout.environments.reasoning_gym_questions import (
     NO_ANSWER,
     NOT_SCORED,
     GymQuestion,
-    read,
 )
 
 PARTS = {
@@ -92,7 +92,7 @@ def test_more_held_out_than_there_are_questions_is_refused_with_how_many_fit() -
     ],
 )  # fmt: skip
 def test_an_answer_is_read_in_its_form(form: str, said: str, answer: str | None) -> None:
-    assert read(form, said) == answer
+    assert answer_in(form, said) == answer
 
 
 def test_a_reply_without_an_answer_is_worth_nothing_and_says_why() -> None:

@@ -1,10 +1,10 @@
 """Questions of the package reasoning-gym, asked in messages and scored by the generator that made them."""
 
 import random
-import re
 from functools import cached_property
 
 from flexmarl.contracts.specification.reasoning_gym import ReasoningGym
+from flexmarl.language.answers import Form, answer_in
 from workers.rollout.environments.base import Environment, Family
 from workers.rollout.environments.generators import GeneratorRows, Row
 from workers.rollout.environments.questions import AnswerScore, Conversation
@@ -20,10 +20,6 @@ FORMS = {
     "tag": "Write the answer between <answer> and </answer>.",
 }
 """How the form of an answer is told."""
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-_LONGEST = 20_000
-"""Characters of a reply that are read."""
 
 
 class ReasoningGymFamily(Family[ReasoningGym]):
@@ -51,26 +47,17 @@ class ReasoningGymFamily(Family[ReasoningGym]):
         return Conversation(question, self.options.graph, self.options.reply_tokens, (NO_ANSWER, NOT_SCORED))
 
 
-def read(form: str, reply: str) -> str | None:
-    """Return the answer that a reply holds in a form, None where it has none."""
-    reply = reply[:_LONGEST]
-    if form == "whole":
-        return reply.strip() or None
-    found = (_NUMBER if form == "number" else _TAGGED).findall(reply)
-    return found[-1].strip() or None if found else None
-
-
 class GymQuestion:
     """A row of a data set as a question."""
 
-    def __init__(self, rows: GeneratorRows, row: Row, form: str) -> None:
+    def __init__(self, rows: GeneratorRows, row: Row, form: Form) -> None:
         self._rows = rows
         self._row = row
         self._form = form
         self.text = f"{row['question']}\n\n{FORMS[form]}"
 
     def judge(self, reply: str) -> AnswerScore:
-        answer = read(self._form, reply)
+        answer = answer_in(self._form, reply)
         if answer is None:
             return AnswerScore(0.0, NO_ANSWER)
         try:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from flexmarl.contracts.specification.shop import TABLES, Shop
+from flexmarl.language.answers import answer_in, last_number
 from workers.rollout.environments.base import Environment, Family
 from workers.rollout.environments.questions import AnswerScore, Conversation
-from workers.rollout.environments.sums import last_number
 
 GOODS = ("mugs", "lamps", "chairs", "books", "caps", "bags", "pens", "clocks", "scarves", "kettles", "rugs", "plants")
 FIGURES = {
@@ -121,8 +121,7 @@ class ShopQuestion:
 
     def judge(self, reply: str) -> AnswerScore:
         """Judge the last number of a reply."""
-        answer = last_number(reply)
-        return AnswerScore(float(answer == self.answer), answer="" if answer is None else str(answer))
+        return AnswerScore(float(last_number(reply) == self.answer), answer=answer_in("number", reply) or "")
 
     def describe(self) -> dict[str, object]:
         """Return the question with its tables."""

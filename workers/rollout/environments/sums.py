@@ -6,18 +6,16 @@ mirror. An episode has no randomness of its own.
 """
 
 import random
-import re
 from functools import cache
 from hashlib import sha256
 from itertools import combinations_with_replacement, permutations
 
 from flexmarl.contracts.specification.environment import Sums
+from flexmarl.language.answers import answer_in, last_number
 from workers.rollout.environments.base import Environment, Family
 from workers.rollout.environments.questions import AnswerScore, Conversation
 
 Numbers = tuple[int, ...]
-
-_NUMBER = re.compile(r"-?\d+")
 
 
 class SumsFamily(Family[Sums]):
@@ -50,12 +48,6 @@ def split(largest: int, terms: int, held_out: int) -> tuple[tuple[Numbers, ...],
     return tuple(sides[0]), tuple(sides[1])
 
 
-def last_number(text: str) -> int | None:
-    """Return the last whole number that a text holds, None for a text without one."""
-    found = _NUMBER.findall(text)
-    return int(found[-1][:20]) if found else None
-
-
 class Sum:
     """A sum as a question."""
 
@@ -65,8 +57,7 @@ class Sum:
         self.text = f"{self._asked} Answer with only the number."
 
     def judge(self, reply: str) -> AnswerScore:
-        answer = last_number(reply)
-        return AnswerScore(float(answer == self._sum), answer="" if answer is None else str(answer))
+        return AnswerScore(float(last_number(reply) == self._sum), answer=answer_in("number", reply) or "")
 
     def describe(self) -> dict[str, object]:
         return {"title": self._asked, "facts": {"answer": str(self._sum)}}
