@@ -15,6 +15,7 @@ from huggingface_hub.hf_api import RepoSibling
 
 from flexmarl.contracts.hub_models import HubModel
 from workers.models.errors import ModelRefused
+from workers.models.room import check_disk, check_memory
 
 WANTED = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "*.model", "*.txt", "*.md", "LICENSE*")
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
@@ -52,13 +53,8 @@ def _check(files: list[RepoSibling], folder: Path, memory: int) -> None:
             text = "its weights are pickles, which run code when they are read; choose one with *.safetensors"
             raise ModelRefused("pickle", text)
         raise ModelRefused("no_weights", "it has no *.safetensors; choose a model that has")
-    if 0 < memory < weights:
-        text = f"its weights take {weights / 1e9:.2f} GB; the largest host has {memory / 1e9:.2f} GB of memory"
-        raise ModelRefused("too_large", text)
-    free = shutil.disk_usage(folder).free
-    if free < 2 * weights:  # as files, and in the state plane
-        text = f"its weights take {weights / 1e9:.2f} GB, twice while they are imported; {free / 1e9:.2f} GB are free"
-        raise ModelRefused("state_full", text)
+    check_memory(weights, memory)
+    check_disk(folder, weights)
 
 
 @contextmanager

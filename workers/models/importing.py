@@ -23,6 +23,7 @@ from workers.models.hub import fetch
 from workers.models.inspecting import inspect
 from workers.models.opening import allow
 from workers.models.places import folder_of
+from workers.models.room import check_memory
 from workers.models.stored import put_model
 from workers.models.uploads import fetch_upload
 from workers.transfer import StateFull
@@ -40,9 +41,7 @@ def import_model(home: str, source: FolderModel | PackageModel, memory: int, com
     path = folder_of(source)
     _say({"now": "checking"})
     facts = msgspec.structs.replace(inspect(path), commit=commit)
-    if 0 < memory < facts.bytes:
-        text = f"its weights take {facts.bytes / 1e9:.2f} GB; the largest host has {memory / 1e9:.2f} GB of memory"
-        raise ModelRefused("too_large", text)
+    check_memory(facts.bytes, memory)
     _say({"now": "storing"})
     stored = put_model(home, path)
     _say({"digest": stored.digest, "facts": facts})

@@ -7,7 +7,6 @@ that were declared, and with the digest where one was.
 import hashlib
 import http.client
 import os
-import shutil
 import time
 import urllib.error
 import urllib.request
@@ -16,6 +15,7 @@ from typing import BinaryIO
 
 from flexmarl.contracts.uploaded_models import SETTING, UploadedFile, UploadModel, upload_path
 from workers.models.errors import ModelRefused
+from workers.models.room import check_disk, check_memory
 
 SILENT_S = 30.0
 """A control plane that sends nothing for so long is given up."""
@@ -33,21 +33,11 @@ def fetch_upload(source: UploadModel, control: str, token: str, folder: Path, me
     """
     model = folder / "model"
     model.mkdir(exist_ok=True)
-    _check_room(model, sum(file.bytes for file in source.files), memory)
+    size = sum(file.bytes for file in source.files)
+    check_memory(size, memory)
+    check_disk(model, size)
     for file in source.files:
         _fetch(f"{control}{upload_path(source.id, file.name)}", token, file, model / file.name)
-
-
-def _check_room(model: Path, size: int, memory: int) -> None:
-    """Refuse files that no host could hold in memory, or this one on its disk; `size` is theirs in bytes."""
-    if 0 < memory < size:
-        text = f"its files take {size / 1e9:.2f} GB; the largest host has {memory / 1e9:.2f} GB of memory"
-        raise ModelRefused("too_large", text)
-    here = sum(path.stat().st_size for path in model.iterdir())
-    free = shutil.disk_usage(model).free
-    if free < 2 * size - here:  # as files, and in the state plane
-        text = f"its files take {size / 1e9:.2f} GB, twice while they are imported; {free / 1e9:.2f} GB are free"
-        raise ModelRefused("state_full", text)
 
 
 def _fetch(url: str, token: str, file: UploadedFile, path: Path) -> None:

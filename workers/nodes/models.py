@@ -60,6 +60,8 @@ class Importing:
         self._settings = settings
         self._store = store
         self._checkpoints = WholeModels(settings.home, settings.model_roots)
+        # What an agent that was killed here had fetched: its import ended with it.
+        shutil.rmtree(Path(settings.home, FETCHED), ignore_errors=True)
 
     async def tend(self) -> None:
         """Import what waits, one model at a time."""
