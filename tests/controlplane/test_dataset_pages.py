@@ -32,7 +32,8 @@ def test_a_dataset_is_listed_and_shown_with_its_rows_and_versions(api, browser) 
 def test_new_run_offers_datasets_and_begins_with_the_one_that_is_named(api, browser) -> None:
     version = save(api, sums(40)).json()
     page = browser.get(f"/runs/new?template=chat_dataset&dataset={version['dataset']}")
-    assert page.context["data"]["dataset"] == {"name": "sums", "version": 1, "project": "default"}
+    named = {"name": "sums", "version": 1, "project": "default"}
+    assert page.context["data"]["dataset"] == {"named": named, "held_out": version["held_out"]}
     assert [one.label for one in page.context["datasets"]] == ["sums v1"]
     assert 'data-pointer="/environment/dataset"' in page.content.decode()
     assert 'data-pointer="/environment/scores"' in page.content.decode()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from flexmarl.contracts.specification.environment_base import Stages
 
-BOX_W, BOX_H, STEP, DOWN, LEFT, TOP = 132, 52, 168, 76, 64, 30
+BOX_W, BOX_H, STEP, DOWN, LEFT, TOP = 156, 52, 192, 76, 64, 30
 
 
 class RoleNode(Protocol):

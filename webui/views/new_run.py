@@ -109,14 +109,16 @@ def _model(request: HttpRequest) -> dict[str, Any] | None:
 
 
 def _dataset(request: HttpRequest) -> dict[str, Any] | None:
-    """What names the dataset of the address, which the run shall train on."""
+    """What names the dataset of the address, which the run shall train on, and how many rows it can evaluate."""
     if "dataset" not in request.GET:
         return None
     try:
-        row = datasets.dataset_row(datasets.find_dataset(actor_of(request), UUID(request.GET["dataset"])))
+        found = datasets.find_dataset(actor_of(request), UUID(request.GET["dataset"]))
     except ValueError:
         raise NotFound("There is no such dataset.") from None
-    return model_choices.named_dataset(row)
+    newest = datasets.newest(found)
+    named = model_choices.named_dataset(datasets.dataset_row(found))
+    return {"named": named, "held_out": newest.held_out if newest else 0}
 
 
 def _preset_groups() -> list[tuple[str, list[dict[str, Any]]]]:

@@ -7,7 +7,7 @@ import pytest
 from flexmarl.contracts.specification.graphs import DebateGraph, HubGraph, SeatOptions
 from webui.figures import devices, episodes, learning, matrix, pace, steps
 from webui.figures.base import Agent, SeriesSet, smooth
-from webui.figures.team import team_graph
+from webui.figures.team import BOX_W, team_graph
 
 AGENTS = [Agent("speaker", "speaker", 1, "S"), Agent("listener", "listener", 2, "L")]
 
@@ -363,12 +363,12 @@ def test_those_who_are_asked_at_once_stand_below_each_other() -> None:
     assert (boxes["judge"].hue, boxes["judge"].monogram, boxes["judge"].words) == (4, "J", "frozen")
     assert sum(arrow.both for arrow in graph.arrows) == 3, "each pair of debaters once"
     assert len(graph.arrows) == 3 + 3 + 3 + 1, "pairs, the judge's three, the task's three, the answer"
-    assert all(box.y + 52 <= graph.height and box.x + 132 <= graph.width for box in graph.boxes)
+    assert all(box.y + 52 <= graph.height and box.x + BOX_W <= graph.width for box in graph.boxes)
 
 
 def test_a_hub_and_its_workers_are_joined_both_ways() -> None:
     graph = team_graph(HubGraph().roles(8), {}, HubGraph().stages())
     assert [arrow.both for arrow in graph.arrows].count(True) == 2
-    assert graph.arrows[-1].path.startswith("M130 120V"), "who answers is the planner, below its workers"
+    assert graph.arrows[-1].path.startswith("M142 120V"), "who answers is the planner, below its workers"
     assert "worker_1 hears planner" in graph.text
     assert "planner hears worker_2" in graph.text

@@ -84,6 +84,12 @@ if (old) {
 }
 if (data.model)
   for (const { dataset } of $$("#spec-form [data-kind=model]")) put(state.document, dataset.pointer, copy(data.model));
-if (data.dataset && inputOf("/environment/dataset")) put(state.document, "/environment/dataset", copy(data.dataset));
+if (data.dataset && inputOf("/environment/dataset")) {
+  const { named, held_out } = data.dataset;
+  put(state.document, "/environment/dataset", { ...state.document.environment.dataset, ...named });
+  // A template may evaluate more rows than this dataset holds out.
+  const { evaluation } = state.document;
+  if (held_out && evaluation.tasks > held_out) put(state.document, "/evaluation/tasks", held_out);
+}
 fillForm();
 replan();
