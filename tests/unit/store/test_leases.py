@@ -198,15 +198,19 @@ def test_memory_is_leased_with_devices_and_never_more_than_there_is(store_conn, 
     assert leased_memory.left(store_conn) == {"box": 400}
     orders = [(story, request(story), [(f"box.cpu{2 * at}", DeviceUse.ENGINE)]) for at, story in enumerate(stories)]
 
-    def grant(order):
+    def grant(conn, order):
         story, no, placements = order
-        with psycopg.connect(store_url, autocommit=True) as conn:
-            return leases.grant(conn, story.lease, no, placements, {placements[0][0]: 250})
+        return leases.grant(conn, story.lease, no, placements, {placements[0][0]: 250})
 
-    with ThreadPoolExecutor(2) as pool:
-        granted = list(pool.map(grant, orders))
-    assert [one is not None for one in granted].count(True) == 1, "both saw 400 free"
-    assert leased_memory.left(store_conn) == {"box": 150}
-    store_conn.execute("UPDATE store.lease SET state = 'ended', ended_at = now()")
-    assert leased_memory.left(store_conn) == {"box": 400}
-    assert grant(orders[granted.index(None)]) is not None
+    with psycopg.connect(store_url) as first, psycopg.connect(store_url, autocommit=True) as second:
+        with ThreadPoolExecutor(1) as pool:
+            with first.transaction():
+                assert grant(first, orders[0]) is not None
+                later = pool.submit(grant, second, orders[1])
+                with pytest.raises(TimeoutError):  # it waits for the other's commit, and would see 400 free until then
+                    later.result(1.0)
+            assert later.result(10.0) is None
+        assert leased_memory.left(store_conn) == {"box": 150}
+        store_conn.execute("UPDATE store.lease SET state = 'ended', ended_at = now()")
+        assert leased_memory.left(store_conn) == {"box": 400}
+        assert grant(second, orders[1]) is not None

