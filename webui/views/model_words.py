@@ -34,6 +34,7 @@ REASONS = {
     "vocabulary_too_large": ("Tokenizer of another model", "Use the model's own tokenizer."),
     "special_token_unknown": ("Unknown special token", "Use the model's own tokenizer files."),
     "template_fails": ("The chat template fails", "Repair chat_template.jinja."),
+    "template_out_of_bounds": ("The chat template is out of bounds", "Use another chat template."),
     "template_too_slow": ("The chat template takes too long", "Use another chat template."),
     "template_too_large": ("The chat template takes too much memory", "Use another chat template."),
     "too_large": ("Too large for every host", "Add a host with more memory, or choose a smaller model."),

@@ -3,6 +3,7 @@
 `python -m workers.models.rendering` reads a chat format as JSON and writes the sample conversation as its template
 shows it. Its caller is `sample_of`.
 
+The template's own bounds (`flexmarl.language.bounded_templates`) end it first; this process is the wall behind them.
 Invariant: whatever a template does, it costs its caller at most `RENDER_S` seconds of a processor, `MEMORY_BYTES` of
 memory and a refusal by name. Seconds of a processor are what is counted, so that a busy host refuses no good template.
 """
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import time
 
+from flexmarl.language.bounded_templates import OutOfBounds
 from flexmarl.language.chat_format import ChatFormat
 from flexmarl.language.templates import TemplateError
 from workers.children import child_environment
@@ -28,8 +30,9 @@ MEMORY_BYTES = 2**30
 """Most memory of the process, the interpreter among it."""
 SAMPLE_BYTES = 2**20
 """Longest rendered sample; the conversation itself has 60 characters."""
-FAILS, TOO_LARGE = 3, 4
-"""Exit codes: the text says why the template does not render; it takes too much memory, or writes too much."""
+FAILS, TOO_LARGE, OUT_OF_BOUNDS = 3, 4, 5
+"""Exit codes: the text says why the template does not render; it takes too much memory, or writes too much; it was
+ended by its own bounds, and the text says which."""
 
 
 def sample_of(chat: ChatFormat) -> str:
@@ -48,6 +51,8 @@ def sample_of(chat: ChatFormat) -> str:
     said = done.stdout.decode(errors="replace")
     if done.returncode == FAILS:
         raise TemplateError(said)
+    if done.returncode == OUT_OF_BOUNDS:
+        raise ModelRefused("template_out_of_bounds", f"{said}; use a model with another one")
     if done.returncode == TOO_LARGE:
         text = f"the chat template takes more than {MEMORY_BYTES // 2**20} MiB of memory for a small conversation, "
         raise ModelRefused("template_too_large", f"{text}or writes more than {SAMPLE_BYTES // 2**20} MiB; use another")
@@ -73,7 +78,7 @@ def main() -> None:
         if isinstance(error.__cause__, MemoryError):
             os._exit(TOO_LARGE)
         _say(str(error)[:SAMPLE_BYTES])
-        sys.exit(FAILS)
+        sys.exit(OUT_OF_BOUNDS if isinstance(error.__cause__, OutOfBounds) else FAILS)
     if len(text) > SAMPLE_BYTES:
         os._exit(TOO_LARGE)
     _say(text)

@@ -1,9 +1,9 @@
 """Chat templates: the Jinja text by which a model's maker says how messages stand in its prompt.
 
 Invariant: a template is foreign code. It renders in Jinja's immutable sandbox, sees only the messages, the tools and
-the special tokens. Whatever it raises is a `TemplateError`. Its length is bounded and its time is not: nested loops can
-take arbitrarily long, so a model is taken only after its template rendered a small conversation in a process with
-bounds (`workers.models.rendering`).
+the special tokens. Whatever it raises is a `TemplateError`. Its length, its time and what it makes are bounded
+(`flexmarl.language.bounded_templates`), so it cannot hold up a rollout worker. A model is taken only after its template
+rendered a small conversation in a process that may be killed (`workers.models.rendering`).
 Source of the dialect: the chat templates of Hugging Face transformers.
 """
 
@@ -16,8 +16,8 @@ from typing import Any
 import jinja2
 import jinja2.meta
 from jinja2.ext import Extension, loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from flexmarl.language.bounded_templates import BoundedEnvironment, OutOfBounds, bounded_filter, render_bounded
 from flexmarl.language.messages import Message
 
 MAX_TEMPLATE = 256 * 1024
@@ -54,7 +54,8 @@ def render_text(
 ) -> str:
     """Return the prompt of a conversation as text; with `reply` it ends where the assistant begins to speak."""
     try:
-        return _compiled(template).render(
+        return render_bounded(
+            _compiled(template),
             messages=[message.for_template() for message in messages],
             tools=list(tools) or None,
             add_generation_prompt=reply,
@@ -63,6 +64,8 @@ def render_text(
         )
     except TemplateError:
         raise
+    except OutOfBounds as error:
+        raise TemplateError(f"the chat template is out of bounds: {error}") from error
     except Exception as error:  # a template is foreign code: it may raise anything
         raise TemplateError(f"the chat template does not render: {type(error).__name__}: {error}") from error
 
@@ -74,11 +77,9 @@ def reads_tools(template: str) -> bool:
     return "tools" in jinja2.meta.find_undeclared_variables(_environment().parse(template))
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = _as_json
+def _environment() -> BoundedEnvironment:
+    environment = BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+    environment.filters["tojson"] = bounded_filter("tojson", _as_json)
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = _now
     return environment
