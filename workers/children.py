@@ -21,7 +21,7 @@ import psutil
 import structlog
 
 from flexmarl.host.output import open_log
-from workers.adopted import PARENT
+from workers.adopted import LEADER, PARENT
 from workers.child import ChildConfig, ChildFailed, ReadyLine
 from workers.errors import HostingError
 
@@ -159,16 +159,44 @@ def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def prove_dead(pid: int | None, started: float) -> None:
-    """Make sure that a former child's process group is gone. Raises HostingError when it cannot be killed."""
-    if not pid or not started or abs(_start_time(pid) - started) > _SAME_START_S:
-        return  # never started, gone, or the number belongs to another process by now
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
-    deadline = time.monotonic() + KILL_S
-    while abs(_start_time(pid) - started) <= _SAME_START_S:
+    """Make sure that a former child's process group is gone, ranks that outlived it included.
+
+    Raises HostingError when it cannot be killed.
+    """
+    if not pid or not started:
+        return  # never started
+    deadline, known = time.monotonic() + KILL_S, set[psutil.Process]()
+    while known := {process for process in known | _left_of(pid, started) if _lives(process)}:
+        for process in known:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         if time.monotonic() > deadline:
-            raise HostingError(f"process {pid} of a former child cannot be killed")
+            raise HostingError(f"process {min(one.pid for one in known)} of a former child cannot be killed")
         time.sleep(0.02)
+
+
+def _left_of(pid: int, started: float) -> set[psutil.Process]:
+    """List what lives of a child's process group. Where its number belongs to another process by now, that is nothing:
+    the system gives out no number that a group still has."""
+    now = _start_time(pid)
+    if now and abs(now - started) > _SAME_START_S:
+        return set()
+    return {one for one in psutil.process_iter() if (one.pid == pid and now) or _belongs(one, pid)}
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _belongs(process: psutil.Process, leader: int) -> bool:
+    """Tell whether a process was started by a child."""
+    try:
+        return os.getpgid(process.pid) == leader and process.environ().get(LEADER) == str(leader)
+    except (psutil.Error, ProcessLookupError, PermissionError):
+        return False
 
 
 def _start_time(pid: int) -> float:

@@ -49,7 +49,8 @@ class EngineFigures:
 @dataclass(frozen=True, slots=True)
 class EngineRow:
     lease_id: int
-    device_id: str
+    devices: tuple[str, ...]
+    """By rank: of an engine of one device that one."""
     node: str
     kind: str
     """cpu | cuda"""
@@ -72,6 +73,11 @@ class EngineRow:
     lost_reason: str
     """Why the last one was."""
     told: EngineFigures | None = None
+
+    @property
+    def device_id(self) -> str:
+        """Return its first device, which is that of its lease."""
+        return self.devices[0]
 
 
 @dataclass(slots=True)
@@ -98,11 +104,12 @@ SELECT l.id, l.device_id, d.node, d.kind, l.state, l.pid IS NOT NULL, l.incarnat
   coalesce((SELECT json_agg(json_build_array(c.kind, c.body ->> 'policy', (c.body ->> 'version')::int) ORDER BY c.no)
     FROM store.command c WHERE c.lease_id = l.id AND c.status IN ('open', 'taken')
       AND c.kind IN ('load_weights', 'unload_policy')), '[]'),
-  lost.times, lost.at, coalesce(lost.reason, '')
+  lost.times, lost.at, coalesce(lost.reason, ''),
+  coalesce((SELECT json_agg(f.device_id ORDER BY f.rank) FROM store.lease f WHERE f.leader = l.id), '[]')
 FROM (
-  SELECT * FROM store.lease WHERE run_id = %(run)s AND use = 'engine' AND state <> 'ended'
+  SELECT * FROM store.lease WHERE run_id = %(run)s AND use = 'engine' AND state <> 'ended' AND leader IS NULL
   UNION ALL
-  (SELECT * FROM store.lease WHERE run_id = %(run)s AND use = 'engine' AND state = 'ended'
+  (SELECT * FROM store.lease WHERE run_id = %(run)s AND use = 'engine' AND state = 'ended' AND leader IS NULL
    ORDER BY id DESC LIMIT %(gone)s)
 ) l JOIN store.device d ON d.id = l.device_id JOIN store.node n ON n.name = d.node
 CROSS JOIN LATERAL (
@@ -117,7 +124,7 @@ ORDER BY l.state = 'ended', CASE WHEN l.state = 'ended' THEN -l.id ELSE l.id END
 
 def _row(row: Sequence[Any], samples: "_Samples | None") -> EngineRow:
     (lease_id, device_id, node, kind, lease, started, incarnation, granted, ended, reason, late, node_late,
-     held, asked, losses, lost_at, lost_reason) = row  # fmt: skip
+     held, asked, losses, lost_at, lost_reason, further) = row  # fmt: skip
     served = tuple(Served(*one) for one in held)
     loading = tuple((policy, version) for what, policy, version in asked if what == "load_weights")
     told = _figures(samples, str(incarnation) if lease != "ended" else None)
@@ -133,7 +140,7 @@ def _row(row: Sequence[Any], samples: "_Samples | None") -> EngineRow:
     )
     return EngineRow(
         lease_id=int(lease_id),
-        device_id=str(device_id),
+        devices=(str(device_id), *further),
         node=str(node),
         kind=str(kind),
         state=state_of(facts),
