@@ -129,6 +129,16 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call("The dataset", "/datasets/{dataset_id}"),
         Call("Its versions", "/datasets/{dataset_id}/versions"),
     ),
+    "experiments": (Call("The experiments of this list", "/experiments", query=(("q", "name__ic"), ("verdict", "verdict"))),),
+    "experiment": (
+        Call("Question, notes, baseline and verdict", "/experiments/{experiment_id}"),
+        Call("Its runs", "/runs?experiment={experiment_id}"),
+        Call("Its runs beside each other", "/run-comparison?experiment={experiment_id}"),
+    ),
+    "compare": (Call("The comparison", "/run-comparison", all_but=PAGE_ONLY),),
+    "sweeps": (Call("The sweeps of this list", "/sweeps", query=(("q", "name__ic"), ("state", "state"))),),
+    "new_sweep": (Call("Templates to start from", "/templates"), Call("Fields that may be searched", "/config-schema")),
+    "sweep": (Call("The sweep with its trials", "/sweeps/{sweep_id}"),),
     "agent_definitions": (Call("The agents of this list", "/agents", query=(("project", "project"),)),),
     "new_agent_definition": (Call("Agents that are defined already", "/agents"),),
     "agent_definition": (

@@ -130,7 +130,7 @@ def _stop_weak(sight: _Sight, actor: Actor) -> None:
 
 def _weak(sight: _Sight, one: SweepTrial) -> str:
     curve, plan = sight.curves[one.number], sight.plan
-    others = [sight.curves[other.number] for other in sight.trials if other is not one]
+    others = [sight.curves.get(other.number, []) for other in sight.trials if other is not one]
     if plan.method != "halving":
         return judging.below_median(plan, curve, others) if plan.early_stop else ""
     while curve and curve[-1][0] >= (step := judging.next_rung(plan, one.rungs)):
@@ -152,7 +152,7 @@ def _stop(one: SweepTrial, actor: Actor, why: str) -> None:
     if one.run is None:
         return
     allowed = allowed_now(RunStatus(one.run.state.status), one.run.state.pending_verb)
-    verb = next((verb for verb in (Verb.STOP, Verb.CANCEL, Verb.KILL) if verb in allowed), None)
+    verb = next((verb for verb in (Verb.STOP, Verb.KILL) if verb in allowed), None)
     if verb is None:
         return
     try:
