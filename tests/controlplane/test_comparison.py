@@ -62,7 +62,10 @@ def test_runs_that_differ_by_seed_are_one_variant_and_are_tested_against_the_bas
     found = answer.json()
     assert [[run["seed"] for run in one["runs"]] for one in found["variants"]] == [[0, 1, 2], [0, 1, 2, 3]]
     assert [one["baseline"] for one in found["variants"]] == [True, False]
-    assert sorted(found["pointers"]) == ["/policies/listener/optimizer/learning_rate", "/policies/speaker/optimizer/learning_rate"]
+    assert sorted(found["pointers"]) == [
+        "/policies/listener/optimizer/learning_rate",
+        "/policies/speaker/optimizer/learning_rate",
+    ]
     (team,) = found["facets"]
     assert team["figures"][1]["mean"] == pytest.approx(sum(FIRST) / 4)
     told = team["figures"][1]["against"]

@@ -16,7 +16,6 @@ from flexmarl.controlplane.common.problems import DuplicateName, FieldError, Val
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.experiments.models import Experiment
 
-
 MOST_TEXT = 20_000
 """Characters of notes, and of a verdict's reasons."""
 FIELDS = ("name", "description", "question", "notes", "verdict", "verdict_text")

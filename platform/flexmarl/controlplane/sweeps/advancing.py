@@ -10,6 +10,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import structlog
@@ -59,7 +60,7 @@ class _Sight:
         return [one for one in self.trials if one.state == TrialState.RUNNING]
 
 
-def advance(sweep_id: object) -> bool:
+def advance(sweep_id: UUID) -> bool:
     """Take one step of a sweep; whether a trial was created. A sweep that another process has is left alone."""
     with transaction.atomic():
         sweep = Sweep.objects.select_for_update(skip_locked=True, of=("self",)).filter(pk=sweep_id).first()

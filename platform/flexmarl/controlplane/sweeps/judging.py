@@ -42,7 +42,7 @@ def below_median(plan: SearchPlan, curve: Curve, others: Sequence[Curve]) -> str
 
 def next_rung(plan: SearchPlan, judged: int) -> int:
     """Return the step of the rung after those that were judged."""
-    return plan.grace_steps * plan.reduction**judged
+    return plan.grace_steps * int(plan.reduction**judged)
 
 
 def weak_at_rung(plan: SearchPlan, curve: Curve, others: Sequence[Curve], step: int) -> str:

@@ -36,7 +36,7 @@ class ExperimentsView(ListView):
         Parameter("name", "Exact name.", lookup="name"),
         Parameter("name__ic", "Part of the name.", lookup="name__icontains"),
         Parameter("project", "May be repeated.", lookup="project_id", many=True),
-        Parameter("verdict", "May be repeated.", choices=VERDICTS, lookup="verdict", many=True),
+        Parameter("verdict", "May be repeated.", choices=tuple(VERDICTS), lookup="verdict", many=True),
     )
 
     def query(self, request: Request) -> QuerySet[Experiment]:

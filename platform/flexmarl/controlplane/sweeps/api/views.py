@@ -28,12 +28,12 @@ FILTERS = (
     Parameter("name__ic", "Part of the name.", lookup="name__icontains"),
     Parameter("project", "May be repeated.", lookup="project_id", many=True),
     Parameter("experiment", "Id of an experiment.", "uuid", lookup="experiment_id"),
-    Parameter("state", "May be repeated.", choices=SWEEP_STATES, lookup="state", many=True),
+    Parameter("state", "May be repeated.", choices=tuple(SWEEP_STATES), lookup="state", many=True),
 )
 
 
 class SweepsView(ListView):
-    scopes = {"GET": Scope.RUNS_READ, "POST": Scope.RUNS_WRITE}
+    scopes = {"GET": Scope.RUNS_READ, "POST": Scope.RUNS_ACT}
     parameters = FILTERS
 
     def query(self, request: Request) -> QuerySet[Sweep]:

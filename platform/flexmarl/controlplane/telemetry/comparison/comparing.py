@@ -109,7 +109,7 @@ def _variant(no: int, one: Variant) -> dict[str, Any]:
 
 def _facet(agent: str, groups: Sequence[Variant], curves: Mapping[int, Series]) -> dict[str, Any]:
     rows = [_figures(no, one, curves) for no, one in enumerate(groups)]
-    base = next((row["values"] for row, one in zip(rows, groups, strict=True) if one.baseline), [])
+    base: list[float] = next((row["values"] for row, one in zip(rows, groups, strict=True) if one.baseline), [])
     tested = [row for row, one in zip(rows, groups, strict=True) if not one.baseline and row["values"] and base]
     made = [(row, test) for row in tested if (test := welch(row["values"], base)) is not None]
     for (row, test), p in zip(made, holm([test.p for _, test in made]), strict=True):
