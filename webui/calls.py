@@ -47,6 +47,7 @@ TIMELINE_WINDOW = (("window", "window_s"), ("until", "until"))
 LOG_FILTERS = tuple((name, name) for name in ("level", "agent", "node", "q"))
 DECISION_FILTERS = tuple((name, name) for name in ("kind", "policy", "step"))
 MOVED_FILTERS = (("moved", "kind"), ("policy", "policy"), ("step", "step"))
+NARROWED_BY_NAME = (("q", "name__ic"), ("verdict", "verdict"), ("state", "state"))
 SERIES = Call("Reward per agent by step", "/runs/{key}/series/data", fixed=REWARDS)
 CALLS: dict[str, tuple[Call, ...]] = {
     "home": (
@@ -129,6 +130,18 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call("The dataset", "/datasets/{dataset_id}"),
         Call("Its versions", "/datasets/{dataset_id}/versions"),
     ),
+    "experiments": (
+        Call("The experiments of this list", "/experiments", query=(("q", "name__ic"), ("verdict", "verdict"))),
+    ),
+    "experiment": (
+        Call("Question, notes, baseline and verdict", "/experiments/{experiment_id}"),
+        Call("Its runs", "/runs?experiment={experiment_id}"),
+        Call("Its runs beside each other", "/run-comparison?experiment={experiment_id}"),
+    ),
+    "compare": (Call("The comparison", "/run-comparison", all_but=PAGE_ONLY),),
+    "sweeps": (Call("The sweeps of this list", "/sweeps", query=NARROWED_BY_NAME),),
+    "new_sweep": (Call("Templates to start from", "/templates"), Call("Fields that may be searched", "/config-schema")),
+    "sweep": (Call("The sweep with its trials", "/sweeps/{sweep_id}"),),
     "agent_definitions": (Call("The agents of this list", "/agents", query=(("project", "project"),)),),
     "new_agent_definition": (Call("Agents that are defined already", "/agents"),),
     "agent_definition": (

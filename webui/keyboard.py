@@ -44,6 +44,8 @@ LIST_PAGES = frozenset(
         "agent_definitions",
         "models",
         "datasets",
+        "experiments",
+        "sweeps",
     }
 )
 TRAJECTORY_PAGES = frozenset({"trajectories", "trajectory", "trajectory_compare"})

@@ -14,6 +14,7 @@ from django.urls import get_resolver
 
 from tests.browser.seeded_agents import AGENT
 from tests.browser.seeded_datasets import DATASET
+from tests.browser.seeded_experiments import EXPERIMENT, SWEEP
 from tests.browser.seeded_models import MODELS
 from tests.browser.seeded_simulations import SIMULATIONS
 from tests.browser.visitor import COLOURS, WCAG, Site, Visitor
@@ -63,6 +64,12 @@ EXAMPLES: dict[str, str] = {
     "datasets": "/datasets",
     "import_dataset": "/datasets/import",
     "dataset": f"/datasets/{DATASET}",
+    "experiments": "/experiments",
+    "experiment": f"/experiments/{EXPERIMENT}",
+    "compare": f"/compare?experiment={EXPERIMENT}",
+    "sweeps": "/sweeps",
+    "new_sweep": "/sweeps/new",
+    "sweep": f"/sweeps/{SWEEP}",
     "agent_definitions": "/agents",
     "new_agent_definition": "/agents/new",
     "agent_definition": f"/agents/{AGENT}",
@@ -71,7 +78,16 @@ EXAMPLES: dict[str, str] = {
     "simulation": f"/simulations/{SIMULATIONS[0]}?ordering=-tokens_s",
 }
 """Route name -> an address of it over the seeded rows."""
-NOT_PAGES = {"sign_in", "sign_out", "new_run_text", "figures", "config_yaml", "simulation_figures"}
+NOT_PAGES = {
+    "sign_in",
+    "sign_out",
+    "new_run_text",
+    "figures",
+    "config_yaml",
+    "simulation_figures",
+    "compare_figures",
+    "sweep_figures",
+}
 """Answers to forms and scripts; `*_part` and `*_rows` are parts of pages. Signing in has tests of its own."""
 WHOLE = (("light", 1440), ("dark", 390))
 """Where all rules of axe are asked: each width and each theme once. In the other theme of a width the same document has

@@ -37,6 +37,7 @@ from flexmarl.controlplane.runs.models import Run, SavedView
 from flexmarl.controlplane.simulations.actions import create_comparison
 from flexmarl.controlplane.simulations.models import Simulation
 from flexmarl.controlplane.simulations.requests import Comparison
+from flexmarl.controlplane.sweeps.actions import create_sweep
 from flexmarl.controlplane.telemetry.checks import checks
 from flexmarl.controlplane.telemetry.live.topics import sequence_of
 from tests.support.controlplane import SPEC, key, make_dataset, make_person, set_state
@@ -47,6 +48,7 @@ from tests.support.permissions import (
     HOME,
     OWNED,
     PAGES,
+    SWEEP,
     UPLOAD,
     Held,
     Of,
@@ -144,6 +146,7 @@ def world(db: None) -> World:
     played = play(run)
     operation = runs.act(actor, queries.find_run(actor, run.id), Verb.STOP)
     experiment = create_experiment(actor, "e", project=HOME)
+    sweep = create_sweep(actor, "s", Draft(spec=SPEC), SWEEP["plan"], project=HOME)
     agent = AgentDefinition.objects.filter(project_id=HOME)[0]
     save_agent(actor, name=agent.role, settings={}, project=HOME)
     view = saved_views.create(actor, name="v", page="runs", shared=True, project=HOME)
@@ -166,7 +169,7 @@ def world(db: None) -> World:
             "verb": "pause", "role": "speaker", "action": "cordon", "view_id": view.id,
             "simulation_id": simulation.id, "check_id": consistency_check.id,
             "model_id": model.id, "number": 1, "dataset_id": dataset.dataset_id, "place": 1,
-            "upload_id": upload.id, "file": "config.json",
+            "sweep_id": sweep.pk, "upload_id": upload.id, "file": "config.json",
         },
         "api-project": {"name": HOME}, "api-members": {"name": HOME}, "api-member": {"name": HOME, "user_id": otto.id},
         "api-service-accounts": {"name": HOME}, "api-service-account": service, "api-service-tokens": service,
@@ -303,7 +306,8 @@ def test_pages_open_for_those_who_may(world: World) -> None:
 
 def _page_arguments(world: World, name: str) -> dict[str, Any]:
     known = {"key": world.run.key, "tid": world.arguments[""]["trajectory_id"], "role": "speaker"}
-    known |= {part: world.arguments[""][part] for part in ("simulation_id", "agent_id", "model_id", "dataset_id")}
+    made = ("simulation_id", "agent_id", "model_id", "dataset_id", "experiment_id", "sweep_id")
+    known |= {part: world.arguments[""][part] for part in made}
     text = next(str(pattern.pattern) for pattern in pages if pattern.name == name)
     return {part: known[part] for part in re.findall(r"<(?:\w+:)?(\w+)>", text)}
 

@@ -109,6 +109,13 @@ SPEC: dict[str, Any] = {
     "agents": {"speaker": {}, "listener": {}},
     "environment": {"type": "reference_game"},
 }
+SWEEP = {
+    "name": "rates",
+    "project": HOME,
+    "spec": SPEC,
+    "plan": {"parameters": [{"pointer": "/seed", "type": "choice", "values": [1, 2]}]},
+}
+"""Whoever begins a sweep may start runs."""
 
 TWO = "?ids=1-0-1,1-1-1"
 """Two members of one group."""
@@ -219,7 +226,15 @@ API: dict[str, dict[str, Row]] = {
     "api-simulation-cancel": {"POST": R(Of.OWN_RUN, S.RUNS_WRITE)},
     "api-simulation-timeline": _read,
     "api-experiments": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, {"name": "e2", "project": HOME})},
-    "api-experiment": _read,
+    "api-experiment": {
+        **_read,
+        "PATCH": R(Of.RUN, S.RUNS_WRITE, {"question": "why"}),
+        "DELETE": R(Of.RUN, S.RUNS_WRITE),
+    },
+    "api-run-comparison": {"GET": R(Of.INSTALLATION, S.RUNS_READ, query="?runs=none")},
+    "api-sweeps": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_ACT, SWEEP)},
+    "api-sweep": {**_read, "DELETE": R(Of.OWN_RUN, S.RUNS_ACT)},
+    **{f"api-sweep-{verb}": {"POST": R(Of.OWN_RUN, S.RUNS_ACT)} for verb in ("stop", "resume")},
     "api-runs": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, {"spec": SPEC, "project": HOME})},
     "api-runs-plan": {"POST": R(Of.IN_PROJECT, S.RUNS_READ, {"spec": SPEC, "project": HOME})},
     "api-runs-measure": {"POST": R(Of.IN_PROJECT, S.RUNS_WRITE, {"spec": SPEC, "project": HOME})},
@@ -301,6 +316,9 @@ PAGES: dict[str, Row] = {
     "datasets": R(Of.INSTALLATION, S.RUNS_READ),
     "import_dataset": R(Of.INSTALLATION, S.RUNS_WRITE),
     "dataset": _run_page,
+    **dict.fromkeys(("experiments", "sweeps", "compare"), R(Of.INSTALLATION, S.RUNS_READ)),
+    "new_sweep": R(Of.INSTALLATION, S.RUNS_WRITE),
+    **dict.fromkeys(("experiment", "sweep", "sweep_figures"), _run_page),
     "runs": R(Of.INSTALLATION, S.RUNS_READ),
     "new_run": R(Of.INSTALLATION, S.RUNS_WRITE),
     "new_run_text": R(Of.INSTALLATION, S.RUNS_WRITE),

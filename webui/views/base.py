@@ -55,6 +55,7 @@ NAV: tuple[tuple[str, tuple[NavItem, ...]], ...] = (
         (
             NavItem("home", "home", "Home", "webui:home", Scope.RUNS_READ, True),
             NavItem("runs", "list-details", "Runs", "webui:runs", Scope.RUNS_READ, True),
+            NavItem("experiments", "list-check", "Experiments", "webui:experiments", Scope.RUNS_READ),
             NavItem("models", "stack-2", "Models", "webui:models", Scope.RUNS_READ),
             NavItem("datasets", "database", "Datasets", "webui:datasets", Scope.RUNS_READ),
             NavItem("agent_definitions", "users-group", "Agents", "webui:agent_definitions", Scope.RUNS_READ),

@@ -11,6 +11,7 @@ from flexmarl.controlplane.inventory.api.urls import urlpatterns as inventory
 from flexmarl.controlplane.registry.api.urls import urlpatterns as registry
 from flexmarl.controlplane.runs.api.urls import urlpatterns as runs
 from flexmarl.controlplane.simulations.api.urls import urlpatterns as simulations
+from flexmarl.controlplane.sweeps.api.urls import urlpatterns as sweeps
 from flexmarl.controlplane.telemetry.api.stream import urlpatterns as stream
 from flexmarl.controlplane.telemetry.api.urls import urlpatterns as telemetry
 
@@ -24,6 +25,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     *experiments,
     *runs,
     *telemetry,
+    *sweeps,
     *simulations,
     *stream,
 ]

@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from functools import cache
 from typing import Any
+from uuid import UUID
 
 from django.db.models import Count, QuerySet
 
@@ -95,8 +96,22 @@ def _template_row(name: str) -> dict[str, Any]:
 
 def experiments(actor: Actor) -> QuerySet[Experiment]:
     """The experiments that the caller may read, with the number of their runs."""
-    rows = Experiment.objects.select_related("owner").annotate(run_count=Count("runs"))
-    return in_reach(rows, actor, Scope.RUNS_READ)
+    shown = ("owner__username", "baseline__key", "baseline__name")
+    rows = Experiment.objects.select_related("owner", "baseline").only(*_columns(), *shown)
+    return in_reach(rows.annotate(run_count=Count("runs")), actor, Scope.RUNS_READ)
+
+
+@cache
+def _columns() -> tuple[str, ...]:
+    return tuple(field.name for field in Experiment._meta.concrete_fields)
+
+
+def find_experiment(actor: Actor, experiment_id: UUID) -> Experiment:
+    """Return an experiment that the caller may read. Raises NotFound."""
+    found = experiments(actor).filter(pk=experiment_id).first()
+    if found is None:
+        raise NotFound("There is no such experiment.")
+    return found
 
 
 def experiment_row(experiment: Experiment) -> dict[str, Any]:
@@ -106,11 +121,24 @@ def experiment_row(experiment: Experiment) -> dict[str, Any]:
         "project": experiment.project_id,
         "name": experiment.name,
         "description": experiment.description,
+        "question": experiment.question,
+        "baseline": _baseline(experiment),
+        "verdict": experiment.verdict,
         "owner": experiment.owner.username if experiment.owner else None,
         "runs": getattr(experiment, "run_count", 0),
         "created_at": rfc3339(experiment.created_at),
         "updated_at": rfc3339(experiment.updated_at),
         "version": experiment.version,
         "url": f"/api/v1/experiments/{experiment.id}",
-        "web_url": f"/runs?experiment={experiment.id}",
+        "web_url": f"/experiments/{experiment.id}",
     }
+
+
+def experiment_detail(experiment: Experiment) -> dict[str, Any]:
+    """Return an experiment with its long texts."""
+    return {**experiment_row(experiment), "notes": experiment.notes, "verdict_text": experiment.verdict_text}
+
+
+def _baseline(experiment: Experiment) -> dict[str, str] | None:
+    run = experiment.baseline
+    return None if run is None else {"id": str(run.pk), "key": run.key, "name": run.name}

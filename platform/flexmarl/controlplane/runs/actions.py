@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from django.db import IntegrityError, transaction
 from django.db.models import F
@@ -33,7 +34,7 @@ from flexmarl.controlplane.common.problems import (
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
-from flexmarl.controlplane.experiments.actions import ensure_experiment
+from flexmarl.controlplane.experiments.actions import ensure_experiment, release_baseline
 from flexmarl.controlplane.experiments.plan_tokens import check_plan
 from flexmarl.controlplane.experiments.plans import Draft, overlay, required
 from flexmarl.controlplane.runs import origin_grants, queries, verbs
@@ -222,9 +223,10 @@ def update_run(
     name: str | None = None,
     note: str | None = None,
     tags: Iterable[str] | None = None,
+    experiment: str | None = None,
     precondition: Precondition = any_version,
 ) -> Run:
-    """Change a run's name, note and tags; the specification never changes."""
+    """Change a run's name, note, tags and experiment (by name; "": none); the specification never changes."""
     if not queries.may_edit(actor, run):
         raise PermissionDenied("Only the owner of a run and operators may edit it.")
     now = _locked(run)
@@ -239,6 +241,11 @@ def update_run(
         changes["name"] = name.strip()
     if note is not None:
         changes["note"] = note[:MAX_NOTE]
+    if experiment is not None:
+        into = ensure_experiment(actor, experiment, now.project_id) if experiment else None
+        changes["experiment_id"] = None if into is None else into.pk
+        if now.experiment_id != changes["experiment_id"]:
+            release_baseline(now.pk)
     if changes:
         _write(actor, now, "run.update", **changes)
     return queries.find_run(actor, run.id)
@@ -258,6 +265,8 @@ def _write(actor: Actor, run: Run, action: str, **changes: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, UUID):
+        return str(value)
     return rfc3339(value) if isinstance(value, datetime) else value
 
 

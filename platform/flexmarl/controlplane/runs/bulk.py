@@ -18,7 +18,7 @@ from flexmarl.controlplane.runs.models import Run
 
 MOST = 500
 """Runs that one request may name or match."""
-ACTIONS = (*(verb.value for verb in Verb), "archive", "restore", "tag", "untag", deletions.ACTION)
+ACTIONS = (*(verb.value for verb in Verb), "archive", "restore", "tag", "untag", "move", deletions.ACTION)
 _TAGGING = frozenset({"tag", "untag"})
 
 
@@ -30,6 +30,8 @@ class BulkAction:
     reason: str = ""
     tags: tuple[str, ...] = ()
     dry_run: bool = False
+    experiment: str = ""
+    """Name of the experiment that runs are moved to; empty: to none."""
 
 
 class _TakenBack(Exception):
@@ -95,6 +97,7 @@ def _carry_out(actor: Actor, run: Run, action: BulkAction) -> UUID | None:
         "archive": lambda: actions.archive(actor, run),
         "restore": lambda: actions.restore(actor, run),
         "tag": lambda: actions.tag(actor, run, add=action.tags),
+        "move": lambda: actions.update_run(actor, run, experiment=action.experiment),
         "untag": lambda: actions.tag(actor, run, remove=action.tags),
     }
     if action.action in other:

@@ -105,7 +105,8 @@ async function one(node, method, url, body) {
     if (node.dataset.said) {
       toast(node.dataset.said, { tone: "ok", seconds: 4 });
       if (answer?.version) versioned(node, answer.version);
-    } else location.reload();
+    } else if (node.dataset.then) location.assign(node.dataset.then);
+    else location.reload();
     return true;
   } catch (error) {
     toast(error.errors[0]?.detail || error.message, { tone: "bad", detail: error.requestId });

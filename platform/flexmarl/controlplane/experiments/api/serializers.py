@@ -8,10 +8,14 @@ from rest_framework import serializers
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.common.api.document import PARTIAL, REFERENCE, WHOLE
 from flexmarl.controlplane.common.api.serializers import FieldErrorSerializer, StrictSerializer
+from flexmarl.controlplane.experiments.actions import MOST_TEXT
+from flexmarl.controlplane.experiments.models import Verdict
 from flexmarl.controlplane.experiments.plans import Draft
 from flexmarl.simulator.prediction.memory import PARTS
 from flexmarl.simulator.prediction.profile import Unit
 from flexmarl.simulator.reporting.report import CAUSES
+
+VERDICTS = [verdict.value for verdict in Verdict]
 
 
 @extend_schema_field({"$ref": REFERENCE + WHOLE})
@@ -24,11 +28,20 @@ class PartialSpecificationField(serializers.DictField):
     """A specification of which anything may be missing."""
 
 
+class BaselineSerializer(serializers.Serializer[Any]):
+    id = serializers.UUIDField()
+    key = serializers.CharField()
+    name = serializers.CharField()
+
+
 class ExperimentSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     project = serializers.CharField()
     name = serializers.CharField()
     description = serializers.CharField(allow_blank=True)
+    question = serializers.CharField(allow_blank=True)
+    baseline = BaselineSerializer(allow_null=True, help_text="The run that the others are compared with.")
+    verdict = serializers.ChoiceField(VERDICTS)
     owner = serializers.CharField(allow_null=True)
     runs = serializers.IntegerField()
     created_at = serializers.DateTimeField()
@@ -38,9 +51,28 @@ class ExperimentSerializer(serializers.Serializer[Any]):
     web_url = serializers.CharField()
 
 
+class ExperimentDetailSerializer(ExperimentSerializer):
+    notes = serializers.CharField(allow_blank=True, help_text="Markdown.")
+    verdict_text = serializers.CharField(allow_blank=True, help_text="Reasons of the verdict, in Markdown.")
+
+
+class ExperimentChangeSerializer(StrictSerializer):
+    name = serializers.CharField(required=False, max_length=64)
+    description = serializers.CharField(required=False, allow_blank=True, max_length=MOST_TEXT)
+    question = serializers.CharField(required=False, allow_blank=True, max_length=300)
+    notes = serializers.CharField(required=False, allow_blank=True, max_length=MOST_TEXT, help_text="Markdown.")
+    baseline = serializers.CharField(
+        required=False, allow_null=True, max_length=64, help_text="Id or key of a run of the experiment; null: none."
+    )
+    verdict = serializers.ChoiceField(VERDICTS, required=False)
+    verdict_text = serializers.CharField(required=False, allow_blank=True, max_length=MOST_TEXT)
+
+
 class NewExperimentSerializer(StrictSerializer):
     name = serializers.CharField(max_length=64)
-    description = serializers.CharField(required=False, default="", allow_blank=True)
+    description = serializers.CharField(required=False, default="", allow_blank=True, max_length=MOST_TEXT)
+    question = serializers.CharField(required=False, default="", allow_blank=True, max_length=300)
+    notes = serializers.CharField(required=False, default="", allow_blank=True, max_length=MOST_TEXT)
     project = serializers.CharField(required=False, default=DEFAULT_PROJECT, max_length=64)
 
 

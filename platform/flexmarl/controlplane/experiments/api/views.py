@@ -11,13 +11,16 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.common.api.conditional import etag, if_match
 from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.api.serializers import listing
 from flexmarl.controlplane.common.api.views import ApiView, ListView
-from flexmarl.controlplane.common.problems import NotFound
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.experiments import actions, queries
 from flexmarl.controlplane.experiments.api.serializers import (
+    VERDICTS,
+    ExperimentChangeSerializer,
+    ExperimentDetailSerializer,
     ExperimentSerializer,
     NewExperimentSerializer,
     PluginSerializer,
@@ -32,6 +35,8 @@ class ExperimentsView(ListView):
     parameters = (
         Parameter("name", "Exact name.", lookup="name"),
         Parameter("name__ic", "Part of the name.", lookup="name__icontains"),
+        Parameter("project", "May be repeated.", lookup="project_id", many=True),
+        Parameter("verdict", "May be repeated.", choices=tuple(VERDICTS), lookup="verdict", many=True),
     )
 
     def query(self, request: Request) -> QuerySet[Experiment]:
@@ -46,27 +51,44 @@ class ExperimentsView(ListView):
         return super().get(request, *args, **kwargs)
 
     @extend_schema(
-        operation_id="experiments_create", request=NewExperimentSerializer, responses={201: ExperimentSerializer}
+        operation_id="experiments_create", request=NewExperimentSerializer, responses={201: ExperimentDetailSerializer}
     )
     def post(self, request: Request) -> Response:
         """Create an experiment."""
         body = NewExperimentSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         made = actions.create_experiment(actor_of(request), **body.validated_data)
-        row = queries.experiment_row(made)
+        row = queries.experiment_detail(made)
         return Response(row, status=201, headers={"Location": row["url"]})
 
 
 class ExperimentView(ApiView):
-    scopes = {"GET": Scope.RUNS_READ}
+    scopes = {"GET": Scope.RUNS_READ, "PATCH": Scope.RUNS_WRITE, "DELETE": Scope.RUNS_WRITE}
+    versioned = {"PATCH": False}
 
-    @extend_schema(operation_id="experiments_read", responses=ExperimentSerializer)
+    @extend_schema(operation_id="experiments_read", responses=ExperimentDetailSerializer)
     def get(self, request: Request, experiment_id: UUID) -> Response:
         """Read an experiment."""
-        found = queries.experiments(actor_of(request)).filter(pk=experiment_id).first()
-        if found is None:
-            raise NotFound("There is no such experiment.")
-        return Response(queries.experiment_row(found))
+        return _detail(queries.find_experiment(actor_of(request), experiment_id))
+
+    @extend_schema(
+        operation_id="experiments_update", request=ExperimentChangeSerializer, responses=ExperimentDetailSerializer
+    )
+    def patch(self, request: Request, experiment_id: UUID) -> Response:
+        """Change the question, notes, baseline or verdict of an experiment. Honours If-Match."""
+        body = ExperimentChangeSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        actor = actor_of(request)
+        found = queries.find_experiment(actor, experiment_id)
+        actions.update_experiment(actor, found, body.validated_data, if_match(request))
+        return _detail(queries.find_experiment(actor, experiment_id))
+
+    @extend_schema(operation_id="experiments_delete", responses={204: None})
+    def delete(self, request: Request, experiment_id: UUID) -> Response:
+        """Delete an experiment; its runs stay."""
+        actor = actor_of(request)
+        actions.delete_experiment(actor, queries.find_experiment(actor, experiment_id))
+        return Response(status=204)
 
 
 class TemplatesView(ApiView):
@@ -115,6 +137,10 @@ class ConfigSchemaView(ApiView):
     def get(self, request: Request) -> Response:
         """Read the JSON Schema of a specification."""
         return Response(queries.config_schema())
+
+
+def _detail(found: Experiment) -> Response:
+    return Response(queries.experiment_detail(found), headers={"ETag": etag(found.version)})
 
 
 def _all(rows: tuple[dict[str, Any], ...]) -> dict[str, Any]:

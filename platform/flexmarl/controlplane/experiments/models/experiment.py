@@ -1,10 +1,22 @@
-"""A question that several runs try to answer. Runs name it; it holds no settings of its own."""
+"""A question that several runs try to answer, and what came of it. Runs name it; it holds no settings of its own.
+
+Invariant: the baseline is a run of the experiment, or nothing.
+"""
+
+from enum import StrEnum
 
 from django.conf import settings
 from django.db import models
 
 from flexmarl.controlplane.accounts.models import Project
 from flexmarl.controlplane.common.models import Entity
+
+
+class Verdict(StrEnum):
+    OPEN = "open"
+    SUPPORTED = "supported"
+    REFUTED = "refuted"
+    INCONCLUSIVE = "inconclusive"
 
 
 class Experiment(Entity):
@@ -17,6 +29,16 @@ class Experiment(Entity):
     )
     name = models.CharField(max_length=64)
     description = models.TextField(blank=True)
+    question = models.CharField(max_length=300, blank=True)
+    notes = models.TextField(blank=True)
+    """Markdown."""
+    baseline = models.ForeignKey("runs.Run", null=True, on_delete=models.SET_NULL, related_name="+")
+    """The run that the others are compared with, together with those that differ from it only by their seed."""
+    verdict = models.CharField(
+        max_length=12, default=Verdict.OPEN.value, choices=[(str(one), str(one)) for one in Verdict]
+    )
+    verdict_text = models.TextField(blank=True)
+    """Why, in Markdown."""
     owner = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="experiments"
     )

@@ -61,7 +61,9 @@ class BulkView(ApiView):
         if ("ids" in given) == ("filter" in given):
             problem = "Send either ids or filter."
             raise ValidationProblem(problem, errors=[FieldError("/ids", "ambiguous", problem)])
-        action = BulkAction(given["action"], given["reason"], tuple(given["tags"]), given["dry_run"])
+        action = BulkAction(
+            given["action"], given["reason"], tuple(given["tags"]), given["dry_run"], given["experiment"]
+        )
         actor = actor_of(request)
         if "ids" in given:
             return Response(bulk.act_on_ids(actor, given["ids"], action))

@@ -244,6 +244,9 @@ class RunChangeSerializer(StrictSerializer):
     name = serializers.CharField(required=False, max_length=64)
     notes = serializers.CharField(required=False, allow_blank=True, max_length=MAX_NOTE)
     tags = TagsField(required=False, max_length=MOST_TAGS)
+    experiment = serializers.CharField(
+        required=False, allow_blank=True, max_length=64, help_text="Name; created when it does not exist; empty: none."
+    )
 
 
 class SearchSerializer(StrictSerializer):
@@ -267,6 +270,9 @@ class BulkSerializer(StrictSerializer):
         required=False, min_value=0, help_text="Runs that the filter matched when you looked; required with a filter."
     )
     tags = TagsField(required=False, default=list, max_length=MOST_TAGS, help_text="Of `tag` and `untag`.")
+    experiment = serializers.CharField(
+        required=False, allow_blank=True, max_length=64, default="", help_text="Name, of `move`; empty: none."
+    )
     reason = serializers.CharField(required=False, allow_blank=True, max_length=300, default="")
     dry_run = serializers.BooleanField(
         required=False, default=False, help_text="Dry run: only report what would happen."

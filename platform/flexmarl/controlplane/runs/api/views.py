@@ -118,7 +118,7 @@ class RunView(ApiView):
 
     @extend_schema(operation_id="runs_update", request=RunChangeSerializer, responses=RunDetailSerializer)
     def patch(self, request: Request, run_id: str) -> Response:
-        """Change a run's name, notes or tags. Honours If-Match."""
+        """Change a run's name, notes, tags or experiment. Honours If-Match."""
         body = RunChangeSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         run = queries.find_run(actor_of(request), run_id)
@@ -129,6 +129,7 @@ class RunView(ApiView):
             name=given.get("name"),
             note=given.get("notes"),
             tags=given.get("tags"),
+            experiment=given.get("experiment"),
             precondition=if_match(request),
         )
         return detail(changed)

@@ -2,7 +2,7 @@
 
 from django.urls import path, re_path
 
-from flexmarl.controlplane.telemetry.api import checks, notes, views
+from flexmarl.controlplane.telemetry.api import checks, comparison, notes, views
 from flexmarl.controlplane.telemetry.api.pace_urls import urlpatterns as pace_routes
 from flexmarl.controlplane.telemetry.api.series_urls import urlpatterns as series_routes
 from flexmarl.controlplane.telemetry.api.trajectory_urls import trajectory_routes
@@ -13,6 +13,7 @@ urlpatterns = [
     *pace_routes,
     *series_routes,
     *trajectory_routes,
+    path("run-comparison", comparison.RunComparisonView.as_view(), name="api-run-comparison"),
     path(f"{_RUN}/events", views.EventsView.as_view(), name="api-run-events"),
     path(f"{_RUN}/notes", notes.NotesView.as_view(), name="api-run-notes"),
     path(f"{_RUN}/consistency", checks.ConsistencyView.as_view(), name="api-run-consistency"),

@@ -1,6 +1,7 @@
-"""`manage.py simulations`: the process that does the long work that people start: simulations, and checks of runs.
+"""`manage.py simulations`: the process that does the long work that people start: simulations, checks of runs, sweeps.
 
-Any number may run; SIGTERM ends it. Checks have a thread of their own, so that none waits for a simulation.
+Any number may run; SIGTERM ends it. Checks and sweeps have a thread of their own each, so that none waits for a
+simulation.
 """
 
 import os
@@ -16,6 +17,7 @@ from flexmarl.controlplane.common.collecting import collected_seldom
 from flexmarl.controlplane.common.heartbeats import heartbeat_of
 from flexmarl.controlplane.common.store import database_url
 from flexmarl.controlplane.simulations.executing import IDLE_S, StopSignal, run
+from flexmarl.controlplane.sweeps.advancing import SweepingThread
 from flexmarl.controlplane.telemetry.checks.checking import CheckingThread
 
 log = structlog.get_logger(__name__)
@@ -47,7 +49,9 @@ class Command(BaseCommand):
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, on_signal)
         checks = CheckingThread(database_url())
-        checks.start()
+        sweeps = SweepingThread()
+        for thread in (checks, sweeps):
+            thread.start()
         with collected_seldom():
             while not asked.stop:
                 try:
@@ -58,4 +62,5 @@ class Command(BaseCommand):
                     connection.close()
                     signal.sigtimedwait([], IDLE_S)
         heartbeat.stop()
+        sweeps.stop()
         checks.stop()
