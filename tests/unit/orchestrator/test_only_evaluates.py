@@ -6,6 +6,7 @@ from flexmarl.contracts.status import RunReason, RunStatus
 from flexmarl.contracts.wire import Origin
 from tests.unit.orchestrator.fake_cluster import Faults, make_spec, started
 
+FAULTS = Faults(twice=0.1, child_death=0.02, uncommitted=0.05, refused=0.02, zombie=0.1)
 FROZEN = {"trainable": False}
 
 
@@ -21,7 +22,7 @@ def only_evaluates(tasks=6, attempts=3, **budget):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_each_task_is_played_as_often_as_asked_and_nothing_is_stepped(seed):
-    cluster = started(only_evaluates(), seed=seed, faults=Faults(kills=0.02) if seed else None)
+    cluster = started(only_evaluates(), seed=seed, faults=FAULTS if seed else None)
     cluster.run()
     assert cluster.status is RunStatus.COMPLETED
     episodes = cluster.core.state.totals.eval_episodes
