@@ -129,6 +129,16 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call("The dataset", "/datasets/{dataset_id}"),
         Call("Its versions", "/datasets/{dataset_id}/versions"),
     ),
+    "evaluations": (Call("The evaluations of this list", "/evaluations", all_but=PAGE_ONLY),),
+    "new_evaluation": (Call("Suites to choose from", "/suites"),),
+    "evaluation": (Call("The evaluation with its table", "/evaluations/{evaluation_id}"),),
+    "suites": (Call("The suites of this list", "/suites", all_but=PAGE_ONLY),),
+    "new_suite": (Call("Suites that are there already", "/suites"),),
+    "suite": (
+        Call("The suite", "/suites/{suite_id}"),
+        Call("Its leaderboard", "/suites/{suite_id}/leaderboard"),
+        Call("Its versions", "/suites/{suite_id}/versions"),
+    ),
     "agent_definitions": (Call("The agents of this list", "/agents", query=(("project", "project"),)),),
     "new_agent_definition": (Call("Agents that are defined already", "/agents"),),
     "agent_definition": (

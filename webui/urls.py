@@ -13,6 +13,7 @@ from webui.views import (
     cluster,
     comparison,
     datasets,
+    evaluations,
     feed,
     helping,
     home,
@@ -77,6 +78,13 @@ urlpatterns = [
     path("datasets", datasets.listing, name="datasets"),
     path("datasets/import", datasets.new, name="import_dataset"),
     path("datasets/<uuid:dataset_id>", datasets.detail, name="dataset"),
+    # models on suites of held-out tasks
+    path("evaluations", evaluations.listing, name="evaluations"),
+    path("evaluations/new", evaluations.new, name="new_evaluation"),
+    path("evaluations/<uuid:evaluation_id>", evaluations.detail, name="evaluation"),
+    path("suites", evaluations.suites, name="suites"),
+    path("suites/new", evaluations.new_suite, name="new_suite"),
+    path("suites/<uuid:suite_id>", evaluations.suite, name="suite"),
     # people and what they did
     path("members", people.members, name="members"),
     path("service-accounts", people.service_accounts, name="service_accounts"),

@@ -2,8 +2,9 @@
 
 import django.core.validators
 import django.db.models.deletion
-import flexmarl.controlplane.common.ids
 from django.db import migrations, models
+
+import flexmarl.controlplane.common.ids
 
 
 class Migration(migrations.Migration):

@@ -27,6 +27,7 @@ from flexmarl.store.control.runs import RunLease
 from tests.browser.seeded_agents import agents
 from tests.browser.seeded_datasets import datasets
 from tests.browser.seeded_decisions import decisions as decided
+from tests.browser.seeded_evaluations import evaluations
 from tests.browser.seeded_figures import of_agents, versions
 from tests.browser.seeded_load import load
 from tests.browser.seeded_models import models
@@ -89,6 +90,7 @@ def seed(owner: Any) -> list[Any]:
     models(owner)
     agents(owner)
     datasets(owner)
+    evaluations(owner)
     return told
 
 

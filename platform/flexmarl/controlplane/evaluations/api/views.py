@@ -153,7 +153,7 @@ class EvaluationView(ApiView):
 class EvaluationVerbView(ApiView):
     """Base of what may be asked of an evaluation."""
 
-    scopes = {"POST": Scope.RUNS_WRITE}
+    scopes = {"POST": Scope.RUNS_ACT}
     what = ""
 
     def act(self, request: Request, evaluation_id: UUID) -> Response:
