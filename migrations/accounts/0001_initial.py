@@ -3,11 +3,10 @@
 import django.contrib.auth.validators
 import django.db.models.deletion
 import django.utils.timezone
-from django.conf import settings
-from django.db import migrations, models
-
 import flexmarl.controlplane.accounts.models.user
 import flexmarl.controlplane.common.ids
+from django.conf import settings
+from django.db import migrations, models
 
 
 def make_default_project(apps, editor):

@@ -2,9 +2,8 @@
 
 import django.core.validators
 import django.db.models.deletion
-from django.db import migrations, models
-
 import flexmarl.controlplane.common.ids
+from django.db import migrations, models
 
 
 def make_default_pool(apps, editor):

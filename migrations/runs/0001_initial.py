@@ -4,10 +4,9 @@ import django.contrib.postgres.fields
 import django.contrib.postgres.indexes
 import django.db.models.deletion
 import django.db.models.functions.text
+import flexmarl.controlplane.common.ids
 from django.conf import settings
 from django.db import migrations, models
-
-import flexmarl.controlplane.common.ids
 
 
 class Migration(migrations.Migration):

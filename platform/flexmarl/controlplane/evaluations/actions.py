@@ -1,4 +1,4 @@
-"""Changes of suites and evaluations: permission, check, write, audit. Their runs are made and moved by those of runs."""
+"""Changes of suites and evaluations: permission, check, write, audit. Actions of runs make and move their runs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -153,7 +153,12 @@ def leaderboard(version: SuiteVersion) -> dict[str, Any]:
     for group in _whole(cells):
         label = group[0].evaluation.entries[group[0].entry]["label"]
         own = [tasks[cell.run.no] for cell in group if cell.run is not None]
-        if label in rows or len(own) < len(content.parts) or _unplayed(content, own):
+        if (
+            label in rows
+            or not any(row.attempts for rows_of in own for row in rows_of)
+            or len(own) < len(content.parts)
+            or _unplayed(content, own)
+        ):
             continue
         rows[label] = _standing(content, group, own, label)
     best_first = sorted(rows.values(), key=lambda row: (-row["pass_at_1"]["value"], row["label"]))
