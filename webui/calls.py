@@ -142,6 +142,16 @@ CALLS: dict[str, tuple[Call, ...]] = {
     "sweeps": (Call("The sweeps of this list", "/sweeps", query=NARROWED_BY_NAME),),
     "new_sweep": (Call("Templates to start from", "/templates"), Call("Fields that may be searched", "/config-schema")),
     "sweep": (Call("The sweep with its trials", "/sweeps/{sweep_id}"),),
+    "evaluations": (Call("The evaluations of this list", "/evaluations", all_but=PAGE_ONLY),),
+    "new_evaluation": (Call("Suites to choose from", "/suites"),),
+    "evaluation": (Call("The evaluation with its table", "/evaluations/{evaluation_id}"),),
+    "suites": (Call("The suites of this list", "/suites", all_but=PAGE_ONLY),),
+    "new_suite": (Call("Suites that are there already", "/suites"),),
+    "suite": (
+        Call("The suite", "/suites/{suite_id}"),
+        Call("Its leaderboard", "/suites/{suite_id}/leaderboard"),
+        Call("Its versions", "/suites/{suite_id}/versions"),
+    ),
     "agent_definitions": (Call("The agents of this list", "/agents", query=(("project", "project"),)),),
     "new_agent_definition": (Call("Agents that are defined already", "/agents"),),
     "agent_definition": (

@@ -13,6 +13,7 @@ from webui.views import (
     cluster,
     comparison,
     datasets,
+    evaluations,
     experiments,
     feed,
     helping,
@@ -88,6 +89,13 @@ urlpatterns = [
     path("sweeps/new", sweeps.new, name="new_sweep"),
     path("sweeps/<uuid:sweep_id>", sweeps.detail, name="sweep"),
     path("sweeps/<uuid:sweep_id>/figures", sweeps.figures, name="sweep_figures"),
+    # models on suites of held-out tasks
+    path("evaluations", evaluations.listing, name="evaluations"),
+    path("evaluations/new", evaluations.new, name="new_evaluation"),
+    path("evaluations/<uuid:evaluation_id>", evaluations.detail, name="evaluation"),
+    path("suites", evaluations.suites, name="suites"),
+    path("suites/new", evaluations.new_suite, name="new_suite"),
+    path("suites/<uuid:suite_id>", evaluations.suite, name="suite"),
     # people and what they did
     path("members", people.members, name="members"),
     path("service-accounts", people.service_accounts, name="service_accounts"),

@@ -27,6 +27,7 @@ from flexmarl.store.control.runs import RunLease
 from tests.browser.seeded_agents import agents
 from tests.browser.seeded_datasets import datasets
 from tests.browser.seeded_decisions import decisions as decided
+from tests.browser.seeded_evaluations import evaluations
 from tests.browser.seeded_experiments import experiments
 from tests.browser.seeded_figures import of_agents, versions
 from tests.browser.seeded_load import load
@@ -91,6 +92,7 @@ def seed(owner: Any) -> list[Any]:
     agents(owner)
     datasets(owner)
     experiments(owner, told)
+    evaluations(owner)
     return told
 
 

@@ -14,6 +14,7 @@ from django.urls import get_resolver
 
 from tests.browser.seeded_agents import AGENT
 from tests.browser.seeded_datasets import DATASET
+from tests.browser.seeded_evaluations import EVALUATION, SUITE
 from tests.browser.seeded_experiments import EXPERIMENT, SWEEP
 from tests.browser.seeded_models import MODELS
 from tests.browser.seeded_simulations import SIMULATIONS
@@ -70,6 +71,12 @@ EXAMPLES: dict[str, str] = {
     "sweeps": "/sweeps",
     "new_sweep": "/sweeps/new",
     "sweep": f"/sweeps/{SWEEP}",
+    "evaluations": "/evaluations",
+    "new_evaluation": f"/evaluations/new?suite={SUITE}&run=some-run&step=3",
+    "evaluation": f"/evaluations/{EVALUATION}",
+    "suites": "/suites",
+    "new_suite": f"/suites/new?from={SUITE}",
+    "suite": f"/suites/{SUITE}",
     "agent_definitions": "/agents",
     "new_agent_definition": "/agents/new",
     "agent_definition": f"/agents/{AGENT}",
@@ -138,6 +145,8 @@ VARIANTS: dict[str, str] = {
     "agent-definitions-none": "/agents?q=nothing-is-called-so",
     "agent-definition-older": f"/agents/{AGENT}?version=1&against=3",
     "simulations-wrong-filter": "/simulations?state=asleep",
+    "evaluations-none": "/evaluations?q=nothing-is-called-so",
+    "suite-unplayed": f"/suites/{SUITE}?version=1",
     "datasets-none": "/datasets?q=nothing-is-called-so",
     "dataset-searched": f"/datasets/{DATASET}?version=1&q=7&held_out=no",
     "new-run-of-a-dataset": f"/runs/new?template=chat_dataset&dataset={DATASET}",

@@ -49,7 +49,7 @@ def arguments(name: str, run) -> dict[str, str]:
         "draw": "1", "step": "3", "role": "speaker", "entry_id": str(run.id), "project": "default",
         "external_id": "job-1", "view_id": str(run.id), "simulation_id": str(run.id), "check_id": str(run.id),
         "model_id": str(run.id), "upload_id": str(run.id), "file": "config.json",
-        "dataset_id": str(run.id), "place": "1",
+        "dataset_id": str(run.id), "suite_id": str(run.id), "evaluation_id": str(run.id), "place": "1",
     }  # fmt: skip
     [(_, names)] = get_resolver().reverse_dict.getlist(name)[0][0]
     return {argument: known[argument] for argument in names}

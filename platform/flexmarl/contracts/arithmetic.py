@@ -71,7 +71,7 @@ def arithmetic(spec: ExperimentSpec) -> StepArithmetic:
         rollout_commands=-(-batch.tasks_per_step // batch.rollout_groups),
         agents=agents,
         policies=policies,
-        evaluation_episodes=spec.evaluation.tasks,
+        evaluation_episodes=spec.evaluation.tasks * spec.evaluation.attempts,
         evaluations=1 + steps // spec.evaluation.every_steps,
         total_episodes=episodes * steps,
         total_samples=(per_step[0] * steps, per_step[1] * steps),

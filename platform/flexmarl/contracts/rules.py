@@ -34,7 +34,7 @@ def broken_rules(spec: ExperimentSpec) -> list[Problem]:
         conversation_rules,
         sampling_rules,
     )
-    own = (_roles, _policies, _batch, learning_rules, *facts, _budget)
+    own = (_roles, _policies, _batch, learning_rules, *facts, _evaluation, _budget)
     found: dict[tuple[str, str, str], Problem] = {}
     for rules in own:
         for problem in rules(spec):
@@ -120,12 +120,26 @@ def _policies(spec: ExperimentSpec) -> Iterator[Problem]:
                 detail=f"{spec.environment.type} has no demonstrations for a supervised warm-up.",
                 hint="Remove warmup.",
             )
-    if spec.agents and not spec.trainable_policies():
+    yield from _nothing_to_step(spec)
+
+
+def _nothing_to_step(spec: ExperimentSpec) -> Iterator[Problem]:
+    """A run trains somebody in some steps, or nobody in none."""
+    trained, steps = spec.trainable_policies(), spec.budget.train_steps
+    if trained and not steps:
+        role = spec.roles_of(trained[0])[0]
+        yield Problem(
+            pointer=f"/agents/{role}/trainable",
+            code="nothing_to_step",
+            detail=f"With 0 train steps nobody is trained, but the policy {trained[0]} is trainable.",
+            hint="Set false, or train_steps to 1 or more.",
+        )
+    if spec.agents and not trained and steps:
         yield Problem(
             pointer="/agents",
             code="nothing_to_train",
-            detail="Every agent is frozen; a run needs at least one trainable agent.",
-            hint="Set trainable: true for one role.",
+            detail="Every agent is frozen; a run that trains needs at least one trainable agent.",
+            hint="Set trainable: true for one role, or train_steps: 0 in /budget to evaluate only.",
         )
 
 
@@ -146,6 +160,16 @@ def _batch(spec: ExperimentSpec) -> Iterator[Problem]:
             code="out_of_range",
             detail=f"min_members must be at most episodes_per_task, which is {batch.episodes_per_task}.",
             hint=f"Set {batch.episodes_per_task}." if batch.episodes_per_task > 1 else "Remove it.",
+        )
+
+
+def _evaluation(spec: ExperimentSpec) -> Iterator[Problem]:
+    if spec.evaluation.greedy and spec.evaluation.attempts > 1:
+        yield Problem(
+            pointer="/evaluation/attempts",
+            code="same_attempts",
+            detail=f"Greedy replies do not differ between the {spec.evaluation.attempts} attempts of a task.",
+            hint="Set 1, or greedy: false.",
         )
 
 

@@ -6,6 +6,7 @@ from flexmarl.controlplane.accounts.api.urls import urlpatterns as accounts
 from flexmarl.controlplane.agents.api.urls import urlpatterns as agents
 from flexmarl.controlplane.common.api.urls import urlpatterns as common
 from flexmarl.controlplane.datasets.api.urls import urlpatterns as datasets
+from flexmarl.controlplane.evaluations.api.urls import urlpatterns as evaluations
 from flexmarl.controlplane.experiments.api.urls import urlpatterns as experiments
 from flexmarl.controlplane.inventory.api.urls import urlpatterns as inventory
 from flexmarl.controlplane.registry.api.urls import urlpatterns as registry
@@ -27,5 +28,6 @@ urlpatterns: list[URLPattern | URLResolver] = [
     *telemetry,
     *sweeps,
     *simulations,
+    *evaluations,
     *stream,
 ]

@@ -67,7 +67,8 @@ class Target(Strict):
 
 
 class Budget(Strict):
-    train_steps: int = Field(default=400, ge=1, le=10_000_000)
+    train_steps: int = Field(default=400, ge=0, le=10_000_000)
+    """Number of train steps. 0: nothing is trained; the run plays its held-out tasks once, and ends."""
     seconds: float | None = Field(default=None, gt=0.0)
     """Wall-clock limit from the first step; no limit when absent."""
     target: Target | None = None
@@ -76,7 +77,11 @@ class Budget(Strict):
 class Evaluation(Strict):
     every_steps: int = Field(default=10, ge=1)
     tasks: int = Field(default=128, ge=1, le=65_536)
-    """Number of held-out tasks, one greedy episode each."""
+    """Number of held-out tasks."""
+    attempts: int = Field(default=1, ge=1, le=1024)
+    """Episodes of each task."""
+    greedy: bool = True
+    """Reply with the likeliest token at every place; false: sample as the agents do in training."""
 
 
 class Checkpoints(Strict):

@@ -71,7 +71,7 @@ DEFAULT_PROJECT = "default"
 
 APPS = (
     "common", "accounts", "inventory", "agents", "registry", "datasets", "experiments", "runs", "telemetry",
-    "sweeps", "simulations", "playground",
+    "sweeps", "simulations", "evaluations", "playground",
 )  # fmt: skip
 INSTALLED_APPS = [
     "whitenoise.runserver_nostatic",

@@ -65,7 +65,7 @@ def _command(
         groups=tuple(_train_orders(ctx, parts, draws) if isinstance(parts, Cohort) else _evaluation_orders(ctx, draws)),
         pins=pins,
         sampling_seed=ctx.plan.spec.seed,
-        greedy=not training,
+        greedy=not training and ctx.plan.spec.evaluation.greedy,
         follows=ctx.plan.lag.follows if training else {},
         by_episode=training and ctx.plan.cutting.by_episode,
         cohort=parts.no if isinstance(parts, Cohort) else parts.step,
@@ -88,14 +88,15 @@ def _train_orders(ctx: Context, cohort: Cohort, draws: list[int]) -> Iterator[Gr
 
 def _evaluation_orders(ctx: Context, draws: list[int]) -> Iterator[GroupOrder]:
     for draw in draws:
-        index = (draw - EVALUATION_DRAWS) % ctx.plan.spec.evaluation.tasks
-        yield GroupOrder(draw=draw, task_seed=ctx.plan.evaluation_seed(index), members=1)
+        evaluation = ctx.plan.spec.evaluation
+        seed = ctx.plan.evaluation_seed((draw - EVALUATION_DRAWS) % evaluation.tasks)
+        yield GroupOrder(draw=draw, task_seed=seed, members=evaluation.attempts)
 
 
 def newly_ended(ctx: Context, parts: Cohort | EvaluationState, event: GroupSettled) -> int:
     """Count the members of an open draw that a fact is the first to tell of: all of them, unless episodes settle."""
     if not isinstance(parts, Cohort):
-        return 1
+        return ctx.plan.spec.evaluation.attempts
     if not ctx.plan.cutting.by_episode:
         return ctx.plan.members_of(parts.long_round)
     return len({episode.member for episode in event.episodes} - parts.ended.get(event.draw, {}).keys())

@@ -23,7 +23,13 @@ from flexmarl.orchestrator.state.cohort import Cohort
 from flexmarl.orchestrator.state.lifecycle import PauseState
 from flexmarl.orchestrator.state.tokens import Undelivered
 from flexmarl.orchestrator.state.tree import RunState, WantedCheckpoint
-from flexmarl.orchestrator.training.evaluation import evaluation_due, open_evaluation, target_reached
+from flexmarl.orchestrator.training.evaluation import (
+    evaluation_due,
+    nothing_finished,
+    only_evaluates,
+    open_evaluation,
+    target_reached,
+)
 from flexmarl.orchestrator.training.metrics import publish_metrics, step_metrics
 from flexmarl.orchestrator.training.trainers import gathered
 
@@ -75,6 +81,8 @@ def _begin_start(ctx: Context, event: RunVerb) -> tuple[RunReason, str]:
 
 def _begin_retry(ctx: Context, event: RunVerb) -> tuple[RunReason, str]:
     attempts.renew(ctx)
+    if only_evaluates(ctx) and ctx.state.history.eval_last is None:
+        ctx.state.history.eval_step = -1
     return RunReason.WAITING_FOR_DEVICES, "waiting for devices"
 
 
@@ -192,7 +200,13 @@ def _check_budget(ctx: Context) -> None:
     limit = time_limit(ctx)
     if found is None and limit is not None and ctx.now >= limit:
         found = RunReason.BUDGET_TIME, f"the time limit of {budget.seconds:g} s is reached"
-    if found is None and not state.cohorts and state.step >= budget.train_steps:
+    if found is None and only_evaluates(ctx):
+        if state.history.eval_step == state.step and state.history.eval_last is None:
+            fail(ctx, RunReason.EPISODES_FAILED, nothing_finished(ctx))
+            return
+        if state.history.eval_step == state.step:
+            found = RunReason.BUDGET_STEPS, "every task of the evaluation is played"
+    elif found is None and not state.cohorts and state.step >= budget.train_steps:
         found = RunReason.BUDGET_STEPS, f"all {budget.train_steps} train steps are done"
     if found is not None:
         verb_requests.forget(ctx)
@@ -272,7 +286,8 @@ def _continue(ctx: Context) -> None:
         return
     if state.lifecycle.pause.frozen or not (hand_over(ctx) and served(ctx)):
         return
-    open_cohort(ctx, state.vector())
+    if not only_evaluates(ctx):
+        open_cohort(ctx, state.vector())
     if evaluation_due(ctx):
         open_evaluation(ctx)
 

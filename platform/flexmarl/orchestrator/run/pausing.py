@@ -109,7 +109,7 @@ def _parts(ctx: Context) -> Iterator[tuple[Cohort | EvaluationState, Counters, i
     for cohort in state.cohorts:
         yield cohort, state.totals.train_episodes, ctx.plan.members_of(cohort.long_round)
     if state.evaluation is not None:
-        yield state.evaluation, state.totals.eval_episodes, 1
+        yield state.evaluation, state.totals.eval_episodes, ctx.plan.spec.evaluation.attempts
 
 
 def _shift_clocks(state: RunState, gap: float) -> None:

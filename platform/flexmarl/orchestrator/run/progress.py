@@ -7,7 +7,7 @@ from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.live import AgentProgress, MicroBatchProgress, Progress, TokenAccount
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.orchestrator.plan import Plan
-from flexmarl.orchestrator.state.cohort import Cohort, PolicyCohort
+from flexmarl.orchestrator.state.cohort import Cohort, EvaluationState, PolicyCohort, playing
 from flexmarl.orchestrator.state.tokens import TokenCounts
 from flexmarl.orchestrator.state.tree import RunState
 
@@ -98,10 +98,14 @@ def waiting_for(plan: Plan, state: RunState) -> str:
     if state.cohort is not None:
         return _cohort_waits_for(plan, state, state.cohort)
     if state.evaluation is not None:
-        return f"{len(state.evaluation.open)} evaluation episodes"
+        return _evaluation_waits_for(plan, state.evaluation)
     if state.checkpoints:
         return f"the {', '.join(state.checkpoints)} checkpoint"
     return "weights on the engine"
+
+
+def _evaluation_waits_for(plan: Plan, evaluation: EvaluationState) -> str:
+    return f"{playing(evaluation, plan.spec.evaluation.attempts)} evaluation episodes"
 
 
 def _cohort_waits_for(plan: Plan, state: RunState, cohort: Cohort) -> str:
@@ -113,6 +117,6 @@ def _cohort_waits_for(plan: Plan, state: RunState, cohort: Cohort) -> str:
         if not own.stepped:
             return f"the optimizer step of {name}"
     if state.evaluation is not None:
-        return f"{len(state.evaluation.open)} evaluation episodes"
+        return _evaluation_waits_for(plan, state.evaluation)
     engines = [lease.device_id for lease in state.fleet.of_use(DeviceUse.ENGINE)]
     return f"new weights on {', '.join(engines)}"

@@ -208,7 +208,7 @@ class Cohort:
 
 @dataclass(slots=True)
 class EvaluationState:
-    """Greedy episodes on held-out tasks under one pinned vector."""
+    """Episodes on held-out tasks under one pinned vector."""
 
     step: int
     pins: dict[str, Pin]

@@ -18,6 +18,8 @@ class History:
     """Solved share and team score of the last evaluation."""
     eval_best: tuple[float, float] | None = None
     """The same of the best evaluated vector."""
+    eval_failure: str = ""
+    """Why an episode of the last evaluation failed, where none finished."""
     eval_step: int = -1
     """Step of the last finished evaluation."""
     checkpoint_step: int = -1

@@ -1,4 +1,4 @@
-"""Evaluation: greedy episodes on held-out tasks beside training, counted apart.
+"""Evaluation: episodes on held-out tasks beside training or without any, counted apart.
 
 Invariants: an evaluation pins the committed vector at the moment it opens and is over before newer weights replace
 that vector on an engine; at most one is open; its episodes never enter a cohort. A failed evaluation episode is left
@@ -27,15 +27,26 @@ def evaluation_due(ctx: Context, *, final: bool = False) -> bool:
     return final or state.step // every > state.history.eval_step // every
 
 
+def only_evaluates(ctx: Context) -> bool:
+    """Tell whether the run has nothing to step: its one evaluation is all that it does."""
+    return not ctx.plan.spec.budget.train_steps
+
+
+def nothing_finished(ctx: Context) -> str:
+    """Say why an evaluation without a finished episode has no result, and what to do next."""
+    why = ctx.state.history.eval_failure or "no reason was reported"
+    return f"no episode of the evaluation finished: {why}. Change what it names, then retry the run."
+
+
 def open_evaluation(ctx: Context) -> None:
     """Send the held-out tasks to play under the committed vector."""
     state = ctx.state
     tasks = ctx.plan.spec.evaluation.tasks
     first = EVALUATION_DRAWS + state.numbers.evaluation_draw
-    chunk = ctx.plan.spec.batch.rollout_groups * ctx.plan.cohort.members
+    chunk = max(1, ctx.plan.spec.batch.rollout_groups * ctx.plan.cohort.members // ctx.plan.spec.evaluation.attempts)
     state.evaluation = EvaluationState(state.step, state.vector(), open_draws(ctx, first, tasks, chunk))
     state.numbers.evaluation_draw += tasks
-    state.totals.eval_episodes.proposed += tasks
+    state.totals.eval_episodes.proposed += tasks * ctx.plan.spec.evaluation.attempts
     drive_rollout(ctx, state.evaluation)
 
 
@@ -45,8 +56,9 @@ def on_evaluation_group(ctx: Context, event: GroupSettled) -> None:
     if evaluation is None or event.draw not in evaluation.open:
         return
     settle_draw(ctx, evaluation, event.draw)
-    finished = finished_of(event.episodes)[:1]
-    count_fates(ctx.state.totals.eval_episodes, evaluation.tally, event.episodes, len(finished), 1)
+    attempts = ctx.plan.spec.evaluation.attempts
+    finished = finished_of(event.episodes)[:attempts]
+    count_fates(ctx.state.totals.eval_episodes, evaluation.tally, event.episodes, len(finished), attempts)
     before = evaluation.tally.samples, evaluation.tally.tokens
     for episode in finished:
         add_episode(evaluation.tally, episode)
@@ -61,6 +73,7 @@ def _conclude(ctx: Context, evaluation: EvaluationState) -> None:
     state.evaluation = None
     state.history.eval_step = evaluation.step
     if not tally.finished:
+        state.history.eval_failure = tally.last_failure
         ctx.note(f"evaluation after step {evaluation.step}: no episode finished", NoteLevel.WARNING)
         return
     solved, score = tally.solved / tally.finished, tally.team.total / tally.finished

@@ -1,0 +1,20 @@
+"""Support staff's view of evaluations. They are changed through actions only."""
+
+from django.contrib import admin
+
+from flexmarl.controlplane.common.admin import ReadOnlyAdmin
+from flexmarl.controlplane.evaluations.models import Evaluation, Suite
+
+
+@admin.register(Suite)
+class SuiteAdmin(ReadOnlyAdmin):
+    list_display = ("name", "project", "created_at")
+    list_filter = ("project",)
+    search_fields = ("name",)
+
+
+@admin.register(Evaluation)
+class EvaluationAdmin(ReadOnlyAdmin):
+    list_display = ("name", "project", "owner", "created_at")
+    list_filter = ("project",)
+    search_fields = ("name",)

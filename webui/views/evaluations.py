@@ -1,0 +1,185 @@
+"""Evaluations and suites: lists, the forms of new ones, the table of an evaluation, the leaderboard of a suite."""
+
+import json
+from typing import Any
+from urllib.parse import urlencode
+from uuid import UUID
+
+from django.http import HttpRequest, HttpResponse
+
+from flexmarl.contracts.packaged_models import PACKAGED_MODELS
+from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.common.problems import NotFound
+from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.evaluations import queries as evaluations
+from flexmarl.controlplane.evaluations import results
+from flexmarl.controlplane.evaluations.filters import FILTERS, SUITE_FILTERS
+from flexmarl.controlplane.experiments import queries as experiments
+from flexmarl.controlplane.registry import queries as registry
+from webui.narrowing import chips, link_with, narrowed
+from webui.views.base import page, project_of, projects_of, show
+
+MOST_SUITES = 200
+MOST_MODELS = 50
+USUAL_TEMPLATE = "chat_sums"
+ORDERS = {"label": "Model", "pass": "pass@1", "score": "Score", "tokens": "Tokens", "seconds": "Time"}
+_HIGH_FIRST = ("pass", "score")
+_OPEN = ("waiting", "running")
+
+
+@page()
+def listing(request: HttpRequest) -> HttpResponse:
+    """Show evaluations, newest first, narrowed by the address in the words of the API."""
+    found, place = evaluations.evaluations(actor_of(request)), project_of(request)
+    found = found.filter(project_id=place) if place else found
+    words = {"suite": "Suite is"}
+    context = {
+        "nav": "evaluations",
+        "chips": chips(request.GET, words),
+        "q": request.GET.get("q", ""),
+        "may_create": actor_of(request).may(Scope.RUNS_WRITE),
+        "several": not place and len(projects_of(request)) > 1,
+        **narrowed(request, found, FILTERS, evaluations.evaluation_row),
+    }
+    return show(request, "webui/evaluations.html", context)
+
+
+@page(Scope.RUNS_WRITE)
+def new(request: HttpRequest) -> HttpResponse:
+    """Show the form of an evaluation; the address fills it with a suite and a checkpoint or a model."""
+    actor, place = actor_of(request), project_of(request)
+    found = evaluations.suites(actor)
+    found = found.filter(project_id=place) if place else found
+    suites = [evaluations.suite_row(one) for one in found[:MOST_SUITES]]
+    asked = {name: request.GET.get(name, "") for name in ("suite", "run", "step", "model")}
+    known = {one["id"] for one in suites}
+    models = [{"label": name, "value": json.dumps({"type": "package", "name": name})} for name in PACKAGED_MODELS]
+    models += [
+        {"label": f"{one['name']} v{one['revision']} of {one['project']}", "value": json.dumps(_source(one))}
+        for one in registry.offered(actor, MOST_MODELS)
+    ]
+    for model in models:
+        model["chosen"] = "yes" if asked["model"] and json.loads(model["value"])["name"] == asked["model"] else ""
+    context = {
+        "nav": "evaluations",
+        "suites": suites,
+        "chosen": asked["suite"] if asked["suite"] in known else "",
+        "asked": asked,
+        "models": models,
+    }
+    return show(request, "webui/new_evaluation.html", context)
+
+
+def _source(model: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "registered", **{key: model[key] for key in ("name", "project")}, "version": model["revision"]}
+
+
+@page()
+def detail(request: HttpRequest, evaluation_id: UUID) -> HttpResponse:
+    """Show the table of an evaluation: models by parts of the suite."""
+    actor = actor_of(request)
+    found = evaluations.find_evaluation(actor, evaluation_id)
+    row = results.detail(found)
+    context = {
+        "nav": "evaluations",
+        "evaluation": row,
+        "open": row["state"] in _OPEN,
+        "may_act": actor.may(Scope.RUNS_WRITE, found.project_id),
+        "last_k": row["ks"][-1],
+    }
+    return show(request, "webui/evaluation.html", context)
+
+
+@page()
+def suites(request: HttpRequest) -> HttpResponse:
+    """Show suites, newest first."""
+    found, place = evaluations.suites(actor_of(request)), project_of(request)
+    found = found.filter(project_id=place) if place else found
+    context = {
+        "nav": "evaluations",
+        "q": request.GET.get("q", ""),
+        "may_create": actor_of(request).may(Scope.RUNS_WRITE),
+        "several": not place and len(projects_of(request)) > 1,
+        **narrowed(request, found, SUITE_FILTERS, evaluations.suite_row),
+    }
+    return show(request, "webui/suites.html", context)
+
+
+@page(Scope.RUNS_WRITE)
+def new_suite(request: HttpRequest) -> HttpResponse:
+    """Show the form of a suite, filled from a template or with the newest version of another suite."""
+    actor = actor_of(request)
+    writable = [name for name in projects_of(request) if actor.may(Scope.RUNS_WRITE, name)]
+    chosen = request.GET.get("project") or project_of(request)
+    templates = [row["name"] for row in experiments.templates()]
+    template = request.GET.get("template", "")
+    template = template if template in templates else USUAL_TEMPLATE
+    given: dict[str, Any] = {"name": "", "based_on": "", "content": _from_template(template)}
+    if reference := request.GET.get("from"):
+        given = _from_suite(request, reference)
+    sampling = given["content"]["sampling"]
+    context = {
+        "nav": "evaluations",
+        "writable": writable,
+        "chosen": chosen if chosen in writable else next(iter(writable), ""),
+        "templates": templates,
+        "template": template,
+        "given": given,
+        "sampling": sampling,
+        "parts": json.dumps(given["content"]["parts"], indent=2),
+    }
+    return show(request, "webui/new_suite.html", context)
+
+
+def _from_template(name: str) -> dict[str, Any]:
+    spec = experiments.template(name)["spec"]
+    first = next(iter(spec["agents"].values()))["sampling"]
+    part = {"name": name, "environment": spec["environment"], "tasks": spec["evaluation"]["tasks"]}
+    kept = {"temperature": first["temperature"], "max_tokens": first["max_tokens"]}
+    return {"parts": [part], "attempts": 1, "greedy": True, "seed": 0, "sampling": kept}
+
+
+def _from_suite(request: HttpRequest, reference: str) -> dict[str, Any]:
+    try:
+        found = evaluations.find_suite(actor_of(request), UUID(reference))
+    except ValueError as error:
+        raise NotFound("There is no such suite.") from error
+    version = evaluations.find_version(found)
+    return {"name": found.name, "based_on": version.number, "content": version.content}
+
+
+@page()
+def suite(request: HttpRequest, suite_id: UUID) -> HttpResponse:
+    """Show the leaderboard of a version of a suite, sorted and filtered by the address."""
+    actor = actor_of(request)
+    found = evaluations.find_suite(actor, suite_id)
+    text = request.GET.get("version", "")
+    if text and (not text.isdecimal() or len(text) > 9):
+        raise NotFound(f"{found.name} has no version {text[:20]}.")
+    version = evaluations.find_version(found, int(text) if text else None)
+    board = results.leaderboard(version)
+    q, order = request.GET.get("q", ""), request.GET.get("sort", "pass")
+    order = order if order in ORDERS else "pass"
+    rows = [{**row, "rank": place} for place, row in enumerate(board["rows"], start=1)]
+    rows = sorted([row for row in rows if q.lower() in row["label"].lower()], key=lambda row: _sorted_by(row, order))
+    context = {
+        "nav": "evaluations",
+        "suite": evaluations.suite_row(found),
+        "board": board,
+        "rows": rows,
+        "all": len(board["rows"]),
+        "q": q,
+        "sort": order,
+        "heads": {name: {"word": word, "url": link_with(request, sort=name)} for name, word in ORDERS.items()},
+        "versions": [evaluations.version_row(one) for one in evaluations.versions(found)[:50]],
+        "parts": [part["name"] for part in version.content["parts"]],
+        "content": json.dumps(version.content, indent=2),
+        "may_change": actor.may(Scope.RUNS_WRITE, found.project_id),
+        "evaluate_url": f"/evaluations/new?{urlencode({'suite': str(found.id)})}",
+    }
+    return show(request, "webui/suite.html", context)
+
+
+def _sorted_by(row: dict[str, Any], order: str) -> tuple[Any, ...]:
+    value = row["pass_at_1"]["value"] if order == "pass" else row[order]
+    return (-value if order in _HIGH_FIRST else value, row["label"])
