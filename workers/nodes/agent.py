@@ -47,6 +47,7 @@ from workers.nodes.model_archives import ModelArchives
 from workers.nodes.models import TEND_S as MODELS_S
 from workers.nodes.models import Holding, Importing
 from workers.nodes.playground import TEND_S, Playground
+from workers.scoring.trials import ScoreTrials
 from workers.settings import Settings
 from workers.transfer.peer import StateRoutes
 from workers.transfer.shared import sweep as give_back_memory

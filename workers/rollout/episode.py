@@ -29,7 +29,6 @@ from workers.rollout.turn_barrier import TurnBarrier
 from workers.rollout.turns import TurnRefusedError, TurnReply, TurnRequest, TurnTimeoutError, WeightsTimeoutError, Where
 from workers.rollout.waiting import AttemptWaits
 
-
 REWARD = "reward"
 """Boundary of attempts that ended without it being known what they earned."""
 

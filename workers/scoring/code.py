@@ -96,7 +96,7 @@ class CodeScore:
         return passed, _why(passed + 1, ran)
 
 
-_RUNNER = '''
+_RUNNER = """
 import json, os, sys
 def main():
     answers = os.fdopen(os.dup(1), "w")
@@ -120,7 +120,7 @@ def main():
     if failed is not None:
         raise failed
 main()
-'''
+"""
 """Runs a program and then each test."""
 
 

@@ -1,11 +1,11 @@
 """What a process gives up before it touches what a model wrote: resources, files, network, other processes.
 
-Also a program: `python -I -S confinement.py LIMITS FOLDER [READABLE ...] -- PROGRAM ...` confines itself and becomes the
-program. Only the standard library is imported, so that it starts fast and needs nothing of the product.
+Also a program: `python -I -S confinement.py LIMITS FOLDER [READABLE ...] -- PROGRAM ...` confines itself and becomes
+the program. Only the standard library is imported, so that it starts fast and needs nothing of the product.
 
-Invariants (Linux). What was given up never comes back, not by `exec` either. No new process can be made, so there is one
-process to kill. Nothing outside the folder is written, nothing outside folder and readable paths is opened. No socket
-can be made. Whatever cannot be arranged raises before anything is run: there is no half of a sandbox.
+Invariants (Linux). What was given up never comes back, not by `exec` either. No new process can be made, so there is
+one process to kill. Nothing outside the folder is written, nothing outside folder and readable paths is opened. No
+socket can be made. Whatever cannot be arranged raises before anything is run: there is no half of a sandbox.
 """
 
 import contextlib
@@ -54,7 +54,9 @@ class Limits:
 def confine(limits: Limits, folder: str, readable: Sequence[str]) -> None:
     """Give up everything but the folder and, to read, some paths. Raises CannotConfine."""
     if sys.platform != "linux" or platform.machine() not in _MACHINES:
-        raise CannotConfine(f"{sys.platform} on {platform.machine()} has no such sandbox; Linux on x86_64 or aarch64 has")
+        raise CannotConfine(
+            f"no sandbox for {sys.platform} on {platform.machine()}; Linux on x86_64 or aarch64 has one"
+        )
     libc = ctypes.CDLL(None, use_errno=True)
     _limit(limits)
     _leave_network(libc)
@@ -78,7 +80,7 @@ def _limit(limits: Limits) -> None:
 
 
 def _leave_network(libc: ctypes.CDLL) -> None:
-    """Move to a network of one's own that has nothing in it, where the kernel lets us: the filter forbids sockets too."""
+    """Move to a network that has nothing in it, where the kernel lets us: the filter forbids sockets as well."""
     if libc.unshare(_NEWNET | _NEWIPC | _NEWUTS):
         libc.unshare(_NEWUSER | _NEWNET | _NEWIPC | _NEWUTS)
 
@@ -108,8 +110,8 @@ def _close_files(libc: ctypes.CDLL, folder: str, readable: Sequence[str]) -> Non
     for path, allowed in ((folder, _WITHIN), *((one, _READ | _LIST | _EXECUTE) for one in readable)):
         with contextlib.suppress(FileNotFoundError):
             parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            allowed &= handled if os.path.isdir(path) else handled & _ALL_FILE
-            rule = _Beneath(allowed, parent)
+            legal = handled if os.path.isdir(path) else handled & _ALL_FILE
+            rule = _Beneath(allowed & legal, parent)
             _checked(libc.syscall(_LANDLOCK_ADD, ruleset, 1, ctypes.byref(rule), 0), f"Landlock of {path}")
             os.close(parent)
     _checked(libc.syscall(_LANDLOCK_RESTRICT, ruleset, 0), "Landlock")
@@ -122,7 +124,7 @@ def _checked(result: int, what: str) -> int:
     return result
 
 
-# The filter of system calls --------------------------------------------------------------------------------------------
+# The filter of system calls ------------------------------------------------------------------------------------------
 
 _SHARED = (424, 428, 429, 430, 431, 432, 433, 434, 438, 440, 442, 447, 448, 452, 425, 426, 427)
 """Numbers alike on all machines: handles of processes, mounts, secret memory, chmod by handle, io_uring."""
@@ -140,8 +142,8 @@ class _Machine:
     limits: int
     prctl: int
     denied: tuple[int, ...]
-    """Processes (fork, other signals, ptrace), mounts and roots, keys, bpf, modules, clocks, shared memory, owners, modes
-    and times of files, priorities."""
+    """Processes (fork, other signals, ptrace), mounts and roots, keys, bpf, modules, clocks, shared memory, owners,
+    modes and times of files, priorities."""
 
 
 _MACHINES = {

@@ -66,7 +66,8 @@ def compared(library: Any, question: MathQuestion) -> MathAnswer:
     try:
         with _processor(question.cpu_s):
             wanted = library.parse(golden(question.wanted), parsing_timeout=None)
-            said = library.parse(f"${question.said.strip('$ ')}$" if question.boxed else question.said, parsing_timeout=None)
+            text = f"${question.said.strip('$ ')}$" if question.boxed else question.said
+            said = library.parse(text, parsing_timeout=None)
             if not wanted:
                 return MathAnswer(False, "the row's answer is no mathematics")
             if not said:

@@ -1,9 +1,9 @@
 """Runs programs that a model wrote, from the outside: a fresh process in a fresh folder, and what became of it.
 
-`workers.scoring.confinement` is the inside: it closes files, network and processes off. Where bubblewrap is installed and
-works here, all of it happens inside namespaces of its own as well. Invariants: a program gets no variable of this process;
-whatever it prints or writes beyond its limits ends it; nothing of it is left, neither process nor folder. A sandbox that
-cannot be had is an error, `SandboxMissing`, and no program is run without one.
+`workers.scoring.confinement` is the inside: it closes files, network and processes off. Where bubblewrap is installed
+and works here, all of it happens inside namespaces of its own as well. Invariants: a program gets no variable of this
+process; whatever it prints or writes beyond its limits ends it; nothing of it is left, neither process nor folder. A
+sandbox that cannot be had is an error, `SandboxMissing`, and no program is run without one.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -174,7 +174,8 @@ async def _watched(process: Process, folder: str, given: bytes, allowed: Allowed
         await work
     finally:
         work.cancel()
-    said = next((line.strip() for line in reversed(errors.read.decode("utf-8", "replace").splitlines()) if line.strip()), "")
+    lines = [line for line in errors.read.decode("utf-8", "replace").splitlines() if line.strip()]
+    said = lines[-1].strip() if lines else ""
     if process.returncode == confinement.REFUSED and ended is None and not output.read:
         raise SandboxMissing(said)
     return Ran(ended or _reason(process.returncode or 0, said), bytes(output.read), said[:300])

@@ -1,4 +1,4 @@
-"""Judges: an agent that is not trained grades answers in turns of its own; what it does not grade is missing, never 0."""
+"""Judges: an agent that is not trained grades answers in turns of its own; what it does not grade is missing."""
 
 import random
 from collections.abc import Iterator
@@ -63,7 +63,9 @@ def test_a_verdict_without_a_number_is_asked_for_again_and_then_missing() -> Non
     episode.act([Reply("solver", "7")])
     episode.act([Reply("judge", "I like it")])
     assert [ask.role for ask in episode.asks()] == ["judge"]
-    with pytest.raises(RewardMissing, match=r"judge: no number from 0 to 10 in 2 verdicts; the last: 'score: 11'") as gone:
+    with pytest.raises(
+        RewardMissing, match=r"judge: no number from 0 to 10 in 2 verdicts; the last: 'score: 11'"
+    ) as gone:
         episode.act([Reply("judge", "score: 11")])
     assert blamed(gone.value, 1.0) == (f"reward: {gone.value}", False)
 
@@ -74,7 +76,9 @@ def test_every_answer_that_a_judge_pays_for_is_graded_once() -> None:
 
     for pays, graded in (("all", 2), ("team", 1), (["solver"], 1)):
         scores = [{"type": "number"}, {**JUDGE, "pays": pays}]
-        asked, outcome = play(family(scores=scores, graph=PAIR).make(0, False, random.Random(0)), random.Random(0), answer)
+        asked, outcome = play(
+            family(scores=scores, graph=PAIR).make(0, False, random.Random(0)), random.Random(0), answer
+        )
         assert sum(ask.role == "judge" for ask in asked) == graded, pays
         team = 1.0
         solver, reviser = {"all": (0.5, 1.0), "team": (0.0, 1.0)}.get(str(pays), (0.5, 1.0))

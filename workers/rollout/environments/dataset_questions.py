@@ -1,7 +1,7 @@
 """Rows of an imported dataset as questions: asked in their own messages, scored by the rules of the specification.
 
-Scores that judges give are asked for when the team has ended: each answer that they pay for is graded once by each judge,
-in a turn of its own that knows of nothing else.
+Scores that judges give are asked for when the team has ended: each answer that they pay for is graded once by each
+judge, in a turn of its own that knows of nothing else.
 """
 
 import asyncio
@@ -187,7 +187,8 @@ class RowConversation(Conversation):
         facts = dict(outcome.facts)
         if (decided := self._graph.decided(self._said)) is not None:
             known = self._row.parts(decided.text)
-            if absent := [one.label for one in self._row.scorer.options if one.label not in known and one.counts_for(None)]:
+            needed = [one.label for one in self._row.scorer.options if one.counts_for(None)]
+            if absent := [name for name in needed if name not in known]:
                 raise RewardMissing(f"{absent[0]}: it was not computed")
             facts |= {name: part.value for name, part in known.items()}
         facts |= {f"{name}_tokens": float(tokens) for name, tokens in self._verdict_tokens.items()}

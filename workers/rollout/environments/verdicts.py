@@ -1,6 +1,7 @@
 """What a judge is asked of an answer, and how its verdict is read.
 
-Invariant: a verdict is a number between the bounds that the judge was told, in a line of its own; anything else is none.
+Invariant: a verdict is a number between the bounds that the judge was told, in a line of its own; anything else is
+none.
 """
 
 import re

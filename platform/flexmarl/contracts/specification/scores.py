@@ -1,8 +1,8 @@
 """What a reply to a row of a dataset is worth: a weighted mean of scores between 0 and 1.
 
 A score is computed in one of three places. `here`: by pure code of `flexmarl.algorithms.scores`. `apart`: by
-`workers.scoring`, in processes that can be killed, since what a model wrote may make it hang. `asked`: by an agent of the
-run, in a turn of its own.
+`workers.scoring`, in processes that can be killed, since what a model wrote may make it hang. `asked`: by an agent of
+the run, in a turn of its own.
 
 Invariant: what a user writes here cannot make a score slow. Patterns run in an engine whose time grows in proportion
 to the text, schemas name nothing outside or above themselves, and what runs apart has deadlines.

@@ -1,7 +1,7 @@
 """Scores tried on a row, as rollout workers score replies to it.
 
-Invariant: what is computed in this process takes time in proportion to the reply, and is code of the product. Everything
-else (programs, mathematics, scores of other distributions) is computed by a node, under deadlines.
+Invariant: what is computed in this process takes time in proportion to the reply, and is code of the product.
+Everything else (programs, mathematics, scores of other distributions) is computed by a node, under deadlines.
 """
 
 import urllib.error
