@@ -45,8 +45,8 @@ def _trained(folder: Path, endpoint: ChatEndpoint) -> None:
         with psycopg.connect(system.database_url) as conn:
             assert [check for check in consistency_report(conn, run["no"]) if not check.ok] == []
             rows = conn.execute(
-                "SELECT status, reason, facts, judged, draw, member, attempt, task #>> '{facts,answer}' FROM store.episode "
-                "WHERE run_id = %s", [run["no"]],
+                "SELECT status, reason, facts, judged, draw, member, attempt, task #>> '{facts,answer}' "
+                "FROM store.episode WHERE run_id = %s", [run["no"]],
             ).fetchall()  # fmt: skip
             trained = conn.execute("SELECT DISTINCT policy FROM store.micro_batch WHERE run_id = %s", [run["no"]])
             assert trained.fetchall() == [("solver",)]
