@@ -20,17 +20,17 @@ from flexmarl.contracts.specification.scores import CodeOptions
 from flexmarl.language.answers import answer_in
 from flexmarl.language.dataset_rows import DatasetRow
 from workers.scoring.errors import ScoringFailed
-from workers.scoring.sandbox import Allowed, Ended, Ran, SandboxMissing, run
+from workers.scoring.sandbox import Allowed, ProgramEnd, Ran, SandboxMissing, run
 
 MOST_TESTS = 100
 PROGRAMS = os.cpu_count() or 1
 """That one run's score runs at once in one worker: more would only share the same processors."""
 _FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _WORDS = {
-    Ended.CPU: "used up its processor time", Ended.TIME: "was not over in time", Ended.MEMORY: "took too much memory",
-    Ended.OUTPUT: "printed too much", Ended.FILES: "wrote too much", Ended.NETWORK: "wanted the network",
-    Ended.ACCESS: "wanted a file outside its folder", Ended.PROCESS: "wanted another process",
-    Ended.SIGNAL: "was ended by a signal", Ended.ERROR: "ended by an error",
+    ProgramEnd.CPU: "used up its processor time", ProgramEnd.TIME: "was not over in time", ProgramEnd.MEMORY: "took too much memory",
+    ProgramEnd.OUTPUT: "printed too much", ProgramEnd.FILES: "wrote too much", ProgramEnd.NETWORK: "wanted the network",
+    ProgramEnd.ACCESS: "wanted a file outside its folder", ProgramEnd.PROCESS: "wanted another process",
+    ProgramEnd.SIGNAL: "was ended by a signal", ProgramEnd.ERROR: "ended by an error",
 }  # fmt: skip
 
 
@@ -73,9 +73,9 @@ class CodeScore:
         deadline, passed, why = time.monotonic() + self._options.wall_s, 0, ""
         for number, (given, wanted) in enumerate(tests, start=1):
             if (left := deadline - time.monotonic()) <= 0:
-                return passed, why or f"{Ended.TIME}: test {number} had no time left"
+                return passed, why or f"{ProgramEnd.TIME}: test {number} had no time left"
             ran = await run(program, (), given.encode(), self._allowed, left)
-            right = ran.ended is Ended.WELL and _lines(ran.output.decode("utf-8", "replace")) == _lines(wanted)
+            right = ran.ended is ProgramEnd.WELL and _lines(ran.output.decode("utf-8", "replace")) == _lines(wanted)
             passed += right
             if not right and not self._options.partial:
                 return passed, _why(number, ran)
@@ -91,7 +91,7 @@ class CodeScore:
         passed = len({one[1] for one in told if len(one) >= 2 and one[0] == word})
         if passed >= len(tests):
             return len(tests), ""
-        if ran.ended is Ended.WELL:
+        if ran.ended is ProgramEnd.WELL:
             return passed, f"error: the program ended before test {passed + 1}"
         return passed, _why(passed + 1, ran)
 
@@ -162,7 +162,7 @@ def _lines(text: str) -> list[str]:
 
 def _why(number: int, ran: Ran) -> str:
     """Say why a test failed."""
-    if ran.ended is Ended.WELL:
+    if ran.ended is ProgramEnd.WELL:
         return f"output: test {number} expects something else"
-    said = f" ({ran.said})" if ran.said and ran.ended is not Ended.TIME else ""
+    said = f" ({ran.said})" if ran.said and ran.ended is not ProgramEnd.TIME else ""
     return f"{ran.ended}: test {number} {_WORDS[ran.ended]}{said}"

@@ -13,6 +13,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -53,10 +54,9 @@ def main() -> None:
 
 def _library() -> Any:
     """Import what compares, and use it once, so that whatever it loads late is there."""
-    import math_verify
-
-    compared(math_verify, MathQuestion("\\frac{1}{2}", "\\boxed{0.5}", False, 6, math.inf))
-    return math_verify
+    library = import_module("math_verify")
+    compared(library, MathQuestion("\\frac{1}{2}", "\\boxed{0.5}", False, 6, math.inf))
+    return library
 
 
 def compared(library: Any, question: MathQuestion) -> MathAnswer:

@@ -36,7 +36,7 @@ READABLE = (
 _VARIABLES = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
 
 
-class Ended(StrEnum):
+class ProgramEnd(StrEnum):
     """How a program ended."""
 
     WELL = "well"
@@ -72,7 +72,7 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    ended: Ended
+    ended: ProgramEnd
     output: bytes
     said: str = ""
     """The last line of its standard error."""
@@ -164,11 +164,11 @@ async def _watched(process: Process, folder: str, given: bytes, allowed: Allowed
         while ended is None and not work.done():
             await asyncio.wait([work], timeout=LOOK_EVERY_S)
             if output.over or errors.over:
-                ended = Ended.OUTPUT
+                ended = ProgramEnd.OUTPUT
             elif await asyncio.to_thread(_written, folder) > allowed.output_bytes:
-                ended = Ended.FILES
+                ended = ProgramEnd.FILES
             elif not work.done() and time.monotonic() > deadline:
-                ended = Ended.TIME
+                ended = ProgramEnd.TIME
         if process.returncode is None:
             process.kill()
         await work
@@ -204,21 +204,21 @@ def _written(folder: str) -> int:
 
 _SIGXCPU, _SIGKILL, _SIGXFSZ = 24, 9, 25
 _SAID = (
-    (f"[Errno {confinement.NETWORK}]", Ended.NETWORK), ("[Errno 13]", Ended.ACCESS),
-    (f"[Errno {confinement.PROCESS}]", Ended.PROCESS), ("MemoryError", Ended.MEMORY), ("[Errno 12]", Ended.MEMORY),
-    ("can't start new thread", Ended.PROCESS), ("[Errno 27]", Ended.FILES), ("[Errno 24]", Ended.FILES),
+    (f"[Errno {confinement.NETWORK}]", ProgramEnd.NETWORK), ("[Errno 13]", ProgramEnd.ACCESS),
+    (f"[Errno {confinement.PROCESS}]", ProgramEnd.PROCESS), ("MemoryError", ProgramEnd.MEMORY), ("[Errno 12]", ProgramEnd.MEMORY),
+    ("can't start new thread", ProgramEnd.PROCESS), ("[Errno 27]", ProgramEnd.FILES), ("[Errno 24]", ProgramEnd.FILES),
 )  # fmt: skip
 """How a program that ended by an error says which wall it met."""
 
 
-def _reason(status: int, said: str) -> Ended:
+def _reason(status: int, said: str) -> ProgramEnd:
     number = -status if status < 0 else status - 128 if status > 128 else 0
     if number in (_SIGXCPU, _SIGKILL):  # the kernel's answer to a soft and to a hard limit of processor time
-        return Ended.CPU
+        return ProgramEnd.CPU
     if number == _SIGXFSZ:
-        return Ended.FILES
+        return ProgramEnd.FILES
     if number:
-        return Ended.SIGNAL
+        return ProgramEnd.SIGNAL
     if status == 0:
-        return Ended.WELL
-    return next((ended for words, ended in _SAID if words in said), Ended.ERROR)
+        return ProgramEnd.WELL
+    return next((ended for words, ended in _SAID if words in said), ProgramEnd.ERROR)

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from workers.scoring import confinement, sandbox
-from workers.scoring.sandbox import Allowed, Ended, Ran, SandboxMissing
+from workers.scoring.sandbox import Allowed, ProgramEnd, Ran, SandboxMissing
 
 ALLOWED = Allowed(cpu_s=1.0, memory_bytes=256 * 2**20, output_bytes=64 * 2**10)
 MOST_S = 30.0
@@ -28,7 +28,7 @@ async def test_a_program_reads_computes_writes_in_its_folder_and_ends() -> None:
         "print(sorted(os.environ))"
     )
     found = await ran(script)
-    assert found.ended is Ended.WELL, found
+    assert found.ended is ProgramEnd.WELL, found
     said, variables = found.output.decode().splitlines()
     assert said == "given"
     assert set(eval(variables)) <= {
@@ -44,25 +44,25 @@ async def test_a_program_reads_computes_writes_in_its_folder_and_ends() -> None:
 
 
 ESCAPES = {
-    "network": ("import socket; socket.create_connection(('127.0.0.1', 80))", Ended.NETWORK),
-    "local socket": ("import socket; socket.socket(socket.AF_UNIX)", Ended.NETWORK),
-    "read outside": ("print(open('/etc/passwd').read())", Ended.ACCESS),
-    "read the product": (f"print(open({sandbox.__file__!r}).read())", Ended.ACCESS),
-    "read others": ("import os; print(os.listdir('/proc'))", Ended.ACCESS),
-    "write outside": ("open('/tmp/flexmarl-escaped', 'w')", Ended.ACCESS),
-    "change outside": ("import os; os.chmod('/etc/passwd', 0o777)", Ended.PROCESS),
-    "cut outside": ("import os; os.truncate('/etc/passwd', 0)", Ended.PROCESS),
-    "link out": ("import os; os.symlink('/etc/passwd', 'way'); open('way')", Ended.ACCESS),
-    "fork bomb": ("import os\nwhile True: os.fork()", Ended.PROCESS),
-    "program": ("import subprocess; subprocess.run(['/bin/true'])", Ended.PROCESS),
-    "kill the parent": ("import os; os.kill(os.getppid(), 9)", Ended.PROCESS),
-    "kill all": ("import os; os.kill(-1, 9)", Ended.PROCESS),
-    "memory": ("x = bytearray(2**30)", Ended.MEMORY),
-    "processor": ("while True: pass", Ended.CPU),
-    "huge output": ("while True: print('x' * 9999)", Ended.OUTPUT),
-    "huge errors": ("import sys\nwhile True: sys.stderr.write('x' * 9999)", Ended.OUTPUT),
-    "huge file": ("open('own', 'w').write('x' * 10**6)", Ended.FILES),
-    "many files": ("for i in range(10**6): open(str(i), 'w').write('x' * 999)", Ended.FILES),
+    "network": ("import socket; socket.create_connection(('127.0.0.1', 80))", ProgramEnd.NETWORK),
+    "local socket": ("import socket; socket.socket(socket.AF_UNIX)", ProgramEnd.NETWORK),
+    "read outside": ("print(open('/etc/passwd').read())", ProgramEnd.ACCESS),
+    "read the product": (f"print(open({sandbox.__file__!r}).read())", ProgramEnd.ACCESS),
+    "read others": ("import os; print(os.listdir('/proc'))", ProgramEnd.ACCESS),
+    "write outside": ("open('/tmp/flexmarl-escaped', 'w')", ProgramEnd.ACCESS),
+    "change outside": ("import os; os.chmod('/etc/passwd', 0o777)", ProgramEnd.PROCESS),
+    "cut outside": ("import os; os.truncate('/etc/passwd', 0)", ProgramEnd.PROCESS),
+    "link out": ("import os; os.symlink('/etc/passwd', 'way'); open('way')", ProgramEnd.ACCESS),
+    "fork bomb": ("import os\nwhile True: os.fork()", ProgramEnd.PROCESS),
+    "program": ("import subprocess; subprocess.run(['/bin/true'])", ProgramEnd.PROCESS),
+    "kill the parent": ("import os; os.kill(os.getppid(), 9)", ProgramEnd.PROCESS),
+    "kill all": ("import os; os.kill(-1, 9)", ProgramEnd.PROCESS),
+    "memory": ("x = bytearray(2**30)", ProgramEnd.MEMORY),
+    "processor": ("while True: pass", ProgramEnd.CPU),
+    "huge output": ("while True: print('x' * 9999)", ProgramEnd.OUTPUT),
+    "huge errors": ("import sys\nwhile True: sys.stderr.write('x' * 9999)", ProgramEnd.OUTPUT),
+    "huge file": ("open('own', 'w').write('x' * 10**6)", ProgramEnd.FILES),
+    "many files": ("for i in range(10**6): open(str(i), 'w').write('x' * 999)", ProgramEnd.FILES),
 }
 
 
@@ -80,7 +80,7 @@ async def test_an_escape_fails_by_name(escape: str) -> None:
 async def test_one_that_sleeps_is_ended_and_nothing_is_left_of_it() -> None:
     began, children = time.monotonic(), set(psutil.Process().children())
     found = await ran("open('own', 'w').write('x')\nimport time; time.sleep(60)", timeout_s=1.5)
-    assert found.ended is Ended.TIME
+    assert found.ended is ProgramEnd.TIME
     assert time.monotonic() - began < MOST_S
     assert not set(psutil.Process().children()) - children
     assert not list(pathlib.Path(tempfile.gettempdir()).glob("flexmarl-code-*/own"))
@@ -94,7 +94,7 @@ async def test_a_program_cannot_touch_another_one() -> None:
         "import os\nfor pid in range(1, 70000):\n"
         "    if pid != os.getpid():\n        try: os.kill(pid, 9)\n        except OSError: pass"
     )
-    assert (await ran(killer)).ended in (Ended.WELL, Ended.CPU)
+    assert (await ran(killer)).ended in (ProgramEnd.WELL, ProgramEnd.CPU)
     assert (await sibling).output == b"alive\n"
 
 
