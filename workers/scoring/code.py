@@ -27,7 +27,8 @@ PROGRAMS = os.cpu_count() or 1
 """That one run's score runs at once in one worker: more would only share the same processors."""
 _FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _WORDS = {
-    ProgramEnd.CPU: "used up its processor time", ProgramEnd.TIME: "was not over in time", ProgramEnd.MEMORY: "took too much memory",
+    ProgramEnd.CPU: "used up its processor time", ProgramEnd.TIME: "was not over in time",
+    ProgramEnd.MEMORY: "took too much memory",
     ProgramEnd.OUTPUT: "printed too much", ProgramEnd.FILES: "wrote too much", ProgramEnd.NETWORK: "wanted the network",
     ProgramEnd.ACCESS: "wanted a file outside its folder", ProgramEnd.PROCESS: "wanted another process",
     ProgramEnd.SIGNAL: "was ended by a signal", ProgramEnd.ERROR: "ended by an error",

@@ -205,7 +205,8 @@ def _written(folder: str) -> int:
 _SIGXCPU, _SIGKILL, _SIGXFSZ = 24, 9, 25
 _SAID = (
     (f"[Errno {confinement.NETWORK}]", ProgramEnd.NETWORK), ("[Errno 13]", ProgramEnd.ACCESS),
-    (f"[Errno {confinement.PROCESS}]", ProgramEnd.PROCESS), ("MemoryError", ProgramEnd.MEMORY), ("[Errno 12]", ProgramEnd.MEMORY),
+    (f"[Errno {confinement.PROCESS}]", ProgramEnd.PROCESS), ("MemoryError", ProgramEnd.MEMORY),
+    ("[Errno 12]", ProgramEnd.MEMORY),
     ("can't start new thread", ProgramEnd.PROCESS), ("[Errno 27]", ProgramEnd.FILES), ("[Errno 24]", ProgramEnd.FILES),
 )  # fmt: skip
 """How a program that ended by an error says which wall it met."""
