@@ -242,6 +242,7 @@ def test_scores_are_tried_on_a_row(api) -> None:
     url = f"{save(api, sums(40)).json()['url']}/rows/4/score"
     scores = [{"type": "number"}, {"type": "exact", "weight": 3}]
     tried = post(api, url.removeprefix("/api/v1/"), {"scores": scores, "reply": "It is 4."}).json()
-    assert tried == {"score": 0.25, "parts": {"number": 1.0, "exact": 0.0}, "broken": []}
+    parts = {"number": 1.0, "exact": 0.0}
+    assert tried == {"score": 0.25, "parts": parts, "why": {}, "broken": [], "sandbox": ""}
     wrong = post(api, url.removeprefix("/api/v1/"), {"scores": [{"type": "regex", "pattern": "("}], "reply": ""})
     assert [pointer for pointer, _ in errors(wrong)] == ["/scores/0/pattern"]

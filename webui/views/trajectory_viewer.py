@@ -28,7 +28,12 @@ def opened(run: Any, row: dict[str, Any], tid: str, view: str = "transcript") ->
     """Read a trajectory for its page."""
     found = telemetry.trajectory(run, tid)
     agents = {agent["role"]: agent for agent in row["agents"]}
-    turns = {(turn["role"], turn["turn"]): {**turn, "agent": agents.get(turn["role"])} for turn in found["turns"]}
+    judged = {(one["role"], one["turn"]): _parts_of(one) for one in found["judged"]}
+    turns = {
+        key: {**turn, "agent": agents.get(turn["role"]), "judged": judged.get(key, [])}
+        for turn in found["turns"]
+        for key in ((turn["role"], turn["turn"]),)
+    }
     advantages = [turn["advantage"] for turn in turns.values() if turn["advantage"] is not None]
     group = [member for member in found["group"] if member["status"] == "finished"]
     view = view if view in dict(VIEWS) else "transcript"
@@ -54,6 +59,13 @@ def opened(run: Any, row: dict[str, Any], tid: str, view: str = "transcript") ->
 def group_no(row: dict[str, Any]) -> int:
     """Number of an episode group towards people; evaluations count apart."""
     return int(row["draw"]) - (EVALUATION_DRAWS if row["origin"] == "eval" else 0)
+
+
+def _parts_of(judged: dict[str, Any]) -> list[dict[str, Any]]:
+    """What each score says of an answer, in the order of the specification."""
+    return [
+        {"name": name, "value": value, "why": judged["why"].get(name, "")} for name, value in judged["parts"].items()
+    ]
 
 
 def _score(role: str, agent: dict[str, Any], found: dict[str, Any], turns: dict[Any, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from aiohttp.typedefs import Handler
 from pydantic import ValidationError
 
 from flexmarl.contracts.play import PlayRefusal, PlayRequest
+from flexmarl.contracts.trials import ScoreTrial
 from flexmarl.store.control import commands, leases
 from flexmarl.store.control.leases import ChildEndpoint, DeviceFacts, NodeFacts
 from flexmarl.store.control.nodes import processes_of, put_load
@@ -46,6 +47,7 @@ from workers.nodes.model_archives import ModelArchives
 from workers.nodes.models import TEND_S as MODELS_S
 from workers.nodes.models import Holding, Importing
 from workers.nodes.playground import TEND_S, Playground
+from workers.scoring.trials import ScoreTrials
 from workers.settings import Settings
 from workers.transfer.peer import StateRoutes
 from workers.transfer.shared import sweep as give_back_memory
@@ -87,6 +89,7 @@ class NodeAgent:
         self._stored: dict[str, int] = {}
         self._sweep_now = asyncio.Event()
         self._playground = Playground(settings, self._store)
+        self._trials = ScoreTrials()
         self._keeping = Keeping(settings.home, settings.node, self._store)
 
     async def run(self, facts: dict[str, object], version: str) -> None:
@@ -235,6 +238,7 @@ class NodeAgent:
         app = web.Application()
         app.add_routes([web.post("/v1/commands", self._on_push), web.get("/health", self._on_health)])
         app.add_routes([web.post("/v1/playground", partial(self._on_play, session))])
+        app.add_routes([web.post("/v1/scores", self._on_trial)])
         state = StateRoutes(self._settings.home)
         app.add_routes([web.get("/v1/state/{digest}", partial(self._to_peer, state.manifest))])
         app.add_routes([web.get("/v1/state/{digest}/delta", partial(self._to_peer, state.delta))])
@@ -271,6 +275,16 @@ class NodeAgent:
         answer = await self._playground.ask(session, asked)
         status = 409 if isinstance(answer, PlayRefusal) else 200 if answer.endpoint else 202
         return web.Response(body=answer.model_dump_json(), status=status, content_type="application/json")
+
+    async def _on_trial(self, request: web.Request) -> web.Response:
+        """Answer what scores that somebody tries say of a reply."""
+        if (refusal := self._stranger(request)) is not None:
+            return refusal
+        try:
+            answer = await self._trials.answer(ScoreTrial.model_validate_json(await request.read()))
+        except ValidationError as error:
+            return web.json_response({"code": "bad_request", "detail": str(error)}, status=422)
+        return web.Response(body=answer.model_dump_json(), content_type="application/json")
 
     async def _to_peer(self, answer: Handler, request: web.Request) -> web.StreamResponse:
         """Let another node pull contents of the state plane, or the platform a checkpoint or a model."""

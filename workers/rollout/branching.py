@@ -29,6 +29,7 @@ from workers.rollout.episode import (
     blamed,
     checked,
     request_of,
+    scored,
     waits_of,
 )
 from workers.rollout.external import ExternalClient
@@ -159,7 +160,9 @@ async def _tried(
         after = state.live.copied()
         speech = state.speech.copied()
         said = [turns[member][place].reply.choice for place, member in enumerate(joint)]
-        await after.act([speech.hear(ask, choice) for ask, choice in zip(asks, said, strict=True)])
+        replies = [speech.hear(ask, choice) for ask, choice in zip(asks, said, strict=True)]
+        state.deadline += await scored(after, replies)
+        await after.act(replies)
         copies.append(after)
         heard.append(speech)
     roles = [ask.role for ask in asks]
@@ -223,9 +226,10 @@ async def _play_out(
         replies, held_s = await answered(asking, asks, requests, seats, now, order.weights_timeout_s)
         waited_s += held_s
         turns += len(asks)
+        heard = [speech.hear(ask, reply.choice) for ask, reply in zip(asks, replies, strict=True)]
+        waited_s += await scored(live, heard)
         async with asyncio.timeout_at(deadline + waited_s):
             if waits is not None:
                 await asyncio.sleep(waits.next_s())
-            said = zip(asks, replies, strict=True)
-            await live.act([speech.hear(ask, reply.choice) for ask, reply in said])
+            await live.act(heard)
     return checked(live.outcome(), seats), turns, waited_s

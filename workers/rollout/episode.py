@@ -19,7 +19,7 @@ from flexmarl.contracts.wire import EpisodeStatus
 from flexmarl.store.server_paths import without_paths
 from workers.external_access import ExternalAccess, ExternalError
 from workers.rollout.engine_client import EngineClient
-from workers.rollout.environments.base import Ask, Outcome
+from workers.rollout.environments.base import Ask, Outcome, Reply, RewardMissing
 from workers.rollout.external import ExternalClient
 from workers.rollout.isolation import EnvironmentBroke
 from workers.rollout.slots import Slots, slots
@@ -28,6 +28,9 @@ from workers.rollout.stages import LiveEpisode, Stage, begin
 from workers.rollout.turn_barrier import TurnBarrier
 from workers.rollout.turns import TurnRefusedError, TurnReply, TurnRequest, TurnTimeoutError, WeightsTimeoutError, Where
 from workers.rollout.waiting import AttemptWaits
+
+REWARD = "reward"
+"""Boundary of attempts that ended without it being known what they earned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,11 @@ class EpisodeAttempt:
     """Tokens that were sampled in earlier tries."""
     started_at: float = 0.0
     finished_at: float = 0.0
+
+    @property
+    def unscored(self) -> bool:
+        """Tell whether it was played and nobody knows what it earned: playing again is no remedy."""
+        return self.status is EpisodeStatus.FAILED and self.reason.startswith(f"{REWARD}:")
 
 
 def tokens_of(attempt: EpisodeAttempt) -> int:
@@ -148,6 +156,8 @@ def _blamed(error: Exception, timeout_s: float) -> tuple[str, bool]:
             return f"weights: {error}", False
         case ExternalError():
             return f"external: {error}", False
+        case RewardMissing():
+            return f"{REWARD}: {error}", False
         case TimeoutError():
             return f"environment: no end within {timeout_s:.0f} s", False
         case EnvironmentBroke():
@@ -197,10 +207,18 @@ async def _play(
             turn = Turn(ask.role, no, request.prompt, request.allowed, request.temperature, answer, begins)
             attempt.turns.append(turn)
             replies.append(speech.hear(ask, answer.choice))
+        deadline += await scored(live, replies)
         async with asyncio.timeout_at(deadline):
             if waits is not None:
                 await asyncio.sleep(waits.next_s())
             await live.act(replies)
+
+
+async def scored(live: LiveEpisode, replies: list[Reply]) -> float:
+    """Have replies scored where that takes long; returns the seconds, which are none of the episode's own."""
+    began = time.monotonic()
+    await live.score(replies)
+    return time.monotonic() - began
 
 
 async def answered(

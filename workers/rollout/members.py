@@ -140,7 +140,7 @@ async def _branched(playing: CommandPlay, group: GroupOrder) -> list[EpisodeAtte
             attempts = await play_branches(branching, context.stage, context.client, context.external)
             for attempt, wasted in zip(attempts, before, strict=False):
                 attempt.wasted = wasted
-            if attempts[0].status is EpisodeStatus.FINISHED:
+            if attempts[0].status is EpisodeStatus.FINISHED or attempts[0].unscored:
                 break
             breakdowns += attempts[0].broke
             log.warning("attempt failed", run_id=context.run_id, draw=group.draw, reason=attempts[0].reason)
@@ -204,7 +204,7 @@ async def _tried(playing: CommandPlay, group: GroupOrder, member: int, before: i
         episode = _episode(playing, group, member, before + tried, breakdowns)
         attempt = await play_episode(episode, context.stage, playing.seats, context.client, context.external, together)
         attempt.wasted = wasted
-        if attempt.status is EpisodeStatus.FINISHED:
+        if attempt.status is EpisodeStatus.FINISHED or attempt.unscored:
             return attempt
         breakdowns, wasted = breakdowns + attempt.broke, wasted + tokens_of(attempt)
         log.warning("attempt failed", run_id=context.run_id, draw=group.draw, member=member, reason=attempt.reason)

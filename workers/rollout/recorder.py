@@ -8,6 +8,7 @@ exactly the turns that the samples hold.
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import reduce
 from itertools import chain
 
@@ -111,6 +112,7 @@ def _episode_row(order: PlayGroups, attempt: EpisodeAttempt, seats: dict[str, Se
         finished_at=attempt.finished_at,
         cohort=order.cohort,
         facts=outcome.facts if outcome else {},
+        judged=[asdict(one) for one in outcome.judged] if outcome else [],
     )
 
 

@@ -24,7 +24,7 @@ from flexmarl.store.control.commands import Taken
 from flexmarl.store.data import rewards
 from flexmarl.store.data.rewards import Given, RewardRequest
 from workers.rewards.base import ACTOR, QUEUE, Earned, Played, TurnWords
-from workers.rollout.episode import EpisodeAttempt
+from workers.rollout.episode import REWARD, EpisodeAttempt
 from workers.rollout.speech import Seat
 
 log = structlog.get_logger(__name__)
@@ -170,8 +170,9 @@ class Rewards:
 
 
 def _failed(attempt: EpisodeAttempt, reason: str) -> EpisodeAttempt:
-    log.warning("attempt failed", draw=attempt.order.draw, member=attempt.order.member, reason=f"reward: {reason}")
-    return replace(attempt, status=EpisodeStatus.FAILED, reason=f"reward: {reason}", outcome=None)
+    named = f"{REWARD}: {reason}"
+    log.warning("attempt failed", draw=attempt.order.draw, member=attempt.order.member, reason=named)
+    return replace(attempt, status=EpisodeStatus.FAILED, reason=named, outcome=None)
 
 
 def played_of(attempt: EpisodeAttempt, environment: str, seats: dict[str, Seat]) -> Played:

@@ -78,6 +78,9 @@ class Speech:
             return tuple(seat.codec.encode(ask.observation))
         if seat.renderer is None:
             raise NoChatTemplate(f"{ask.role} is asked in messages, and its model has no chat template")
+        if ask.fresh:
+            self.chains.pop(ask.role, None)
+            self.rows.pop(ask.role, None)
         chain = self.chains.setdefault(ask.role, Chain(seat.renderer))
         broken = chain.number
         messages = ask.messages if chain.said else self._instructed(ask)

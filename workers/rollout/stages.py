@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from flexmarl.contracts.specification.environment import EnvironmentSpec
 from flexmarl.contracts.specification.environment_base import IsolatedEnvironmentOptions
-from workers.rollout.environments.base import Ask, Environment, Family, Outcome, Reply, RewardsTurns
+from workers.rollout.environments.base import Ask, Environment, Family, Outcome, Reply, RewardsTurns, ScoresApart
 from workers.rollout.environments.registry import family_of
 from workers.rollout.isolation import EnvironmentPool
 
@@ -25,6 +25,9 @@ class LiveEpisode(Protocol):
 
     def asks(self) -> list[Ask]:
         """Return who must act now; empty when the episode is over."""
+
+    async def score(self, replies: list[Reply]) -> None:
+        """Have the replies to the last asks scored, where that takes long. Raises RewardMissing."""
 
     async def act(self, replies: list[Reply]) -> None:
         """Take the replies to the last asks, in their order, and move on."""
@@ -58,8 +61,7 @@ def begin_here(stage: Stage, task_seed: int, held_out: bool, seed: int) -> "Here
 
 async def leave_stage(stage: Stage) -> None:
     """Let go of a stage that nobody uses any more."""
-    if isinstance(stage, EnvironmentPool):
-        await stage.close()
+    await stage.close()
 
 
 @dataclass(slots=True)
@@ -72,6 +74,10 @@ class Here:
 
     def asks(self) -> list[Ask]:
         return self.environment.asks()
+
+    async def score(self, replies: list[Reply]) -> None:
+        if isinstance(self.environment, ScoresApart):
+            await self.environment.score(replies)
 
     async def act(self, replies: list[Reply]) -> None:
         self.environment.act(replies)

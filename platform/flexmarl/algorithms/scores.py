@@ -1,14 +1,15 @@
-"""What replies to rows of datasets are worth: pure functions of a row and a reply, from 0 to 1.
+"""What replies to rows of datasets are worth: pure functions of a row and a reply, and how parts become one number.
 
 Invariants: equal rows and replies get equal scores, in any process; a score reads so many characters of a reply as
-`MOST_CHARACTERS` says, in time proportional to them.
+`MOST_CHARACTERS` says, in time proportional to them. What scores computed elsewhere say comes in as data; a part that
+nobody has computed is missing, and never 0.
 """
 
 import json
 import re
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -131,6 +132,7 @@ class FormatScore(RowScore[FormatOptions]):
         return float(once and reply.index(start) < reply.index(end))
 
 
+# Of the scores that are computed here; the others are made where they are computed.
 SCORES: Registry[RowScore[Any]] = Registry(
     SCORE,
     (
@@ -147,40 +149,62 @@ SCORES: Registry[RowScore[Any]] = Registry(
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """What a reply is worth."""
+class ScorePart:
+    """What one score says of a reply."""
 
-    score: float
-    """Weighted mean of the parts."""
-    parts: dict[str, float]
-    """By the names of the scores."""
-    broken: tuple[str, ...] = ()
-    """Names of scores that raised; their part is 0."""
+    value: float
+    """From 0 to 1."""
+    why: str = ""
+    """In words, where the number alone does not say it: a test that failed, a verdict."""
+    broken: bool = False
+    """The score raised; its value is 0."""
+
+
+Parts = Mapping[str, ScorePart]
+"""By the names of the scores."""
 
 
 class RowScorer:
-    """Judges replies by several scores."""
+    """Judges replies by the scores that are computed here, and weighs all of them."""
 
     def __init__(self, options: Sequence[ScoreOptions]) -> None:
         """Make the scores. Raises LookupError for one of a type that this process does not have."""
-        self._scores: list[tuple[str, float, RowScore[Any]]] = [
-            (one.label, one.weight, SCORES.make(one)) for one in options
+        self.options = tuple(options)
+        self._here: list[tuple[str, RowScore[Any]]] = [
+            (one.label, SCORES.make(one)) for one in options if one.computed == "here"
         ]
 
-    def judge(self, row: DatasetRow, reply: str) -> Judgement:
-        """Judge a reply, whatever it is."""
+    def __deepcopy__(self: "RowScorer", memo: dict[int, Any]) -> "RowScorer":
+        """Return itself: nothing of an episode is in it."""
+        return self
+
+    def parts(self, row: DatasetRow, reply: str) -> dict[str, ScorePart]:
+        """Judge a reply, whatever it is, by the scores that are computed here."""
         read = reply[:MOST_CHARACTERS]
-        parts: dict[str, float] = {}
-        broken = []
-        total = 0.0
-        for name, weight, score in self._scores:
+        parts: dict[str, ScorePart] = {}
+        for name, score in self._here:
             try:
-                parts[name] = min(1.0, max(0.0, float(score.score(row, read))))
-            except Exception:  # scores of other distributions read what a model wrote
-                parts[name] = 0.0
-                broken.append(name)
-            total += weight * parts[name]
-        return Judgement(total / sum(weight for _, weight, _ in self._scores), parts, tuple(broken))
+                parts[name] = ScorePart(min(1.0, max(0.0, float(score.score(row, read)))))
+            except Exception as error:  # scores of other distributions read what a model wrote
+                parts[name] = ScorePart(0.0, f"the score raised {type(error).__name__}", broken=True)
+        return parts
+
+    def pays(self, seat: str) -> bool:
+        """Say whether a seat has a score of its own; else it is paid with the team."""
+        return any(one.counts_for(seat) for one in self.options)
+
+    def worth(self, parts: Parts, seat: str | None = None) -> float:
+        """Return the weighted mean of the parts that count for a seat, for the team without one.
+
+        Parts that are missing are left out with their weights; 0 where none is there.
+        """
+        counted = [(one.weight, parts[one.label].value) for one in self.options if self._counts(one, parts, seat)]
+        whole = sum(weight for weight, _ in counted)
+        return sum(weight * value for weight, value in counted) / whole if whole else 0.0
+
+    @staticmethod
+    def _counts(one: ScoreOptions, parts: Parts, seat: str | None) -> bool:
+        return one.label in parts and one.counts_for(seat)
 
 
 def plain(text: str, case: bool) -> str:

@@ -170,6 +170,8 @@ def _document_path(loc: tuple[int | str, ...], raw: object, *, missing: bool) ->
             is_last = i == len(loc) - 1
             if part not in here and not (is_last and missing):
                 continue
+            if path and loc[i - 1] == path[-1] and part == here.get("type") and (is_last or loc[i + 1] in here):
+                continue  # a tag that is the name of a field as well: it comes once, right behind its object
             here = here.get(part)
         elif isinstance(here, list) and isinstance(part, int):
             here = here[part] if part < len(here) else None

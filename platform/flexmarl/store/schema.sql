@@ -127,6 +127,7 @@ CREATE TABLE store.episode (
   task        jsonb NOT NULL,                 -- the task for people: {"title": ..., "facts": {...}}
   transcript  jsonb NOT NULL DEFAULT '[]',    -- order of the turns and the environment's remarks
   facts       jsonb NOT NULL DEFAULT '{}',    -- what the environment counted, by name: parts of a score, reasons
+  judged      jsonb NOT NULL DEFAULT '[]',    -- answers with all that was said of them: role, turn, parts, why
   started_at  timestamptz NOT NULL,
   finished_at timestamptz NOT NULL,
   seconds     real NOT NULL GENERATED ALWAYS AS (extract(epoch FROM finished_at - started_at)::real) STORED,

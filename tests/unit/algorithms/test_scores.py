@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from flexmarl.algorithms.scores import MOST_CHARACTERS, SCORES, RowScorer
+from flexmarl.algorithms.scores import MOST_CHARACTERS, SCORES, RowScorer, ScorePart
 from flexmarl.contracts.specification.dataset import DatasetTasks
 from flexmarl.contracts.specification.scores import SCORE
 from flexmarl.language.dataset_rows import DatasetRow
@@ -21,8 +21,8 @@ def scores(*given: dict[str, Any]) -> RowScorer:
 
 
 def score(answer: str, reply: str, kind: str, **options: Any) -> float:
-    row = DatasetRow((Message("user", "?"),), answer)
-    return scores({"type": kind, **options}).judge(row, reply).score
+    scorer = scores({"type": kind, **options})
+    return scorer.worth(scorer.parts(DatasetRow((Message("user", "?"),), answer), reply))
 
 
 @pytest.mark.parametrize(
@@ -67,11 +67,28 @@ def test_a_reply_is_worth(kind: str, options: dict[str, Any], answer: str, reply
 
 
 def test_parts_are_weighted_and_named() -> None:
-    judged = scores(
-        {"type": "number"}, {"type": "length", "name": "short", "weight": 3, "budget": 1, "limit": 3}
-    ).judge(DatasetRow((Message("user", "?"),), "4"), "44")
-    assert judged.parts == {"number": 0.0, "short": 0.5}
-    assert judged.score == 0.375
+    scorer = scores({"type": "number"}, {"type": "length", "name": "short", "weight": 3, "budget": 1, "limit": 3})
+    parts = scorer.parts(DatasetRow((Message("user", "?"),), "4"), "44")
+    assert {name: part.value for name, part in parts.items()} == {"number": 0.0, "short": 0.5}
+    assert scorer.worth(parts) == 0.375
+
+
+def test_each_seat_and_the_team_have_weights_of_their_own() -> None:
+    given = [
+        {"type": "number", "pays": "team"},
+        {"type": "length", "budget": 1, "limit": 3, "pays": ["solver"]},
+        {"type": "format", "weight": 3, "pays": "seats"},
+    ]
+    graph = {"type": "sequence", "order": ["solver", "reviser"]}
+    scorer = RowScorer(DatasetTasks.model_validate({"scores": given, "graph": graph}).scores)
+    parts = scorer.parts(DatasetRow((Message("user", "?"),), "4"), "44")
+    assert [scorer.worth(parts, seat) for seat in (None, "solver", "reviser")] == [0.0, 0.125, 0.0]
+    assert scorer.worth({"format": ScorePart(1.0)}, "solver") == 1.0, "what is missing has no weight"
+    assert not RowScorer([given_to("team")]).pays("solver")
+
+
+def given_to(whom: str) -> Any:
+    return DatasetTasks.model_validate({"scores": [{"type": "exact", "pays": whom}]}).scores[0]
 
 
 def test_so_much_of_a_reply_is_read() -> None:
@@ -80,12 +97,13 @@ def test_so_much_of_a_reply_is_read() -> None:
 
 
 def test_every_score_takes_any_reply_and_stays_between_0_and_1() -> None:
-    judge = scores(*({"type": name} for name in SCORE.variants()))
-    assert SCORES.names() == tuple(SCORE.variants())
+    here = [name for name, options in SCORE.variants().items() if options.computed == "here"]
+    assert SCORES.names() == tuple(here)
+    scorer = scores(*({"type": name} for name in here))
     for reply in ("", "\x00", "\ud800", "A" * (MOST_CHARACTERS + 1), "1e999", "-", "{", "\\boxed{", "9" * 5000):
-        judged = judge.judge(DatasetRow((Message("user", "?"),), reply[:50]), reply)
-        assert judged.broken == (), (reply[:20], judged.broken)
-        assert all(0.0 <= part <= 1.0 for part in judged.parts.values())
+        parts = scorer.parts(DatasetRow((Message("user", "?"),), reply[:50]), reply)
+        assert not any(part.broken for part in parts.values()), (reply[:20], parts)
+        assert all(0.0 <= part.value <= 1.0 for part in parts.values())
 
 
 @pytest.mark.parametrize(
@@ -105,9 +123,9 @@ def test_every_score_takes_any_reply_and_stays_between_0_and_1() -> None:
     ],
 )
 def test_no_pattern_or_schema_takes_long(options: dict[str, Any], reply: str) -> None:
-    judge = scores(options)
+    scorer = scores(options)
     began = time.perf_counter()
-    judge.judge(DatasetRow((Message("user", "?"),)), reply)
+    scorer.parts(DatasetRow((Message("user", "?"),)), reply)
     assert time.perf_counter() - began < SECONDS
 
 
@@ -121,7 +139,13 @@ def test_no_pattern_or_schema_takes_long(options: dict[str, Any], reply: str) ->
         ({"type": "json_schema", "accepts": {"anyOf": [{"$ref": "#"}]}}, "$ref is not allowed"),
         ({"type": "length", "budget": 5, "limit": 5}, "set at least 6"),
         ({"type": "exact", "weight": 0}, "greater than 0"),
-        ({"type": "judge"}, "judge"),
+        ({"type": "opinion"}, "opinion"),
+        ({"type": "exact", "pays": ["nobody"]}, "no seat is named nobody"),
+        ({"type": "exact", "pays": []}, "it pays nobody"),
+        ({"type": "exact", "pays": "seats"}, "no score pays the team"),
+        ({"type": "judge", "agent": "solver"}, "solver has a seat"),
+        ({"type": "judge", "lowest": 3, "highest": 3}, "not above lowest"),
+        ({"type": "code", "cpu_s": 30, "wall_s": 20}, "set at least 30"),
     ],
 )
 def test_scores_that_cannot_be_are_refused_by_name(given: dict[str, Any], said: str) -> None:

@@ -95,7 +95,7 @@ async def test_what_befalls_one_reward_is_its_own_reason_and_the_next_is_compute
 
 
 async def test_one_that_hangs_is_killed_at_its_deadline_and_holds_no_other(package: None, monkeypatch) -> None:
-    monkeypatch.setattr("workers.rewards.isolated.PROCESSES", 2)
+    monkeypatch.setattr("workers.line_processes.PROCESSES", 2)
     hanging, before = function_of(timeout_s=6.0), set(psutil.Process().children())
     work = asyncio.create_task(hanging(played(HANGS)))
     others = [await hanging(played(WELL)) for _ in range(3)]

@@ -1,5 +1,6 @@
 """What the seats of an attempt are told: instructions of their agents come first, once, as a part of their chains."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -81,3 +82,15 @@ def test_instructions_that_do_not_render_for_a_seat_are_named() -> None:
     spoken = speech(solver="{% if role == 'solver' %}{{ 1 | length }}{% endif %}")
     with pytest.raises(ValueError, match="solver"):
         spoken.prompt(asked(QUESTION))
+
+
+def test_a_seat_that_is_asked_afresh_remembers_nothing_and_begins_another_row() -> None:
+    said, reply = speech(solver=""), list(RENDERER.encode("5<|im_end|>"))
+    ask = replace(asked(Message("user", "Grade this.")), fresh=True)
+    prompts, begins = [], []
+    for _ in range(2):
+        prompts.append(said.prompt(ask))
+        begins.append(said.begins(ask))
+        said.hear(ask, CompletionChoice(0, reply, [0.0] * len(reply), "stop", [1, len(reply)]))
+    assert prompts[0] == prompts[1]
+    assert begins == [0, 1]

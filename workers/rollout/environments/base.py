@@ -36,6 +36,8 @@ class Ask:
     """Of an environment that speaks in messages: what the seat has not seen yet; then `observation` is empty."""
     tools: tuple[dict[str, Any], ...] = ()
     """Of an environment that speaks in messages: what the seat may call now, as JSON schemas of functions."""
+    fresh: bool = False
+    """Of an environment that speaks in messages: the seat forgets what it has read and said before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,18 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
+class JudgedAnswer:
+    """An answer with all that was said of it."""
+
+    role: str
+    turn: int
+    parts: dict[str, float]
+    """What each score says of it, by name, from 0 to 1."""
+    why: dict[str, str]
+    """In words, of the scores that say why."""
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """Final account of an episode."""
 
@@ -62,6 +76,12 @@ class Outcome:
     turn_rewards: dict[tuple[str, int], float] = field(default_factory=dict)
     """Reward of single turns, by role and turn index; absent turns got 0."""
     facts: dict[str, float] = field(default_factory=dict)
+    judged: tuple[JudgedAnswer, ...] = ()
+    """Where answers have several scores: each answer, in the order in which they were given."""
+
+
+class RewardMissing(Exception):
+    """What an episode earned is not known: it is missing, and never 0. The text says why."""
 
 
 class Environment(Protocol):
@@ -84,6 +104,14 @@ class RewardsTurns(Protocol):
 
     def turn_rewards(self) -> dict[tuple[str, int], float]:
         """Return what turns have earned so far, by role and turn index; absent turns got 0."""
+
+
+@runtime_checkable
+class ScoresApart(Protocol):
+    """An environment some of whose scores take long, so that they are computed elsewhere before it moves on."""
+
+    async def score(self, replies: list[Reply]) -> None:
+        """Have the replies to the last asks scored. Raises RewardMissing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +146,9 @@ class Family(Plugin[EnvironmentSettings], ABC):
     @abstractmethod
     def make(self, task_seed: int, held_out: bool, rng: random.Random) -> Environment:
         """Make an episode. Equal seeds give the same task; `rng` drives what happens inside the episode."""
+
+    async def close(self) -> None:
+        """End what episodes were scored by; nothing by default."""
 
     def demonstrations(self, rng: random.Random, count: int) -> list[Demonstration]:
         """Return correct behaviour for warm-up; empty when the environment has none."""

@@ -1,17 +1,27 @@
-"""Rows of an imported dataset as questions: asked in their own messages, scored by the rules of the specification."""
+"""Rows of an imported dataset as questions: asked in their own messages, scored by the rules of the specification.
 
+Scores that judges give are asked for when the team has ended: each answer that they pay for is graded once by each
+judge, in a turn of its own that knows of nothing else.
+"""
+
+import asyncio
 import random
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from flexmarl.algorithms.scores import RowScorer
+from flexmarl.algorithms.scores import RowScorer, ScorePart
 from flexmarl.contracts.specification.dataset import DatasetTasks
-from flexmarl.contracts.specification.graphs import GraphOptions
+from flexmarl.contracts.specification.scores import JudgeOptions
 from flexmarl.language.dataset_rows import DatasetRow, epoch_of, from_line, row_of
 from flexmarl.language.messages import Message
 from workers.rollout.datasets import DatasetLines, DatasetMissing
-from workers.rollout.environments.base import Ask, Environment, Family, Outcome
+from workers.rollout.environments.base import Ask, Environment, Family, JudgedAnswer, Outcome, Reply, RewardMissing
+from workers.rollout.environments.graphs import Statement
 from workers.rollout.environments.questions import AnswerScore, Conversation
+from workers.rollout.environments.verdicts import MOST_VERDICT, question_of, value_of
+from workers.scoring.apart import ApartScorer
+from workers.scoring.errors import ScoringFailed
 
 EPOCH = "epoch"
 """Fact: passes through the training rows before this one."""
@@ -24,8 +34,9 @@ class DatasetFamily(Family[DatasetTasks]):
 
     def __init__(self, spec: DatasetTasks) -> None:
         super().__init__(spec)
-        self.roles = tuple(seat.name for seat in spec.graph.seats())
+        self.roles = tuple(role.name for role in spec.facts().roles)
         self.scorer = RowScorer(spec.scores)
+        self.apart = ApartScorer(spec.scores)
         self.lines: DatasetLines | None = None
         """Set by whoever plays; the roles are known without."""
 
@@ -33,30 +44,57 @@ class DatasetFamily(Family[DatasetTasks]):
         if self.lines is None:
             raise DatasetMissing(f"the rows of {self.options.dataset.name} were not read")
         if held_out:
-            question = RowQuestion(self.lines.held_out[task_seed % len(self.lines.held_out)], self.scorer)
+            line, epoch = self.lines.held_out[task_seed % len(self.lines.held_out)], None
         else:
             rows = len(self.lines.training)
             line = self.lines.training[row_of(task_seed, rows, self.options.seed)]
-            question = RowQuestion(line, self.scorer, epoch_of(task_seed, rows))
-        return RowConversation(question, self.options.graph, self.options.reply_tokens)
+            epoch = epoch_of(task_seed, rows)
+        return RowConversation(RowQuestion(line, self.scorer, self.apart, epoch), self.options)
+
+    async def close(self) -> None:
+        """End the processes that score."""
+        await self.apart.close()
 
 
 class RowQuestion:
     """A row: its last message is what is asked."""
 
-    def __init__(self, line: bytes, scorer: RowScorer, epoch: int | None = None) -> None:
+    def __init__(self, line: bytes, scorer: RowScorer, apart: ApartScorer, epoch: int | None = None) -> None:
         self.row: DatasetRow = from_line(line)
         self.epoch = epoch
         self.text = self.row.messages[-1].content
-        self._scorer = scorer
+        self.scorer = scorer
+        self._apart = apart
+        self._known: dict[str, dict[str, ScorePart]] = {}
+        """By reply: what is known of it."""
 
     def judge(self, reply: str) -> AnswerScore:
-        judged = self._scorer.judge(self.row, reply)
-        return AnswerScore(judged.score, NOT_SCORED if judged.broken else "", reply.strip())
+        parts = self.parts(reply)
+        broken = any(part.broken for part in parts.values())
+        return AnswerScore(self.scorer.worth(parts), NOT_SCORED if broken else "", reply.strip())
 
-    def parts(self, reply: str) -> dict[str, float]:
-        """Return what each score says of a reply."""
-        return self._scorer.judge(self.row, reply).parts
+    def parts(self, reply: str) -> dict[str, ScorePart]:
+        """Return what is known of a reply."""
+        if reply not in self._known:
+            self._known[reply] = self.scorer.parts(self.row, reply)
+        return self._known[reply]
+
+    async def score_apart(self, reply: str) -> None:
+        """Have a reply scored by what is computed apart. Raises RewardMissing."""
+        known = self.parts(reply)
+        if not known.keys() >= set(self._apart.names):
+            try:
+                known |= await self._apart.parts(self.row, reply)
+            except ScoringFailed as failed:
+                raise RewardMissing(str(failed)) from failed
+
+    def note(self, reply: str, name: str, part: ScorePart) -> None:
+        """Take in what somebody says of a reply."""
+        self.parts(reply)[name] = part
+
+    def missing(self, reply: str) -> list[str]:
+        """Return the scores that have said nothing of a reply yet."""
+        return [one.label for one in self.scorer.options if one.label not in self.parts(reply)]
 
     def describe(self) -> dict[str, object]:
         lines = [line.strip() for line in self.text.splitlines() if line.strip()]
@@ -64,27 +102,111 @@ class RowQuestion:
         return {"title": (lines or [""])[-1][:120], "facts": facts}
 
 
-class RowConversation(Conversation):
-    """The conversation about a row: each seat first reads what the row says before its question."""
+@dataclass(frozen=True, slots=True)
+class _Grading:
+    """An answer that a judge is to grade."""
 
-    def __init__(self, question: RowQuestion, graph: GraphOptions, reply_tokens: int) -> None:
-        super().__init__(question, graph, reply_tokens, (NOT_SCORED,))
+    judge: JudgeOptions
+    answer: str
+
+
+class RowConversation(Conversation):
+    """The conversation about a row: each seat first reads what the row says before its question; judges come last."""
+
+    def __init__(self, question: RowQuestion, options: DatasetTasks) -> None:
+        super().__init__(question, options.graph, options.reply_tokens, (NOT_SCORED,))
         self._row = question
+        self._judges = options.judges()
+        self._tried: Counter[tuple[str, str]] = Counter()
+        """Of a score and an answer, how often no verdict came."""
+        self._verdict_tokens: Counter[str] = Counter()
 
     def asks(self) -> list[Ask]:
         before, spoke = self._row.row.messages[:-1], {one.seat for one in self._said}
-        return [
+        asks = [
             ask if ask.role in spoke else replace(ask, messages=behind(before, ask.messages)) for ask in super().asks()
         ]
+        return asks or [self._grade(one) for one in self._gradings()]
+
+    def _grade(self, one: _Grading) -> Ask:
+        asked = (question_of(one.judge, self._row.row, one.answer),)
+        return Ask(one.judge.agent, "", one.judge.verdict_tokens, messages=asked, fresh=True)
+
+    def act(self, replies: list[Reply]) -> None:
+        if self._next()[0]:
+            super().act(replies)
+            return
+        for one, reply in zip(self._gradings(), replies, strict=True):
+            self._take_verdict(one, reply)
+        self._score_again()
+
+    def _take_verdict(self, one: _Grading, reply: Reply) -> None:
+        """Read a verdict. Raises RewardMissing when no try gave one."""
+        label, value = one.judge.label, value_of(one.judge, reply.text)
+        self._verdict_tokens[label] += reply.tokens
+        if value is not None:
+            self._row.note(one.answer, label, ScorePart(value, reply.text.strip()[:MOST_VERDICT]))
+            return
+        self._tried[label, one.answer] += 1
+        if self._tried[label, one.answer] >= one.judge.tries:
+            bounds = f"{one.judge.lowest:g} to {one.judge.highest:g}"
+            said = " ".join(reply.text.split())[:200]
+            raise RewardMissing(f"{label}: no number from {bounds} in {one.judge.tries} verdicts; the last: {said!r}")
+
+    def _gradings(self) -> list[_Grading]:
+        """Return what is to be graded now: one answer for each agent, since it has one conversation at a time."""
+        found: dict[str, _Grading] = {}
+        for judge in self._judges:
+            for one in self._graded(judge):
+                if judge.agent not in found and judge.label in self._row.missing(one.text):
+                    found[judge.agent] = _Grading(judge, one.text)
+        return list(found.values())
+
+    def _graded(self, judge: JudgeOptions) -> Iterator[Statement]:
+        """Return the answers that a judge's score pays for."""
+        decided = self._graph.decided(self._said)
+        if decided is not None and judge.counts_for(None):
+            yield decided
+        for one in self._said:
+            if one.act == "answer" and self._seats[one.seat].reward == "own" and judge.counts_for(one.seat):
+                yield one
+
+    async def score(self, replies: list[Reply]) -> None:
+        """Have answers among replies scored by what is computed apart. Raises RewardMissing."""
+        parts = self._next()[0]
+        said = zip(parts, replies, strict=False)
+        answers = {reply.text: None for part, reply in said if self._graph.act_of(part, reply.text) == "answer"}
+        await asyncio.gather(*(self._row.score_apart(answer) for answer in answers))
+
+    def _own_score(self, seat: str, answer: str, score: float) -> float | None:
+        scorer = self._row.scorer
+        return scorer.worth(self._row.parts(answer), seat) if scorer.pays(seat) else None
 
     def outcome(self) -> Outcome:
         outcome = super().outcome()
         facts = dict(outcome.facts)
         if (decided := self._graph.decided(self._said)) is not None:
-            facts |= self._row.parts(decided.text)
+            known = self._row.parts(decided.text)
+            needed = [one.label for one in self._row.scorer.options if one.counts_for(None)]
+            if absent := [name for name in needed if name not in known]:
+                raise RewardMissing(f"{absent[0]}: it was not computed")
+            facts |= {name: part.value for name, part in known.items()}
+        facts |= {f"{name}_tokens": float(tokens) for name, tokens in self._verdict_tokens.items()}
         if self._row.epoch is not None:
             facts[EPOCH] = float(self._row.epoch)
-        return replace(outcome, facts=facts)
+        return replace(outcome, facts=facts, judged=self._judged())
+
+    def _judged(self) -> tuple[JudgedAnswer, ...]:
+        turns: Counter[str] = Counter()
+        found = []
+        for one in self._said:
+            if one.act == "answer":
+                known = self._row.parts(one.text)
+                why = {name: part.why for name, part in known.items() if part.why}
+                values = {name: part.value for name, part in known.items()}
+                found.append(JudgedAnswer(one.seat, turns[one.seat], values, why))
+            turns[one.seat] += 1
+        return tuple(found)
 
 
 def behind(before: Sequence[Message], messages: tuple[Message, ...]) -> tuple[Message, ...]:

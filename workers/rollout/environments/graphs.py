@@ -56,6 +56,8 @@ class Statement:
     """What it answers, as its question reads it; empty where it has no answer."""
     score: float | None = None
     """What the answer or the verdict is worth, from 0 to 1; None: it is neither."""
+    own: float | None = None
+    """What it is worth to its seat, from 0 to 1; None: that is paid with the team."""
 
 
 Said = Sequence[Statement]

@@ -115,19 +115,34 @@ class Conversation:
         if act == "answer":
             judged = self._question.judge(text)
             self._failed += (judged.reason,)
-            return Statement(seat, stage, act, text, judged.answer, judged.score)
+            own = self._own_score(seat, text, judged.score)
+            return Statement(seat, stage, act, text, judged.answer, judged.score, own)
         if act != "verify":
             return Statement(seat, stage, act, text)
         accepts, score = verdict(text), before.score or 0.0 if before else 0.0
-        return Statement(seat, stage, act, text, score=0.0 if accepts is None else score if accepts else 1.0 - score)
+        worth = 0.0 if accepts is None else score if accepts else 1.0 - score
+        return Statement(seat, stage, act, text, score=worth, own=worth)
+
+    def _own_score(self, seat: str, answer: str, score: float) -> float | None:
+        """Return what an answer that is worth so much is worth to its seat; None: it is paid with the team."""
+        return score
+
+    def _score_again(self) -> None:
+        """Score all that was said once more, with what has become known of the answers."""
+        said, self._said, self._failed = self._said, (), ()
+        for stage in range(said[-1].stage + 1 if said else 0):
+            before = self._graph.decided(self._said)
+            for one in said:
+                if one.stage == stage:
+                    self._said += (self._statement(one.seat, stage, one.act, one.text, before),)
 
     def turn_rewards(self) -> dict[tuple[str, int], float]:
         """Return what each answer and each verdict so far is worth; in the end, the last turn of the others as well."""
         found: dict[tuple[str, int], float] = {}
         turns: Counter[str] = Counter()
         for one in self._said:
-            if one.score is not None and self._seats[one.seat].reward == "own":
-                found[one.seat, turns[one.seat]] = one.score
+            if one.own is not None and self._seats[one.seat].reward == "own":
+                found[one.seat, turns[one.seat]] = one.own
             turns[one.seat] += 1
         if not self._next()[0]:
             paid = {seat for seat, _ in found}
@@ -140,9 +155,7 @@ class Conversation:
 
     def outcome(self) -> Outcome:
         team_score = self._team_score()
-        own = {
-            one.seat: one.score for one in self._said if one.score is not None and self._seats[one.seat].reward == "own"
-        }
+        own = {one.seat: one.own for one in self._said if one.own is not None and self._seats[one.seat].reward == "own"}
         scores = dict.fromkeys(self._seats, team_score) | own
         return Outcome(scores, team_score, team_score >= 1.0, self.turn_rewards(), self._facts(team_score))
 

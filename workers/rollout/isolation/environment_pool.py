@@ -117,6 +117,9 @@ class IsolatedEpisode:
         """Return who must act now; empty when the episode is over."""
         return self.progress.asks
 
+    async def score(self, replies: list[Reply]) -> None:
+        """Do nothing: a process scores what it plays."""
+
     async def act(self, replies: list[Reply]) -> None:
         """Move on. Raises EnvironmentBroke for an environment that raised, hung or died."""
         self.whole = False

@@ -1,16 +1,17 @@
 """Rows of an imported dataset as tasks: which version, how replies are scored, who answers."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.ids import Name
-from flexmarl.contracts.problems import Problem
-from flexmarl.contracts.specification.environment_base import EnvironmentFacts, EnvironmentOptions
+from flexmarl.contracts.problems import Problem, broken_at
+from flexmarl.contracts.specification.environment_base import EnvironmentFacts, EnvironmentOptions, RoleFacts
 from flexmarl.contracts.specification.graphs import ALONE, GraphSpec, team_facts
-from flexmarl.contracts.specification.scores import ExactOptions, ScoreSpec, distinct
+from flexmarl.contracts.specification.scores import ExactOptions, JudgeOptions, ScoreSpec, distinct
 
 if TYPE_CHECKING:
     from flexmarl.contracts.specification.experiment import ExperimentSpec
@@ -47,7 +48,7 @@ class DatasetTasks(EnvironmentOptions):
     dataset: NamedDataset = NamedDataset()
     """Which rows."""
     scores: Annotated[tuple[ScoreSpec, ...], AfterValidator(distinct)] = (ExactOptions(),)
-    """What a reply is worth: each from 0 to 1, weighted."""
+    """What an answer is worth: each from 0 to 1; a weighted mean for each seat, and one for the team."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Of the order of rows, which is another one in each epoch."""
     graph: GraphSpec = ALONE
@@ -55,8 +56,35 @@ class DatasetTasks(EnvironmentOptions):
     reply_tokens: int = Field(default=256, ge=1, le=16_384)
     """Maximum tokens in a reply; `sampling.max_tokens` of an agent may set fewer."""
 
+    @model_validator(mode="after")
+    def _everybody_has_a_score(self) -> Self:
+        """Refuse scores of seats that are not there, a team without any, and judges that have a seat."""
+        seats = [seat.name for seat in self.graph.seats()]
+        for place, score in enumerate(self.scores):
+            unknown = [] if isinstance(score.pays, str) else [name for name in score.pays if name not in seats]
+            if unknown or score.pays == ():
+                rule = f"no seat is named {unknown[0]}" if unknown else "it pays nobody"
+                raise broken_at(("scores", place, "pays"), f"{rule}; write all, team, seats or some of {seats}")
+            if isinstance(score, JudgeOptions) and score.agent in seats:
+                rule = f"{score.agent} has a seat in the team and cannot grade it; name another agent, such as grader"
+                raise broken_at(("scores", place, "agent"), rule)
+        if not any(score.counts_for(None) for score in self.scores):
+            raise broken_at(("scores",), "no score pays the team; write pays: all at one of them")
+        return self
+
+    def judges(self) -> tuple[JudgeOptions, ...]:
+        """Return the scores that an agent of the run gives."""
+        return tuple(score for score in self.scores if isinstance(score, JudgeOptions))
+
     def facts(self) -> EnvironmentFacts:
-        return team_facts("Dataset", self.graph, self.reply_tokens, "every score of the team's answer is 1")
+        facts = team_facts("Dataset", self.graph, self.reply_tokens, "every score of the team's answer is 1")
+        agents = tuple(dict.fromkeys(judge.agent for judge in self.judges()))
+        if not agents:
+            return facts
+        answers, seats = sum(map(len, facts.stages)), tuple(role.name for role in facts.roles)
+        most = {name: sum(answers * one.tries for one in self.judges() if one.agent == name) for name in agents}
+        roles = tuple(RoleFacts(name, 0, most[name], hears=seats, graded=False) for name in agents)
+        return replace(facts, roles=(*facts.roles, *roles), stages=(*facts.stages, agents))
 
     def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
         """Refuse an evaluation of more rows than are held out, once they are known, and what the scores refuse."""

@@ -46,6 +46,8 @@ class RoleFacts:
     """Exact length of every reply: no word ends it earlier. None where a stop word may."""
     opens: bool = False
     """Asked before anybody has spoken."""
+    graded: bool = True
+    """It has a score in the outcome; whoever only grades others has none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,28 @@
-"""What a reply to a row of a dataset is worth: a weighted mean of scores between 0 and 1. Code: `flexmarl.algorithms`.
+"""What a reply to a row of a dataset is worth: a weighted mean of scores between 0 and 1.
+
+A score is computed in one of three places. `here`: by pure code of `flexmarl.algorithms.scores`. `apart`: by
+`workers.scoring`, in processes that can be killed, since what a model wrote may make it hang. `asked`: by an agent of
+the run, in a turn of its own.
 
 Invariant: what a user writes here cannot make a score slow. Patterns run in an engine whose time grows in proportion
-to the text, and schemas name nothing outside or above themselves.
+to the text, schemas name nothing outside or above themselves, and what runs apart has deadlines.
 """
 
 import re
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, JsonValue, StringConstraints, TypeAdapter, model_validator
 from pydantic_core import SchemaError
 
+from flexmarl.contracts.ids import Name
 from flexmarl.contracts.plugins import Kind, OneOf, PluginOptions
+from flexmarl.contracts.problems import Problem
+
+if TYPE_CHECKING:
+    from flexmarl.contracts.specification.experiment import ExperimentSpec
 
 ANSWER_HERE = "{answer}"
 """Stands in a pattern for the answer of the row, letter by letter."""
@@ -79,10 +88,34 @@ class ScoreOptions(PluginOptions):
     """Under which it stands on trajectories and among the metrics; its type when absent."""
     weight: float = Field(default=1.0, gt=0.0, le=1000.0)
     """Share of the whole, in proportion to the weights of the others."""
+    pays: Literal["all", "team", "seats"] | tuple[Name, ...] = "all"
+    """Whose score it is part of: of everybody's; of the team's alone; of each seat's own alone; or of the seats that
+    are named. A seat that no score pays is paid with the team."""
+
+    deterministic: ClassVar[bool] = True
+    """Whether equal rows and replies get equal scores, whenever and wherever they are scored."""
+    computed: ClassVar[Literal["here", "apart", "asked"]] = "here"
+    """Where: see this module."""
 
     @property
     def label(self) -> str:
         return self.name or self.plugin_name()
+
+    def counts_for(self, seat: str | None) -> bool:
+        """Say whether it is part of a seat's own score, or of the team's for None."""
+        if seat is None:
+            return self.pays in ("all", "team")
+        return self.pays in ("all", "seats") or seat in self.pays
+
+    def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
+        """Refuse a promise of bits that the score cannot hold."""
+        if spec.mechanisms.ordered and not self.deterministic:
+            yield Problem(
+                pointer="/mechanisms/ordered",
+                code="not_with_this_score",
+                detail=f"Ordered runs must be bitwise reproducible; the score {self.label} ({self.type}) is not.",
+                hint="Set false.",
+            )
 
 
 class AnswerScoreOptions(ScoreOptions):
@@ -164,13 +197,114 @@ class FormatOptions(ScoreOptions):
     """Name of the tag: answer stands for <answer> and </answer>."""
 
 
+class MathOptions(AnswerScoreOptions):
+    """The answer is mathematically equal to the row's: fractions, roots, intervals, sets, units, LaTeX or plain.
+
+    The row's answer may be like those of GSM8K (`... #### 72`) or of MATH (LaTeX, bare or in \\boxed{}).
+    """
+
+    type: Literal["math"] = "math"
+    digits: int = Field(default=6, ge=1, le=15)
+    """Decimal places to which numbers without an exact form are compared."""
+    cpu_s: float = Field(default=5.0, gt=0.0, le=60.0)
+    """Processor time of one comparison; a reply that takes more is worth 0."""
+
+    computed: ClassVar[Literal["here", "apart", "asked"]] = "apart"
+
+
+class CodeOptions(ScoreOptions):
+    """The Python program in the reply passes the row's tests, run in a sandbox without network.
+
+    Tests stand in a column of the row: `[{"input": ..., "output": ...}]`, or code with asserts.
+    """
+
+    type: Literal["code"] = "code"
+    tests: str = Field(default="tests", min_length=1, max_length=200)
+    """Column with the row's tests."""
+    form: Literal["stdio", "asserts"] = "stdio"
+    """`stdio`: a program is given each input and must print the output; `asserts`: lines of code, or a list of them,
+    run after the reply in its own interpreter."""
+    read: Literal["fence", "tag", "whole"] = "fence"
+    """What of a reply is the program: its last block between ``` lines, what stands in <answer></answer>, or all."""
+    partial: bool = False
+    """The score is the share of the tests that pass; else 1 where all do."""
+    cpu_s: float = Field(default=5.0, gt=0.0, le=120.0)
+    """Processor time of one test."""
+    wall_s: float = Field(default=20.0, gt=0.0, le=600.0)
+    """Time of all tests of a reply together."""
+    memory_mib: int = Field(default=512, ge=64, le=16_384)
+    """Address space of the program."""
+    output_kib: int = Field(default=256, ge=1, le=16_384)
+    """What the program may print in one test, and write into its folder."""
+
+    deterministic: ClassVar[bool] = False
+    computed: ClassVar[Literal["here", "apart", "asked"]] = "apart"
+
+    @model_validator(mode="after")
+    def _time_for_one_test(self) -> Self:
+        if self.wall_s < self.cpu_s:
+            raise ValueError(f"wall_s {self.wall_s:g} is below cpu_s {self.cpu_s:g}; set at least {self.cpu_s:g}")
+        return self
+
+
+class JudgeOptions(ScoreOptions):
+    """An agent of the run that is not trained grades the answer by a rubric, in turns of its own.
+
+    It ends with a line `score: NUMBER`. An answer that it gives no such number is not scored, and its episode fails.
+    """
+
+    type: Literal["judge"] = "judge"
+    agent: Name = "judge"
+    """Agent that grades: frozen, with a policy, an external model, instructions and sampling like any other."""
+    rubric: str = Field(default="Is the answer right?", min_length=1, max_length=8000)
+    """What it grades by."""
+    lowest: float = Field(default=0.0, ge=-1e6, le=1e6, allow_inf_nan=False)
+    """Number that is worth 0."""
+    highest: float = Field(default=10.0, ge=-1e6, le=1e6, allow_inf_nan=False)
+    """Number that is worth 1."""
+    shows_answer: bool = True
+    """It is told the row's answer."""
+    verdict_tokens: int = Field(default=256, ge=1, le=16_384)
+    """Maximum tokens of a verdict; `sampling.max_tokens` of the agent may set fewer."""
+    tries: int = Field(default=2, ge=1, le=5)
+    """How often it is asked for a number before the answer counts as not scored."""
+
+    deterministic: ClassVar[bool] = False
+    computed: ClassVar[Literal["here", "apart", "asked"]] = "asked"
+
+    @model_validator(mode="after")
+    def _upwards(self) -> Self:
+        if self.highest <= self.lowest:
+            raise ValueError(f"highest {self.highest:g} is not above lowest {self.lowest:g}; set a larger number")
+        return self
+
+    def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
+        """Refuse a judge that learns, and groups that branch: a verdict belongs to an episode's one answer."""
+        yield from super().refusals(spec)
+        agent = spec.agents.get(self.agent)
+        if agent is not None and agent.trainable:
+            yield Problem(
+                pointer=f"/agents/{self.agent}/trainable",
+                code="judge_is_frozen",
+                detail=f"{self.agent} grades answers; a judge that is trained would learn to grade as it pleases.",
+                hint="Set false.",
+            )
+        if spec.sampling.branches:
+            yield Problem(
+                pointer="/sampling/branch_controller/type",
+                code="not_with_judge",
+                detail="Groups that branch score each answer at once; a judge grades ended episodes.",
+                hint="Set none.",
+            )
+
+
 SCORE: Kind[ScoreOptions] = Kind(
     "score",
     "/environment/scores",
     ScoreOptions,
     (
         ExactOptions, ContainsOptions, RegexOptions, NumberOptions, MultipleChoiceOptions, JsonSchemaOptions,
-        LengthOptions, FormatOptions,
+        LengthOptions, FormatOptions, MathOptions, CodeOptions, JudgeOptions,
     ),
 )  # fmt: skip
 ScoreSpec = Annotated[ScoreOptions, OneOf(SCORE)]

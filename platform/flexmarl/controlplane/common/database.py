@@ -67,7 +67,10 @@ def purpose_of(path: str) -> Purpose:
     """Return what connections of a request are for."""
     if path in {"/healthz", "/readyz"}:
         return Purpose.HEALTH
-    if path.startswith("/v1/") or ("/checkpoints/" in path and path.endswith("/archive")):
+    remote = ("/checkpoints/" in path and path.endswith("/archive")) or (
+        "/datasets/" in path and path.endswith("/score")
+    )
+    if path.startswith("/v1/") or remote:
         return Purpose.REMOTE
     return Purpose.API if path.startswith(("/api/", "/metrics")) else Purpose.PAGES
 

@@ -50,6 +50,8 @@ class EpisodeRow:
     cohort: int = -1
     facts: dict[str, float] = field(default_factory=dict)
     """What the environment counted, by name."""
+    judged: list[dict[str, object]] = field(default_factory=list)
+    """Answers with all that was said of them: `role`, `turn`, `parts` and `why` by the names of the scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class SettledGroup:
 
 _EPISODE = (
     "run_id", "draw", "member", "attempt", "origin", "status", "reason", "cohort", "scores", "team_score", "solved",
-    "turns", "tokens", "pins", "task", "transcript", "facts", "started_at", "finished_at",
+    "turns", "tokens", "pins", "task", "transcript", "facts", "judged", "started_at", "finished_at",
 )  # fmt: skip
 
 
@@ -196,12 +198,12 @@ def _insert_episodes(conn: Connection, run_id: int, rows: Sequence[EpisodeRow]) 
         INSERT INTO store.episode ({", ".join(_EPISODE)})
         SELECT %s, e.draw, e.member, e.attempt, e.origin, e.status, e.reason, e.cohort, e.scores::jsonb, e.team_score,
           e.solved, e.turns, e.tokens, e.pins::jsonb, e.task::jsonb, e.transcript::jsonb, e.facts::jsonb,
-          to_timestamp(e.started_at), to_timestamp(e.finished_at)
+          e.judged::jsonb, to_timestamp(e.started_at), to_timestamp(e.finished_at)
         FROM unnest(%b::int[], %b::int[], %b::int[], %b::text[], %b::text[], %b::text[], %b::int[], %b::text[],
-          %b::float4[], %b::bool[], %b::int[], %b::int[], %b::text[], %b::text[], %b::text[], %b::text[], %b::float8[],
-          %b::float8[])
+          %b::float4[], %b::bool[], %b::int[], %b::int[], %b::text[], %b::text[], %b::text[], %b::text[], %b::text[],
+          %b::float8[], %b::float8[])
           AS e(draw, member, attempt, origin, status, reason, cohort, scores, team_score, solved, turns, tokens, pins,
-               task, transcript, facts, started_at, finished_at)
+               task, transcript, facts, judged, started_at, finished_at)
         """,
         [run_id, *(list(column) for column in zip(*values, strict=True))],
     )
@@ -211,7 +213,8 @@ def _episode_values(row: EpisodeRow) -> tuple[object, ...]:
     return (
         row.draw, row.member, row.attempt, row.origin.value, row.status.value, row.reason, row.cohort,
         _json(row.scores), float(row.team_score), bool(row.solved), row.turns, row.tokens, _json(row.pins),
-        _json(row.task), _json(row.transcript), _json(row.facts), float(row.started_at), float(row.finished_at),
+        _json(row.task), _json(row.transcript), _json(row.facts), _json(row.judged),
+        float(row.started_at), float(row.finished_at),
     )  # fmt: skip
 
 

@@ -64,6 +64,8 @@ class EpisodeDetail:
     """In the order they were played."""
     facts: dict[str, float]
     """What the environment counted, by name."""
+    judged: list[dict[str, Any]]
+    """Answers with all that was said of them: `role`, `turn`, `parts` and `why` by the names of the scores."""
 
 
 def episode(conn: Connection, run_id: int, key: Key) -> EpisodeDetail | None:
@@ -75,17 +77,17 @@ def episode(conn: Connection, run_id: int, key: Key) -> EpisodeDetail | None:
 def details(conn: Connection, run_id: int, keys: Sequence[Key]) -> list[EpisodeDetail]:
     """Read episodes with their turns, in the order asked for; unknown ones are left out."""
     rows = conn.execute(
-        f"SELECT {SUMMARY}, e.transcript::text, e.facts::text FROM store.episode e {_ASKED}".encode(),
+        f"SELECT {SUMMARY}, e.transcript::text, e.facts::text, e.judged::text FROM store.episode e {_ASKED}".encode(),
         _asked(run_id, keys),
     ).fetchall()
-    transcripts = {row[:3]: orjson.loads(row[-2]) for row in rows}
-    facts = {row[:3]: orjson.loads(row[-1]) for row in rows}
+    told = {row[:3]: [orjson.loads(text) for text in row[-3:]] for row in rows}
     turns = _turns(conn, run_id, keys)
-    found = {row[:3]: summary(row[:-2]) for row in rows}
+    found = {row[:3]: summary(row[:-3]) for row in rows}
     return [
-        EpisodeDetail(found[key], transcripts[key], _played(turns.get(key, []), transcripts[key]), facts[key])
+        EpisodeDetail(found[key], transcript, _played(turns.get(key, []), transcript), facts, judged)
         for key in keys
         if key in found
+        for transcript, facts, judged in (told[key],)
     ]
 
 

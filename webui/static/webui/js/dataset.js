@@ -4,19 +4,41 @@ import { $ } from "./dom.js";
 
 const form = $("#try-scores");
 const refused = $("#refused");
+const button = form.querySelector("button");
+
+/** Add a line to what each score says. */
+function add(kind, text) {
+  const line = document.createElement(kind);
+  line.className = kind === "dd" ? "anywhere" : "";
+  line.textContent = text;
+  $("#why").append(line);
+}
 
 form.addEventListener("submit", async (event) => {
   event.preventDefault();
   const at = form.elements;
   refused.hidden = true;
-  $("#worth").textContent = "";
+  $("#worth").textContent = "Scoring…";
+  $("#why").replaceChildren();
+  button.disabled = true;
   try {
     const body = { scores: JSON.parse(at.scores.value), reply: at.reply.value };
     const found = await post(`${form.dataset.url}/${Number(at.row.value)}/score`, body);
-    const parts = Object.entries(found.parts).map(([name, value]) => `${name} ${value.toFixed(2)}`);
-    $("#worth").textContent = `${found.score.toFixed(2)}: ${parts.join(", ")}`;
+    $("#worth").textContent = found.score === null ? "No score: a part is missing" : found.score.toFixed(2);
+    for (const [name, value] of Object.entries(found.parts)) {
+      const why = found.broken.includes(name) ? `Raised. ${found.why[name] ?? ""}` : (found.why[name] ?? "");
+      add("dt", name);
+      add("dd", [value === null ? "not computed" : value.toFixed(2), why].filter(Boolean).join(": "));
+    }
+    if (found.sandbox) {
+      add("dt", "Sandbox");
+      add("dd", found.sandbox);
+    }
   } catch (error) {
+    $("#worth").textContent = "";
     refused.textContent = error instanceof SyntaxError ? `Scores are no JSON: ${error.message}` : error.message;
     refused.hidden = false;
+  } finally {
+    button.disabled = false;
   }
 });

@@ -95,6 +95,14 @@ class ScoreRequestSerializer(StrictSerializer):
 
 
 class ScoreSerializer(serializers.Serializer[Any]):
-    score = serializers.FloatField(help_text="Weighted mean of the parts, from 0 to 1.")
-    parts = serializers.JSONField(help_text="Name of a score -> what the reply is worth by it, from 0 to 1.")
+    score = serializers.FloatField(
+        allow_null=True, help_text="Weighted mean of the parts, from 0 to 1; null where one is missing."
+    )
+    parts = serializers.JSONField(
+        help_text="Name of a score -> what the reply is worth by it, from 0 to 1; null where it was not computed."
+    )
+    why = serializers.DictField(child=serializers.CharField(), help_text="Name of a score -> why, where it says so.")
     broken = serializers.ListField(child=serializers.CharField(), help_text="Scores that raised.")
+    sandbox = serializers.CharField(
+        allow_blank=True, help_text="What confines programs where this was computed; empty: no program was run."
+    )

@@ -92,12 +92,22 @@ class GroupMemberSerializer(serializers.Serializer[Any]):
     tokens = serializers.IntegerField()
 
 
+class JudgedAnswerSerializer(serializers.Serializer[Any]):
+    role = serializers.CharField()
+    turn = serializers.IntegerField()
+    parts = serializers.DictField(child=serializers.FloatField(), help_text="Name of a score -> from 0 to 1.")
+    why = serializers.DictField(
+        child=serializers.CharField(allow_blank=True), help_text="Name of a score -> why: a failed test, a verdict."
+    )
+
+
 class TrajectoryDetailSerializer(_TrajectorySerializer):
     task = serializers.JSONField()
     transcript = serializers.JSONField()
     facts = serializers.DictField(
         child=serializers.FloatField(), help_text="What the environment counted, such as the parts of a score."
     )
+    judged = JudgedAnswerSerializer(many=True, help_text="Answers with what each score says of them.")
     turns = TurnSerializer(many=True)
     group = GroupMemberSerializer(many=True)
     labels = LabelSerializer(many=True)

@@ -116,6 +116,7 @@ def described(run: Run, found: EpisodeDetail) -> dict[str, Any]:
         "task": found.episode.task,
         "transcript": found.transcript,
         "facts": found.facts,
+        "judged": found.judged,
         "turns": [_turn(run, turn) for turn in found.turns],
     }
 
