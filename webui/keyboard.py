@@ -44,6 +44,7 @@ LIST_PAGES = frozenset(
         "agent_definitions",
         "models",
         "datasets",
+        "packages",
     }
 )
 TRAJECTORY_PAGES = frozenset({"trajectories", "trajectory", "trajectory_compare"})

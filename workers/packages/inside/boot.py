@@ -1,4 +1,4 @@
-"""The entry of a package's interpreter: `python -I boot.py install ...`, `... manifest JOB` or `... play JOB DESCRIPTOR`.
+"""The entry of a package's interpreter: `python -I boot.py` and `install ...`, `manifest JOB` or `play JOB SOCKET`.
 
 This folder becomes a package under a name of its own; no folder of the product is on the path of foreign code.
 """

@@ -91,8 +91,8 @@ def _limit(confinement: Confinement) -> None:
     }
     for kind, most in limits.items():
         hard = resource.getrlimit(kind)[1]
-        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(kind, (most, most))
+        allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (allowed, allowed))
 
 
 def _allowed(confinement: Confinement) -> bool:

@@ -1,6 +1,7 @@
 """JSON Schemas of what a foreign constructor or function takes, read from its signature."""
 
 import inspect
+import math
 import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -71,7 +72,7 @@ def _plain(value: Any) -> bool:
         return all(map(_plain, value))
     if isinstance(value, dict):
         return all(isinstance(name, str) and _plain(one) for name, one in value.items())
-    return type(value) in PLAIN and value == value and value not in (float("inf"), float("-inf"))
+    return type(value) in PLAIN and (not isinstance(value, float) or math.isfinite(value))
 
 
 def _json(value: Any) -> Any:

@@ -2,8 +2,8 @@
 
 Invariants. A process plays one episode at a time, so what hangs, dies or seeds its process does so to one episode
 alone. Every answer has a deadline; a process that misses it is killed and its episode told why; the others go on. A
-process is used again only after an episode that was left between two moves and let go of in time. Whoever stops waiting, by cancellation
-too, leaves no process behind that works for nobody. Used from one event loop.
+process is used again only after an episode that was left between two moves and let go of in time. Whoever stops
+waiting, by cancellation too, leaves no process behind that works for nobody. Used from one event loop.
 """
 
 import asyncio

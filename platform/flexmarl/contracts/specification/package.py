@@ -15,7 +15,9 @@ from flexmarl.contracts.specification.environment_base import (
     RoleFacts,
 )
 
-NAMED = r"^([A-Za-z0-9][A-Za-z0-9._-]{0,99}@[A-Za-z0-9][A-Za-z0-9.!+_-]{0,63}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})$"
+NAMED = (
+    r"^([A-Za-z0-9][A-Za-z0-9._-]{0,99}@[A-Za-z0-9][A-Za-z0-9.!+_-]{0,63}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})$"
+)
 UNPINNED_ROLE = "player"
 """The seat of a package that nobody looked up yet."""
 
@@ -62,7 +64,11 @@ class PackageEnvironment(IsolatedEnvironmentOptions):
         opens = self.pinned.opens or names[:1]
         roles = tuple(
             RoleFacts(
-                name, int(name in opens), self.max_turns, tuple(one for one in names if one != name), opens=name in opens
+                name,
+                int(name in opens),
+                self.max_turns,
+                tuple(one for one in names if one != name),
+                opens=name in opens,
             )
             for name in names
         )

@@ -39,7 +39,12 @@ class BuiltPackage:
 
 
 def create(
-    conn: Connection, package: UUID, project: str, named: tuple[str, str], source: Mapping[str, Any], owner: tuple[str, str]
+    conn: Connection,
+    package: UUID,
+    project: str,
+    named: tuple[str, str],
+    source: Mapping[str, Any],
+    owner: tuple[str, str],
 ) -> None:
     """Ask for a build. `named` is distribution and version, `owner` a name and an account."""
     conn.execute(

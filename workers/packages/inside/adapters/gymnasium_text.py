@@ -4,6 +4,7 @@ One seat, `player`. An environment that draws itself as text (`ansi`) shows that
 turn; the episode's score is their sum.
 """
 
+import re
 from importlib import import_module
 from typing import Any
 
@@ -15,6 +16,8 @@ from .spaces import NoMove, action_of, choices, readable, told
 
 ROLE = "player"
 ILLEGAL = "illegal"
+COLOURS = r"\x1b\[[0-9;]*m"
+"""What terminals draw in colours with."""
 
 
 def offers(job: Job) -> tuple[list[Offer], list[tuple[str, str]]]:
@@ -98,8 +101,8 @@ class GymEpisode:
     def _told(self, observation: Any) -> str:
         text = told(observation)
         if getattr(self._env, "render_mode", None) == "ansi":
-            drawn = self._env.render()
-            text = f"{drawn}\n{text}" if isinstance(drawn, str) else text
+            drawn = re.sub(COLOURS, "", str(self._env.render()))
+            text = f"{drawn.strip()}\n{text}"
         return text
 
     def asks(self) -> list[SeatAsk]:

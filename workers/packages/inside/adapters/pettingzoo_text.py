@@ -44,7 +44,9 @@ def _candidates(job: Job) -> list[tuple[str, str]]:
     for family in FAMILIES:
         if installed(f"pettingzoo.{family}"):
             package = import_module(f"pettingzoo.{family}")
-            names = [one.name for one in pkgutil.iter_modules(package.__path__) if one.name.rpartition("_v")[2].isdigit()]
+            names = [
+                one.name for one in pkgutil.iter_modules(package.__path__) if one.name.rpartition("_v")[2].isdigit()
+            ]
             found += [(name, f"pettingzoo.{family}.{name}:env") for name in names]
     return found
 

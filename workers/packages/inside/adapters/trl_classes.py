@@ -94,6 +94,8 @@ class ToolEpisode:
             return f"There is no tool {call['name']}. There are: {', '.join(sorted(self._names))}."
         try:
             return str(getattr(self._instance, call["name"])(**call.get("arguments", {})))
+        except MemoryError:
+            raise
         except Exception as error:  # what a player calls wrongly is told to the player
             self._refused += 1
             return f"{type(error).__name__}: {error}"
