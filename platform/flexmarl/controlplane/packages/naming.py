@@ -73,7 +73,7 @@ def _legal(schema: Mapping[str, Any], place: list[str]) -> str:
     """Say what the schema takes at a place."""
     properties = schema.get("properties", {})
     if not place:
-        return f"Its options: {', '.join(properties) or 'none'}."
+        return f"Its options: {', '.join(sorted(properties)) or 'none'}."
     node = properties.get(place[0], {})
     rules = [
         f"{word} {node[key]}"
