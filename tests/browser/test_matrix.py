@@ -15,6 +15,7 @@ from django.urls import get_resolver
 from tests.browser.seeded_agents import AGENT
 from tests.browser.seeded_datasets import DATASET
 from tests.browser.seeded_models import MODELS
+from tests.browser.seeded_packages import PACKAGES
 from tests.browser.seeded_simulations import SIMULATIONS
 from tests.browser.visitor import COLOURS, WCAG, Site, Visitor
 from tests.support.forms import form
@@ -60,6 +61,9 @@ EXAMPLES: dict[str, str] = {
     "models": "/models",
     "import_model": "/models/import",
     "model": f"/models/{MODELS['ready']}",
+    "packages": "/packages",
+    "build_package": "/packages/add",
+    "package": f"/packages/{PACKAGES['ready']}",
     "datasets": "/datasets",
     "import_dataset": "/datasets/import",
     "dataset": f"/datasets/{DATASET}",
@@ -132,6 +136,9 @@ VARIANTS: dict[str, str] = {
     "models-wrong-filter": "/models?state=asleep",
     "model-import-folder": f"/models/import?from={MODELS['failed']}",
     **{f"model-{state}": f"/models/{MODELS[state]}" for state in MODELS if state != "ready"},
+    "packages-none": "/packages?q=nothing-is-called-so",
+    **{f"package-{state}": f"/packages/{PACKAGES[state]}" for state in PACKAGES if state != "ready"},
+    "new-run-of-a-package": f"/runs/new?package={PACKAGES['ready']}&environment=Maze-v0",
     "new-run-of-a-model": f"/runs/new?template=chat_sums&model={MODELS['ready']}",
     "new-run-choose-model": f"/runs/new?model={MODELS['ready']}",
     "playground-no-version": "/runs/{queued}/trajectories/playground",

@@ -116,7 +116,9 @@ def test_an_uploaded_wheel_is_named_by_its_digest(api) -> None:
         ({**SOURCE, "more": 1}, "/source/more", "unknown_field"),
     ],
 )
-def test_a_source_that_pins_nothing_is_refused_by_its_field(api, source: dict[str, Any], pointer: str, code: str) -> None:
+def test_a_source_that_pins_nothing_is_refused_by_its_field(
+    api, source: dict[str, Any], pointer: str, code: str
+) -> None:
     answer = api.post(PACKAGES, {"source": source}, format="json")
     assert answer.status_code == 400, answer.content
     assert (pointer, code) in [(error["pointer"], error["code"]) for error in answer.json()["errors"]]

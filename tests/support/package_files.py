@@ -1,7 +1,9 @@
 """Wheels made on the spot: one of a class that misbehaves as it is told."""
 
 import io
+import tarfile
 import zipfile
+from pathlib import Path
 
 MISCHIEF = '''
 """An environment that does what it is told to."""
@@ -86,7 +88,9 @@ class Mischief:
 NAME = "mischief_games"
 
 
-def wheel(version: str = "1.0", code: str = MISCHIEF, name: str = NAME, extra: dict[str, str] | None = None) -> tuple[str, bytes]:
+def wheel(
+    version: str = "1.0", code: str = MISCHIEF, name: str = NAME, extra: dict[str, str] | None = None
+) -> tuple[str, bytes]:
     """Return name and bytes of a wheel of one module."""
     info = f"{name}-{version}.dist-info"
     files = {
@@ -101,3 +105,14 @@ def wheel(version: str = "1.0", code: str = MISCHIEF, name: str = NAME, extra: d
         for path, text in files.items():
             archive.writestr(zipfile.ZipInfo(path, (2020, 1, 1, 0, 0, 0)), text)
     return f"{name}-{version}-py3-none-any.whl", held.getvalue()
+
+
+def sample_distribution(folder: Path) -> Path:
+    """Return a source distribution of the sample plug-ins, unchanged."""
+    root, name = Path(__file__).resolve().parents[2] / "examples" / "plugins", "flexmarl_sample_plugins-1.0.0"
+    made = folder / f"{name}.tar.gz"
+    with tarfile.open(made, "w:gz") as archive:
+        for path in sorted(root.rglob("*")):
+            if path.is_file() and path.suffix in {".py", ".toml", ".md"} and "build" not in path.parts:
+                archive.add(path, f"{name}/{path.relative_to(root)}")
+    return made

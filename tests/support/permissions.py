@@ -94,6 +94,8 @@ MODEL = {"name": "m2", "project": HOME, "source": {"type": "package", "name": "l
 UPLOAD = {"project": HOME, "files": [{"name": name, "bytes": 4} for name in ("config.json", "model.safetensors")]}
 LOOKED_AT = {"project": HOME, "file": "0" * 64, "mapping": {"prompt": "question"}}
 DATASET = {"name": "sums", **LOOKED_AT}
+WHEEL = f"?name=my_game-1.0-py3-none-any.whl&project={HOME}"
+BUILD = {"project": HOME, "source": {"type": "requirement", "requirement": "my-game==1.0"}}
 FILE = f"?name=sums.jsonl&project={HOME}"
 READ_OF_A_RUN = """
 run-lineage run-versions run-attempts run-agents run-agent run-config-diff run-operations operation run-advisories
@@ -208,6 +210,10 @@ API: dict[str, dict[str, Row]] = {
     "api-model-upload": {**_read, "DELETE": R(Of.OWN_RUN, S.RUNS_WRITE)},
     "api-model-upload-file": {"PUT": R(Of.OWN_RUN, S.RUNS_WRITE, content="application/octet-stream")},
     **{f"api-model-{verb}": {"POST": R(Of.OWN_RUN, S.RUNS_WRITE)} for verb in ("cancel", "archive", "restore")},
+    "api-packages": {**_somewhere, "POST": R(Of.IN_PROJECT, S.PACKAGES_WRITE, BUILD)},
+    "api-package-files": {"POST": R(Of.IN_PROJECT, S.PACKAGES_WRITE, query=WHEEL, content="application/octet-stream")},
+    "api-package": _read,
+    **{f"api-package-{verb}": {"POST": R(Of.RUN, S.PACKAGES_WRITE)} for verb in ("cancel", "archive", "restore")},
     "api-datasets": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, DATASET)},
     "api-dataset-files": {"POST": R(Of.IN_PROJECT, S.RUNS_WRITE, query=FILE, content="application/octet-stream")},
     "api-dataset-preview": {"POST": R(Of.IN_PROJECT, S.RUNS_WRITE, LOOKED_AT)},
@@ -298,6 +304,9 @@ PAGES: dict[str, Row] = {
     "models": R(Of.INSTALLATION, S.RUNS_READ),
     "import_model": R(Of.INSTALLATION, S.RUNS_WRITE),
     "model": _run_page,
+    "packages": R(Of.INSTALLATION, S.RUNS_READ),
+    "build_package": R(Of.INSTALLATION, S.PACKAGES_WRITE),
+    "package": _run_page,
     "datasets": R(Of.INSTALLATION, S.RUNS_READ),
     "import_dataset": R(Of.INSTALLATION, S.RUNS_WRITE),
     "dataset": _run_page,

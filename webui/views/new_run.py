@@ -9,6 +9,7 @@ from django.views.decorators.http import require_POST
 
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import parse_yaml
+from flexmarl.contracts.schema_nodes import Schema
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.environment_base import EnvironmentOptions
 from flexmarl.contracts.specification.package import PackageEnvironment
@@ -142,7 +143,7 @@ def _package(request: HttpRequest) -> dict[str, Any] | None:
     return package_choice.base(packages.package_row(found), written)
 
 
-def _schema(request: HttpRequest, environment: EnvironmentOptions) -> dict[str, Any]:
+def _schema(request: HttpRequest, environment: EnvironmentOptions) -> Schema:
     """The schema of the specification; options of a package's environment are those of its manifest."""
     schema = experiments.config_schema()
     if not isinstance(environment, PackageEnvironment) or not environment.pinned.id:

@@ -1,4 +1,4 @@
-"""What pages say of a package: rows, phases of its build, why one failed and what to do. Pure: values in, values out."""
+"""What pages say of a package: rows, phases of its build, why one failed, what to do. Pure: values in, values out."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""A package is built in an interpreter of its own and plays there: what hangs, dies, floods or escapes fails by name."""
+"""A package is built and plays in an interpreter of its own: what hangs, dies, floods or escapes fails by name."""
 
 import asyncio
 import hashlib

@@ -68,7 +68,7 @@ def _reaped(children: set[int], first: bool) -> set[int]:
     """Reap what has ended; the first process of a name space inherits orphans."""
     if not first:
         return {pid for pid in children if os.waitpid(pid, os.WNOHANG)[0]}
-    ended = set()
+    ended: set[int] = set()
     while True:
         try:
             pid = os.waitpid(-1, os.WNOHANG)[0]

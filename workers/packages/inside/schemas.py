@@ -6,8 +6,8 @@ import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-NAMES = {bool: "boolean", int: "integer", float: "number", str: "string"}
-CONTAINERS = {list: "array", tuple: "array", set: "array", dict: "object"}
+NAMES: dict[Any, str] = {bool: "boolean", int: "integer", float: "number", str: "string"}
+CONTAINERS: dict[Any, str] = {list: "array", tuple: "array", set: "array", dict: "object"}
 PLAIN = (bool, int, float, str, type(None))
 
 

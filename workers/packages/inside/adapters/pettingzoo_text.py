@@ -42,13 +42,20 @@ def _candidates(job: Job) -> list[tuple[str, str]]:
         return [(name, f"{name}:env") for name in modules]
     found = []
     for family in FAMILIES:
-        if installed(f"pettingzoo.{family}"):
-            package = import_module(f"pettingzoo.{family}")
+        if (package := _family(family)) is not None:
             names = [
                 one.name for one in pkgutil.iter_modules(package.__path__) if one.name.rpartition("_v")[2].isdigit()
             ]
             found += [(name, f"pettingzoo.{family}.{name}:env") for name in names]
     return found
+
+
+def _family(name: str) -> Any:
+    """Return a family of games, None where it is not there or has moved to another distribution."""
+    try:
+        return import_module(f"pettingzoo.{name}")
+    except ImportError:
+        return None
 
 
 def _makes_games(entry: str) -> bool:
