@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 GAMES = {
     "gymnasium": (
         "gymnasium[toy-text]==1.3.0",
-        {"Blackjack-v1": {"natural": True}, "FrozenLake-v1": {}, "Taxi-v3": {}},
+        {"Blackjack-v1": {"natural": True}, "FrozenLake-v1": {}, "CliffWalking-v1": {}},
     ),
     "textarena": ("textarena==0.7.4", {"TicTacToe-v0": {}, "Nim-v0": {}, "GuessTheNumber-v0": {}}),
     "pettingzoo": ("pettingzoo==1.27.0", {"tictactoe_v3": {}, "connect_four_v3": {}, "rps_v2": {}}),

@@ -18,6 +18,7 @@ import msgspec
 from pydantic import ValidationError
 
 from flexmarl.contracts.package_manifests import (
+    BuildRefusal,
     LockedDistribution,
     OfferedEnvironment,
     PackageManifest,
@@ -25,6 +26,7 @@ from flexmarl.contracts.package_manifests import (
     normal_name,
 )
 from flexmarl.store.server_paths import without_paths
+from workers.children import build_environment
 from workers.packages import protocol_kit
 from workers.packages.folders import SEEN, base_python, boot_of, keep, new_folder, python_of
 
@@ -32,9 +34,6 @@ MANIFEST_S = 300.0
 MEMORY = 4 * 2**30
 """Bytes of address space while a manifest is made."""
 OWN_GROUP = "flexmarl.environment"
-KEPT = ("PATH", "LANG", "LC_ALL", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "XDG_CONFIG_DIRS")
-KEPT_BEGINNINGS = ("PIP_", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-"""What a build may know of this process's environment: how the package index is reached."""
 _NICENESS = 5
 
 
@@ -68,12 +67,14 @@ def build(home: Path, order: BuildOrder) -> dict[str, Any]:
     folder = new_folder(home)
     try:
         _say("making an environment")
-        _run([base_python(), "-m", "venv", str(folder / "venv")], "venv_failed", folder)
+        _run([base_python(), "-m", "venv", str(folder / "venv")], BuildRefusal.VENV_FAILED, folder)
         _say("installing")
         lock = _installed(home, folder, order)
         digest = digest_of(lock, order.entry)
         if order.digest and digest != order.digest:
-            raise BuildFailed("other_build", f"What was installed has digest {digest[:12]}, not {order.digest[:12]}.")
+            raise BuildFailed(
+                BuildRefusal.OTHER_BUILD, f"What was installed has digest {digest[:12]}, not {order.digest[:12]}."
+            )
         _say("looking for environments")
         folder.chmod(SEEN)
         manifest = _manifest(folder, order)
@@ -129,16 +130,14 @@ def _pip(home: Path, folder: Path, *arguments: str) -> dict[str, Any]:
     report.unlink(missing_ok=True)
     fixed = ("install", "--no-input", "--no-cache-dir", "--disable-pip-version-check", "--progress-bar=off")
     own = [str(python_of(folder)), "-I", str(boot_of()), "install", str(folder), str(home.resolve())]
-    _run([*own, *fixed, f"--report={report}", *arguments], "install_failed", folder)
+    _run([*own, *fixed, f"--report={report}", *arguments], BuildRefusal.INSTALL_FAILED, folder)
     found: dict[str, Any] = json.loads(report.read_text())
     return found
 
 
 def _run(command: list[str], code: str, folder: Path) -> None:
     """Run a program whose output is the log. Raises BuildFailed with its last line that says what is wrong."""
-    environment = {
-        name: value for name, value in os.environ.items() if name in KEPT or name.startswith(KEPT_BEGINNINGS)
-    }
+    environment = {**build_environment(), "HOME": "/tmp", "TMPDIR": str(folder / "tmp")}
     process = subprocess.run(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
         cwd=folder, check=False, text=True, errors="replace",
@@ -157,9 +156,9 @@ def _trouble(said: str, code: str) -> tuple[str, str]:
     if "No matching distribution" in said:
         # An index that does not answer is told apart from one that lacks the distribution.
         away = "NewConnectionError" in said or "Max retries exceeded" in said or "Temporary failure in name" in said
-        return ("index_unreachable" if away else "not_found"), told
+        return (BuildRefusal.INDEX_UNREACHABLE if away else BuildRefusal.NOT_FOUND), told
     if "DO NOT MATCH THE HASHES" in said:
-        return "other_files", told
+        return BuildRefusal.OTHER_FILES, told
     return code, told
 
 
@@ -182,16 +181,18 @@ def _manifest(folder: Path, order: BuildOrder) -> PackageManifest:
             env={"PATH": os.defpath, **QUIET},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise BuildFailed("manifest_time_limit", f"It did not say what it offers within {MANIFEST_S:g} s.") from None
+        raise BuildFailed(
+            BuildRefusal.MANIFEST_TIME_LIMIT, f"It did not say what it offers within {MANIFEST_S:g} s."
+        ) from None
     lines = process.stdout.splitlines()
     try:
         said = json.loads(lines[-1]) if lines else {}
     except ValueError:
         said = {}
     if said.get("type") == "broke":
-        raise BuildFailed("no_environments", said["reason"][:500])
+        raise BuildFailed(BuildRefusal.NO_ENVIRONMENTS, said["reason"][:500])
     if process.returncode or not said:
-        raise BuildFailed("manifest_failed", f"Its interpreter ended with code {process.returncode}.")
+        raise BuildFailed(BuildRefusal.MANIFEST_FAILED, f"Its interpreter ended with code {process.returncode}.")
     return read_manifest(said)
 
 
@@ -210,11 +211,13 @@ def read_manifest(said: dict[str, Any]) -> PackageManifest:
             where = "/".join(map(str, first["loc"]))
             left_out.append({"name": str(one.get("name")), "reason": f"{where}: {first['msg']}"[:300]})
     if not usable:
-        raise BuildFailed("no_environments", f"None of its environments can be used: {left_out[:3]}"[:500])
+        raise BuildFailed(BuildRefusal.NO_ENVIRONMENTS, f"None of its environments can be used: {left_out[:3]}"[:500])
     return PackageManifest.model_validate({**said, "environments": usable, "left_out": left_out})
 
 
 QUIET = {
+    "HOME": "/tmp",
+    "TMPDIR": "/tmp",
     "PYTHONHASHSEED": "0",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -243,7 +246,7 @@ def main() -> None:
     except BuildFailed as failed:
         _write({"code": failed.code, "detail": str(failed)})
     except OSError as error:
-        _write({"code": "disk", "detail": error.strerror or type(error).__name__})
+        _write({"code": BuildRefusal.DISK, "detail": error.strerror or type(error).__name__})
 
 
 if __name__ == "__main__":

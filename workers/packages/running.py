@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from workers.packages.building import KEPT, KEPT_BEGINNINGS, BuildOrder
+from workers.children import build_environment
+from workers.packages.building import BuildOrder
 from workers.roots import python_path
 
 LIMIT_S = 900.0
@@ -30,14 +31,11 @@ class NotWanted(Exception):
 
 async def run_build(home: Path, order: BuildOrder, log: Path, told: Told, limit_s: float = LIMIT_S) -> dict[str, Any]:
     """Build; return digest, lock and manifest, or code and detail of why not. Raises NotWanted."""
-    environment = {
-        name: value for name, value in os.environ.items() if name in KEPT or name.startswith(KEPT_BEGINNINGS)
-    }
     with log.open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "workers.packages.building", str(home),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors, limit=MOST_LINE,
-            start_new_session=True, env={**environment, "PYTHONPATH": python_path()},
+            start_new_session=True, env={**build_environment(), "PYTHONPATH": python_path()},
         )  # fmt: skip
     assert process.stdin is not None
     process.stdin.write(msgspec.json.encode(order))

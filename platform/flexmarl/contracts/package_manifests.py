@@ -6,6 +6,7 @@ Invariant: the control plane knows of a package only what stands here; it import
 import hashlib
 import json
 import re
+from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, field_validator
@@ -19,6 +20,26 @@ REQUIREMENT = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}(\[[A-Za-z0-9._, -]{1,200}\])?==
 ENTRY = r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?$"
 ROLE = r"^[A-Za-z][A-Za-z0-9_]{0,31}$"
 SHA256 = r"^[0-9a-f]{64}$"
+
+
+class BuildRefusal(StrEnum):
+    """Why a build failed; docs/refusals.md and the page of the package say what to do."""
+
+    NOT_FOUND = "not_found"
+    INDEX_UNREACHABLE = "index_unreachable"
+    INSTALL_FAILED = "install_failed"
+    VENV_FAILED = "venv_failed"
+    OTHER_FILES = "other_files"
+    OTHER_BUILD = "other_build"
+    NO_ENVIRONMENTS = "no_environments"
+    MANIFEST_FAILED = "manifest_failed"
+    MANIFEST_TIME_LIMIT = "manifest_time_limit"
+    FILE_GONE = "file_gone"
+    OUT_OF_MEMORY = "out_of_memory"
+    TIME_LIMIT = "time_limit"
+    DISK = "disk"
+    GAVE_UP = "gave_up"
+    FAULT = "fault"
 
 
 class PackageRequirement(Strict):

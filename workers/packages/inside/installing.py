@@ -1,7 +1,6 @@
 """Runs pip in a package's own interpreter, confined to the folder of the build: what a source distribution runs while
 it is built sees the network, since it fetches what it needs, and no file of the product."""
 
-import os
 import runpy
 import sys
 from collections.abc import Sequence
@@ -22,7 +21,6 @@ def main(arguments: Sequence[str]) -> None:
     visible = (sys.base_prefix, str(Path(__file__).resolve().parent))
     confinement = sandbox.Confinement(MEMORY, visible, (folder,), (hidden,), True, FILE_BYTES, FILES)
     how = sandbox.enter(confinement)
-    os.environ.update(HOME="/tmp", TMPDIR=f"{folder}/tmp")
     sys.stderr.write(f"confined by {how}\n")
     sys.argv[:] = ["pip", *asked]
     runpy.run_module("pip", run_name="__main__", alter_sys=True)

@@ -39,7 +39,6 @@ def confined(text: str) -> tuple[Job, str]:
     # A folder within another one comes with it.
     visible = tuple(sorted(one for one in folders if not any(one.startswith(f"{other}/") for other in folders)))
     how = sandbox.enter(sandbox.Confinement(job.memory, visible))
-    os.environ.update(HOME="/tmp", TMPDIR="/tmp")
     return job, how
 
 

@@ -53,7 +53,7 @@ def play(stream: IO[bytes], environment: ForeignEnvironment, job: Job) -> None:
     """Play one episode after the other until the worker hangs up."""
     stream.write(line({"type": "born", "pid": os.getpid()}))
     stream.flush()
-    table = Table(environment, job)
+    table = PlayedEpisode(environment, job)
     for text in stream:
         order = json.loads(text)
         try:
@@ -66,7 +66,7 @@ def play(stream: IO[bytes], environment: ForeignEnvironment, job: Job) -> None:
         stream.flush()
 
 
-class Table:
+class PlayedEpisode:
     """The episode that a process plays now."""
 
     def __init__(self, environment: ForeignEnvironment, job: Job) -> None:

@@ -15,7 +15,7 @@ import structlog
 
 from flexmarl.contracts.specification.environment_base import IsolatedEnvironmentOptions
 from workers.rollout.environments.base import Ask, Outcome, Reply
-from workers.rollout.isolation.lines import Begin, Close, Closed, EpisodeProgress, ReplyBatch, Tally, outcome_of
+from workers.rollout.isolation.lines import Begin, Close, Closed, EpisodeProgress, ReplyBatch, ScoreOrder, outcome_of
 from workers.rollout.isolation.processes import EnvironmentBroke, ForkedProcess, ForkHost, start_installed
 
 log = structlog.get_logger(__name__)
@@ -159,7 +159,7 @@ class IsolatedEpisode:
         """Have an episode that is over say what it came to. Raises EnvironmentBroke."""
         self.whole = False
         if not self.progress.asks and self.progress.score is None:
-            asked = self.process.ask(Tally(), EpisodeProgress)
+            asked = self.process.ask(ScoreOrder(), EpisodeProgress)
             self.progress = await _within("score", self.pool.spec.score_timeout_s, asked)
         self.whole = True
 

@@ -30,7 +30,7 @@ from workers.rollout.isolation.lines import (
     EpisodeProgress,
     HostReady,
     Order,
-    Tally,
+    ScoreOrder,
     line,
     score_of,
 )
@@ -86,7 +86,7 @@ def begun(order: Begin, family: Family[Any]) -> Environment:
 
 def carried_out(order: Order, environment: Environment) -> Answer:
     """Carry out an order to an episode. Raises whatever the environment raises."""
-    if isinstance(order, Tally):
+    if isinstance(order, ScoreOrder):
         return EpisodeProgress([], score_of(environment.outcome()))
     if isinstance(order, Close):
         if (close := getattr(environment, "close", None)) is not None:

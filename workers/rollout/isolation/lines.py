@@ -1,6 +1,6 @@
 """Messages between a rollout worker and the process of an episode: one JSON object per line.
 
-The worker sends `Begin`, one `ReplyBatch` after the other, `Tally` once nobody is asked any more, and `Close`. The
+The worker sends `Begin`, one `ReplyBatch` after the other, `ScoreOrder` once nobody is asked any more, and `Close`. The
 answer to `Close` is `Closed`, to each other one `EpisodeProgress`; to any, `Broke`.
 """
 
@@ -25,7 +25,7 @@ class ReplyBatch(msgspec.Struct, frozen=True, tag="replies"):
     replies: list[Reply]
 
 
-class Tally(msgspec.Struct, frozen=True, tag="tally"):
+class ScoreOrder(msgspec.Struct, frozen=True, tag="tally"):
     """Say what the episode came to."""
 
 
@@ -52,7 +52,7 @@ class EpisodeProgress(msgspec.Struct, frozen=True, tag="progress"):
 
     asks: list[Ask]
     score: Score | None = None
-    """Only in the answer to `Tally`."""
+    """Only in the answer to `ScoreOrder`."""
     task: dict[str, object] = {}
 
 
@@ -72,7 +72,7 @@ class HostReady(msgspec.Struct, frozen=True, tag="hosting"):
     """First line of the host: the game is imported; a process can be had."""
 
 
-Order = Begin | ReplyBatch | Tally | Close
+Order = Begin | ReplyBatch | ScoreOrder | Close
 Answer = Born | EpisodeProgress | Closed | Broke
 
 

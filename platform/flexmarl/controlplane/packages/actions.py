@@ -43,7 +43,7 @@ _SOURCE: TypeAdapter[PackageRequirement | PackageUpload] = TypeAdapter(PackageSo
 _READ = 2**20
 
 
-class Body(Protocol):
+class FileBody(Protocol):
     """What is read of a request."""
 
     def read(self, size: int, /) -> bytes:
@@ -51,7 +51,7 @@ class Body(Protocol):
 
 
 @transaction.atomic
-def upload(actor: Actor, *, project: str, name: str, body: Body) -> dict[str, Any]:
+def upload(actor: Actor, *, project: str, name: str, body: FileBody) -> dict[str, Any]:
     """Keep a wheel or a source distribution. Raises ValidationProblem, PayloadTooLarge."""
     actor.require(Scope.PACKAGES_WRITE, project)
     _check_project(project, "project", "query")
