@@ -124,6 +124,11 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call("This version with what was found in it", "/models/{model_id}"),
         Call("Runs that use it", "/runs?archived=any&model={model_id}"),
     ),
+    "packages": (Call("The packages of this list", "/packages", all_but=PAGE_ONLY),),
+    "build_package": (
+        Call("Builds that wait or run", "/packages", fixed=(("state", "queued"), ("state", "building"))),
+    ),
+    "package": (Call("This package with its manifest and log", "/packages/{package_id}"),),
     "datasets": (Call("The datasets of this list", "/datasets", all_but=PAGE_ONLY),),
     "import_dataset": (Call("Datasets that are there already", "/datasets"),),
     "dataset": (

@@ -46,6 +46,7 @@ LIST_PAGES = frozenset(
         "datasets",
         "experiments",
         "sweeps",
+        "packages",
     }
 )
 TRAJECTORY_PAGES = frozenset({"trajectories", "trajectory", "trajectory_compare"})

@@ -24,6 +24,7 @@ from webui.views import (
     moved,
     new_run,
     overview,
+    packages,
     people,
     pipeline,
     playground,
@@ -76,6 +77,10 @@ urlpatterns = [
     path("models", models.listing, name="models"),
     path("models/import", models.new, name="import_model"),
     path("models/<uuid:model_id>", models.detail, name="model"),
+    # packages of environments
+    path("packages", packages.listing, name="packages"),
+    path("packages/add", packages.new, name="build_package"),
+    path("packages/<uuid:package_id>", packages.detail, name="package"),
     # datasets that were imported
     path("datasets", datasets.listing, name="datasets"),
     path("datasets/import", datasets.new, name="import_dataset"),

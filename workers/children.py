@@ -28,6 +28,8 @@ from workers.errors import HostingError
 log = structlog.get_logger(__name__)
 
 CREDENTIALS = ("DATABASE_URL", "REDIS_URL", "FLEXMARL_CLUSTER_KEY", "FLEXMARL_SECRET_KEY")
+OF_BUILDS = ("PATH", "LANG", "LC_ALL", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "XDG_CONFIG_DIRS")
+OF_BUILDS_BEGINNINGS = ("PIP_", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 TERM_S = 2.0
 """How long a child may take to leave after it was asked to."""
 KILL_S = 5.0
@@ -156,6 +158,13 @@ def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return this process's environment without credentials, with the given additions."""
     kept = {name: value for name, value in os.environ.items() if name not in CREDENTIALS}
     return {**kept, **environment, PARENT: str(os.getpid())}
+
+
+def build_environment() -> dict[str, str]:
+    """Return what builds of packages may know of this process's environment: how the package index is reached."""
+    return {
+        name: value for name, value in os.environ.items() if name in OF_BUILDS or name.startswith(OF_BUILDS_BEGINNINGS)
+    }
 
 
 def prove_dead(pid: int | None, started: float) -> None:

@@ -130,7 +130,7 @@ def run_rollout(process: WorkerProcess) -> None:
     folder = SegmentFolder(config.payloads, config.payload_by_value_bytes)
     access = ExternalAccess(config.external_hosts, config.secrets)
     broker = process.broker()
-    player = Player(pool, folder, config.holder("rollout"), access, broker.push)
+    player = Player(pool, folder, config.holder("rollout"), access, broker.push, config.home)
     actors.register_playing(broker, player)
     broker.hints.when(HELD_HINT, player.look)
     limit = config.rollout_commands

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from flexmarl.contracts.package_manifests import BuildRefusal
 from flexmarl.contracts.plane_tokens import PlaneRefusalCode
 from flexmarl.store import errors
 from workers import errors as worker_errors
@@ -28,7 +29,12 @@ def codes() -> set[str]:
     classes = [cls for module in (errors, worker_errors) for cls in vars(module).values() if isinstance(cls, type)]
     states = [StateError, StateFull, StateMissing, CorruptState]
     own = {str(cls.__dict__["code"]) for cls in [*classes, *states] if "code" in vars(cls)}
-    return own | {OUT_OF_MEMORY} | {code.value for code in (*PlaneRefusalCode, *RefusalCode)} | said_in_source()
+    return (
+        own
+        | {OUT_OF_MEMORY}
+        | {code.value for code in (*PlaneRefusalCode, *RefusalCode, *BuildRefusal)}
+        | said_in_source()
+    )
 
 
 def documented() -> set[str]:

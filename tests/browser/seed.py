@@ -32,6 +32,7 @@ from tests.browser.seeded_experiments import experiments
 from tests.browser.seeded_figures import of_agents, versions
 from tests.browser.seeded_load import load
 from tests.browser.seeded_models import models
+from tests.browser.seeded_packages import packages
 from tests.browser.seeded_pipeline import lines, pipeline
 from tests.browser.seeded_play import devices, episodes
 from tests.browser.seeded_simulations import simulations
@@ -89,6 +90,7 @@ def seed(owner: Any) -> list[Any]:
     told = [_tell(owner, story, index) for index, story in enumerate(STORIES)]
     simulations(owner)
     models(owner)
+    packages(owner)
     agents(owner)
     datasets(owner)
     experiments(owner, told)

@@ -17,6 +17,7 @@ from tests.browser.seeded_datasets import DATASET
 from tests.browser.seeded_evaluations import EVALUATION, SUITE
 from tests.browser.seeded_experiments import EXPERIMENT, SWEEP
 from tests.browser.seeded_models import MODELS
+from tests.browser.seeded_packages import PACKAGES
 from tests.browser.seeded_simulations import SIMULATIONS
 from tests.browser.visitor import COLOURS, WCAG, Site, Visitor
 from tests.support.forms import form
@@ -62,6 +63,9 @@ EXAMPLES: dict[str, str] = {
     "models": "/models",
     "import_model": "/models/import",
     "model": f"/models/{MODELS['ready']}",
+    "packages": "/packages",
+    "build_package": "/packages/add",
+    "package": f"/packages/{PACKAGES['ready']}",
     "datasets": "/datasets",
     "import_dataset": "/datasets/import",
     "dataset": f"/datasets/{DATASET}",
@@ -157,6 +161,9 @@ VARIANTS: dict[str, str] = {
     "models-wrong-filter": "/models?state=asleep",
     "model-import-folder": f"/models/import?from={MODELS['failed']}",
     **{f"model-{state}": f"/models/{MODELS[state]}" for state in MODELS if state != "ready"},
+    "packages-none": "/packages?q=nothing-is-called-so",
+    **{f"package-{state}": f"/packages/{PACKAGES[state]}" for state in PACKAGES if state != "ready"},
+    "new-run-of-a-package": f"/runs/new?package={PACKAGES['ready']}&environment=Maze-v0",
     "new-run-of-a-model": f"/runs/new?template=chat_sums&model={MODELS['ready']}",
     "new-run-choose-model": f"/runs/new?model={MODELS['ready']}",
     "playground-no-version": "/runs/{queued}/trajectories/playground",

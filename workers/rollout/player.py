@@ -10,6 +10,7 @@ import contextlib
 import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import psycopg
@@ -21,6 +22,7 @@ from flexmarl.contracts.commands import GroupOrder, PlayGroups
 from flexmarl.contracts.events import DemandReported
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.environment import EnvironmentSpec
+from flexmarl.contracts.specification.package import PackageEnvironment
 from flexmarl.contracts.specification.reward import QueuedReward
 from flexmarl.store.control import commands, demand, engines, runs
 from flexmarl.store.control.commands import ClaimStatus, Taken
@@ -37,6 +39,7 @@ from workers.rollout.external import ExternalClient
 from workers.rollout.keeping import TTL_S, Keeper
 from workers.rollout.load_reports import LoadReporter
 from workers.rollout.members import CommandPlay, begin, play_each, play_group
+from workers.rollout.packages import Builds, PackagePool
 from workers.rollout.pausing import Hold
 from workers.rollout.rewarding import Push, Rewards
 from workers.rollout.run_context import RunContext
@@ -66,8 +69,11 @@ class Player:
         holder: str = "",
         access: ExternalAccess | None = None,
         push: Push | None = None,
+        home: Path | None = None,
     ) -> None:
+        """`home` is where builds of packages lie; without one, packages are not played."""
         self._pool = pool
+        self._home = home
         self._access = access or ExternalAccess()
         self._push = push or _tell_nobody
         self._folder = folder
@@ -220,6 +226,8 @@ class Player:
 
     async def _stage(self, environment: EnvironmentSpec) -> Stage:
         """Return where episodes play; one that plays rows of a dataset has them. Raises DatasetMissing."""
+        if isinstance(environment, PackageEnvironment):
+            return PackagePool(environment, builds=Builds(self._home, self._store))
         stage = stage_of(environment)
         if isinstance(stage, DatasetFamily):
             digest = stage.options.dataset.digest

@@ -9,6 +9,7 @@ from flexmarl.controlplane.datasets.api.urls import urlpatterns as datasets
 from flexmarl.controlplane.evaluations.api.urls import urlpatterns as evaluations
 from flexmarl.controlplane.experiments.api.urls import urlpatterns as experiments
 from flexmarl.controlplane.inventory.api.urls import urlpatterns as inventory
+from flexmarl.controlplane.packages.api.urls import urlpatterns as packages
 from flexmarl.controlplane.registry.api.urls import urlpatterns as registry
 from flexmarl.controlplane.runs.api.urls import urlpatterns as runs
 from flexmarl.controlplane.simulations.api.urls import urlpatterns as simulations
@@ -23,6 +24,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     *agents,
     *registry,
     *datasets,
+    *packages,
     *experiments,
     *runs,
     *telemetry,

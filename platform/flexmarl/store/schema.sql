@@ -643,6 +643,37 @@ CREATE TABLE store.model (
 );
 CREATE INDEX model_open ON store.model (id) WHERE state IN ('queued', 'running');
 
+-- Packages of environments that runs may name: built once by a node; other hosts build the same again by its lock.
+CREATE TABLE store.package (
+  id          uuid PRIMARY KEY,
+  project     text NOT NULL, name text NOT NULL, release text NOT NULL,   -- distribution and its version
+  source      jsonb NOT NULL,                    -- {type: requirement | upload, ...}
+  owner       text NOT NULL DEFAULT '', owner_id text NOT NULL DEFAULT '',
+  state       text NOT NULL DEFAULT 'queued' CHECK (state IN ('queued', 'building', 'ready', 'failed', 'cancelled')),
+  reason      text NOT NULL DEFAULT '', reason_text text NOT NULL DEFAULT '',
+  now_at      text NOT NULL DEFAULT '',          -- what is being done
+  log         text NOT NULL DEFAULT '',          -- end of what the build wrote
+  takes       int NOT NULL DEFAULT 0,            -- how often a node took it; the fence of its writes
+  node        text NOT NULL DEFAULT '',
+  lease_until timestamptz,
+  digest      text NOT NULL DEFAULT '',          -- of all that was installed, once it is ready
+  lock        jsonb NOT NULL DEFAULT '[]',       -- what that is: [{name, version, sha256}]
+  manifest    jsonb NOT NULL DEFAULT '{}',       -- what it offers
+  archived_at timestamptz,
+  created_at  timestamptz NOT NULL DEFAULT clock_timestamp(), updated_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  started_at  timestamptz, finished_at timestamptz,
+  version     int NOT NULL DEFAULT 1
+);
+CREATE INDEX package_open ON store.package (id) WHERE state IN ('queued', 'building');
+CREATE INDEX package_named ON store.package (project, name, release);
+
+-- Uploaded wheels and source distributions, by the digest of their bytes.
+CREATE TABLE store.package_file (
+  digest     text PRIMARY KEY,
+  body       bytea NOT NULL,
+  created_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
 -- Rows of imported datasets, by the digest of all of them; never changed. Who may read them says the control plane.
 CREATE TABLE store.dataset (
   digest     text PRIMARY KEY,                    -- SHA-256 of the lines with their sides, in order

@@ -74,12 +74,12 @@ async def test_whatever_befalls_one_episode_the_others_go_on(pool: EnvironmentPo
     pool.spec = SPEC.model_copy(update={"setup_timeout_s": SHORT_S, "step_timeout_s": SHORT_S})
     hanging = [asyncio.create_task(to_the_end(pool, what)) for what in (HANGS_AT_SET_UP, HANGS, HANGS_DEAF)]
     broken = await asyncio.gather(*(to_the_end(pool, what) for what in (RAISES, DIES)), return_exceptions=True)
-    assert [str(error) for error in broken] == ["RuntimeError: the board caught fire", "its process died"]
+    assert [str(error) for error in broken] == ["step: RuntimeError: the board caught fire", "step: its process died"]
     outcomes = await asyncio.gather(*(to_the_end(pool, WELL) for _ in range(8)))
     assert [outcome.scores for outcome in outcomes] == [{"player_1": float(MOVES)}] * 8
     assert not any(task.done() for task in hanging), "the others ended while these still hung"
     reasons = [str(error) for error in await asyncio.gather(*hanging, return_exceptions=True)]
-    assert reasons == ["set-up: no answer within 4 s", *["step: no answer within 4 s"] * 2]
+    assert reasons == ["boot: no answer within 4 s", *["step: no answer within 4 s"] * 2]
     kept = len(pool._resting)
     async with asyncio.timeout(GONE_S):
         while len(children(pool)) != kept:
@@ -92,6 +92,8 @@ async def test_processes_are_used_again_and_play_one_episode_at_a_time(pool: Env
     one, other = (live.asks()[0].observation for live in (first, second))
     assert one != other
     first.leave()
+    while pool._closing:
+        await asyncio.sleep(0.02)
     there = len(children(pool))
     again = await pool.begin(WELL, False, 2)
     assert again.asks()[0].observation == one
@@ -173,7 +175,7 @@ class Engines:
 
 @pytest.mark.parametrize(
     ("what", "reason"),
-    [(HANGS, "environment: step: no answer within 4 s"), (DIES, "environment: its process died")],
+    [(HANGS, "environment: step: no answer within 4 s"), (DIES, "environment: step: its process died")],
 )
 async def test_the_attempt_of_a_broken_environment_is_data(pool: EnvironmentPool, what: int, reason: str) -> None:
     await to_the_end(pool, WELL)

@@ -2,8 +2,8 @@
 
 Invariants. A process plays one episode at a time, so what hangs, dies or seeds its process does so to one episode
 alone. Every answer has a deadline; a process that misses it is killed and its episode told why; the others go on. A
-process is used again only after an episode that was left between two moves. Whoever stops waiting, by cancellation
-too, leaves no process behind that works for nobody. Used from one event loop.
+process is used again only after an episode that was left between two moves and let go of in time. Whoever stops
+waiting, by cancellation too, leaves no process behind that works for nobody. Used from one event loop.
 """
 
 import asyncio
@@ -11,13 +11,19 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import structlog
+
 from flexmarl.contracts.specification.environment_base import IsolatedEnvironmentOptions
 from workers.rollout.environments.base import Ask, Outcome, Reply
-from workers.rollout.isolation.lines import Begin, EpisodeProgress, ReplyBatch, outcome_of
-from workers.rollout.isolation.processes import EnvironmentBroke, ForkedProcess, ForkHost, start
+from workers.rollout.isolation.lines import Begin, Close, Closed, EpisodeProgress, ReplyBatch, ScoreOrder, outcome_of
+from workers.rollout.isolation.processes import EnvironmentBroke, ForkedProcess, ForkHost, start_installed
+
+log = structlog.get_logger(__name__)
 
 IDLE_S = 30.0
 """How long a process without an episode is kept, and a host without processes."""
+CLOSING_S = 0.2
+"""So long a new episode waits for a process that lets go of another one."""
 
 T = TypeVar("T")
 
@@ -30,28 +36,31 @@ class EnvironmentPool:
     _host: ForkHost | None = None
     _resting: list[ForkedProcess] = field(default_factory=list)
     _playing: int = 0
+    _closing: "set[asyncio.Task[None]]" = field(default_factory=set)
     _sweeper: asyncio.TimerHandle | None = None
 
     async def begin(self, task_seed: int, held_out: bool, seed: int) -> "IsolatedEpisode":
         """Begin an episode. Raises EnvironmentBroke when it does not begin in time."""
-        limit = self.spec.setup_timeout_s
         try:
-            async with asyncio.timeout(limit):
-                return await self._begin(Begin(task_seed, held_out, seed))
-        except TimeoutError as late:
-            if self._host is not None and self._host.silent():
+            return await _within("boot", self.spec.setup_timeout_s, self._begin(Begin(task_seed, held_out, seed)))
+        except EnvironmentBroke as broke:
+            if isinstance(broke.__cause__, TimeoutError) and self._host is not None and self._host.silent():
                 self._host.end()
-            raise EnvironmentBroke(f"set-up: no answer within {limit:g} s") from late
+            raise
 
     async def _begin(self, order: Begin) -> "IsolatedEpisode":
+        if not self._resting and self._closing:  # one that is about to rest is had sooner than a new one
+            await asyncio.wait(self._closing, timeout=CLOSING_S, return_when=asyncio.FIRST_COMPLETED)
         process = self._rested() or await self._hosted().fork()
         self._playing += 1
         try:
-            progress = await process.ask(order)
+            progress = await process.ask(order, EpisodeProgress)
+            episode = IsolatedEpisode(self, process, progress, progress.task)
+            await episode.tallied()
         except BaseException:  # broken or cancelled: the process may still work, and nobody waits for it
             self.leave(process, whole=False)
             raise
-        return IsolatedEpisode(self, process, progress, progress.task)
+        return episode
 
     def _rested(self) -> ForkedProcess | None:
         """Take a process that plays nothing and is still there."""
@@ -64,20 +73,40 @@ class EnvironmentPool:
 
     def _hosted(self) -> ForkHost:
         if self._host is None or not self._host.alive():
-            self._host = start(self.spec.model_dump_json())
+            self._host = self.started()
         return self._host
+
+    def started(self) -> ForkHost:
+        """Start the host of this environment."""
+        return start_installed(self.spec.model_dump_json())
 
     def leave(self, process: ForkedProcess, *, whole: bool) -> None:
         """Take a process back when it waits for an order, end it when it was left in the middle of one."""
-        self._playing -= 1
-        if not whole:
-            process.end()
-        loop = asyncio.get_running_loop()
         if whole:
-            process.idle_since = loop.time()
+            closing = asyncio.get_running_loop().create_task(self._closed(process))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        else:
+            process.end()
+            self._left()
+
+    async def _closed(self, process: ForkedProcess) -> None:
+        """Have a process let go of its episode, whose account is given already; end it where it does not in time."""
+        try:
+            await _within("close", self.spec.close_timeout_s, process.ask(Close(), Closed))
+        except EnvironmentBroke as broke:
+            log.warning("environment not closed", environment=self.spec.type, reason=str(broke))
+            process.end()
+        else:
+            process.idle_since = asyncio.get_running_loop().time()
             self._resting.append(process)
+        finally:
+            self._left()
+
+    def _left(self) -> None:
+        self._playing -= 1
         if self._sweeper is None:
-            self._sweeper = loop.call_later(IDLE_S, self._sweep)
+            self._sweeper = asyncio.get_running_loop().call_later(IDLE_S, self._sweep)
 
     def _sweep(self) -> None:
         """End what nobody has used for a while; the last one takes the host along."""
@@ -95,6 +124,8 @@ class EnvironmentPool:
         """End every process."""
         if self._sweeper is not None:
             self._sweeper.cancel()
+        if self._closing:
+            await asyncio.wait(self._closing)
         for process in self._resting:
             process.end()
         self._resting.clear()
@@ -123,12 +154,22 @@ class IsolatedEpisode:
     async def act(self, replies: list[Reply]) -> None:
         """Move on. Raises EnvironmentBroke for an environment that raised, hung or died."""
         self.whole = False
-        self.progress = await _within(self.pool.spec.step_timeout_s, self.process.ask(ReplyBatch(replies)))
+        asked = self.process.ask(ReplyBatch(replies), EpisodeProgress)
+        self.progress = await _within("step", self.pool.spec.step_timeout_s, asked)
+        await self.tallied()
+
+    async def tallied(self) -> None:
+        """Have an episode that is over say what it came to. Raises EnvironmentBroke."""
+        self.whole = False
+        if not self.progress.asks and self.progress.score is None:
+            asked = self.process.ask(ScoreOrder(), EpisodeProgress)
+            self.progress = await _within("score", self.pool.spec.score_timeout_s, asked)
         self.whole = True
 
     def outcome(self) -> Outcome:
         """Return the account; only when `asks` is empty."""
-        assert self.progress.score is not None
+        if self.progress.score is None:
+            raise EnvironmentBroke("score: garbage: it gave no score")
         return outcome_of(self.progress.score)
 
     def leave(self) -> None:
@@ -136,9 +177,12 @@ class IsolatedEpisode:
         self.pool.leave(self.process, whole=self.whole)
 
 
-async def _within(limit: float, answer: Awaitable[T]) -> T:
+async def _within(stage: str, limit: float, answer: Awaitable[T]) -> T:
+    """Wait for an answer. Raises EnvironmentBroke that names the stage, also for what the environment raised."""
     try:
         async with asyncio.timeout(limit):
             return await answer
     except TimeoutError as late:
-        raise EnvironmentBroke(f"step: no answer within {limit:g} s") from late
+        raise EnvironmentBroke(f"{stage}: no answer within {limit:g} s") from late
+    except EnvironmentBroke as broke:
+        raise EnvironmentBroke(f"{stage}: {broke}") from broke

@@ -1,10 +1,12 @@
 """Messages between a rollout worker and the process of an episode: one JSON object per line.
 
-The worker sends `Begin`, then one `ReplyBatch` after the other; the answer to each is `EpisodeProgress` or `Broke`.
+The worker sends `Begin`, one `ReplyBatch` after the other, `ScoreOrder` once nobody is asked any more, and `Close`. The
+answer to `Close` is `Closed`, to each other one `EpisodeProgress`; to any, `Broke`.
 """
 
 import msgspec
 
+from workers.packages.inside.hosting import FRAME
 from workers.rollout.environments.base import Ask, Outcome, Reply
 
 
@@ -23,6 +25,18 @@ class ReplyBatch(msgspec.Struct, frozen=True, tag="replies"):
     replies: list[Reply]
 
 
+class ScoreOrder(msgspec.Struct, frozen=True, tag="tally"):
+    """Say what the episode came to."""
+
+
+class Close(msgspec.Struct, frozen=True, tag="close"):
+    """Let go of the episode."""
+
+
+class Closed(msgspec.Struct, frozen=True, tag="closed"):
+    """The episode was let go of; the process can play another one."""
+
+
 class Score(msgspec.Struct, frozen=True):
     """An outcome; turns are written out, since JSON knows no pairs as keys."""
 
@@ -34,10 +48,11 @@ class Score(msgspec.Struct, frozen=True):
 
 
 class EpisodeProgress(msgspec.Struct, frozen=True, tag="progress"):
-    """State of an episode: the turns that it waits for, or its result."""
+    """State of an episode: the turns that it waits for; none: it is over."""
 
     asks: list[Ask]
     score: Score | None = None
+    """Only in the answer to `ScoreOrder`."""
     task: dict[str, object] = {}
 
 
@@ -57,13 +72,8 @@ class HostReady(msgspec.Struct, frozen=True, tag="hosting"):
     """First line of the host: the game is imported; a process can be had."""
 
 
-Order = Begin | ReplyBatch
-Answer = Born | EpisodeProgress | Broke
-
-KILL = b"K"
-FORK = b"F"
-FRAME = 5
-"""Bytes of an order to the host: what, and the number of a process."""
+Order = Begin | ReplyBatch | ScoreOrder | Close
+Answer = Born | EpisodeProgress | Closed | Broke
 
 
 def line(message: msgspec.Struct) -> bytes:

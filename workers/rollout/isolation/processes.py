@@ -9,27 +9,18 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import msgspec
 
 from workers.children import child_environment
-from workers.rollout.isolation.lines import (
-    FORK,
-    KILL,
-    Answer,
-    Born,
-    Broke,
-    EpisodeProgress,
-    HostReady,
-    Order,
-    frame,
-    line,
-)
+from workers.packages.inside.hosting import FORK, KILL
+from workers.packages.inside.shapes import MOST_LINE
+from workers.rollout.isolation.lines import Answer, Born, Broke, HostReady, Order, frame, line
 
 HOST = "workers.rollout.isolation.host"
-MOST_LINE = 2**20
-"""Bytes of a line: no observation is longer."""
 LEAVE_S = 5.0
 """How long a host may take to end its processes and itself."""
 SETTINGS = {
@@ -41,6 +32,9 @@ SETTINGS = {
     "SDL_AUDIODRIVER": "dummy",
     "PYGAME_HIDE_SUPPORT_PROMPT": "1",
 }
+
+
+Said = TypeVar("Said", bound=Answer)
 
 
 class EnvironmentBroke(RuntimeError):
@@ -128,24 +122,30 @@ class ForkedProcess:
         """Whether nothing is known of its end."""
         return not self.reader.at_eof() and not self.writer.is_closing()
 
-    async def ask(self, order: Order) -> EpisodeProgress:
+    async def ask(self, order: Order, kind: type[Said]) -> Said:
         """Send an order and wait for its answer. Raises EnvironmentBroke when the environment broke."""
         self.writer.write(line(order))
         answer = await self.answer()
         if isinstance(answer, Broke):
             raise EnvironmentBroke(answer.reason)
-        assert isinstance(answer, EpisodeProgress)
+        if not isinstance(answer, kind):
+            raise EnvironmentBroke(f"garbage: {type(answer).__name__} is no answer to {type(order).__name__}")
         return answer
 
     async def answer(self) -> Answer:
-        """Wait for a line. Raises EnvironmentBroke when the process is gone."""
+        """Wait for a line. Raises EnvironmentBroke when the process is gone, or says what is no answer."""
         try:
             text = await self.reader.readline()
         except ConnectionError as error:
             raise EnvironmentBroke(f"its process died: {error}") from error
-        if not text:
+        except ValueError:
+            raise EnvironmentBroke(f"oversized: a line of more than {MOST_LINE} bytes") from None
+        if not text.endswith(b"\n"):
             raise EnvironmentBroke("its process died")
-        answer: Answer = msgspec.json.decode(text, type=Answer)
+        try:
+            answer: Answer = msgspec.json.decode(text, type=Answer)
+        except msgspec.MsgspecError as error:
+            raise EnvironmentBroke(f"garbage: its line is no answer: {error}") from None
         return answer
 
     def end(self) -> None:
@@ -157,19 +157,25 @@ class ForkedProcess:
             return  # the host is gone, and every process it had
 
 
-def start(spec: str) -> ForkHost:
-    """Start the host of an environment, given its specification as JSON."""
+def start(command: Sequence[str], environment: Mapping[str, str]) -> ForkHost:
+    """Start a host of environments: a command that takes the number of its socket as its last argument."""
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "workers.adopted", HOST, str(theirs.fileno()), spec],
+            [*command, str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
-            env=child_environment({**SETTINGS, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}),
+            env=environment,
         )
     ours.setblocking(False)
     return ForkHost(process, ours, asyncio.get_running_loop().create_task(_ready(ours)))
+
+
+def start_installed(spec: str) -> ForkHost:
+    """Start the host of an environment that this interpreter has, given its specification as JSON."""
+    settings = child_environment({**SETTINGS, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+    return start([sys.executable, "-m", "workers.adopted", HOST, spec], settings)
 
 
 async def _ready(control: socket.socket) -> None:
@@ -179,7 +185,12 @@ async def _ready(control: socket.socket) -> None:
         more = await loop.sock_recv(control, MOST_LINE)
         if not more:
             raise EnvironmentBroke("the host of environments died before it was ready")
+        if len(text) > MOST_LINE:
+            raise EnvironmentBroke("oversized: what the host of environments says has no end")
         text += more
-    said = msgspec.json.decode(text, type=HostReady | Broke)
+    try:
+        said = msgspec.json.decode(text, type=HostReady | Broke)
+    except msgspec.MsgspecError as error:
+        raise EnvironmentBroke(f"garbage: the host of environments says no answer: {error}") from None
     if isinstance(said, Broke):
         raise EnvironmentBroke(said.reason)

@@ -15,6 +15,7 @@ from flexmarl.contracts.specification.environment_base import (
     RoleFacts,
 )
 from flexmarl.contracts.specification.graphs import GraphSpec, SequenceGraph, team_facts
+from flexmarl.contracts.specification.package import PackageEnvironment
 from flexmarl.contracts.specification.reasoning_gym import ReasoningGym
 from flexmarl.contracts.specification.shop import Shop
 
@@ -306,6 +307,7 @@ ENVIRONMENT: Kind[EnvironmentOptions] = Kind(
         Shop,
         PettingZoo,
         TextArena,
+        PackageEnvironment,
     ),
     IsolatedEnvironmentOptions,
 )

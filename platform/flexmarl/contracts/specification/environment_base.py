@@ -102,5 +102,9 @@ class IsolatedEnvironmentOptions(EnvironmentOptions):
     """Timeout for starting an episode, including its process."""
     step_timeout_s: float = Field(default=20.0, gt=0.0, le=600.0)
     """Timeout for the environment's answer to a move."""
+    score_timeout_s: float = Field(default=20.0, gt=0.0, le=600.0)
+    """Timeout for the score of an episode that is over."""
+    close_timeout_s: float = Field(default=5.0, gt=0.0, le=600.0)
+    """Timeout for letting go of an episode; then its process is killed. The episode counts nevertheless."""
 
     isolated: ClassVar[bool] = True

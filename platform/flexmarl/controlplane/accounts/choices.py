@@ -55,7 +55,7 @@ SERVICE_ROLES = tuple(str(role) for role in (ProjectRole.VIEWER, ProjectRole.EDI
 
 _VIEWER = frozenset({Scope.RUNS_READ, Scope.TRAJECTORIES_READ})
 _EDITOR = _VIEWER | {Scope.RUNS_WRITE, Scope.RUNS_ACT, Scope.MODELS_USE}
-_OPERATOR = _EDITOR | {Scope.RUNS_ACT_ANY}
+_OPERATOR = _EDITOR | {Scope.RUNS_ACT_ANY, Scope.PACKAGES_WRITE}
 
 PROJECT_SCOPES_OF: dict[str, frozenset[Scope]] = {
     str(ProjectRole.VIEWER): _VIEWER,

@@ -14,6 +14,8 @@ class Scope(StrEnum):
     TRAJECTORIES_READ = "trajectories:read"
     MODELS_USE = "models:use"
     """Use the playground with agents of runs."""
+    PACKAGES_WRITE = "packages:write"
+    """Upload or name code that hosts build and play."""
     PROJECTS_ADMIN = "projects:admin"
     """Members, service accounts and settings of a project."""
     CLUSTER_READ = "cluster:read"
@@ -35,6 +37,7 @@ OF_PROJECTS = frozenset(
         Scope.RUNS_ACT_ANY,
         Scope.TRAJECTORIES_READ,
         Scope.MODELS_USE,
+        Scope.PACKAGES_WRITE,
         Scope.PROJECTS_ADMIN,
         Scope.AUDIT_READ,
     }
@@ -51,6 +54,7 @@ WORDS: dict[Scope, str] = {
     Scope.RUNS_ACT_ANY: "Control runs of others",
     Scope.TRAJECTORIES_READ: "Read trajectories",
     Scope.MODELS_USE: "Use the playground with agents of runs",
+    Scope.PACKAGES_WRITE: "Upload packages of environments and have them built",
     Scope.PROJECTS_ADMIN: "Manage members and service accounts of a project",
     Scope.CLUSTER_READ: "Read pools, nodes, devices and the queue",
     Scope.CLUSTER_ADMIN: "Cordon and drain devices, manage pools and quotas",

@@ -47,6 +47,8 @@ MOST_DATASET_BYTES = env.integer("FLEXMARL_MOST_DATASET_MIB", 256, minimum=1) * 
 """Largest file of a dataset that may be uploaded."""
 MOST_DATASET_ROWS = env.integer("FLEXMARL_MOST_DATASET_ROWS", 1_000_000, minimum=1)
 """Most rows of a dataset."""
+MOST_PACKAGE_BYTES = env.integer("FLEXMARL_MOST_PACKAGE_MIB", 64, minimum=1) * 2**20
+"""Largest wheel or source distribution that may be uploaded."""
 
 DEBUG = False
 SECRET_KEY = env.text("FLEXMARL_SECRET_KEY")
@@ -70,8 +72,8 @@ NODE = env.text("FLEXMARL_NODE")
 DEFAULT_PROJECT = "default"
 
 APPS = (
-    "common", "accounts", "inventory", "agents", "registry", "datasets", "experiments", "runs", "telemetry",
-    "sweeps", "simulations", "evaluations", "playground",
+    "common", "accounts", "inventory", "agents", "registry", "datasets", "packages", "experiments", "runs",
+    "telemetry", "sweeps", "simulations", "evaluations", "playground",
 )  # fmt: skip
 INSTALLED_APPS = [
     "whitenoise.runserver_nostatic",

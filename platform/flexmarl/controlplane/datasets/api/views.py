@@ -1,19 +1,19 @@
 """Datasets over REST: upload, preview, save, list, read, search rows, download, try scores, archive, restore."""
 
 from collections.abc import Callable, Iterator
-from typing import IO, Any
+from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
 from django.http import StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
-from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.common.api.bodies import AnyBodyParser
 from flexmarl.controlplane.common.api.conditional import etag, if_match
 from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.api.serializers import listing
@@ -56,16 +56,6 @@ class DatasetsView(ListView):
         body.is_valid(raise_exception=True)
         row = queries.version_row(actions.save(actor_of(request), **body.validated_data))
         return Response(row, status=201, headers={"Location": row["url"]})
-
-
-class AnyBodyParser(BaseParser):
-    """Leaves a body as it is, to be read as a stream."""
-
-    media_type = "application/octet-stream"
-
-    def parse(self, stream: IO[Any], media_type: str | None = None, parser_context: Any = None) -> Any:
-        """Return the stream."""
-        return stream
 
 
 class DatasetFilesView(ApiView):

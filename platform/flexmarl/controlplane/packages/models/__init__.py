@@ -1,0 +1,5 @@
+"""Tables of packages."""
+
+from flexmarl.controlplane.packages.models.package import Package
+
+__all__ = ["Package"]

@@ -1,0 +1,118 @@
+"""Wheels made on the spot: one of a class that misbehaves as it is told."""
+
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+
+MISCHIEF = '''
+"""An environment that does what it is told to."""
+import os, socket, sys, time
+
+
+class Mischief:
+    """Does what it is told."""
+
+    def reset(self, what: str = "well", moves: int = 3):
+        self.what, self.moves, self.reward = what, moves, 0.0
+        if what == "hang_boot":
+            time.sleep(3600)
+        if what == "die_boot":
+            os._exit(3)
+        return "Call move." if what != "large_boot" else "x" * 10**8
+
+    def move(self, kind: str = "plain") -> str:
+        """Move on.
+
+        Args:
+            kind: how.
+        """
+        self.moves -= 1
+        self.reward += 0.25
+        what = self.what
+        if what == "hang_step":
+            time.sleep(3600)
+        if what == "spin_step":
+            while True:
+                pass
+        if what == "die_step":
+            os._exit(7)
+        if what == "flood_step":
+            while True:
+                print("flood" * 1000, flush=True)
+        if what == "large_step":
+            return "x" * 10**8
+        if what == "nan":
+            self.reward = float("nan")
+        if what == "garbage":
+            for number in range(3, 64):
+                try:
+                    os.write(number, b"garbage\\n")
+                except OSError:
+                    pass
+        if what == "endless_line":
+            for number in range(3, 64):
+                try:
+                    os.write(number, b"x" * (3 * 2**20))
+                except OSError:
+                    pass
+        if what == "network":
+            return repr(socket.create_connection(("1.1.1.1", 80), 5))
+        if what == "write_outside":
+            open("/usr/written", "w")
+        if what == "read_outside":
+            return open(os.environ["ASKED"] if "ASKED" in os.environ else "/etc/passwd").read()
+        if what == "list":
+            return " ".join(sorted(os.listdir("/"))) + " env " + " ".join(sorted(os.environ))
+        if what == "processes":
+            return str(sorted(int(name) for name in os.listdir("/proc") if name.isdigit())[:3])
+        if what == "fork_bomb":
+            while True:
+                os.fork()
+        if what == "memory":
+            self.held = [bytearray(2**26) for _ in range(1000)]
+        return f"moved {kind}"
+
+    def get_reward(self) -> float:
+        """What it is worth."""
+        if self.what == "hang_score":
+            time.sleep(3600)
+        if self.what == "raise_score":
+            raise RuntimeError("no account was kept")
+        return self.reward
+
+    def close(self) -> None:
+        if self.what == "hang_close":
+            time.sleep(3600)
+'''
+NAME = "mischief_games"
+
+
+def wheel(
+    version: str = "1.0", code: str = MISCHIEF, name: str = NAME, extra: dict[str, str] | None = None
+) -> tuple[str, bytes]:
+    """Return name and bytes of a wheel of one module."""
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}/__init__.py": code,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        **{f"{info}/{path}": text for path, text in (extra or {}).items()},
+    }
+    files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in (*files, f"{info}/RECORD"))
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w") as archive:
+        for path, text in files.items():
+            archive.writestr(zipfile.ZipInfo(path, (2020, 1, 1, 0, 0, 0)), text)
+    return f"{name}-{version}-py3-none-any.whl", held.getvalue()
+
+
+def sample_distribution(folder: Path) -> Path:
+    """Return a source distribution of the sample plug-ins, unchanged."""
+    root, name = Path(__file__).resolve().parents[2] / "examples" / "plugins", "flexmarl_sample_plugins-1.0.0"
+    made = folder / f"{name}.tar.gz"
+    with tarfile.open(made, "w:gz") as archive:
+        for path in sorted(root.rglob("*")):
+            if path.is_file() and path.suffix in {".py", ".toml", ".md"} and "build" not in path.parts:
+                archive.add(path, f"{name}/{path.relative_to(root)}")
+    return made

@@ -1,0 +1,89 @@
+"""What pages say of a package: rows, phases of its build, why one failed, what to do. Pure: values in, values out."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+SOURCES = {"requirement": "Index", "upload": "Upload"}
+PHASES = (
+    ("making an environment", "Environment", "A virtual environment of its own is made."),
+    ("installing", "Install", "The package and what it needs are installed, and their digests recorded."),
+    ("looking for environments", "Look", "Its own interpreter says what it offers, without network or credentials."),
+)
+"""What the build is doing -> its word, and what it means."""
+LOST = "Try again; if it happens again, look at the log of the node."
+REASONS = {
+    "not_found": ("Not in the index", "Correct the name and version, or upload its wheel."),
+    "index_unreachable": ("The index gives no answer", "Look at the node's way to the package index, and retry."),
+    "install_failed": ("It could not be installed", "The log below says what failed; upload a wheel that needs less."),
+    "venv_failed": ("No virtual environment", "Look at the Python of the node: it needs venv and ensurepip."),
+    "other_files": ("Other files than before", "The index or the upload changed; build a new version."),
+    "other_build": ("Another build than before", "The host has another platform or Python; build it there anew."),
+    "no_environments": ("No environment found", "Name its class as an entry, such as my_package.games:Maze."),
+    "manifest_failed": ("Its interpreter ended", "The log below has what it wrote last."),
+    "manifest_time_limit": ("It does not say what it offers", "Let its modules import within minutes."),
+    "file_gone": ("The file is gone", "Upload it again."),
+    "out_of_memory": ("Out of memory", "Build it on a node with more free memory."),
+    "time_limit": ("Took too long", "Upload wheels instead of sources, which have to be compiled."),
+    "disk": ("Disk trouble", "Free space below the home of that node, and retry."),
+    "gave_up": ("Abandoned", LOST),
+    "fault": ("Fault in the build", LOST),
+}
+"""Code of a failed build -> what it is called, and what to do."""
+STATUS = {"building": "running", "ready": "done"}
+"""States that have another word among those of all work."""
+MOST_SHOWN = 300
+
+
+def row(package: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a package as lists and headers show it."""
+    state = package["state"]
+    open_ = package["finished_at"] is None
+    source = package["source"]
+    return {
+        **package,
+        "pill": {"status": STATUS.get(state, state), "reason_text": package["reason_text"]},
+        "open": open_,
+        "ready": state == "ready",
+        "source_word": SOURCES[source["type"]],
+        "source_text": source.get("requirement") or source.get("file", ""),
+        "now_word": next((word for name, word, _ in PHASES if name == package["now"]), "") if open_ else "",
+        "web_url": f"/packages/{package['id']}",
+    }
+
+
+def phases(package: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the phases of a build: done, now or to come."""
+    names = [name for name, _, _ in PHASES]
+    at = names.index(package["now"]) if package["now"] in names else -1
+    return [
+        {"word": word, "means": means, "state": "done" if place < at else "now" if place == at else "next"}
+        for place, (_, word, means) in enumerate(PHASES)
+    ]
+
+
+def trouble(package: Mapping[str, Any]) -> dict[str, str]:
+    """Return why a build failed, and what to do."""
+    title, following = REASONS.get(package["reason"], ("Failed", LOST))
+    return {"title": title, "next": following}
+
+
+def environments(package: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what a package offers, each with the page on which a run of it begins."""
+    return [
+        {
+            **one,
+            "settings": ", ".join(one["options"].get("properties", {})),
+            "new_run_url": f"/runs/new?{urlencode({'package': package['id'], 'environment': one['name']})}",
+        }
+        for one in package["manifest"].get("environments", ())[:MOST_SHOWN]
+    ]
+
+
+def naming(package: Mapping[str, Any]) -> str:
+    """Return how a specification names its first environment."""
+    offers = package["manifest"].get("environments", ())
+    name = json.dumps(offers[0]["name"]) if offers else "NAME"
+    named = f"{package['name']}@{package['release']}"
+    return f"environment: {{type: package, package: {json.dumps(named)}, environment: {name}}}"

@@ -1,0 +1,44 @@
+"""Adapters by protocol: what a package offers, and how one of its environments is played."""
+
+from importlib import import_module
+from typing import Any
+
+from ..jobs import Job
+from ..shapes import ADAPTERS, ForeignEnvironment, Offer
+
+Found = tuple[list[Offer], list[tuple[str, str]]]
+"""What is offered, and what is left out and why."""
+
+MODULES = {
+    "flexmarl": "own_protocol",
+    "gymnasium": "gymnasium_text",
+    "textarena": "textarena_words",
+    "pettingzoo": "pettingzoo_text",
+    "trl": "trl_classes",
+}
+"""Module of each adapter: it has `offers(job)` and `environment(job)`."""
+
+
+def environment_of(job: Job) -> ForeignEnvironment:
+    """Return an environment that can be played. Raises whatever importing it raises."""
+    made: ForeignEnvironment = _module(job.adapter).environment(job)
+    return made
+
+
+def offers_of(job: Job) -> Found:
+    """Ask every adapter what a distribution offers. Raises LookupError where that is nothing."""
+    offers: list[Offer] = []
+    left_out: list[tuple[str, str]] = []
+    for name in ADAPTERS:
+        found, missing = _module(name).offers(job)
+        offers += found
+        left_out += missing
+    if not offers:
+        known = ", ".join(ADAPTERS)
+        why = "; ".join(f"{name}: {reason}" for name, reason in left_out[:5])
+        raise LookupError(f"no environment of {known} was found in {job.distribution}{f' ({why})' if why else ''}")
+    return offers, left_out
+
+
+def _module(name: str) -> Any:
+    return import_module(f"{__name__}.{MODULES[name]}")

@@ -1,0 +1,38 @@
+"""Makes the manifest of a package: which environments it offers, with which options, for which roles.
+
+The last line of its output is the manifest as JSON, or why there is none; what foreign code prints goes elsewhere.
+"""
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from .adapters import offers_of
+from .jobs import confined, quietly
+from .shapes import broke, offered
+
+MOST_OFFERS = 500
+MANIFEST_VERSION = 1
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Write the manifest."""
+    job, how = confined(arguments[0])
+    try:
+        offers, left_out = quietly(lambda: offers_of(job))
+        manifest: dict[str, Any] = {
+            "version": MANIFEST_VERSION,
+            "python": platform.python_version(),
+            "sandbox": how,
+            "environments": [offered(one) for one in offers[:MOST_OFFERS]],
+            "left_out": [{"name": name, "reason": reason[:300]} for name, reason in left_out[:MOST_OFFERS]],
+        }
+        text = json.dumps(manifest, allow_nan=False)
+    except BaseException as error:  # foreign code: whatever importing it raises is why there is no manifest
+        text = json.dumps(broke(error))
+    os.write(1, text.encode("utf-8", "replace") + b"\n")
+    sys.stdout.flush()
+    os._exit(0)
