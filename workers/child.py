@@ -34,6 +34,8 @@ class ChildConfig(msgspec.Struct, forbid_unknown_fields=True):
     """Resolved ExperimentSpec of the run."""
     model_roots: tuple[str, ...] = ()
     """Folders below which it may read models and adapters."""
+    devices: int = 1
+    """Devices of an engine, the first of which is `device`: so many ranks compute its model together."""
     python: str = ""
     """Interpreter with the product's environment, for a child that runs with another one; empty: its own."""
 

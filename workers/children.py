@@ -21,7 +21,7 @@ import psutil
 import structlog
 
 from flexmarl.host.output import open_log
-from workers.adopted import PARENT
+from workers.adopted import LEADER, PARENT
 from workers.child import ChildConfig, ChildFailed, ReadyLine
 from workers.errors import HostingError
 
@@ -159,16 +159,42 @@ def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def prove_dead(pid: int | None, started: float) -> None:
-    """Make sure that a former child's process group is gone. Raises HostingError when it cannot be killed."""
-    if not pid or not started or abs(_start_time(pid) - started) > _SAME_START_S:
-        return  # never started, gone, or the number belongs to another process by now
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
+    """Make sure that a former child's process group is gone, ranks that outlived it included.
+
+    Raises HostingError when it cannot be killed.
+    """
+    if not pid or not started:
+        return  # never started
     deadline = time.monotonic() + KILL_S
-    while abs(_start_time(pid) - started) <= _SAME_START_S:
+    while left := _left_of(pid, started):
+        for number in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
         if time.monotonic() > deadline:
-            raise HostingError(f"process {pid} of a former child cannot be killed")
+            raise HostingError(f"process {left[0]} of a former child cannot be killed")
         time.sleep(0.02)
+
+
+def _left_of(pid: int, started: float) -> list[int]:
+    """List what lives of a child's process group. Where its number belongs to another process by now, that is nothing:
+    the system gives out no number that a group still has."""
+    now = _start_time(pid)
+    if now and abs(now - started) > _SAME_START_S:
+        return []
+    own = [pid] if now else []
+    return own + [process.pid for process in psutil.process_iter() if process.pid != pid and _belongs(process, pid)]
+
+
+def _belongs(process: psutil.Process, leader: int) -> bool:
+    """Tell whether a process was started by a child and lives."""
+    try:
+        return (
+            os.getpgid(process.pid) == leader
+            and process.environ().get(LEADER) == str(leader)
+            and process.status() != psutil.STATUS_ZOMBIE
+        )
+    except (psutil.Error, ProcessLookupError, PermissionError):
+        return False
 
 
 def _start_time(pid: int) -> float:

@@ -13,7 +13,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -99,9 +99,8 @@ def host_lease(settings: Settings, pool: Pool, shutdown: Shutdown, run_id: int, 
             commands.finish(conn, taken)
             return
         spec = runs.load_spec(conn, run_id)
-        device = nodes.device(conn, hosting.device_id)
-    assert device is not None
-    host = LeaseHost(settings, pool, taken, hosting, spec, device)
+        devices = [nodes.device(conn, known) for known in (hosting.device_id, *hosting.further)]
+    host = LeaseHost(settings, pool, taken, hosting, spec, [device for device in devices if device is not None])
     shutdown.join(host.signals)
     try:
         host.run()
@@ -167,11 +166,12 @@ class LeaseHost:
         taken: Taken,
         hosting: LeaseHold,
         spec: dict[str, object],
-        device: nodes.DeviceRow,
+        devices: Sequence[nodes.DeviceRow],
     ) -> None:
+        """`devices`: that of the lease, and the further ones of its engine."""
         self.signals: queue.SimpleQueue[Signal] = queue.SimpleQueue()
         self._settings, self._pool, self._taken, self._hosting = settings, pool, taken, hosting
-        self._spec, self._device = spec, device
+        self._spec, self._devices = spec, tuple(devices)
         self._lives = 0
         self._lost = Lives()
         self._memory_told = False
@@ -235,19 +235,20 @@ class LeaseHost:
             lease_id=lease_id,
             fence=self._hosting.fence,
             incarnation=f"{use.value[0]}{lease_id}.{self._hosting.fence}.{self._lives}",
-            device="cuda:0" if self._device.kind == "cuda" else "cpu",
+            device="cuda:0" if self._devices[0].kind == "cuda" else "cpu",
             threads=self._settings.child_threads,
             host=self._settings.child_host,
             secret=secrets.token_urlsafe(24),
             home=str(self._settings.home),
             spec=self._spec,
             model_roots=self._settings.model_roots,
+            devices=len(self._devices),
             python=sys.executable,
         )
         log_dir = self._settings.log_dir
         log_file = log_dir / f"{use.value}-{lease_id}.log" if log_dir else None
         tail = None if log_file is None else LogTail(log_file, partial(self._child_said, use))
-        environment = {**device_environment(self._device, self._settings.child_threads), **program.environment}
+        environment = {**device_environment(self._devices, self._settings.child_threads), **program.environment}
         log_start = log_file.stat().st_size if log_file is not None and log_file.exists() else 0
         child = Child(program.module, config, environment, log_file, program.python)
         try:
@@ -319,7 +320,8 @@ class LeaseHost:
 
     def _compare(self, life: ChildLife) -> None:
         """Tell the run once when a child takes clearly more memory than was leased."""
-        held, leased = life.watchman.held if life.watchman is not None else 0, self._hosting.memory_bytes
+        held = life.watchman.held if life.watchman is not None else 0
+        leased = self._hosting.memory_bytes * len(self._devices)
         if 0 < leased * memory.TOLD_ABOVE < held and not self._memory_told:
             self._memory_told = True
             use, figures = self._hosting.use.value, {"held": memory.size(held), "leased": memory.size(leased)}
@@ -335,8 +337,9 @@ class LeaseHost:
             return  # released meanwhile: the next renewal says what to do
         life.published, life.ready_at = True, time.monotonic()
         life.watchman = WatchdogThread(
-            life.child.incarnation, life.child.pid, url, life.secret, self._settings.child_stuck_s, self.signals.put
-        )
+            life.child.incarnation, life.child.pid, url, life.secret, self._settings.child_stuck_s, self.signals.put,
+            ranks=len(self._devices) > 1,
+        )  # fmt: skip
         self._log.info("child ready", incarnation=life.child.incarnation, endpoint=url)
 
     def _stop(self, life: ChildLife) -> None:
@@ -390,7 +393,7 @@ class LeaseHost:
                 time.sleep(RETRY_S)
 
 
-def device_environment(device: nodes.DeviceRow, threads: int) -> dict[str, str]:
-    """Return the environment that confines a child to its device."""
-    index = str(device.facts.get("cuda_index", device.ordinal)) if device.kind == "cuda" else ""
-    return confined(threads, index)
+def device_environment(devices: Sequence[nodes.DeviceRow], threads: int) -> dict[str, str]:
+    """Return the environment that confines a child to its devices."""
+    cuda = [str(one.facts.get("cuda_index", one.ordinal)) for one in devices if one.kind == "cuda"]
+    return confined(threads, ",".join(cuda))

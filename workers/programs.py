@@ -19,6 +19,8 @@ VLLM_MODULE = "workers.rollout.engines.serve_vllm"
 VLLM_ENVIRONMENT = {
     # In the child's own process: it is smaller, starts in a third of the time, and its death takes everything along.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    # Ranks of an engine of several devices begin anew: a fork of a process with threads may hang.
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     # The sampler's one compiled helper costs seconds at its first call and at each new batch size.
     "TORCHDYNAMO_DISABLE": "1",
     # By itself vLLM binds every engine of a machine to the same cores.
@@ -36,11 +38,11 @@ QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 """A rank that meets a closed connection says so itself; the stacks of process groups are no news."""
 
 
-def confined(threads: int, cuda_index: str = "") -> dict[str, str]:
-    """Return the environment that keeps a child to so many threads and to one GPU, or to none."""
+def confined(threads: int, cuda: str = "") -> dict[str, str]:
+    """Return the environment that keeps each process of a child to so many threads, and all to these GPUs or none."""
     limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     huge_pages = {"THP_MEM_ALLOC_ENABLE": "1"}  # torch's large tensors: fresh memory is touched four times as fast
-    return {**limits, **huge_pages, "CUDA_VISIBLE_DEVICES": cuda_index, "TOKENIZERS_PARALLELISM": "false"}
+    return {**limits, **huge_pages, "CUDA_VISIBLE_DEVICES": cuda, "TOKENIZERS_PARALLELISM": "false"}
 
 
 @dataclass(frozen=True, slots=True)

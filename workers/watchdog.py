@@ -9,6 +9,7 @@ Invariants: only time in which the child was watched counts, so a host that stoo
 is spoken once per life, by the thread that watches it; it carries the life's name, so that it never hits the next one.
 """
 
+import contextlib
 import http.client
 import threading
 import time
@@ -91,10 +92,12 @@ class WatchdogThread:
     """Looks at one child every second from a thread of its own, until it hangs or the watch ends."""
 
     def __init__(
-        self, incarnation: str, pid: int, url: str, secret: str, stuck_s: float, report: Callable[[Hangs], None]
-    ) -> None:
+        self, incarnation: str, pid: int, url: str, secret: str, stuck_s: float, report: Callable[[Hangs], None],
+        ranks: bool = False,
+    ) -> None:  # fmt: skip
+        """`ranks`: the child has processes of its own that compute with it."""
         self._incarnation, self._url, self._secret, self._report = incarnation, url, secret, report
-        self._pid, self._watchdog = pid, Watchdog(stuck_s)
+        self._pid, self._ranks, self._watchdog = pid, ranks, Watchdog(stuck_s)
         self.held = 0
         """Bytes of memory it held at the last look."""
         self._over = threading.Event()
@@ -109,14 +112,24 @@ class WatchdogThread:
             process = psutil.Process(self._pid)
             while not self._over.wait(PROBE_S):
                 health = ask(self._url, self._secret)
-                used = process.cpu_times()
-                self.held = process.memory_info().rss
-                reason = self._watchdog.judge(ChildObservation(time.monotonic(), health, used.user + used.system))
+                used, self.held = together(process, *(process.children(recursive=True) if self._ranks else ()))
+                reason = self._watchdog.judge(ChildObservation(time.monotonic(), health, used))
                 if reason:
                     self._report(Hangs(self._incarnation, reason))
                     return
         except psutil.NoSuchProcess:
             return  # it ended: whoever started it is told so
+
+
+def together(child: psutil.Process, *ranks: psutil.Process) -> tuple[float, int]:
+    """Return the processor time and the memory of a child and its ranks. Raises NoSuchProcess when the child is gone."""
+    used, held = child.cpu_times(), child.memory_info().rss
+    seconds = used.user + used.system
+    for rank in ranks:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            used = rank.cpu_times()
+            seconds, held = seconds + used.user + used.system, held + rank.memory_info().rss
+    return seconds, held
 
 
 def ask(url: str, secret: str) -> ChildHealth | None:

@@ -176,13 +176,13 @@ def _colocated_places(spec: ExperimentSpec) -> Iterator[Problem]:
     resources = spec.resources
     if not resources.has_places(len(spec.policies)):
         return
-    places = resources.rollout_devices * (resources.engine_policies or 0)
+    places = resources.engines * (resources.engine_policies or 0)
     if places < len(spec.policies):
         yield Problem(
             pointer="/resources/engine_policies",
             code="not_with_colocated",
             detail="Sleeping engines load their policies when they wake, so each policy needs its own slot; "
-            f"{resources.rollout_devices} engines have {places} slots for {len(spec.policies)} policies.",
+            f"{resources.engines} engines have {places} slots for {len(spec.policies)} policies.",
             hint="Set null, or more rollout_devices, or type: agent_centric in /mechanisms/allocation.",
         )
 
@@ -191,12 +191,12 @@ def _colocated(spec: ExperimentSpec) -> Iterator[Problem]:
     """What cannot be where engines and trainers have the same devices in turns."""
     resources, mechanisms = spec.resources, spec.mechanisms
     own = mechanisms.allocation.own_devices
-    if resources.training_devices - own > resources.rollout_devices:
+    if resources.training_devices - own > resources.engines:
         yield Problem(
             pointer="/resources/training_devices",
             code="too_many_devices",
-            detail=f"Colocated trainers share the devices of engines; the run has {resources.rollout_devices}.",
-            hint=f"Set {resources.rollout_devices + own}, or more rollout_devices.",
+            detail=f"Colocated trainers share the devices of engines; the run has {resources.engines}.",
+            hint=f"Set {resources.engines + own}, or more rollout_devices.",
         )
     if resources.training_pool != resources.rollout_pool and not own:
         yield Problem(

@@ -42,12 +42,16 @@ class RequestDevices(Record):
     """Pool of the engines."""
     engines: int
     trainers: int
+    engine_devices: int = Field(default=1, exclude_if=lambda count: count == 1)
+    """Devices of each of these engines, of one host; an engine gets all of them or none. Not written where it is 1, as
+    in the rows of older runs."""
     trainer_pool: str = ""
     """Pool of the trainers; `pool` when empty."""
     beside: int = 0
     """Trainers that share the devices of so many of these engines; they are none of `trainers`."""
     replaces: int = 0
-    """Lease that the one device asked for shall replace; it counts against no quota, since that lease is given back."""
+    """Lease that the engine or trainer asked for shall replace; it counts against no quota, since that lease is given
+    back."""
 
 
 class HostLease(Record):

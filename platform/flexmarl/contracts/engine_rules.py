@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
-from flexmarl.contracts.model_sizes import FACTORY_SIZES
+from flexmarl.contracts.model_sizes import FACTORY_SIZES, shape_of
 from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.contracts.specification.resources import MOST_ENGINE_DEVICES
 from flexmarl.contracts.specification.team import FactoryModel
 
 VLLM_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
@@ -13,10 +14,12 @@ FACTORY_HEAD_DIMS = {name: size.hidden // size.heads for name, size in FACTORY_S
 
 
 def broken_engine_rules(spec: ExperimentSpec) -> Iterator[Problem]:
-    """Return what the vLLM engine cannot serve of a specification; the torch engine serves all of it."""
+    """Return what the chosen engine cannot serve of a specification; torch serves all of it, on one device."""
+    yield from _devices(spec)
     if spec.resources.engine != "vllm":
         return
     yield from _models(spec)
+    yield from _splits(spec)
     if spec.mechanisms.ordered:
         yield Problem(
             pointer="/mechanisms/ordered",
@@ -51,3 +54,66 @@ def _models(spec: ExperimentSpec) -> Iterator[Problem]:
                 f"{policy.source.size} are {size} wide.",
                 hint=f"Set {fits}, or resources: {{engine: torch}}.",
             )
+
+
+def _devices(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Engines are whole, and only vLLM splits a model over several devices."""
+    devices, all_devices = spec.resources.engine_devices, spec.resources.rollout_devices
+    if devices == 1:
+        return
+    if spec.resources.engine != "vllm":
+        yield Problem(
+            pointer="/resources/engine_devices",
+            code="not_with_engine",
+            detail=f"The {spec.resources.engine} engine computes on one device; only vLLM splits a model over several.",
+            hint="Set 1, or engine: vllm.",
+        )
+    if all_devices % devices:
+        below, above = all_devices - all_devices % devices, all_devices + devices - all_devices % devices
+        yield Problem(
+            pointer="/resources/rollout_devices",
+            code="not_whole_engines",
+            detail=f"Engines of {devices} devices use a multiple of {devices}; {all_devices} is none.",
+            hint=f"Set {f'{below} or {above}' if below else above}, or engine_devices: 1.",
+        )
+
+
+def _splits(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Ranks of an engine have equal parts of every layer."""
+    devices = spec.resources.engine_devices
+    for name, policy in spec.policies.items():
+        shape = shape_of(policy.source)
+        if shape is None:
+            continue  # what a folder holds is known where it is read: an engine that cannot split it says so
+        if uneven := uneven_parts(shape.heads, shape.kv_heads, shape.mlp, devices):
+            yield Problem(
+                pointer="/resources/engine_devices",
+                code="not_divisible",
+                detail=f"The model of {name} ({policy.source.label}) has {uneven}: not divisible among {devices} "
+                "devices.",
+                hint=f"Set {numbers(divisors(shape.heads, shape.kv_heads, shape.mlp))}.",
+            )
+
+
+def uneven_parts(heads: int, kv_heads: int, mlp: int, devices: int) -> str:
+    """Say what of a layer cannot be split among devices; empty when all can. Fewer key-value heads than devices are
+    copied, as many times to each."""
+    found = []
+    if heads % devices:
+        found.append(f"{heads} attention heads")
+    if kv_heads % devices and devices % kv_heads:
+        found.append(f"{kv_heads} key-value heads")
+    if mlp % devices:
+        found.append(f"an MLP {mlp} wide")
+    return " and ".join(found)
+
+
+def divisors(heads: int, kv_heads: int, mlp: int) -> list[int]:
+    """List the numbers of devices that a model can be split over."""
+    return [n for n in range(1, MOST_ENGINE_DEVICES + 1) if not uneven_parts(heads, kv_heads, mlp, n)]
+
+
+def numbers(legal: list[int]) -> str:
+    """Name the values that may be set."""
+    *others, last = map(str, legal)
+    return f"{', '.join(others)} or {last}" if others else last

@@ -62,6 +62,8 @@ class GrantedDevice(Record):
     use: DeviceUse
     beside: int = 0
     """Of a trainer: the engine's lease whose device it shares; 0: it has a device of its own."""
+    further: tuple[str, ...] = ()
+    """Of an engine of several devices: the devices beside its first, by rank."""
 
 
 class DevicesGranted(Record):

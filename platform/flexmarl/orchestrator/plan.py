@@ -173,7 +173,7 @@ def make_plan(spec: ExperimentSpec, opening: frozenset[str] | None = None) -> Pl
         engines=EnginePlan(
             places=_places(spec),
             one_version=spec.resources.engine_versions == 1,
-            groups_at_once=-(-spec.batch.tasks_per_step // spec.resources.rollout_devices),
+            groups_at_once=-(-spec.batch.tasks_per_step // spec.resources.engines),
         ),
         trainers=TrainerPlan(
             allocates=_allocates(spec),

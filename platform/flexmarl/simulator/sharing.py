@@ -14,7 +14,8 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.problems import Problem, SpecProblems, broken_at, problems_of
 from flexmarl.contracts.status import TERMINAL, RunStatus
-from flexmarl.orchestrator.pool.arbiter import DEFAULT_PRIORITY, PATIENCE_S
+from flexmarl.orchestrator.pool.arbiter import PATIENCE_S
+from flexmarl.orchestrator.pool.types import DEFAULT_PRIORITY
 from flexmarl.simulator.cluster.cluster import Cluster
 from flexmarl.simulator.cluster.fault_injection import virtual_device
 from flexmarl.simulator.cluster.pool import SimulatedPool, Tenancy

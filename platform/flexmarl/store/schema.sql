@@ -718,14 +718,20 @@ CREATE TABLE store.lease (
   replaces    bigint NOT NULL DEFAULT 0,      -- lease that it stands in for while its run moves; 0 for none
   rendezvous  text NOT NULL DEFAULT '',       -- host:port where further ranks of a gang find its leader
   beside      bigint,                         -- lease of the engine whose device a trainer shares
+  leader      bigint,                         -- of a further device of an engine: the lease that its child serves
+  rank        int NOT NULL DEFAULT 0,         -- place of the device among those of an engine
   memory_bytes bigint NOT NULL DEFAULT 0,     -- leased with the device: what its child takes at most, as planned
   CONSTRAINT lease_place UNIQUE (id, device_id, run_id),
   CONSTRAINT lease_beside FOREIGN KEY (beside, device_id, run_id) REFERENCES store.lease (id, device_id, run_id),
-  CONSTRAINT lease_beside_trains CHECK (beside IS NULL OR use = 'trainer')
+  CONSTRAINT lease_beside_trains CHECK (beside IS NULL OR use = 'trainer'),
+  CONSTRAINT lease_run_unique UNIQUE (id, run_id),
+  CONSTRAINT lease_leader FOREIGN KEY (leader, run_id) REFERENCES store.lease (id, run_id),
+  CONSTRAINT lease_leader_serves CHECK (leader IS NULL OR (use = 'engine' AND beside IS NULL AND leader <> id))
 );
 CREATE UNIQUE INDEX lease_exclusive ON store.lease (device_id) WHERE state <> 'ended' AND beside IS NULL;
 CREATE UNIQUE INDEX lease_two ON store.lease (beside) WHERE state <> 'ended';
 CREATE INDEX lease_run ON store.lease (run_id) WHERE state <> 'ended';
+CREATE INDEX lease_further ON store.lease (leader) WHERE leader IS NOT NULL;
 
 -- A trainer may share the device of an engine of its run. Who shares a device names the lease that holds it; once that
 -- one ends, whoever is left holds the device alone, so that it is nobody else's before nothing of the run is on it.
@@ -736,6 +742,17 @@ BEGIN
 END $$;
 CREATE TRIGGER lease_left_alone AFTER UPDATE OF state ON store.lease
   FOR EACH ROW WHEN (NEW.state = 'ended' AND OLD.state <> 'ended') EXECUTE FUNCTION store.left_alone();
+
+-- The devices of an engine are one: what becomes of the lease that its child serves becomes of the further ones.
+CREATE FUNCTION store.further_devices() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  UPDATE store.lease SET state = NEW.state, reason = NEW.reason, ended_at = NEW.ended_at, expires_at = NEW.expires_at
+    WHERE leader = NEW.id AND state <> 'ended';
+  RETURN NULL;
+END $$;
+CREATE TRIGGER lease_further_devices AFTER UPDATE OF state ON store.lease
+  FOR EACH ROW WHEN (NEW.state <> OLD.state AND NEW.leader IS NULL AND NEW.use = 'engine')
+  EXECUTE FUNCTION store.further_devices();
 
 -- What an engine wholly holds now: routers read it, an engine's own 409 corrects it.
 CREATE TABLE store.engine_policy (
@@ -762,8 +779,8 @@ CREATE TABLE store.pool_quota (
 -- Projects that have another weight than 1. The control plane alone writes it, with the project.
 CREATE TABLE store.project_weight (project text PRIMARY KEY, weight double precision NOT NULL CHECK (weight > 0));
 
--- What each project has of each pool: a lease that is not ended is a seat, two of one move and two on one device are
--- one, and what a run lacks of a gang that it holds a part of is its seat still.
+-- What each project has of each pool: a lease that is not ended is a seat (of an engine one for each of its devices),
+-- two of one move and two on one device are one, and what a run lacks of a gang that it holds a part of is its seat still.
 CREATE VIEW store.seat AS
 SELECT r.project, d.pool, 1 AS devices
   FROM store.lease l JOIN store.device d ON d.id = l.device_id JOIN store.run_state r USING (run_id)
@@ -774,7 +791,7 @@ UNION ALL
 SELECT r.project, wanted.pool, wanted.devices
   FROM store.command c JOIN store.run_state r USING (run_id)
     CROSS JOIN LATERAL (VALUES
-      (c.body ->> 'pool', (c.body ->> 'engines')::int),
+      (c.body ->> 'pool', (c.body ->> 'engines')::int * coalesce((c.body ->> 'engine_devices')::int, 1)),
       (coalesce(nullif(c.body ->> 'trainer_pool', ''), c.body ->> 'pool'), (c.body ->> 'trainers')::int)
     ) AS wanted(pool, devices)
   WHERE c.kind = 'request_devices' AND c.status = 'open' AND coalesce((c.body ->> 'replaces')::bigint, 0) = 0

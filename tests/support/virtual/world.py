@@ -14,7 +14,8 @@ from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.orchestrator import Decision, Orchestrator
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.pool.arbiter import DeviceDemand, FreeDevice, Rules, arbitrate
+from flexmarl.orchestrator.pool.arbiter import arbitrate
+from flexmarl.orchestrator.pool.types import DeviceDemand, FreeDevice, Rules
 from flexmarl.orchestrator.run.invariants import check_invariants
 from flexmarl.orchestrator.run.relevance import Relevance
 from tests.support.virtual.children import Child, Engine, Process, RolloutWorker, Trainer

@@ -9,17 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flexmarl.contracts.events import DeviceUse
-from flexmarl.orchestrator.pool.arbiter import (
-    NEVER,
-    DeviceDemand,
-    FreeDevice,
-    Requirement,
-    Rules,
-    Unmet,
-    arbitrate,
-    in_order,
-    wanted_of,
-)
+from flexmarl.orchestrator.pool.arbiter import NEVER, Requirement, Unmet, arbitrate, in_order
+from flexmarl.orchestrator.pool.types import DeviceDemand, FreeDevice, Rules, wanted_of
 from flexmarl.orchestrator.pool.wording import in_words
 
 FREE = [FreeDevice(f"{node}.cpu{i}", node, "default") for node, i in (("b", 0), ("a", 0), ("a", 1))]

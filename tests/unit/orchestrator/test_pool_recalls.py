@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from flexmarl.contracts.events import DeviceUse, GangRecalled, LeaseEnded, TimerFired, Verb
 from flexmarl.contracts.status import RunReason, RunStatus
-from flexmarl.orchestrator.pool.arbiter import DeviceDemand, FreeDevice, Rules, Unmet, arbitrate
+from flexmarl.orchestrator.pool.arbiter import Unmet, arbitrate
 from flexmarl.orchestrator.pool.recalls import RECALL_AFTER_S, in_words, recalls
+from flexmarl.orchestrator.pool.types import DeviceDemand, FreeDevice, Rules
 from tests.unit.orchestrator.asking import account, ask
 from tests.unit.orchestrator.fake_cluster import make_spec, running
 

@@ -13,18 +13,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from flexmarl.orchestrator.pool.arbiter import (
-    NEVER,
-    PATIENCE_S,
-    DeviceDemand,
-    FreeDevice,
-    PrecedenceReason,
-    Rules,
-    Unmet,
-    arbitrate,
-    wanted_of,
-)
+from flexmarl.orchestrator.pool.arbiter import NEVER, PATIENCE_S, PrecedenceReason, Unmet, arbitrate
 from flexmarl.orchestrator.pool.recalls import recalls
+from flexmarl.orchestrator.pool.types import DeviceDemand, FreeDevice, Rules, wanted_of
 
 USUAL = 80
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", USUAL))

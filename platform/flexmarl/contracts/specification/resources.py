@@ -7,6 +7,7 @@ from pydantic import Field
 from flexmarl.contracts.base import Strict
 
 MOST_TRAINING_DEVICES = 64
+MOST_ENGINE_DEVICES = 16
 
 
 class Pace(Strict):
@@ -25,7 +26,10 @@ class Resources(Strict):
     rollout_pool: str = Field(default="default", min_length=1, max_length=64)
     training_pool: str = Field(default="default", min_length=1, max_length=64)
     rollout_devices: int = Field(default=1, ge=1, le=64)
-    """Number of engines; each leases one device."""
+    """Devices of engines: one of each, or `engine_devices` of each."""
+    engine_devices: int = Field(default=1, ge=1, le=MOST_ENGINE_DEVICES)
+    """Devices of one engine, all of one host: its model is split over them by tensor parallelism. They are leased and
+    released together. Above 1: vLLM only."""
     engine_policies: int | None = Field(default=None, ge=1, le=1024)
     """Policies that an engine holds at once; null: all. With fewer slots than policies, a requested policy without a
     slot replaces one without requests. A vLLM engine keeps the memory of replaced ones."""
@@ -44,6 +48,11 @@ class Resources(Strict):
     hold_s: float | None = Field(default=900.0, ge=0.0, le=604_800.0)
     """How long a paused run keeps its devices, unless the pause sets it; 0: released immediately, null: kept until
     resumed."""
+
+    @property
+    def engines(self) -> int:
+        """Number of engines."""
+        return self.rollout_devices // self.engine_devices
 
     def has_places(self, policies: int) -> bool:
         """Tell whether an engine holds fewer policies than there are, so that they share its places."""

@@ -15,7 +15,8 @@ from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.controlplane.runs import queries, queue
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.runs.pool_look import PoolLook
-from flexmarl.orchestrator.pool.arbiter import Arbitration, DeviceDemand, Requirement, Unmet, WaitingRun, arbitrate
+from flexmarl.orchestrator.pool.arbiter import Arbitration, Requirement, Unmet, WaitingRun, arbitrate
+from flexmarl.orchestrator.pool.types import DeviceDemand
 from flexmarl.orchestrator.pool.wording import in_words
 from flexmarl.store.control import pool_rules
 from flexmarl.store.control.cordons import DrainMode, Kind

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from psycopg import Connection
 
 from flexmarl.controlplane.experiments.leasing import needed
-from flexmarl.orchestrator.pool.arbiter import DeviceDemand, FreeDevice, Rules
+from flexmarl.orchestrator.pool.types import DeviceDemand, FreeDevice, Rules
 from flexmarl.store.control import leased_memory, leases, pool_rules
 from flexmarl.store.control.pool_rules import PoolRules
 
@@ -37,6 +37,7 @@ def look(conn: Connection, *, always: bool = False) -> PoolLook:
             holds=d.holds,
             stalled=d.stalled,
             engine=d.engine,
+            engine_devices=d.request.engine_devices,
             memory=needed(d.spec, d.request.beside > 0),
         )
         for d in leases.open_demands(conn)
@@ -51,10 +52,12 @@ def look(conn: Connection, *, always: bool = False) -> PoolLook:
             device.pool,
             supply.engines.get(device.node),
             leased_memory.room_of(device.kind, device.node, device.id),
+            device.kind,
+            device.whole,
         )
         for device in supply.free
     )
     limits = {(quota.project, quota.pool): quota.devices for quota in stored.quotas}
     memory = leased_memory.left(conn)
-    rules = Rules(supply.capacity, stored.bindings, limits, stored.held, stored.weights, stored.now, memory)
+    rules = Rules(supply.capacity, stored.bindings, limits, stored.held, stored.weights, stored.now, memory, supply.hosts)
     return PoolLook(demands, free, rules, stored)

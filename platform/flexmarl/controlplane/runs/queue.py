@@ -11,7 +11,8 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.runs.pool_look import PoolLook, look
-from flexmarl.orchestrator.pool.arbiter import NEVER, DeviceDemand, Unmet, WaitingRun, arbitrate, wanted_of
+from flexmarl.orchestrator.pool.arbiter import NEVER, Unmet, WaitingRun, arbitrate
+from flexmarl.orchestrator.pool.types import DeviceDemand, wanted_of
 from flexmarl.orchestrator.pool.wording import in_words
 from flexmarl.store.control import pool_rules
 

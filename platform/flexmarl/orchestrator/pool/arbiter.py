@@ -13,101 +13,21 @@ first, so that nobody starves; then priority; within one priority the project wi
 demand names, each share over its weight; then age. A project's share is the largest part that it has of any of these
 pools, grants of the same round counted. `recalls` says what happens when such runs wait for each other.
 
-Devices of a gang lie on as few nodes as possible, and engines on nodes that can start them. Every demand that gets
-nothing has its place per pool and the one requirement that is not met, in numbers (`wording` writes it).
+Devices of a gang lie on as few nodes as possible, and engines on nodes that can start them (`placing`). Every demand
+that gets nothing has its place per pool and the one requirement that is not met, in numbers (`wording` writes it).
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 
 from flexmarl.contracts.events import DeviceUse
+from flexmarl.orchestrator.pool.placing import for_engines, of_hosts, place
+from flexmarl.orchestrator.pool.types import DeviceDemand, FreeDevice, Grant, Rules, wanted_of
 
-DEFAULT_PRIORITY = 50
 PATIENCE_S = 4 * 3600.0
 """A demand that has waited so long is served before all younger ones, whatever their priority and share."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceDemand:
-    """A run's open request."""
-
-    run_id: int
-    command_no: int
-    pool: str
-    engines: int
-    trainer_pool: str
-    trainers: int
-    project: str = "default"
-    priority: int = DEFAULT_PRIORITY
-    since: float = 0.0
-    running: bool = False
-    """The run is at work: no lost binding stops it, and it comes before those that have not begun."""
-    replaces: bool = False
-    """The device stands in for one that is given back: the seat is counted already."""
-    holds: Mapping[str, int] | None = None
-    """Of a run that lost a part of its gang: pool -> devices in service that it still holds. None: it holds none."""
-    stalled: bool = False
-    """What it holds is of no use without the rest: no engine is left, or no trainer."""
-    engine: str = ""
-    """Rollout engine that its nodes must be able to start; empty: any will do."""
-    memory: Mapping[DeviceUse, int] = field(default_factory=dict)
-    """Bytes that one device of a use needs; none: not known."""
-
-    @property
-    def lacks(self) -> bool:
-        """Tell whether the run holds a part of its gang and asks for the rest; its quota counts the whole."""
-        return self.holds is not None and not self.replaces
-
-
-@dataclass(frozen=True, slots=True)
-class FreeDevice:
-    device_id: str
-    node: str
-    pool: str
-    engines: Set[str] | None = None
-    """Rollout engines that its node can start; None: not known, so any."""
-    room: str = ""
-    """Whose memory it has: its own, or its host's, which all CPU devices of the host share."""
-
-    def hosts(self, engine: str) -> bool:
-        """Tell whether an engine may be placed here."""
-        return not engine or self.engines is None or engine in self.engines
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What administrators decided, and what is held. A pool that `bindings` does not name is open to all."""
-
-    capacity: Mapping[str, int]
-    """Pool -> devices that could serve, leased ones included."""
-    bindings: Mapping[str, Set[str]] = field(default_factory=dict)
-    quotas: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """(project, pool) -> devices held at once at most."""
-    held: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """(project, pool) -> seats taken now: gangs whole, also where a part is lost or on the move."""
-    weights: Mapping[str, float] = field(default_factory=dict)
-    """Project -> its part beside others of the same priority; 1 when absent."""
-    now: float = 0.0
-    """In the clock of `DeviceDemand.since`."""
-    memory: Mapping[str, int] = field(default_factory=dict)
-    """Room -> bytes that nobody has leased; one that is not named has no end that is known."""
-
-
-@dataclass(frozen=True, slots=True)
-class DevicePlacement:
-    device_id: str
-    use: DeviceUse
-    memory: int = 0
-    """Bytes that are leased with it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    run_id: int
-    command_no: int
-    placements: tuple[DevicePlacement, ...]
 
 
 class Unmet(StrEnum):
@@ -116,18 +36,22 @@ class Unmet(StrEnum):
     POOL_CLOSED = "pool_closed"
     """The pool is bound to other projects."""
     POOL_TOO_SMALL = "pool_too_small"
+    HOSTS_TOO_SMALL = "hosts_too_small"
+    """The hosts of the pool have no room for as many engines of several devices."""
     QUOTA_TOO_SMALL = "quota_too_small"
     """More is wanted at once than the project may ever hold."""
     QUOTA_REACHED = "quota_reached"
     BEHIND = "behind"
     NOT_FREE = "not_free"
+    SCATTERED = "scattered"
+    """Devices are free, and not enough of one host for an engine of several."""
     MEMORY_LEASED = "memory_leased"
     """Devices are free, and what others leased of their memory leaves too little."""
 
 
-NEVER = frozenset({Unmet.POOL_CLOSED, Unmet.POOL_TOO_SMALL, Unmet.QUOTA_TOO_SMALL})
+NEVER = frozenset({Unmet.POOL_CLOSED, Unmet.POOL_TOO_SMALL, Unmet.HOSTS_TOO_SMALL, Unmet.QUOTA_TOO_SMALL})
 """Not to be met by waiting alone: somebody must add a node or change a rule."""
-_BLOCKS = frozenset({Unmet.BEHIND, Unmet.NOT_FREE, Unmet.MEMORY_LEASED})
+_BLOCKS = frozenset({Unmet.BEHIND, Unmet.NOT_FREE, Unmet.SCATTERED, Unmet.MEMORY_LEASED})
 
 
 class PrecedenceReason(StrEnum):
@@ -150,12 +74,13 @@ class Requirement:
     pool: str
     project: str = ""
     wanted: int = 0
-    """Devices; bytes of a device (memory_leased)."""
+    """Devices; those of one engine (hosts_too_small, scattered); bytes of a device (memory_leased)."""
     there: int = 0
-    """Devices free (not_free), healthy (pool_too_small) or held by the project (quota_reached); bytes that the free
-    device with most of them has left (memory_leased)."""
+    """Devices free (not_free), healthy (pool_too_small) or held by the project (quota_reached); most healthy
+    (hosts_too_small) or free (scattered) ones of a host; bytes that the free device with most of them has left
+    (memory_leased)."""
     limit: int = 0
-    """Devices of the pool (not_free) or of the quota."""
+    """Devices of the pool (not_free) or of the quota; engines that are wanted (hosts_too_small, scattered)."""
     behind_run: int = 0
     behind_why: PrecedenceReason = PrecedenceReason.LONGER
     """What puts the run ahead."""
@@ -252,8 +177,8 @@ def _serve(at: _Round, demand: DeviceDemand) -> Grant | WaitingRun:
     """Give a demand its devices, or its place in the queue."""
     wanted = wanted_of(demand)
     lack = _refused(demand, wanted, at.rules, at.held) or _behind(at, demand, wanted)
-    placements = None if lack else _place(demand, at)
-    if placements is None:
+    placed = None if lack else place(demand, at.left, at.memory)
+    if placed is None or placed.placements is None:
         lack = lack or _shortage(demand, wanted, at)
         for pool in wanted:
             at.places[pool] = at.places.get(pool, 0) + 1
@@ -262,21 +187,13 @@ def _serve(at: _Round, demand: DeviceDemand) -> Grant | WaitingRun:
             elif lack.code is Unmet.QUOTA_REACHED:
                 at.blocked_own.setdefault((demand.project, pool), demand)
         return WaitingRun(demand.run_id, demand.command_no, {pool: at.places[pool] for pool in wanted}, lack)
-    taken = {placement.device_id for placement in placements}
+    at.memory = dict(placed.memory)
+    taken = {placement.device_id for placement in placed.placements}
     at.left = [device for device in at.left if device.device_id not in taken]
     if not (demand.replaces or demand.lacks):  # else its seats are counted already
         for pool, count in wanted.items():
             at.held[demand.project, pool] = at.held.get((demand.project, pool), 0) + count
-    return Grant(demand.run_id, demand.command_no, placements)
-
-
-def wanted_of(demand: DeviceDemand) -> dict[str, int]:
-    """Count the devices a demand wants, by pool."""
-    wanted: dict[str, int] = {}
-    for pool, count in ((demand.pool, demand.engines), (demand.trainer_pool or demand.pool, demand.trainers)):
-        if count:
-            wanted[pool] = wanted.get(pool, 0) + count
-    return wanted
+    return Grant(demand.run_id, demand.command_no, placed.placements)
 
 
 def _refused(
@@ -288,11 +205,8 @@ def _refused(
         bound = rules.bindings.get(pool)
         if bound and project not in bound and not demand.running:
             return Requirement(Unmet.POOL_CLOSED, pool, project)
-    holds = demand.holds if demand.holds is not None and demand.lacks else {}
-    for pool, count in wanted.items():
-        whole = count + holds.get(pool, 0)
-        if rules.capacity.get(pool, 0) < whole:
-            return Requirement(Unmet.POOL_TOO_SMALL, pool, project, whole, rules.capacity.get(pool, 0))
+    if small := _too_small(demand, wanted, rules):
+        return small
     if demand.replaces or demand.lacks:
         return None
     for pool, count in wanted.items():
@@ -305,6 +219,20 @@ def _refused(
         if now + count > quota:
             return Requirement(Unmet.QUOTA_REACHED, pool, project, count, now, quota)
     return None
+
+
+def _too_small(demand: DeviceDemand, wanted: Mapping[str, int], rules: Rules) -> Requirement | None:
+    """Say that a pool could not hold the gang if nobody else were there."""
+    holds = demand.holds if demand.holds is not None and demand.lacks else {}
+    for pool, count in wanted.items():
+        whole = count + holds.get(pool, 0)
+        if rules.capacity.get(pool, 0) < whole:
+            return Requirement(Unmet.POOL_TOO_SMALL, pool, demand.project, whole, rules.capacity.get(pool, 0))
+    hosts, each = rules.hosts.get(demand.pool), demand.engine_devices
+    if hosts is None or each == 1 or sum(devices // each for devices in hosts) >= demand.engines:
+        return None
+    most = max(hosts, default=0)
+    return Requirement(Unmet.HOSTS_TOO_SMALL, demand.pool, demand.project, each, most, demand.engines)
 
 
 def _behind(at: _Round, demand: DeviceDemand, wanted: dict[str, int]) -> Requirement | None:
@@ -328,66 +256,26 @@ def _shortage(demand: DeviceDemand, wanted: dict[str, int], at: _Round) -> Requi
     free = at.left
     left = {pool: sum(device.pool == pool for device in free) for pool in wanted}
     if demand.engines:  # those that cannot start its engine are there for its trainers alone
-        pool, hosting = demand.pool, sum(d.pool == demand.pool and d.hosts(demand.engine) for d in free)
-        left[pool] = min(left[pool], hosting + wanted[pool] - demand.engines)
+        pool, hosting = demand.pool, len(for_engines(demand, free))
+        left[pool] = min(left[pool], hosting + wanted[pool] - demand.engines * demand.engine_devices)
     lacks = [(pool, count, left[pool]) for pool, count in wanted.items()]
     pool, count, there = next((lack for lack in lacks if lack[2] < lack[1]), ("", 0, 0))
     if pool:
         return Requirement(Unmet.NOT_FREE, pool, wanted=count, there=there, limit=at.rules.capacity.get(pool, 0))
-    _, use, memory = _picked(demand, at)
+    if scattered := _scattered(demand, free):
+        return scattered
+    placed = place(demand, free, at.memory)
+    use, memory = placed.use, placed.memory
     pool = demand.pool if use is DeviceUse.ENGINE else demand.trainer_pool or demand.pool
     most = max(memory.get(device.room, 0) for device in free if device.pool == pool)
     return Requirement(Unmet.MEMORY_LEASED, pool, wanted=demand.memory.get(use, 0), there=most)
 
 
-def _picked(
-    demand: DeviceDemand, at: _Round
-) -> tuple[dict[DeviceUse, list[FreeDevice]] | None, DeviceUse, dict[str, int]]:
-    """Choose devices of each use; None when they are not all there: then the use that has none, and what of memory is
-    left for it. Else what is left behind them."""
-    taken: dict[DeviceUse, list[FreeDevice]] = {}
-    free, left = at.left, dict(at.memory)
-    use = DeviceUse.ENGINE
-    for use, pool, count in (
-        (DeviceUse.ENGINE, demand.pool, demand.engines),
-        (DeviceUse.TRAINER, demand.trainer_pool or demand.pool, demand.trainers),
-    ):
-        fit = [d for d in free if d.pool == pool and (use is DeviceUse.TRAINER or d.hosts(demand.engine))]
-        before = dict(left)
-        found = _pick(fit, count, demand.memory.get(use, 0), left)
-        if found is None:
-            return None, use, before
-        taken[use] = found
-        free = [device for device in free if device not in found]
-    return taken, use, left
-
-
-def _place(demand: DeviceDemand, at: _Round) -> tuple[DevicePlacement, ...] | None:
-    """Take devices for the whole gang with their memory, None when they are not all there."""
-    taken, _, memory = _picked(demand, at)
-    if taken is None:
+def _scattered(demand: DeviceDemand, free: Sequence[FreeDevice]) -> Requirement | None:
+    """Say that enough devices are free and lie on too many hosts for engines of several."""
+    hosts, each = of_hosts(for_engines(demand, free)), demand.engine_devices
+    if sum(count // each for count in hosts.values()) >= demand.engines:
         return None
-    at.memory = memory
-    return tuple(
-        DevicePlacement(device.device_id, use, demand.memory.get(use, 0))
-        for use, devices in taken.items()
-        for device in devices
+    return Requirement(
+        Unmet.SCATTERED, demand.pool, wanted=each, there=max(hosts.values(), default=0), limit=demand.engines
     )
-
-
-def _pick(free: list[FreeDevice], count: int, needs: int, memory: dict[str, int]) -> list[FreeDevice] | None:
-    """Take `count` devices from the nodes with the most free ones, each with the bytes it needs; equal nodes by name.
-
-    What they take is missing in `memory` then.
-    """
-    sizes: dict[str, int] = {}
-    for device in free:
-        sizes[device.node] = sizes.get(device.node, 0) + 1
-    ranked = sorted(free, key=lambda device: (-sizes[device.node], device.node, device.device_id))
-    found: list[FreeDevice] = []
-    for device in ranked:
-        if len(found) < count and needs <= memory.get(device.room, needs):
-            found.append(device)
-            if device.room in memory:
-                memory[device.room] -= needs
-    return found if len(found) == count else None

@@ -13,21 +13,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from flexmarl.orchestrator.pool.arbiter import (
-    NEVER,
-    Arbitration,
-    DeviceDemand,
-    FreeDevice,
-    Rules,
-    Unmet,
-    WaitingRun,
-    wanted_of,
-)
+from flexmarl.orchestrator.pool.arbiter import NEVER, Arbitration, Unmet, WaitingRun
+from flexmarl.orchestrator.pool.types import DeviceDemand, FreeDevice, Rules, wanted_of
 from flexmarl.orchestrator.pool.wording import devices, numbered
 
 RECALL_AFTER_S = 120.0
 """A host that restarts is back before; a part that idles longer is worth more to somebody else."""
-_SHORT = frozenset({Unmet.NOT_FREE, Unmet.BEHIND})
+_SHORT = frozenset({Unmet.NOT_FREE, Unmet.SCATTERED, Unmet.BEHIND})
 _HELD_UP = _SHORT | {Unmet.QUOTA_REACHED}
 
 

@@ -35,6 +35,11 @@ def in_words(lack: Requirement, name_of: Callable[[int], str] = numbered) -> str
         case Unmet.POOL_TOO_SMALL:
             short = f"Needs {devices(lack.wanted)} in {lack.pool}, {lack.there} {verb} healthy"
             return f"{short}: add a node, or request fewer"
+        case Unmet.HOSTS_TOO_SMALL:
+            engines = f"{lack.limit} engine" + ("" if lack.limit == 1 else "s")
+            most = f"the largest host there has {lack.there} healthy"
+            short = f"Needs {devices(lack.wanted)} of one host of {lack.pool} for each of {engines}, {most}"
+            return f"{short}: add a node, or request engines of fewer devices"
         case Unmet.QUOTA_TOO_SMALL:
             return f"Needs {devices(lack.wanted)} in {lack.pool}, the quota of project {lack.project} is {lack.limit}"
         case Unmet.QUOTA_REACHED:
@@ -43,6 +48,9 @@ def in_words(lack: Requirement, name_of: Callable[[int], str] = numbered) -> str
             return f"Behind {name_of(lack.behind_run)}, which {_AHEAD[lack.behind_why]} for {lack.pool}"
         case Unmet.NOT_FREE:
             return f"Needs {devices(lack.wanted)} in {lack.pool}, {lack.there} of {lack.limit} {verb} free"
+        case Unmet.SCATTERED:
+            most = f"at most {lack.there} of one host {verb} free"
+            return f"Needs {devices(lack.wanted)} of one host of {lack.pool} for an engine, {most}"
         case Unmet.MEMORY_LEASED:
             short = f"Needs {_gib(lack.wanted)} of memory on a further device of {lack.pool}"
             return f"{short}, and at most {_gib(lack.there)} of a free one are not leased"

@@ -44,6 +44,7 @@ def drive_moves(ctx: Context) -> None:
                 pool=rollout_pool(ctx),
                 engines=int(engine),
                 trainers=int(not engine),
+                engine_devices=ctx.plan.spec.resources.engine_devices if engine else 1,
                 trainer_pool=training_pool(ctx),
                 replaces=lease.lease_id,
             )

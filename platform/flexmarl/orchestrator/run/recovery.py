@@ -43,7 +43,7 @@ MAX_FAILURES = 5
 def drive_devices(ctx: Context) -> None:
     """Ask for the devices the run wants and does not have, as one gang."""
     resources = ctx.plan.spec.resources
-    engines = resources.rollout_devices - len(ctx.state.fleet.at_work(DeviceUse.ENGINE))
+    engines = resources.engines - len(ctx.state.fleet.at_work(DeviceUse.ENGINE))
     held = ctx.state.fleet.at_work(DeviceUse.TRAINER)
     own = ctx.plan.trainers.own_devices - sum(not lease.sharing.engine_lease for lease in held)
     beside = (
@@ -57,6 +57,7 @@ def drive_devices(ctx: Context) -> None:
             pool=rollout_pool(ctx),
             engines=max(engines, 0),
             trainers=max(own, 0),
+            engine_devices=resources.engine_devices,
             trainer_pool=training_pool(ctx),
             beside=max(beside, 0),
         )

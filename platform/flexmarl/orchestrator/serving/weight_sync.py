@@ -193,7 +193,7 @@ def loaded(ctx: Context) -> bool:
     if ctx.plan.engines.one_version:
         engines, names = ctx.state.fleet.at_work(DeviceUse.ENGINE), ctx.state.policies.keys()
         held = all(lease.child.incarnation and lease.weights.held.keys() == names for lease in engines)
-        return held and len(engines) >= ctx.plan.spec.resources.rollout_devices
+        return held and len(engines) >= ctx.plan.spec.resources.engines
     wanted = {name: required(ctx, name, policy) for name, policy in ctx.state.policies.items()}
     deepest = max((len(pins) for pins in wanted.values()), default=0)
     rounds = ({name: pins[i].version for name, pins in wanted.items() if i < len(pins)} for i in range(deepest))
@@ -205,7 +205,7 @@ def all_hold(ctx: Context, vector: Mapping[str, int | None]) -> bool:
     if ctx.plan.engines.places is None and _awaits(ctx, vector):
         return False
     engines = ctx.state.fleet.at_work(DeviceUse.ENGINE)
-    if len(engines) < ctx.plan.spec.resources.rollout_devices:
+    if len(engines) < ctx.plan.spec.resources.engines:
         return False
     if ctx.plan.engines.places is not None:
         return all(lease.child.incarnation for lease in engines) and all(

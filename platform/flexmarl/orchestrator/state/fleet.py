@@ -68,7 +68,7 @@ class DeviceSharing:
 
 @dataclass(slots=True)
 class LeaseState:
-    """A device of the run and the child on it."""
+    """A device of the run and the child on it; of an engine of several devices, its first."""
 
     lease_id: int
     device_id: str

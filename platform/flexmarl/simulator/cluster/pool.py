@@ -13,16 +13,8 @@ from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.status import RunStatus
 from flexmarl.orchestrator.pool import recalls
-from flexmarl.orchestrator.pool.arbiter import (
-    DEFAULT_PRIORITY,
-    PATIENCE_S,
-    Arbitration,
-    DeviceDemand,
-    FreeDevice,
-    Grant,
-    Rules,
-    arbitrate,
-)
+from flexmarl.orchestrator.pool.arbiter import PATIENCE_S, Arbitration, arbitrate
+from flexmarl.orchestrator.pool.types import DEFAULT_PRIORITY, DeviceDemand, FreeDevice, Grant, Rules
 from flexmarl.orchestrator.pool.wording import in_words
 from flexmarl.simulator.devices.clock import Clock
 

@@ -42,6 +42,7 @@ class Drained:
     """A lease on a device that is being emptied, with the strictest rule over it."""
 
     lease_id: int
+    """Of an engine of several devices the one that its child serves, whichever of them is emptied."""
     run_id: int
     device_id: str
     where: str
@@ -97,7 +98,7 @@ def drained_leases(conn: Connection, runs: list[int] | None = None) -> list[Drai
     """List the leases (of some runs) that somebody drains. A device's own drain goes before its node's."""
     rows = conn.execute(
         """
-        SELECT l.id, l.run_id, d.id,
+        SELECT coalesce(l.leader, l.id), l.run_id, d.id,
           CASE WHEN d.state = 'draining' THEN d.id ELSE n.name END,
           CASE WHEN d.state = 'draining' THEN d.drain_mode ELSE n.drain_mode END,
           extract(epoch FROM CASE WHEN d.state = 'draining' THEN d.drain_deadline ELSE n.drain_deadline END)::float8,
@@ -105,7 +106,7 @@ def drained_leases(conn: Connection, runs: list[int] | None = None) -> list[Drai
           extract(epoch FROM CASE WHEN d.state = 'draining' THEN d.drain_since ELSE n.drain_since END)::float8
         FROM store.lease l JOIN store.device d ON d.id = l.device_id JOIN store.node n ON n.name = d.node
         WHERE l.state = 'held' AND (d.state = 'draining' OR n.state = 'draining')
-          AND (%(runs)s::bigint[] IS NULL OR l.run_id = ANY(%(runs)s)) ORDER BY l.id
+          AND (%(runs)s::bigint[] IS NULL OR l.run_id = ANY(%(runs)s)) ORDER BY 1, l.id
         """,
         {"runs": runs},
     ).fetchall()

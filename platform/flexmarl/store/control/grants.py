@@ -102,7 +102,8 @@ def grant(
 ) -> tuple[GrantedDevice, ...] | None:
     """Answer a device request with exactly these devices; None when one is not free any more, or the quota is full.
 
-    Trainers that are to share devices are put beside the first engines. `memory` is leased with each device, in bytes;
+    Of engines of several devices, those of each follow each other. Trainers that are to share devices are put beside
+    the first engines. `memory` is leased with each device, in bytes;
     where another driver leased what was left, the answer is None as well.
 
     Writes the leases and `DevicesGranted`, and finishes the command, in one transaction. Raises FenceLost when the run
@@ -125,7 +126,7 @@ def grant(
                 leased_memory.take(conn, memory)
             if not held[0]:  # else its gang is counted already, and no quota that was lowered splits it
                 _hold_quota(conn, lease.run_id, [device_id for device_id, _ in order])
-            granted = tuple(leased[device_id] for device_id, _ in placements)
+            granted = _grant_further(conn, lease.run_id, no, [leased[device_id] for device_id, _ in placements])
             granted += _grant_beside(conn, lease.run_id, no, granted)
             key = "granted:" + ",".join(str(one.lease_id) for one in granted)
             put_event(conn, lease.run_id, key, DevicesGranted(leases=granted, command_no=no))
@@ -183,6 +184,27 @@ def _grant_beside(
         GrantedDevice(lease_id=lease_id, device_id=device_id, use=DeviceUse.TRAINER, beside=beside)
         for lease_id, device_id, beside in rows
     )
+
+
+def _grant_further(
+    conn: Connection, run_id: int, no: int, leased: Sequence[GrantedDevice]
+) -> tuple[GrantedDevice, ...]:
+    """Make one of the leases of each engine: the first one names the others' devices."""
+    row = conn.execute(
+        "SELECT coalesce((body ->> 'engine_devices')::int, 1) FROM store.command WHERE run_id = %s AND no = %s",
+        [run_id, no],
+    ).fetchone()
+    each = row[0] if row is not None else 1
+    if each == 1:
+        return tuple(leased)
+    engines = [one for one in leased if one.use is DeviceUse.ENGINE]
+    found = []
+    for first, *further in (engines[at : at + each] for at in range(0, len(engines), each)):
+        for rank, one in enumerate(further, start=1):
+            query = "UPDATE store.lease SET leader = %s, rank = %s WHERE id = %s"
+            conn.execute(query, [first.lease_id, rank, one.lease_id])
+        found.append(first.model_copy(update={"further": tuple(one.device_id for one in further)}))
+    return (*found, *(one for one in leased if one.use is not DeviceUse.ENGINE))
 
 
 def _grant_one(conn: Connection, run_id: int, no: int, device_id: str, use: DeviceUse) -> GrantedDevice:

@@ -77,7 +77,9 @@ class LeaseHold:
     former_pid: int | None
     former_pid_started: float
     memory_bytes: int = 0
-    """Leased with the device; 0: not known."""
+    """Leased with each device; 0: not known."""
+    further: tuple[str, ...] = ()
+    """Of an engine of several devices: those beside `device_id`, by rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,9 @@ def take_hosting(conn: Connection, taken: Taken, ttl_s: float) -> LeaseHold | No
         if row is None:
             return None
         device_id, run_id, use, state, pid, pid_started, incarnation, memory = row
+        further = conn.execute(
+            "SELECT device_id FROM store.lease WHERE leader = %s AND state <> 'ended' ORDER BY rank", [command.lease_id]
+        ).fetchall()
         fence = conn.execute(
             """
             UPDATE store.lease SET fence = fence + 1, token = %s, incarnation = '', endpoint = '', secret = '',
@@ -144,7 +149,7 @@ def take_hosting(conn: Connection, taken: Taken, ttl_s: float) -> LeaseHold | No
             _put_lost(conn, run_id, command.lease_id, incarnation, "its device worker ended")
     return LeaseHold(
         command.lease_id, device_id, run_id, DeviceUse(use), fence[0], taken.token, state == "releasing", pid,
-        pid_started, memory,
+        pid_started, memory, tuple(one for (one,) in further),
     )  # fmt: skip
 
 
@@ -221,7 +226,7 @@ def request_release(conn: Connection, run_id: int, lease_id: int) -> None:
 def release_run(conn: Connection, run_id: int) -> list[int]:
     """Ask for the end of every lease of a run, those included that its core never heard of."""
     rows = conn.execute(
-        "SELECT id FROM store.lease WHERE run_id = %s AND state = 'held' ORDER BY id", [run_id]
+        "SELECT id FROM store.lease WHERE run_id = %s AND state = 'held' AND leader IS NULL ORDER BY id", [run_id]
     ).fetchall()
     for row in rows:
         request_release(conn, run_id, row[0])
@@ -275,7 +280,7 @@ def orphans(conn: Connection, node: str) -> list[Orphan]:
         SELECT l.id, l.run_id, l.pid, l.pid_started
         FROM store.lease l JOIN store.device d ON d.id = l.device_id
         LEFT JOIN store.run_state r ON r.run_id = l.run_id
-        WHERE d.node = %s AND l.expires_at < clock_timestamp()
+        WHERE d.node = %s AND l.expires_at < clock_timestamp() AND l.leader IS NULL
           AND (l.state = 'releasing'
                OR r.run_id IS NULL OR r.status IN ('completed', 'failed', 'cancelled', 'killed'))
           AND l.state <> 'ended'

@@ -48,6 +48,11 @@ class DeviceRow:
     pool: str
     facts: dict[str, object]
 
+    @property
+    def whole(self) -> bool:
+        """Tell whether it is all of a processor's or GPU's share; two shares of one GPU are no two devices."""
+        return self.facts.get("share", 1) == 1
+
 
 def register_node(conn: Connection, node: NodeFacts, devices: Sequence[DeviceFacts]) -> None:
     """Announce a node and exactly these devices, in one transaction."""
@@ -130,6 +135,8 @@ class Supply:
     """Those that a lease could have now, in a fixed order."""
     capacity: dict[str, int]
     """Pool -> its devices, leased ones included."""
+    hosts: dict[str, list[int]]
+    """Pool -> how many whole devices of one kind each host has of it, leased ones included."""
     engines: dict[str, frozenset[str]]
     """Node -> the rollout engines that it can start; a node that does not say is not among them."""
 
@@ -151,7 +158,15 @@ def supply(conn: Connection) -> Supply:
     usable = [(free, _device(*row)) for free, _, *row in rows]
     engines = {node: frozenset(orjson.loads(names)) for _, names, _, node, *_ in rows if names}
     capacity = dict(Counter(device.pool for _, device in usable))
-    return Supply([device for free, device in usable if free], capacity, engines)
+    return Supply([device for free, device in usable if free], capacity, _hosts(usable), engines)
+
+
+def _hosts(usable: Sequence[tuple[bool, DeviceRow]]) -> dict[str, list[int]]:
+    sizes = Counter((device.pool, device.node, device.kind) for _, device in usable if device.whole)
+    found: dict[str, list[int]] = {device.pool: [] for _, device in usable}
+    for (pool, _, _), count in sizes.items():
+        found[pool].append(count)
+    return found
 
 
 def devices_of(conn: Connection, node: str) -> list[DeviceRow]:

@@ -49,7 +49,7 @@ def read(conn: Connection, run_id: int) -> CommittedState:
         "SELECT policy, max(no) + 1 FROM store.micro_batch WHERE run_id = %s GROUP BY policy", [run_id]
     ).fetchall()
     leases = conn.execute(
-        "SELECT id, state FROM store.lease WHERE run_id = %s AND state <> 'ended'", [run_id]
+        "SELECT id, state FROM store.lease WHERE run_id = %s AND state <> 'ended' AND leader IS NULL", [run_id]
     ).fetchall()
     waiting = conn.execute("SELECT DISTINCT body ->> 'kind' FROM store.inbox WHERE run_id = %s", [run_id]).fetchall()
     assert last is not None

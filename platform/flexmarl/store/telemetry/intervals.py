@@ -54,24 +54,27 @@ class BusySeconds:
 def put(
     conn: Connection, run_id: int, lease_id: int, device_id: str, *, incarnation: str, rows: Sequence[BusyInterval]
 ) -> None:
-    """Store closed intervals of one child."""
+    """Store closed intervals of one child. All devices of an engine work in them; what it moved counts once."""
     if not rows:
         return
     conn.execute(
         """
         INSERT INTO store.interval (lease_id, incarnation, ord, run_id, device_id, phase, policy, t0, t1, tokens,
           bytes, steps, prompts, cpu)
-        SELECT %s, %s, i.ord, %s, %s, i.phase, i.policy, i.t0, i.t1, i.tokens, i.bytes, i.steps, i.prompts,
-          i.cpu
+        SELECT l.id, %s, i.ord, %s, l.device_id, i.phase, i.policy, i.t0, i.t1, i.tokens * l.counts,
+          i.bytes * l.counts, i.steps * l.counts, i.prompts * l.counts, i.cpu * l.counts
         FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::float8[], %s::float8[], %s::bigint[], %s::bigint[],
             %s::int[], %s::bigint[], %s::float8[])
-          AS i(ord, phase, policy, t0, t1, tokens, bytes, steps, prompts, cpu)
+          AS i(ord, phase, policy, t0, t1, tokens, bytes, steps, prompts, cpu),
+          (SELECT %s::bigint, %s::text, 1 UNION ALL SELECT id, device_id, 0 FROM store.lease WHERE leader = %s)
+          AS l(id, device_id, counts)
         ON CONFLICT DO NOTHING
         """,
         [
-            lease_id, incarnation, run_id, device_id, [r.ord for r in rows], [r.phase for r in rows],
+            incarnation, run_id, [r.ord for r in rows], [r.phase for r in rows],
             [r.policy for r in rows], [r.t0 for r in rows], [r.t1 for r in rows], [r.tokens for r in rows],
             [r.bytes for r in rows], [r.steps for r in rows], [r.prompts for r in rows], [r.cpu for r in rows],
+            lease_id, device_id, lease_id,
         ],
     )  # fmt: skip
 
