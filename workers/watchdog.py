@@ -122,7 +122,7 @@ class WatchdogThread:
 
 
 def together(child: psutil.Process, *ranks: psutil.Process) -> tuple[float, int]:
-    """Return the processor time and the memory of a child and its ranks. Raises NoSuchProcess when the child is gone."""
+    """Return processor time and memory of a child and its ranks. Raises NoSuchProcess when the child is gone."""
     used, held = child.cpu_times(), child.memory_info().rss
     seconds = used.user + used.system
     for rank in ranks:

@@ -24,8 +24,9 @@ class _Share:
 class BusyTime:
     """Collects steps and writes stretches to an interval log."""
 
-    def __init__(self, log: IntervalLog) -> None:
-        self._log = log
+    def __init__(self, log: IntervalLog, devices: int = 1) -> None:
+        """`devices`: of the engine; several have processes of their own, of whose time none is known here."""
+        self._log, self._devices = log, devices
         self._start = 0.0
         self._end = 0.0
         self._prompts = 0
@@ -44,7 +45,7 @@ class BusyTime:
             self._start = t0
         share = self._shares.setdefault(policy, _Share())
         share.seconds += t1 - t0
-        share.cpu += cpu
+        share.cpu += cpu if self._devices == 1 else 0.0
         share.tokens += tokens
         share.steps += 1
         share.prompts += prompts - self._prompts

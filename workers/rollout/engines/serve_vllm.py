@@ -1,7 +1,8 @@
 """The vLLM engine child: `python -m workers.rollout.engines.serve_vllm`, under the interpreter that has vLLM.
 
-Invariants. vLLM runs inside this process, so its end takes everything along. Nothing is fetched from anywhere. A cause
-that a restart does not mend (vLLM missing or broken, a model it does not serve) is said in the place of the ready line.
+Invariants. vLLM runs inside this process, so its end takes everything along; the ranks of an engine of several devices
+are processes that end with it (`vllm_ranks`). Nothing is fetched from anywhere. A cause that a restart does not mend
+(vLLM missing or broken, a model it does not serve) is said in the place of the ready line.
 """
 
 import logging
@@ -43,10 +44,10 @@ class Instances:
     def __init__(self, config: ChildConfig, spec: ExperimentSpec, rows: int = ROWS) -> None:
         """Raises UnsupportedModel for a model that vLLM does not serve."""
         policies = spec.policies
-        self.models = {name: vllm_model(policy.source) for name, policy in policies.items()}
+        self.models = {name: vllm_model(policy.source, config.devices) for name, policy in policies.items()}
         self.rows = rows
         self._policies = policies
-        self._device = config.device
+        self._device, self._home = config.device, config.home
         self._shared: dict[str, SharedEngine] = {}
         self._stop_strings = StopStrings(Tokenizers(policies).of)
         known = {spec.policy_of(role) for role, agent in spec.agents.items() if agent.sampling.structured is not None}
@@ -72,7 +73,7 @@ class Instances:
         if isinstance(tuning, Lora):
             return self._shared[policy].instance(tuning)
         engine = build(model, words, self._device, self.rows, tokenizer=self._tokenizer([policy]))
-        return Instance(model, words, engine, self._stop_strings)
+        return Instance(model, words, engine, self._stop_strings, self._home)
 
     def _tokenizer(self, policies: Iterable[str]) -> str:
         """Return the folder of the tokenizer by which vLLM reads text of policies of one model; empty: of none."""

@@ -57,14 +57,20 @@ UNLOAD_LOOKS_S = 0.01
 
 class EngineServer:
     def __init__(
-        self, engine: Engine, fetch: Fetch, incarnation: str, intervals: IntervalLog, tokenizers: Tokenizers
+        self,
+        engine: Engine,
+        fetch: Fetch,
+        incarnation: str,
+        intervals: IntervalLog,
+        tokenizers: Tokenizers,
+        devices: int = 1,
     ) -> None:
         self._engine = engine
         self._fetch = fetch
         self._incarnation = incarnation
         self._intervals = intervals
         self._tokenizers = tokenizers
-        self._busy_time = BusyTime(intervals)
+        self._busy_time = BusyTime(intervals, devices)
         self._calls = Calls()
         self._orders: dict[str, int] = {}
         """Policy -> number of the last load command; an older one that arrives late is refused."""

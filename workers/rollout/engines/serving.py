@@ -16,7 +16,7 @@ async def serve_engine(
 ) -> None:
     """Serve until told to stop. `answer` is where the ready line goes, when standard output was taken before."""
     tokenizers = Tokenizers(ExperimentSpec.model_validate(config.spec).policies)
-    server = EngineServer(engine, source, config.incarnation, intervals, tokenizers)
+    server = EngineServer(engine, source, config.incarnation, intervals, tokenizers, config.devices)
     generating = asyncio.create_task(server.generate())
     serving = asyncio.create_task(child_server.serve(config, server.routes(), intervals, answer))
     await asyncio.wait({generating, serving}, return_when=asyncio.FIRST_COMPLETED)

@@ -28,6 +28,7 @@ from workers.rollout.engines.base import EngineFailedError
 from workers.rollout.engines.requests import Finished, ReplyProgress, Request
 from workers.rollout.engines.stop_strings import StopStrings, tail_of
 from workers.rollout.engines.vllm_models import VllmModel
+from workers.rollout.engines.vllm_ranks import Ranks, end_all, settle
 from workers.rollout.engines.wire import HeldVersion
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 
 BLOCK = 32
 """Tokens of a cache block: prompts that agree share whole blocks only, and the turns of small games are short."""
-SAMPLED = 64
-"""Values of a parameter that are compared before and after a load."""
 CUDA_SHARE = 0.4
 """Of the free memory of a GPU, for the attention cache of an instance."""
 
@@ -60,13 +59,17 @@ class _Running:
 
 
 class Instance:
-    def __init__(self, model: VllmModel, words: int, engine: "LLMEngine", stop_strings: StopStrings) -> None:
+    def __init__(
+        self, model: VllmModel, words: int, engine: "LLMEngine", stop_strings: StopStrings, home: str = ""
+    ) -> None:
+        """`home`: where ranks of several devices read weights."""
         self.model = model
         self.words = words
         self.version = -1
         self.digest = ""
         self.cached_tokens = 0
         self._engine = engine
+        self._ranks = Ranks(engine, model.devices, home)
         self._stop_strings = stop_strings
         self._scheduler: Any = engine.engine_core.engine_core.scheduler
         self._adapter: LoRARequest | None = None
@@ -90,20 +93,17 @@ class Instance:
             raise RuntimeError("an instance with requests keeps its weights")
         self.version, self.digest = -1, ""
         try:
-            before = {} if self._updates_all else self._engine.apply_model(_samples)[0]
-            # The linear weights were repacked for the CPU: only the reloading loader puts new ones where they belong.
-            self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(state.items())})
-            self._engine.apply_model(_pack_tied_head)
-            self._engine.apply_model(_pack_experts)
-            after = {} if self._updates_all else self._engine.apply_model(_samples)[0]
+            before = {} if self._updates_all else self._ranks.samples()
+            self._ranks.reload(digest, state)
+            after = {} if self._updates_all else self._ranks.samples()
         except Exception as error:  # vLLM raises what its loaders raise: assertions, key errors, runtime errors
             raise EngineFailedError(f"vLLM cannot load these weights: {said(error)}") from error
         if not self._engine.reset_prefix_cache():
             raise EngineFailedError("vLLM kept attention keys of the weights before; the engine must be restarted")
-        if kept := [name for name, values in before.items() if values == after.get(name)]:
+        if kept := [name for (rank, name), values in before.items() if values == after.get((rank, name))]:
             raise EngineFailedError(
-                f"vLLM takes no new weights for {len(kept)} parameters of this model, such as {kept[0]}: it cannot "
-                "serve it while all weights are trained"
+                f"vLLM takes no new weights for {len(set(kept))} parameters of this model, such as {kept[0]}: it "
+                "cannot serve it while all weights are trained"
             )
         self._updates_all = True
         self.version, self.digest = version, digest
@@ -191,38 +191,6 @@ class Instance:
         return Finished(request, ids, chances, reason, self.version)
 
 
-def _pack_tied_head(model: Any) -> None:
-    """Prepare a head that is tied to the embedding for the processor anew.
-
-    The reloading loader prepares each layer that is named among the weights; a tied head is not, and would go on with
-    the table that was packed for it before.
-    """
-    head = getattr(model, "lm_head", None)
-    embedding = getattr(getattr(model, "model", None), "embed_tokens", None)
-    if head is None or embedding is None or head is embedding or not hasattr(head, "quant_method"):
-        return
-    if head.weight.data_ptr() == embedding.weight.data_ptr():
-        head.quant_method.process_weights_after_loading(head)
-
-
-def _pack_experts(model: Any) -> None:
-    """Pack the weights of experts for the processor anew, as vLLM does after the first load of an engine only."""
-    for layer in model.modules():
-        kernel = getattr(getattr(layer, "quant_method", None), "moe_kernel", None)
-        if kernel is not None and layer.w13_weight.device.type == "cpu":
-            kernel.fused_experts.process_weights_after_loading(layer)
-
-
-def _samples(model: Any) -> dict[str, list[float]]:
-    """Return some values of each parameter, to see whether a load has changed it; one that was packed elsewhere has
-    none."""
-    return {
-        name: parameter.detach().flatten()[:SAMPLED].tolist()
-        for name, parameter in model.named_parameters()
-        if parameter.is_floating_point() and parameter.numel()
-    }
-
-
 def numbers(logprobs: Sequence[float]) -> int:
     """Return how many log-probabilities stand before the first that is no number."""
     return next((place for place, chance in enumerate(logprobs) if not math.isfinite(chance)), len(logprobs))
@@ -296,8 +264,9 @@ def build(
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
 
-    on_cpu = device == "cpu"
-    _make_groups()
+    on_cpu, several = device == "cpu", model.devices > 1
+    if not several:
+        _make_groups()
     with tempfile.TemporaryDirectory(prefix="flexmarl-vllm-") as folder:
         (Path(folder) / "config.json").write_text(json.dumps(model.sized(words)), encoding="utf-8")
         if base is not None:
@@ -319,10 +288,13 @@ def build(
                 logprobs_mode="processed_logprobs",
                 async_scheduling=False,
                 disable_log_stats=True,
+                **({"tensor_parallel_size": model.devices, "distributed_executor_backend": "mp"} if several else {}),
             )
             engine = LLMEngine.from_engine_args(arguments)
         except Exception as error:  # whatever keeps vLLM from starting is the reason that people have to read
             raise EngineFailedError(f"vLLM cannot start this model: {said(error)}") from error
+    if several:
+        settle(engine, end_all)
     if on_cpu and base is not None and engine.model_config.is_moe:
         raise EngineFailedError("vLLM has no kernel for adapters of a model with experts on a CPU; it needs a GPU")
     return engine
@@ -349,7 +321,7 @@ def _make_groups() -> None:
 def _cuda_cache(model: VllmModel) -> int:
     import torch
 
-    free, _ = torch.cuda.mem_get_info()
+    free = min(torch.cuda.mem_get_info(device)[0] for device in range(model.devices))
     return max(model.cache_bytes, int(free * CUDA_SHARE))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flexmarl.contracts.engine_rules import VLLM_HEAD_DIMS
+from flexmarl.contracts.engine_rules import VLLM_HEAD_DIMS, divisors, numbers, uneven_parts
 from flexmarl.contracts.specification.team import FactoryModel, OwnSource
 from workers.models.architecture import Architecture, UnsupportedModel, architecture_of
 from workers.models.checks import check_weights
@@ -31,6 +31,8 @@ class VllmModel:
     config: dict[str, Any]
     """`config.json` as vLLM reads it; its vocabulary comes from the weights."""
     architecture: Architecture
+    devices: int = 1
+    """Devices of its engine: each has an equal part of every layer."""
 
     @property
     def layers(self) -> int:
@@ -38,9 +40,10 @@ class VllmModel:
 
     @property
     def cache_bytes(self) -> int:
-        """Return the size of an instance's attention cache: the usual one, or one full context and a half."""
+        """Return the size of an instance's attention cache on each device: the usual one, or one full context and a
+        half."""
         a = self.architecture
-        token = 2 * self.layers * a.kv_heads * a.head_dim * FLOAT_BYTES
+        token = 2 * self.layers * -(-a.kv_heads // self.devices) * a.head_dim * FLOAT_BYTES
         return max(CACHE_BYTES, token * a.max_positions * 3 // 2)
 
     def sized(self, words: int) -> dict[str, Any]:
@@ -56,8 +59,8 @@ class VllmModel:
         return words if isinstance(self.source, FactoryModel) else int(self.config["vocab_size"])
 
 
-def vllm_model(source: OwnSource) -> VllmModel:
-    """Return what an instance for a model source is made from. Raises UnsupportedModel."""
+def vllm_model(source: OwnSource, devices: int = 1) -> VllmModel:
+    """Return what an instance for a model source on so many devices is made from. Raises UnsupportedModel."""
     config = model_config(source, 0)
     try:
         architecture = architecture_of(source)
@@ -67,4 +70,8 @@ def vllm_model(source: OwnSource) -> VllmModel:
     if architecture.head_dim not in VLLM_HEAD_DIMS:
         legal = ", ".join(map(str, VLLM_HEAD_DIMS))
         raise UnsupportedModel(f"attention heads of {architecture.head_dim} are not served by vLLM; it serves {legal}")
-    return VllmModel(source, config, architecture)
+    mlp = int(config.get("intermediate_size") or devices)  # not every family says it so; vLLM says what it cannot split
+    if uneven := uneven_parts(architecture.heads, architecture.kv_heads, mlp, devices):
+        legal = numbers(divisors(architecture.heads, architecture.kv_heads, mlp))
+        raise UnsupportedModel(f"{uneven} cannot be split among {devices} devices; set engine_devices to {legal}")
+    return VllmModel(source, config, architecture, devices)

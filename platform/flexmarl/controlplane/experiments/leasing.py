@@ -21,7 +21,7 @@ def needed(spec: str, shares: bool) -> Mapping[DeviceUse, int]:
     own = ExperimentSpec.model_validate_json(spec)
     sizes, asked = memory.parameters_of(own, {}), asked_of(own, Profile(figures={}))
     uses = {
-        DeviceUse.ENGINE: (memory.engine, tuple(own.policies), own.resources.rollout_devices),
+        DeviceUse.ENGINE: (memory.engine, tuple(own.policies), own.resources.engines),
         DeviceUse.TRAINER: (memory.trainer, own.trainable_policies(), own.resources.training_devices),
     }
     found = {}

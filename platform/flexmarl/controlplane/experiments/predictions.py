@@ -39,7 +39,14 @@ def predict(spec: ExperimentSpec, project: str) -> StoredPlan:
         "device_hours": _range(made.device_seconds, HOUR_S),
         "cost": cost(spec, made, pools),
         "devices": [
-            {"no": one.no, "use": one.use, "pool": pools[one.use], "policies": list(one.policies), "memory": lies}
+            {
+                "no": one.no,
+                "use": one.use,
+                "devices": one.devices,
+                "pool": pools[one.use],
+                "policies": list(one.policies),
+                "memory": lies,
+            }
             for one, memory in zip(made.devices, made.memory, strict=True)
             for lies in [_memory(memory, rooms[one.use])]
         ],

@@ -50,7 +50,7 @@ def profile_of(spec: ExperimentSpec, devices: dict[str, str]) -> Profile:
     """Return what is known of an experiment on kinds of devices (use -> kind and name)."""
     on = {use: fitting.device_key(what) for use, what in devices.items()}
     engine, trainer = (
-        f"{what} on {on[use]}" for what, use in ((spec.resources.engine, "engine"), ("torch", "trainer"))
+        f"{what} on {on[use]}" for what, use in ((fitting.engine_key(spec), "engine"), ("torch", "trainer"))
     )
     return _merged(spec, engine, trainer, measured())
 

@@ -59,5 +59,7 @@ def look(conn: Connection, *, always: bool = False) -> PoolLook:
     )
     limits = {(quota.project, quota.pool): quota.devices for quota in stored.quotas}
     memory = leased_memory.left(conn)
-    rules = Rules(supply.capacity, stored.bindings, limits, stored.held, stored.weights, stored.now, memory, supply.hosts)
+    rules = Rules(
+        supply.capacity, stored.bindings, limits, stored.held, stored.weights, stored.now, memory, supply.hosts
+    )
     return PoolLook(demands, free, rules, stored)

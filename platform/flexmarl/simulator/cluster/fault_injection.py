@@ -59,7 +59,7 @@ class FaultInjector:
                     self._next_loss(device, use, 0)
 
     def _on(self, device: PoolDevice) -> list[SimulatedChild]:
-        return [child for child in self._hosting.children.values() if child.device is device]
+        return [child for child in self._hosting.children.values() if device in child.devices]
 
     def _numbered(self, number: int) -> list[PoolDevice]:
         return [device for device in self._pool.devices.values() if device.number == number]

@@ -29,7 +29,7 @@ class SimulatedChild:
 
     lease_id: int
     use: e.DeviceUse
-    device: PoolDevice
+    devices: tuple[PoolDevice, ...]
     lives: int = 0
     starts: str = ""
     """Life that is being started."""
@@ -41,6 +41,10 @@ class SimulatedChild:
     """No child is started any more."""
     cut_off: bool = False
     """Its host is gone: nobody there can end it."""
+
+    @property
+    def device(self) -> PoolDevice:
+        return self.devices[0]
 
 
 class SimulatedHosting:
@@ -66,8 +70,8 @@ class SimulatedHosting:
 
     def granted(self, one: e.GrantedDevice) -> None:
         """Note a lease; its child is started on command."""
-        device = self._pool.device_of(one.lease_id)
-        self.children[one.lease_id] = SimulatedChild(one.lease_id, one.use, device)
+        devices = self._pool.devices_of(one.lease_id)
+        self.children[one.lease_id] = SimulatedChild(one.lease_id, one.use, devices)
 
     def host(self, command: c.HostLease) -> None:
         """Start the child of a lease, and keep it."""

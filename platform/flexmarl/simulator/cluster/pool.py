@@ -7,6 +7,7 @@ gone is given to nobody, whoever held it.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Protocol
 
 from flexmarl.contracts import commands as c
@@ -14,7 +15,7 @@ from flexmarl.contracts import events as e
 from flexmarl.contracts.status import RunStatus
 from flexmarl.orchestrator.pool import recalls
 from flexmarl.orchestrator.pool.arbiter import PATIENCE_S, Arbitration, arbitrate
-from flexmarl.orchestrator.pool.types import DEFAULT_PRIORITY, DeviceDemand, FreeDevice, Grant, Rules
+from flexmarl.orchestrator.pool.types import DEFAULT_PRIORITY, DeviceDemand, FreeDevice, Grant, Rules, wanted_of
 from flexmarl.orchestrator.pool.wording import in_words
 from flexmarl.simulator.devices.clock import Clock
 
@@ -67,8 +68,13 @@ class _Open:
 class _Lease:
     tenant: Tenant
     device: PoolDevice
+    further: tuple[PoolDevice, ...]
     use: e.DeviceUse
     beside: int
+
+    @property
+    def devices(self) -> tuple[PoolDevice, ...]:
+        return (self.device, *self.further)
 
 
 class SimulatedPool:
@@ -101,7 +107,8 @@ class SimulatedPool:
     def end(self, lease_id: int) -> None:
         """Note that nothing of a lease runs any more."""
         lease = self._leases.pop(lease_id)
-        lease.device.leases.remove(lease_id)
+        for device in lease.devices:
+            device.leases.remove(lease_id)
         self.look()
 
     def add(self, device: PoolDevice) -> None:
@@ -114,9 +121,9 @@ class SimulatedPool:
         device.gone = gone
         self.look()
 
-    def device_of(self, lease_id: int) -> PoolDevice:
-        """Return the device of a lease that has not ended. Raises KeyError for any other."""
-        return self._leases[lease_id].device
+    def devices_of(self, lease_id: int) -> tuple[PoolDevice, ...]:
+        """Return the devices of a lease that has not ended. Raises KeyError for any other."""
+        return self._leases[lease_id].devices
 
     def look(self) -> None:
         """Have the arbiter look before the clock goes on, once for all that happens at this moment."""
@@ -149,12 +156,13 @@ class SimulatedPool:
         holds: dict[str, int] = {}
         for lease in own.values():
             holds.setdefault(lease.device.pool, 0)
-            holds[lease.device.pool] += not lease.beside and not lease.device.gone
+            holds[lease.device.pool] += 0 if lease.beside else sum(not device.gone for device in lease.devices)
         uses = {lease.use for lease in own.values()}
         wanted = {e.DeviceUse.ENGINE: request.engines, e.DeviceUse.TRAINER: request.trainers + request.beside}
         return DeviceDemand(
             tenant.name.run_id, one.no, request.pool, request.engines, request.trainer_pool, request.trainers,
-            project=tenant.name.project, priority=tenant.name.priority, since=since if waits else one.asked_at,
+            engine_devices=request.engine_devices, project=tenant.name.project, priority=tenant.name.priority,
+            since=since if waits else one.asked_at,
             running=not waits or bool(own), replaces=request.replaces in own, holds=holds or None,
             stalled=any(count and use not in uses for use, count in wanted.items()),
         )  # fmt: skip
@@ -167,28 +175,36 @@ class SimulatedPool:
         for lease in self._leases.values():
             if not lease.beside:
                 seat = lease.tenant.name.project, lease.device.pool
-                held[seat] = held.get(seat, 0) + 1
+                held[seat] = held.get(seat, 0) + len(lease.devices)
         for demand in demands:
-            if demand.lacks:  # a quota counts gangs whole
-                for pool, count in ((demand.pool, demand.engines), (demand.trainer_pool, demand.trainers)):
-                    seat = demand.project, pool or demand.pool
-                    held[seat] = held.get(seat, 0) + count
+            for pool, count in wanted_of(demand).items() if demand.lacks else ():  # a quota counts gangs whole
+                held[demand.project, pool] = held.get((demand.project, pool), 0) + count
         return Rules(capacity, {}, self._quotas, held, self._weights, now=self._clock.now)
 
     def _grant(self, grant: Grant) -> None:
         asked = self._open.pop((grant.run_id, grant.command_no))
-        granted = [self._lease(asked.tenant, self.devices[p.device_id], p.use) for p in grant.placements]
+        first = [at for at, placement in enumerate(grant.placements) if placement.rank == 0]
+        granted = [
+            self._lease(asked.tenant, [self.devices[p.device_id] for p in grant.placements[at:end]], use)
+            for at, end in pairwise((*first, len(grant.placements)))
+            for use in (grant.placements[at].use,)
+        ]
         engines = [one for one in granted if one.use is e.DeviceUse.ENGINE][: asked.request.beside]
         for one in engines:
             device = self.devices[one.device_id]
-            granted.append(self._lease(asked.tenant, device, e.DeviceUse.TRAINER, beside=one.lease_id))
+            granted.append(self._lease(asked.tenant, [device], e.DeviceUse.TRAINER, beside=one.lease_id))
         asked.tenant.told(e.DevicesGranted(leases=tuple(granted), command_no=asked.no))
 
-    def _lease(self, tenant: Tenant, device: PoolDevice, use: e.DeviceUse, beside: int = 0) -> e.GrantedDevice:
+    def _lease(
+        self, tenant: Tenant, devices: Sequence[PoolDevice], use: e.DeviceUse, beside: int = 0
+    ) -> e.GrantedDevice:
         lease_id, self._next = self._next, self._next + 1
-        self._leases[lease_id] = _Lease(tenant, device, use, beside)
-        device.leases.append(lease_id)
-        return e.GrantedDevice(lease_id=lease_id, device_id=device.device_id, use=use, beside=beside)
+        first, *others = devices
+        self._leases[lease_id] = _Lease(tenant, first, tuple(others), use, beside)
+        for device in devices:
+            device.leases.append(lease_id)
+        further = tuple(device.device_id for device in others)
+        return e.GrantedDevice(lease_id=lease_id, device_id=first.device_id, use=use, beside=beside, further=further)
 
     def _recall(
         self, demands: Sequence[DeviceDemand], result: Arbitration, free: Sequence[FreeDevice], rules: Rules

@@ -63,6 +63,12 @@ def model_key(spec: ExperimentSpec, policy: str) -> str:
     return f"{own.source.label}, {own.precision}, {tuning}, {own.activations}{ordered}"
 
 
+def engine_key(spec: ExperimentSpec) -> str:
+    """Name what of the engines decides how fast they are."""
+    devices = spec.resources.engine_devices
+    return spec.resources.engine if devices == 1 else f"{spec.resources.engine} over {devices}"
+
+
 def making_key(spec: ExperimentSpec, policy: str) -> str:
     """Name what decides how long a policy takes to be made."""
     own = spec.policies[policy].warmup
@@ -88,7 +94,7 @@ def pace_of(spec: ExperimentSpec, rows: RunRows, devices: dict[str, str]) -> Run
     return RunPace(
         version=VERSION,
         source="profile" if spec.name.startswith(PROFILE_NAME) else "runs",
-        engine=f"{spec.resources.engine} on {on.get('engine', '')}",
+        engine=f"{engine_key(spec)} on {on.get('engine', '')}",
         trainer=f"torch on {on.get('trainer', on.get('engine', ''))}",
         environment=environment_key(spec),
         episodes=spec.batch.tasks_per_step * spec.batch.episodes_per_task,

@@ -88,7 +88,8 @@ def parameters_of(spec: ExperimentSpec, measured: Mapping[str, int]) -> dict[str
 def engine(
     spec: ExperimentSpec, policies: Sequence[str], sizes: Mapping[str, int], asked: Mapping[str, MemoryLoad]
 ) -> DeviceMemory:
-    """Return what an engine holds that serves some policies."""
+    """Return what each device of an engine holds that serves some policies: of several devices an equal part of
+    weights and keys, a rank's program with its share of the engine's own, and all logits."""
     if any(name not in sizes for name in policies):
         return DeviceMemory(use="engine", policies=tuple(policies), parts=())
     weights, bases, cache, logits, kernels = 0.0, set(), [0.0] * 3, [0.0] * 3, 0.0
@@ -103,14 +104,19 @@ def engine(
         if isinstance(own.tuning, Lora) and base not in bases:  # kept once, beneath all versions of its adapters
             bases.add(base)
             weights += each * (sizes[name] + joined)
-        lies = [cached_bytes(own, sizes[name], *pair) for pair in zip(at_once.rows, at_once.positions, strict=True)]
+        lies = [
+            cached_bytes(own, sizes[name], *pair, spec.resources.engine_devices)
+            for pair in zip(at_once.rows, at_once.positions, strict=True)
+        ]
         cache = [so_far + more for so_far, more in zip(cache, lies, strict=True)]
         drawn = [_logit_bytes(own, shape, rows) for rows in at_once.rows]
         logits = [max(pair) for pair in zip(logits, drawn, strict=True)]  # one policy decodes at a time
         kernels = max(kernels, _kernel_bytes(own, sizes[name]))
+    devices = spec.resources.engine_devices
+    program = PROGRAM if devices == 1 else tuple(count * (devices + 1) / devices for count in PROGRAM)
     parts = (
-        _range("program", PROGRAM), _exactly("weights", weights), _range("cache", cache), _range("logits", logits),
-        _exactly("kernels", kernels),
+        _range("program", program), _exactly("weights", weights / devices), _range("cache", cache),
+        _range("logits", logits), _exactly("kernels", kernels),
     )  # fmt: skip
     return DeviceMemory(use="engine", policies=tuple(policies), parts=_present(parts))
 
@@ -166,12 +172,14 @@ def beside_weights(policy: PolicySpec) -> int:
     return 4 * max(4, _BYTES[policy.precision])
 
 
-def cached_bytes(policy: PolicySpec, parameters: int, rows: float, positions: float) -> float:
-    """Return what an engine keeps of replies in generation: keys and values of every position of every row."""
+def cached_bytes(policy: PolicySpec, parameters: int, rows: float, positions: float, devices: int = 1) -> float:
+    """Return what each device of an engine keeps of replies in generation: keys and values of every position of every
+    row, of its part of the heads."""
     each, shape = _SERVED[policy.precision], shape_of(policy.source)
     if shape is None:
-        return 0.3 * each * parameters
-    return 2 * shape.layers * shape.key_value * each * _row_room(rows) * _position_room(positions)
+        return 0.3 * each * parameters / devices
+    key_value = -(-shape.kv_heads // devices) * shape.head_size
+    return 2 * shape.layers * key_value * each * _row_room(rows) * _position_room(positions)
 
 
 def _row_room(rows: float) -> int:

@@ -56,7 +56,7 @@ def _asked(spec: ExperimentSpec, roles: Sequence[str], profile: Profile) -> Memo
     if not roles:
         return LEAST
     batch = spec.batch
-    playing = batch.rollout_groups * batch.episodes_per_task / max(1, spec.resources.rollout_devices)
+    playing = batch.rollout_groups * batch.episodes_per_task / max(1, spec.resources.engines)
     together = [min(MOST_ROWS, max(1.0, share * playing)) for share in TOGETHER]
     prompts = _ends(profile, "role.prompt", roles) or UNKNOWN_PROMPT
     longest = max(spec.agents[role].sampling.max_tokens for role in roles)

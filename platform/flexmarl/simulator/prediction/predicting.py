@@ -40,11 +40,13 @@ class Range(Record):
 
 
 class PredictedDevice(Record):
-    """One device of the run, and what its children would hold."""
+    """One engine or trainer of the run, and what it would hold on its device."""
 
     no: int
     use: str
     policies: tuple[str, ...]
+    devices: int = 1
+    """Of an engine that is split over several: how many; each of them holds what `memory` says."""
 
 
 class Prediction(Record):
@@ -116,7 +118,7 @@ def predict(
 
     seconds = over(_whole(spec, report) for report in made)
     devices = _devices(spec, likely[0])
-    held = len(devices) - spec.resources.training_devices + spec.own_trainers
+    held = spec.resources.rollout_devices + spec.own_trainers
     sizes = memory.parameters_of(spec, profile.parameters)
     holds = {"engine": memory.engine, "trainer": memory.trainer}
     asked = asked_of(spec, profile)
@@ -189,7 +191,12 @@ def _devices(spec: ExperimentSpec, report: SimulationReport) -> tuple[PredictedD
             touched[interval.lease_id].add(interval.policy)
     order = list(spec.policies)
     return tuple(
-        PredictedDevice(no=no, use=report.uses[lease], policies=tuple(sorted(touched[lease], key=order.index)))
+        PredictedDevice(
+            no=no,
+            use=report.uses[lease],
+            policies=tuple(sorted(touched[lease], key=order.index)),
+            devices=spec.resources.engine_devices if report.uses[lease] == "engine" else 1,
+        )
         for no, lease in enumerate(sorted(report.uses), start=1)
     )
 

@@ -34,6 +34,7 @@ class Split(Record):
     """A split that takes less time; shares are of the time per trained token."""
 
     engines: int
+    """Devices of them."""
     trainers: int
     shared: bool
     """Engines and trainers have the same devices, in turns."""
@@ -87,8 +88,9 @@ def proposed(scenario: Scenario) -> Iterator[dict[str, Any]]:
         if kind == "temporal":
             in_turns = [_shared(devices, min(devices, most))]
         else:
-            best = plan.devices()["rollout"]
-            counts = [count for count in (best, best + 1, best - 1) if 0 < count < devices]
+            each = spec.resources.engine_devices
+            best = max(each, plan.devices()["rollout"] // each * each)
+            counts = [count for count in (best, best + each, best - each) if 0 < count < devices]
             apart = [_apart(spec, count, min(devices - count, most)) for count in counts]
     yield from (*apart[:1], *in_turns, *apart[1:])
 

@@ -71,6 +71,8 @@ class EngineRow:
     lost_at: float | None
     lost_reason: str
     """Why the last one was."""
+    further: tuple[str, ...] = ()
+    """Devices of its engine beside `device_id`, by rank."""
     told: EngineFigures | None = None
 
 
@@ -98,11 +100,12 @@ SELECT l.id, l.device_id, d.node, d.kind, l.state, l.pid IS NOT NULL, l.incarnat
   coalesce((SELECT json_agg(json_build_array(c.kind, c.body ->> 'policy', (c.body ->> 'version')::int) ORDER BY c.no)
     FROM store.command c WHERE c.lease_id = l.id AND c.status IN ('open', 'taken')
       AND c.kind IN ('load_weights', 'unload_policy')), '[]'),
-  lost.times, lost.at, coalesce(lost.reason, '')
+  lost.times, lost.at, coalesce(lost.reason, ''),
+  coalesce((SELECT json_agg(f.device_id ORDER BY f.rank) FROM store.lease f WHERE f.leader = l.id), '[]')
 FROM (
-  SELECT * FROM store.lease WHERE run_id = %(run)s AND use = 'engine' AND state <> 'ended'
+  SELECT * FROM store.lease WHERE run_id = %(run)s AND use = 'engine' AND state <> 'ended' AND leader IS NULL
   UNION ALL
-  (SELECT * FROM store.lease WHERE run_id = %(run)s AND use = 'engine' AND state = 'ended'
+  (SELECT * FROM store.lease WHERE run_id = %(run)s AND use = 'engine' AND state = 'ended' AND leader IS NULL
    ORDER BY id DESC LIMIT %(gone)s)
 ) l JOIN store.device d ON d.id = l.device_id JOIN store.node n ON n.name = d.node
 CROSS JOIN LATERAL (
@@ -117,7 +120,7 @@ ORDER BY l.state = 'ended', CASE WHEN l.state = 'ended' THEN -l.id ELSE l.id END
 
 def _row(row: Sequence[Any], samples: "_Samples | None") -> EngineRow:
     (lease_id, device_id, node, kind, lease, started, incarnation, granted, ended, reason, late, node_late,
-     held, asked, losses, lost_at, lost_reason) = row  # fmt: skip
+     held, asked, losses, lost_at, lost_reason, further) = row  # fmt: skip
     served = tuple(Served(*one) for one in held)
     loading = tuple((policy, version) for what, policy, version in asked if what == "load_weights")
     told = _figures(samples, str(incarnation) if lease != "ended" else None)
@@ -148,6 +151,7 @@ def _row(row: Sequence[Any], samples: "_Samples | None") -> EngineRow:
         losses=int(losses),
         lost_at=None if lost_at is None else float(lost_at),
         lost_reason=str(lost_reason),
+        further=tuple(further),
         told=told,
     )
 

@@ -96,8 +96,8 @@ def _open(conn: Connection, run_id: int, since: float) -> list[tuple[float, floa
 def _generated(conn: Connection, run_id: int, since: float) -> list[tuple[float, float]]:
     rows = conn.execute(
         """
-        SELECT t0, t1 FROM store.interval
-        WHERE run_id = %s AND phase = 'rollout' AND t0 >= %s ORDER BY t1 DESC LIMIT %s
+        SELECT i.t0, i.t1 FROM store.interval i JOIN store.lease l ON l.id = i.lease_id
+        WHERE i.run_id = %s AND i.phase = 'rollout' AND i.t0 >= %s AND l.leader IS NULL ORDER BY i.t1 DESC LIMIT %s
         """,
         [run_id, since, MOST],
     ).fetchall()
