@@ -67,6 +67,7 @@ class RunningEngine:
         spec: dict[str, Any] | None = None,
         roots: tuple[str, ...] = (),
         listener: Mapping[str, Any] | None = None,
+        devices: int = 1,
     ) -> None:
         """`spec`: another run than the reference game's, whose models lie below `roots`."""
         self.home = home
@@ -76,6 +77,7 @@ class RunningEngine:
         self.told: queue.SimpleQueue[Ready | Failed | Ended] = queue.SimpleQueue()
         config = ChildConfig("engine", 1, 2, 3, life, own, threads, "127.0.0.1", SECRET, str(home), self.spec)
         config.model_roots, config.python = (str(home.parent), *roots), sys.executable
+        config.devices = devices
         program = vllm_program(VLLM_PYTHON) if engine == "vllm" else Program(MODULES[DeviceUse.ENGINE])
         environment = {**confined(threads, index), **program.environment}
         self.child = Child(program.module, config, environment, home / "engine.log", program.python)
@@ -125,11 +127,12 @@ def running_engine(
     threads: int = 1,
     more: Mapping[str, Any] | None = None,
     listener: Mapping[str, Any] | None = None,
+    devices: int = 1,
 ) -> Iterator[RunningEngine]:
     """Start an engine and stop it afterwards. `more`: policies besides those of the reference game; `listener`: what
     its listener is.
     """
-    running = RunningEngine(engine, home, size, threads, more, listener=listener)
+    running = RunningEngine(engine, home, size, threads, more, listener=listener, devices=devices)
     try:
         yield running.ready()
     finally:

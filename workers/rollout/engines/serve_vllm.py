@@ -34,6 +34,7 @@ from workers.transfer.local import LocalTier
 if TYPE_CHECKING:
     import torch
 
+logging.getLogger("torch._library.triton").setLevel(logging.ERROR)  # that a CPU has no triton is no news; also in ranks
 ROWS = 256
 """Requests of one policy version in generation at once."""
 
@@ -115,7 +116,6 @@ def make_engine(instances: Instances) -> VllmEngine:
     except Exception as error:  # a broken build raises whatever its extension modules raise
         raise EngineFailedError(f"vLLM cannot be imported by {sys.executable}: {error}") from error
     del LLMEngine  # imported now, so that the first load need not wait for it
-    logging.getLogger("torch._library.triton").setLevel(logging.ERROR)  # that a CPU has no triton is no news
     return VllmEngine(instances, instances.rows)
 
 

@@ -61,7 +61,7 @@ class VllmModel:
 
 def vllm_model(source: OwnSource, devices: int = 1) -> VllmModel:
     """Return what an instance for a model source on so many devices is made from. Raises UnsupportedModel."""
-    config = model_config(source, 0)
+    config: dict[str, Any] = model_config(source, 0)
     try:
         architecture = architecture_of(source)
     except UnsupportedModel:
