@@ -29,6 +29,7 @@ from workers.rollout.engines.vllm_adapters import SharedEngine
 from workers.rollout.engines.vllm_engine import VllmEngine
 from workers.rollout.engines.vllm_instance import Instance, build, said
 from workers.rollout.engines.vllm_models import vllm_model
+from workers.rollout.engines.vllm_ranks import PROCESSES
 from workers.transfer.local import LocalTier
 
 if TYPE_CHECKING:
@@ -146,7 +147,9 @@ def _serve(config: ChildConfig, engine: VllmEngine, source: VllmStatePlaneSource
         code = 0
     except Exception as error:  # whatever broke generation: a fresh life follows
         traceback.print_exc()
-        sys.stderr.write(f"{said(error)}\n")  # the last words of this one: an error may end in lines that say nothing
+        sys.stderr.write(
+            f"{PROCESSES.lost() or said(error)}\n"
+        )  # the last words of this one: an error may end in lines that say nothing
     finally:
         sys.stderr.flush()
         os._exit(code)

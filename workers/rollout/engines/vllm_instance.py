@@ -28,7 +28,7 @@ from workers.rollout.engines.base import EngineFailedError
 from workers.rollout.engines.requests import Finished, ReplyProgress, Request
 from workers.rollout.engines.stop_strings import StopStrings, tail_of
 from workers.rollout.engines.vllm_models import VllmModel
-from workers.rollout.engines.vllm_ranks import Ranks, end_all, settle
+from workers.rollout.engines.vllm_ranks import PROCESSES, Ranks
 from workers.rollout.engines.wire import HeldVersion
 
 if TYPE_CHECKING:
@@ -294,7 +294,7 @@ def build(
         except Exception as error:  # whatever keeps vLLM from starting is the reason that people have to read
             raise EngineFailedError(f"vLLM cannot start this model: {said(error)}") from error
     if several:
-        settle(engine, end_all)
+        PROCESSES.watch(engine)
     if on_cpu and base is not None and engine.model_config.is_moe:
         raise EngineFailedError("vLLM has no kernel for adapters of a model with experts on a CPU; it needs a GPU")
     return engine

@@ -6,11 +6,13 @@ ranks share by name has no name any more once all have it, so nothing of it is l
 """
 
 import contextlib
+import logging
 import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -30,6 +32,8 @@ _OURS = re.compile(r"psm_|.*cpushm")
 """Names that vLLM gives; those of NCCL are its own business."""
 _MAPS = Path("/proc/self/maps")
 
+PATIENCE_S = 1.0
+"""For a rank's end to be seen that another rank has met first."""
 Samples = dict[tuple[int, str], list[float]]
 """(rank, parameter) -> some of its values."""
 
@@ -58,33 +62,48 @@ class Ranks:
         return {(rank, name): values for rank, part in enumerate(found) for name, values in part.items()}
 
 
-def settle(engine: "LLMEngine", end: Callable[[str], None]) -> None:
-    """Take the names off what the ranks of a started engine share, and watch them; `end` is told why one is gone."""
-    _unlink_shared(None)
-    engine.collective_rpc(_unlink_shared)
-    workers: Iterable[Any] = engine.model_executor.workers
-    processes: list[BaseProcess] = [worker.proc for worker in workers]
-    watch = threading.Thread(target=_watch, args=(processes, memory.kernel_kills(), end), name="ranks", daemon=True)
-    watch.start()
+class RankProcesses:
+    """Those of all engines of this process. The first that ends is the reason of the others' end, and of this one's."""
+
+    def __init__(self) -> None:
+        self._engines: list[list[BaseProcess]] = []
+        self._kills = memory.kernel_kills()
+
+    def watch(self, engine: "LLMEngine") -> None:
+        """Take the names off what the ranks of a started engine share, and end this process once one of them ends."""
+        logging.getLogger("vllm.v1.executor.multiproc_executor").setLevel(logging.CRITICAL)  # the last words are ours
+        _unlink_shared(None)
+        engine.collective_rpc(_unlink_shared)
+        workers: Iterable[Any] = engine.model_executor.workers
+        own: list[BaseProcess] = [worker.proc for worker in workers]
+        self._engines.append(own)
+        threading.Thread(target=self._wait, args=(own,), name="ranks", daemon=True).start()
+
+    def lost(self, patience_s: float = PATIENCE_S) -> str:
+        """Say which rank has ended, if one does before long: those that computed with it say something else."""
+        sentinels = [process.sentinel for own in self._engines for process in own]
+        gone = wait(sentinels, patience_s) if sentinels else []
+        return next((self._reason(own, gone) for own in self._engines if any(p.sentinel in gone for p in own)), "")
+
+    def _wait(self, own: list[BaseProcess]) -> None:
+        reason = self._reason(own, wait([process.sentinel for process in own]))
+        for process in own:
+            process.kill()
+        sys.stderr.write(f"{reason}\n")
+        sys.stderr.flush()
+        os._exit(1)  # whatever is left is ended by the host
+
+    def _reason(self, own: list[BaseProcess], gone: Collection[object]) -> str:
+        rank, process = next((rank, process) for rank, process in enumerate(own) if process.sentinel in gone)
+        until = time.monotonic() + PATIENCE_S
+        while (code := process.exitcode) is None and time.monotonic() < until:
+            time.sleep(0.01)  # a thread of vLLM's asks as well: for a moment it alone knows
+        how = "no code" if code is None else f"signal {-code}" if code < 0 else f"code {code}"
+        lack = "; out of memory: the kernel killed it" if memory.killed_for_memory(code or 0, self._kills) else ""
+        return f"rank {rank} of the {len(own)} of this engine ended with {how}{lack}"
 
 
-def end_all(reason: str) -> None:
-    """End this process at once, with words; its host ends the ranks that are left."""
-    sys.stderr.write(f"{reason}\n")
-    sys.stderr.flush()
-    os._exit(1)
-
-
-def _watch(processes: list[BaseProcess], kills: int, end: Callable[[str], None]) -> None:
-    wait([process.sentinel for process in processes])
-    for process in processes:
-        process.join(timeout=0.1)
-    rank, code = next((n, one.exitcode) for n, one in enumerate(processes) if one.exitcode is not None)
-    for process in processes:
-        process.kill()
-    how = f"signal {-code}" if code < 0 else f"code {code}"
-    lack = "; out of memory: the kernel killed it" if memory.killed_for_memory(code, kills) else ""
-    end(f"rank {rank} of the {len(processes)} of this engine ended with {how}{lack}")
+PROCESSES = RankProcesses()
 
 
 def _reload(worker: Any, home: str, digest: str) -> None:

@@ -1,4 +1,5 @@
-"""What of a specification nobody could host: pools that do not exist, and an engine that no node of its pool has.
+"""What of a specification nobody could host: pools that do not exist, an engine that no node of its pool has, or one of
+more devices than any of its hosts.
 
 Invariant: what is refused is known to be missing. A node that does not say which engines it has may have any, and a
 pool without a node says nothing; whether devices are free now is another question (`plan_tokens.devices`).
@@ -6,6 +7,7 @@ pool without a node says nothing; whether devices are free now is another questi
 
 from collections.abc import Iterator
 
+from flexmarl.contracts.engine_rules import numbers
 from flexmarl.contracts.problems import Problem, nearest
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.controlplane.experiments.pools import MEMBERS
@@ -35,4 +37,20 @@ def unhostable(spec: ExperimentSpec, project: str) -> Iterator[Problem]:
             code="no_such_engine",
             detail=f"No node of the pool {pool} has the engine {engine}.",
             hint=f"Set {' or '.join(sorted(offered))}, or set FLEXMARL_VLLM_PYTHON on a node of that pool.",
+        )
+    yield from _wide(spec)
+
+
+def _wide(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Return a refusal for an engine of more devices than any host of its pool has."""
+    resources = spec.resources
+    most = max(inventory.host_sizes(resources.rollout_pool), default=0)
+    if 0 < most < resources.engine_devices:
+        legal = [count for count in range(1, most + 1) if resources.rollout_devices % count == 0]
+        yield Problem(
+            pointer="/resources/engine_devices",
+            code="no_such_host",
+            detail=f"An engine has its {resources.engine_devices} devices on one host; the largest host of "
+            f"{resources.rollout_pool} has {most}.",
+            hint=f"Set {numbers(legal)}, or use a pool of larger hosts.",
         )

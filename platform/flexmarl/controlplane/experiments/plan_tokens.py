@@ -35,7 +35,7 @@ def devices(found: Resolved) -> dict[str, Any]:
     }
     if not found.spec.own_trainers:
         del own["trainer"]  # they share the devices of the engines
-    return inventory.fit(own)
+    return inventory.fit(own, resources.engine_devices)
 
 
 def token_of(found: Resolved, fit: Mapping[str, Any], stored: StoredPlan | None = None) -> str:

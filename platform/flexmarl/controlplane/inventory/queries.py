@@ -1,5 +1,6 @@
 """What others read of the hardware: pools, nodes, devices, leases, and whether a demand fits."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -23,7 +24,7 @@ ENDED = "ended"
 def devices(device_id: str | None = None) -> list[dict[str, Any]]:
     """All devices (or one) with the lease that holds each now; `lease.run_no` is the number of the run."""
     rows = Device.objects.select_related("node").prefetch_related(
-        Prefetch("leases", Lease.objects.exclude(state=ENDED).order_by("id"), to_attr="held")
+        Prefetch("leases", Lease.objects.exclude(state=ENDED).select_related("leader").order_by("id"), to_attr="held")
     )
     if device_id is not None:
         rows = rows.filter(pk=device_id)
@@ -80,13 +81,17 @@ def lease_row(lease: Lease) -> dict[str, Any]:
         "state": lease.state,
         "granted_at": rfc3339(lease.granted_at),
         "expires_at": rfc3339(lease.expires_at),
-        "child_up": bool(lease.incarnation),
+        "child_up": bool((lease.leader or lease).incarnation),
+        "rank": lease.rank,
+        "leader_id": lease.leader_id or lease.id,
+        "leader_device": (lease.leader or lease).device_id,
     }
 
 
 def leases_of(run_no: int) -> list[Lease]:
     """The leases a run holds now, with their devices."""
-    return list(Lease.objects.select_related("device").filter(run_id=run_no).exclude(state=ENDED).order_by("id"))
+    held = Lease.objects.select_related("device", "leader").filter(run_id=run_no).exclude(state=ENDED)
+    return list(held.order_by("id"))
 
 
 def nodes(name: str | None = None) -> list[dict[str, Any]]:
@@ -232,8 +237,14 @@ def may_use(project: str, pool: str) -> bool:
     return not bound or project in bound
 
 
-def fit(demand: Mapping[str, tuple[str, int]]) -> dict[str, Any]:
-    """Say whether a gang fits now. `demand`: use -> (pool, devices)."""
+def host_sizes(pool: str, found: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
+    """Count the devices of each host of a pool that could be those of one engine: of one kind, each a whole one."""
+    own = [one for one in (devices() if found is None else found) if one["pool"] == pool and one["state"] != "lost"]
+    return list(Counter((one["node"], one["kind"]) for one in own if one["facts"].get("share", 1) == 1).values())
+
+
+def fit(demand: Mapping[str, tuple[str, int]], each: int = 1) -> dict[str, Any]:
+    """Say whether a gang fits now. `demand`: use -> (pool, devices); `each`: devices of an engine, of one host."""
     found = devices()
     wanted: dict[str, int] = {}
     for pool, count in demand.values():
@@ -245,8 +256,20 @@ def fit(demand: Mapping[str, tuple[str, int]]) -> dict[str, Any]:
         healthy = sum(device["state"] == "ready" and device["node_state"] == "ready" for device in own)
         enough, ever = enough and free >= count, ever and healthy >= count
         lines.append(f"Needs {count} in {pool}: {free} of {len(own)} free.")
+    if each > 1 and "engine" in demand:
+        pool, count = demand["engine"]
+        healthy = [one for one in found if one["state"] == "ready" and one["node_state"] == "ready"]
+        now, then = (
+            sum(size // each for size in host_sizes(pool, some)) * each >= count
+            for some in ([one for one in healthy if one["free"]], healthy)
+        )
+        enough, ever = enough and now, ever and then
+        lines.append(f"Each engine needs {each} of one host: {'free' if now else 'not free'}.")
     return {
-        "needed": [{"use": use, "pool": pool, "devices": count} for use, (pool, count) in demand.items()],
+        "needed": [
+            {"use": use, "pool": pool, "devices": count, "each": each if use == "engine" else 1}
+            for use, (pool, count) in demand.items()
+        ],
         "fits_now": enough,
         "fits_ever": ever,
         "text": " ".join(lines),

@@ -3,6 +3,7 @@
 Nothing here is a promise: a run that ends or asks meanwhile changes the answer. Figures that nobody has are left out.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +24,7 @@ from flexmarl.store.control.cordons import DrainMode, Kind
 
 __all__ = ["AffectedLease", "DrainMode", "Kind", "PreviewInputs", "preview"]
 
-_PLAIN = frozenset({Unmet.NOT_FREE, Unmet.POOL_TOO_SMALL})
+_PLAIN = frozenset({Unmet.NOT_FREE, Unmet.SCATTERED, Unmet.POOL_TOO_SMALL, Unmet.HOSTS_TOO_SMALL})
 _FIRST = 1 << 40
 """Command numbers of requests that are only imagined begin here: no run has so many."""
 
@@ -37,6 +38,8 @@ class AffectedLease:
     use: str
     device_id: str
     pool: str
+    devices: int = 1
+    """Of its engine: all of them move together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ def preview(actor: Actor, kind: Kind, key: str, mode: DrainMode, read: PreviewIn
     actor.require(Scope.CLUSTER_READ)
     read = read or _read(kind, key)
     devices = [row for row in read.devices if row["node" if kind == "node" else "id"] == key]
-    leases = _held(devices)
+    leases = _held(devices, read.devices)
     runs = {run.no: run for run in Run.objects.select_related("state").filter(no__in={x.run_no for x in leases})}
     now, seen = read.look, _without(read.look, devices)
     priorities = pool_rules.priorities(store_connection(), list(runs))
@@ -80,10 +83,16 @@ def _read(kind: Kind, key: str) -> PreviewInputs:
     return PreviewInputs(inventory.one(rows, kind, key), devices, queue.seen_now())
 
 
-def _held(devices: Iterable[Mapping[str, Any]]) -> list[AffectedLease]:
-    held = [(row["lease"], row) for row in devices if row["lease"]]
-    found = [AffectedLease(lease["id"], lease["run_no"], lease["use"], row["id"], row["pool"]) for lease, row in held]
-    return sorted(found, key=lambda lease: lease.id)
+def _held(drained: Iterable[Mapping[str, Any]], devices: Iterable[Mapping[str, Any]]) -> list[AffectedLease]:
+    """List the leases on drained devices, an engine of several devices once."""
+    sizes = Counter(row["lease"]["leader_id"] for row in devices if row["lease"])
+    found = {}
+    for row in drained:
+        if lease := row["lease"]:
+            leader = lease["leader_id"]
+            own = AffectedLease(leader, lease["run_no"], lease["use"], row["id"], row["pool"], sizes.get(leader, 1))
+            found.setdefault(leader, own)
+    return sorted(found.values(), key=lambda lease: lease.id)
 
 
 def _without(seen: PoolLook, devices: Sequence[Mapping[str, Any]]) -> PoolLook:
@@ -111,6 +120,7 @@ def _replacements(
                 run_id=lease.run_no, command_no=_FIRST + lease.id, pool=pool, engines=int(engine), trainer_pool=pool,
                 trainers=int(not engine), project=run.project_id if run else "",
                 priority=priorities.get(lease.run_no, 0), since=float(_FIRST), running=True, replaces=True,
+                engine_devices=lease.devices if engine else 1,
             )
         )  # fmt: skip
     return found
@@ -121,7 +131,7 @@ def _lease(
 ) -> dict[str, Any]:
     row = rows.get(lease.run_no)
     no = _FIRST + lease.id
-    to = next((g.placements[0].device_id for g in moved.grants if g.command_no == no), None)
+    to = next((", ".join(p.device_id for p in g.placements) for g in moved.grants if g.command_no == no), None)
     lack = next((w.requirement for w in moved.waiting if w.command_no == no), None)
     return {
         "lease_id": lease.id,

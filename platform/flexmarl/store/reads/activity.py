@@ -52,6 +52,13 @@ class LeaseSpan:
     since: float
     until: float | None
     first_busy: float | None
+    leader: int = 0
+    """Of a further device of an engine: the lease that its child serves; 0: it is that lease itself."""
+
+    @property
+    def served(self) -> int:
+        """Return the lease that the child on the device serves."""
+        return self.leader or self.lease_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +136,8 @@ def _held(verbs: Sequence[tuple[str, float]]) -> list[tuple[float, float | None]
 
 _LEASE = """l.id, l.device_id, d.node, d.kind, d.pool, l.use, l.state, l.run_id,
   extract(epoch FROM l.granted_at)::float8, extract(epoch FROM l.ended_at)::float8,
-  (SELECT i.t0 FROM store.interval i WHERE i.lease_id = l.id ORDER BY i.incarnation, i.ord LIMIT 1)"""
+  (SELECT i.t0 FROM store.interval i WHERE i.lease_id = l.id ORDER BY i.incarnation, i.ord LIMIT 1),
+  coalesce(l.leader, 0)"""
 
 
 def leases_of(conn: Connection, run_id: int) -> LeaseHistory:

@@ -47,7 +47,7 @@ export function forecast(found, agents, { causes, measure, measuring, take }) {
         "Device hours",
         span(found.device_hours, amount),
         "",
-        `${number(new Set(found.devices.map((one) => one.no)).size)} places`,
+        `${number(found.devices.reduce((sum, one) => sum + (one.devices ?? 1), 0))} places`,
       ),
       cost,
     ),
@@ -108,8 +108,9 @@ function use(found, words) {
   );
 }
 
-/** One device: whose models lie there, and how much of its memory they take. */
+/** An engine or trainer: whose models lie on its device, or on each of several, and how much of the memory they take. */
 function placed(device, agents) {
+  const several = device.devices > 1 ? `, each of ${number(device.devices)} devices` : "";
   const marks = device.policies.slice(0, 4).map((policy) => chip(markOf(agents, policy)));
   const lies = device.memory;
   const whole = lies?.capacity || lies?.total.high || 1;
@@ -135,7 +136,7 @@ function placed(device, agents) {
     el(
       "div",
       { class: "hs g6 wrap" },
-      el("span", { class: "muted s12 tn", text: `${device.use} ${device.no}` }),
+      el("span", { class: "muted s12 tn", text: `${device.use} ${device.no}${several}` }),
       ...marks,
       device.policies.length > 4
         ? el("span", { class: "muted s12", text: `and ${device.policies.length - 4} more` })

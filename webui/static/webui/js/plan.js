@@ -144,7 +144,7 @@ function devices(found) {
       "div",
       { class: "pdev" },
       el("div", { class: "s11 muted", text: `pool ${need.pool}` }),
-      el("div", { text: `${number(need.devices)} × ${words[need.use] || need.use}` }),
+      el("div", { text: counted(need, words[need.use] || need.use) }),
     ),
   );
   const mark = found.fits_now ? ["ok", "circle-check"] : ["wn", "alert-triangle"];
@@ -165,6 +165,11 @@ function devices(found) {
       }),
     ),
   );
+}
+
+function counted(need, word) {
+  const each = need.each > 1 ? ` of ${number(need.each)} devices` : "";
+  return `${number(need.devices / need.each)} × ${word}${each}`;
 }
 
 function notes(plan) {

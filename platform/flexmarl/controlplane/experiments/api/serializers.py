@@ -116,8 +116,15 @@ class MeasureSerializer(DraftSerializer):
     project = serializers.SlugField(required=False, max_length=64, default=DEFAULT_PROJECT)
 
 
+class NeededSerializer(serializers.Serializer[Any]):
+    use = serializers.ChoiceField(["engine", "trainer"])
+    pool = serializers.CharField()
+    devices = serializers.IntegerField()
+    each = serializers.IntegerField(help_text="Devices of each engine, of one host.")
+
+
 class FitSerializer(serializers.Serializer[Any]):
-    needed = serializers.ListField(child=serializers.JSONField())
+    needed = NeededSerializer(many=True)
     fits_now = serializers.BooleanField()
     fits_ever = serializers.BooleanField()
     text = serializers.CharField()
@@ -159,6 +166,7 @@ class DeviceMemorySerializer(serializers.Serializer[Any]):
 class PredictedDeviceSerializer(serializers.Serializer[Any]):
     no = serializers.IntegerField()
     use = serializers.ChoiceField(["engine", "trainer"])
+    devices = serializers.IntegerField(help_text="Devices of the engine; each holds what `memory` says.")
     pool = serializers.CharField()
     policies = serializers.ListField(child=serializers.CharField())
     memory = DeviceMemorySerializer(allow_null=True, help_text="Bytes; null where a model's size is not known.")

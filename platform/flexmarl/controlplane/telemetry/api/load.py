@@ -48,7 +48,8 @@ class EngineLoadSerializer(serializers.Serializer[Any]):
 
 class EngineSerializer(serializers.Serializer[Any]):
     lease_id = serializers.IntegerField()
-    device_id = serializers.CharField()
+    device_id = serializers.CharField(help_text="Its first device.")
+    devices = serializers.ListField(child=serializers.CharField(), help_text="All of its devices, by rank.")
     node = serializers.CharField()
     kind = serializers.CharField(help_text="`cpu` or `cuda`.")
     state = serializers.ChoiceField(STATES)

@@ -100,7 +100,7 @@ def split(
     for interval in found:
         by_lease.setdefault(interval.lease_id, []).append(interval)
     rollout = {
-        lease.lease_id: merged((i.t0, i.t1) for i in by_lease[lease.lease_id] if i.phase == "rollout")
+        lease.served: merged((i.t0, i.t1) for i in by_lease[lease.lease_id] if i.phase == "rollout")
         for lease in leases
         if lease.use == "engine"
     }
@@ -110,7 +110,7 @@ def split(
         end = window.until if lease.until is None else min(lease.until, window.until)
         held = merged([(max(lease.since, window.since), end)])
         busy, idle = cut(held, merged((i.t0, i.t1) for i in by_lease[lease.lease_id]))
-        others = merged(s for other, spans in rollout.items() if other != lease.lease_id for s in spans)
+        others = merged(s for other, spans in rollout.items() if other != lease.served for s in spans)
         out.append(DeviceBubble(lease, held, busy, _causes(idle, asked.conditions(lease, others))))
     return [row for row in out if row.held]
 
@@ -133,7 +133,7 @@ class _CommandSpans:
     def conditions(self, lease: LeaseSpan, others: Spans) -> list[tuple[Cause, Spans]]:
         """List the conditions of one device, in the order in which they are asked."""
         begun = self._end if lease.first_busy is None else lease.first_busy
-        own = self._of(lambda c: c.lease_id == lease.lease_id)
+        own = self._of(lambda c: c.lease_id == lease.served)
         trained = self._of(lambda c: c.kind in TRAINING)
         ordered = [(Cause.STARTING, merged([(min(lease.since, self._since), begun)])), (Cause.HANDOVER, own)]
         if lease.use == "engine":
