@@ -165,34 +165,36 @@ def prove_dead(pid: int | None, started: float) -> None:
     """
     if not pid or not started:
         return  # never started
-    deadline = time.monotonic() + KILL_S
-    while left := _left_of(pid, started):
-        for number in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(number, signal.SIGKILL)
+    deadline, known = time.monotonic() + KILL_S, set[psutil.Process]()
+    while known := {process for process in known | _left_of(pid, started) if _lives(process)}:
+        for process in known:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         if time.monotonic() > deadline:
-            raise HostingError(f"process {left[0]} of a former child cannot be killed")
+            raise HostingError(f"process {min(one.pid for one in known)} of a former child cannot be killed")
         time.sleep(0.02)
 
 
-def _left_of(pid: int, started: float) -> list[int]:
+def _left_of(pid: int, started: float) -> set[psutil.Process]:
     """List what lives of a child's process group. Where its number belongs to another process by now, that is nothing:
     the system gives out no number that a group still has."""
     now = _start_time(pid)
     if now and abs(now - started) > _SAME_START_S:
-        return []
-    own = [pid] if now else []
-    return own + [process.pid for process in psutil.process_iter() if process.pid != pid and _belongs(process, pid)]
+        return set()
+    return {one for one in psutil.process_iter() if (one.pid == pid and now) or _belongs(one, pid)}
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _belongs(process: psutil.Process, leader: int) -> bool:
-    """Tell whether a process was started by a child and lives."""
+    """Tell whether a process was started by a child."""
     try:
-        return (
-            os.getpgid(process.pid) == leader
-            and process.environ().get(LEADER) == str(leader)
-            and process.status() != psutil.STATUS_ZOMBIE
-        )
+        return os.getpgid(process.pid) == leader and process.environ().get(LEADER) == str(leader)
     except (psutil.Error, ProcessLookupError, PermissionError):
         return False
 

@@ -62,6 +62,33 @@ def test_an_engine_that_no_node_of_the_pool_has_is_refused(api) -> None:
     assert found(api, VLLM) == []
 
 
+def test_an_engine_of_more_devices_than_any_host_has_is_refused_and_one_that_waits_is_planned(api) -> None:
+    def wide(each: int) -> dict[str, Any]:
+        return {**VLLM, "resources": {"engine": "vllm", "rollout_devices": 4, "engine_devices": each}}
+
+    assert found(api, wide(4)) == [], "nothing is known of nodes yet"
+    for node in ("a", "b", "c"):
+        devices = [DeviceFacts(f"{node}.cpu{i}", "cpu", i, "CPU", 2**33) for i in range(2)]
+        nodes.register_node(store_connection(), NodeFacts(node, "127.0.0.1:1", "a", "1", {}), devices)
+    assert found(api, wide(4)) == [
+        ("/resources/engine_devices", "no_such_host",
+         "An engine has its 4 devices on one host; the largest host of default has 2.",
+         "Set 1 or 2, or use a pool of larger hosts.")
+    ]  # fmt: skip
+    assert found(api, wide(2)) == []
+    planned = api.post("/api/v1/runs/plan", {"spec": {**SPEC, **wide(2)}, "project": "default"}, format="json").json()
+    assert planned["devices"]["needed"][0] == {"use": "engine", "pool": "default", "devices": 4, "each": 2}
+    assert (planned["devices"]["fits_now"], planned["devices"]["fits_ever"]) == (True, True)
+    for node in ("a", "b"):  # one device of each is left: enough, and no engine
+        store_connection().execute("UPDATE store.device SET state = 'cordoned' WHERE id = %s", [f"{node}.cpu0"])
+    nodes.register_node(
+        store_connection(), NodeFacts("d", "127.0.0.1:1", "a", "1", {}), [DeviceFacts("d.cpu0", "cpu", 0, "CPU", 2**33)]
+    )
+    planned = api.post("/api/v1/runs/plan", {"spec": {**SPEC, **wide(2)}, "project": "default"}, format="json").json()
+    assert (planned["devices"]["fits_now"], planned["devices"]["fits_ever"]) == (False, False)
+    assert "Each engine needs 2 of one host: not free." in planned["devices"]["text"]
+
+
 def test_a_project_that_does_not_exist_is_refused_by_the_plan_as_at_submit(api, admin_api) -> None:
     body = {"spec": SPEC, "project": "nowhere"}
     for path in ("/api/v1/runs/plan", "/api/v1/runs"):

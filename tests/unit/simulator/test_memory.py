@@ -94,3 +94,18 @@ def test_what_is_asked_for_at_once_follows_from_the_batch_and_measured_lengths()
     assert asked.positions.low == 60 + 12
     unknown = asked_of(spec, Profile(figures={}))["solver"]
     assert unknown.positions.low < unknown.positions.likely < unknown.positions.high
+
+
+def test_each_device_of_an_engine_holds_its_part_of_weights_and_keys_and_a_program() -> None:
+    policies = {name: {"model": {"size": "M"}} for name in ("speaker", "listener")}
+    asked = dict.fromkeys(policies, MemoryLoad.exactly(rows=8, positions=64, tokens=64))
+    held = {}
+    for devices in (1, 2, 4):
+        resources = {"engine": "vllm", "rollout_devices": devices, "engine_devices": devices}
+        own = resolve({"policies": policies, "resources": resources}, preset="flexmarl", template="reference_game").spec
+        held[devices] = memory.engine(own, list(policies), memory.parameters_of(own, {}), asked)
+    for name in ("weights", "cache"):
+        assert part(held[2], name) == pytest.approx(part(held[1], name) / 2)
+        assert part(held[4], name) == pytest.approx(part(held[1], name) / 4)
+    assert part(held[2], "logits") == part(held[1], "logits"), "every rank has all words"
+    assert part(held[2], "program") == pytest.approx(1.5 * part(held[1], "program")), "a rank's, and half the engine's"

@@ -207,6 +207,21 @@ def test_engines_that_hold_one_policy_are_moved_to_where_turns_wait():
     assert moving.step_s < still.step_s
 
 
+def test_engines_of_several_devices_are_fewer_and_lie_on_one_host():
+    """Four devices are two engines of two: as fast as two engines of the same speed, on twice as many devices."""
+    two = simulate(told(spec={"resources": {"rollout_devices": 2}}))
+    wide = simulate(
+        told(
+            spec={
+                "resources": {"engine": "vllm", "rollout_devices": 4, "engine_devices": 2},
+                "policies": {name: {"model": {"size": "M"}} for name in ("speaker", "listener")},
+            }
+        )
+    )
+    assert sum(use == "engine" for use in wide.uses.values()) == 2
+    assert (wide.step_s, wide.tokens) == (two.step_s, two.tokens)
+
+
 def test_policies_share_a_trainer_by_swapping():
     resources = {"rollout_devices": 2, "training_devices": 1, "trainer_policies": 1}
     assert simulate(told(spec={"resources": resources})).swaps >= 4

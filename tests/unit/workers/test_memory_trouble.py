@@ -129,7 +129,7 @@ def test_a_run_is_told_once_when_a_child_takes_clearly_more_than_was_leased() ->
     hold = LeaseHold(3, "box.cpu0", 7, DeviceUse.TRAINER, 1, uuid4(), False, None, 0.0, memory_bytes=2**30)
     device = DeviceRow("box.cpu0", "box", "cpu", 0, "default", {})
     with structlog.testing.capture_logs() as lines:
-        host = LeaseHost(*[SimpleNamespace()] * 3, hold, {}, device)  # type: ignore[arg-type]
+        host = LeaseHost(*[SimpleNamespace()] * 3, hold, {}, [device])  # type: ignore[arg-type]
         for held in (0, 2**30, int(1.2 * 2**30), int(1.5 * 2**30), 2**31):
             host._compare(SimpleNamespace(watchman=SimpleNamespace(held=held)))  # type: ignore[arg-type]
         host._compare(SimpleNamespace(watchman=None))  # type: ignore[arg-type]

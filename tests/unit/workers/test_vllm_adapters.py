@@ -54,7 +54,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> SharedEngine:
     engine = CountingEngine()
     monkeypatch.setattr(vllm_adapters, "build", lambda *_: engine)
     monkeypatch.setattr(vllm_instance, "_sampling", lambda _: None)
-    model = SimpleNamespace(check=lambda _: 40)
+    model = SimpleNamespace(check=lambda _: 40, devices=1)
     return SharedEngine(model, {}, [Lora(), Lora()], "cpu", 4, StopStrings(lambda _: None))
 
 

@@ -36,11 +36,13 @@ def test_a_wrong_number_is_named_with_what_is_legal():
 
 def test_a_child_sees_its_device_only():
     gpu = DeviceRow("box.gpu1", "box", "cuda", 1, "default", {"cuda_index": 0})
-    assert device_environment(gpu, 1)["CUDA_VISIBLE_DEVICES"] == "0"
+    assert device_environment([gpu], 1)["CUDA_VISIBLE_DEVICES"] == "0"
+    further = DeviceRow("box.gpu3", "box", "cuda", 3, "default", {"cuda_index": 3})
+    assert device_environment([gpu, further], 1)["CUDA_VISIBLE_DEVICES"] == "0,3"
     cpu = DeviceRow("box.cpu1", "box", "cpu", 1, "default", {})
-    assert device_environment(cpu, 2)["CUDA_VISIBLE_DEVICES"] == ""
-    assert device_environment(cpu, 2)["OMP_NUM_THREADS"] == "2"
-    assert device_environment(cpu, 2)["THP_MEM_ALLOC_ENABLE"] == "1", "fresh memory is touched in large pages"
+    assert device_environment([cpu], 2)["CUDA_VISIBLE_DEVICES"] == ""
+    assert device_environment([cpu, cpu], 2)["OMP_NUM_THREADS"] == "2"
+    assert device_environment([cpu], 2)["THP_MEM_ALLOC_ENABLE"] == "1", "fresh memory is touched in large pages"
 
 
 def test_external_hosts_and_secrets_come_by_name_and_no_other_secret_is_among_them():

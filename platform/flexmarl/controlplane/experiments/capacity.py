@@ -22,12 +22,12 @@ def too_large(spec: ExperimentSpec) -> Iterator[Problem]:
     resources = spec.resources
     training = resources.training_pool if spec.own_trainers else resources.rollout_pool
     uses = (
-        (memory.trainer, training, spec.trainable_policies()),
-        (memory.engine, resources.rollout_pool, spec.policies),
+        (memory.trainer, training, spec.trainable_policies(), 1),
+        (memory.engine, resources.rollout_pool, spec.policies, resources.engine_devices),
     )
     refused = set()
-    for holds, pool, policies in uses:
-        capacity = largest(found, pool)
+    for holds, pool, policies, each in uses:
+        capacity = largest(found, pool, each)
         for name in policies:
             held = holds(spec, [name], sizes, {name: LEAST})
             if name not in refused and 0 < capacity < held.total("low"):
@@ -41,8 +41,9 @@ def too_large(spec: ExperimentSpec) -> Iterator[Problem]:
                 )
 
 
-def largest(found: Sequence[Mapping[str, Any]], pool: str) -> int:
-    """Return the most memory that a device of a pool can give; 0 where that is not known."""
+def largest(found: Sequence[Mapping[str, Any]], pool: str, each: int = 1) -> int:
+    """Return the most memory that a device of a pool can give to one of `each` devices of a host that work together; 0
+    where that is not known."""
     hosts: Counter[str] = Counter()
     most = 0
     for device in found:
@@ -50,7 +51,7 @@ def largest(found: Sequence[Mapping[str, Any]], pool: str) -> int:
             hosts[device["node"]] += int(device["memory_bytes"])
         elif device["pool"] == pool:
             most = max(most, int(device["memory_bytes"]))
-    shares = (hosts[one["node"]] for one in found if one["pool"] == pool and one["kind"] == "cpu")
+    shares = (hosts[one["node"]] // each for one in found if one["pool"] == pool and one["kind"] == "cpu")
     return max(most, *shares, 0) if found else 0
 
 

@@ -71,7 +71,9 @@ class Lease(models.Model):
     granted_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True)
     reason = models.TextField()
-    leader = models.ForeignKey("self", on_delete=models.DO_NOTHING, null=True, related_name="further")
+    leader = models.ForeignKey(
+        "self", on_delete=models.DO_NOTHING, null=True, db_column="leader", related_name="further"
+    )
     """Of a further device of an engine: the lease that its child serves."""
     rank = models.IntegerField()
     """Place of the device among those of an engine."""
