@@ -106,6 +106,7 @@ LABELS_AT = {
     "/resources/pace/micro_batch_s": "Paced micro-batch, s",
     "/resources/pace/row_s": "Paced row, s",
     "/resources/pace/step_s": "Paced step, s",
+    "/resources/engine_devices": "Devices per engine",
     "/resources/engine_versions": "Versions per engine",
     "/resources/hold_s": "Release devices after pause, s",
     "/reward/type": "Reward source",

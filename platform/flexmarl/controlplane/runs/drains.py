@@ -86,7 +86,7 @@ def _read(kind: Kind, key: str) -> PreviewInputs:
 def _held(drained: Iterable[Mapping[str, Any]], devices: Iterable[Mapping[str, Any]]) -> list[AffectedLease]:
     """List the leases on drained devices, an engine of several devices once."""
     sizes = Counter(row["lease"]["leader_id"] for row in devices if row["lease"])
-    found = {}
+    found: dict[int, AffectedLease] = {}
     for row in drained:
         if lease := row["lease"]:
             leader = lease["leader_id"]
