@@ -1,7 +1,7 @@
 """A vLLM engine of several devices against one of one device: log-probabilities of a real chat model's own text.
 
-SmolLM2-135M has 9 attention heads in 3 groups, which two devices cannot share. It is widened by a fourth group, of which
-nothing reaches the output: the same function with 12 heads in 4 groups. Each engine has a process of its own, under
+SmolLM2-135M has 9 attention heads in 3 groups, which two devices cannot share. It is widened by a fourth group, which
+adds nothing to the output: the same function with 12 heads in 4 groups. Each engine has a process of its own, under
 the interpreter that has vLLM, and tells the log-probability of each token of some texts.
 """
 

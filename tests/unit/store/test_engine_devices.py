@@ -118,10 +118,10 @@ def test_all_devices_work_in_an_engines_intervals_and_what_it_moved_counts_once(
 def test_an_engine_is_listed_once_with_its_devices(story):
     granted(story)
     (row,) = engine_rows.engines(story.conn, 1)
-    assert (row.device_id, row.further) == ("box.cpu2", ("box.cpu0",))
+    assert (row.device_id, row.devices) == ("box.cpu2", ("box.cpu2", "box.cpu0"))
     story.conn.execute("UPDATE store.lease SET state = 'ended'")
     (row,) = engine_rows.engines(story.conn, 1)
-    assert row.further == ("box.cpu0",)
+    assert row.devices == ("box.cpu2", "box.cpu0")
 
 
 def test_hosts_of_a_pool_are_counted_by_whole_devices_of_one_kind(story):

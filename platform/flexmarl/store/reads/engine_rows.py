@@ -49,7 +49,8 @@ class EngineFigures:
 @dataclass(frozen=True, slots=True)
 class EngineRow:
     lease_id: int
-    device_id: str
+    devices: tuple[str, ...]
+    """By rank: of an engine of one device that one."""
     node: str
     kind: str
     """cpu | cuda"""
@@ -71,9 +72,12 @@ class EngineRow:
     lost_at: float | None
     lost_reason: str
     """Why the last one was."""
-    further: tuple[str, ...] = ()
-    """Devices of its engine beside `device_id`, by rank."""
     told: EngineFigures | None = None
+
+    @property
+    def device_id(self) -> str:
+        """Return its first device, which is that of its lease."""
+        return self.devices[0]
 
 
 @dataclass(slots=True)
@@ -136,7 +140,7 @@ def _row(row: Sequence[Any], samples: "_Samples | None") -> EngineRow:
     )
     return EngineRow(
         lease_id=int(lease_id),
-        device_id=str(device_id),
+        devices=(str(device_id), *further),
         node=str(node),
         kind=str(kind),
         state=state_of(facts),
@@ -151,7 +155,6 @@ def _row(row: Sequence[Any], samples: "_Samples | None") -> EngineRow:
         losses=int(losses),
         lost_at=None if lost_at is None else float(lost_at),
         lost_reason=str(lost_reason),
-        further=tuple(further),
         told=told,
     )
 

@@ -39,7 +39,7 @@ def _engine(row: EngineRow) -> dict[str, Any]:
     return {
         "lease_id": row.lease_id,
         "device_id": row.device_id,
-        "devices": [row.device_id, *row.further],
+        "devices": list(row.devices),
         "node": row.node,
         "kind": row.kind,
         "state": row.state.value,
