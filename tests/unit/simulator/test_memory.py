@@ -108,4 +108,10 @@ def test_each_device_of_an_engine_holds_its_part_of_weights_and_keys_and_a_progr
         assert part(held[2], name) == pytest.approx(part(held[1], name) / 2)
         assert part(held[4], name) == pytest.approx(part(held[1], name) / 4)
     assert part(held[2], "logits") == part(held[1], "logits"), "every rank has all words"
-    assert part(held[2], "program") == pytest.approx(1.5 * part(held[1], "program")), "a rank's, and half the engine's"
+    assert part(held[2], "program") == pytest.approx(2 * memory.RANK[1] + memory.SCHEDULER[1] / 2), "a rank per model"
+    alike = {"size": "M", "init_std": 0.1, "head_scale": 1.0}
+    adapted = {name: {"model": alike, "tuning": {"type": "lora"}} for name in policies}
+    resources = {"engine": "vllm", "rollout_devices": 2, "engine_devices": 2}
+    own = resolve({"policies": adapted, "resources": resources}, preset="flexmarl", template="reference_game").spec
+    over_one = memory.engine(own, list(policies), memory.parameters_of(own, {}), asked)
+    assert part(over_one, "program") == pytest.approx(memory.RANK[1] + memory.SCHEDULER[1] / 2)

@@ -35,6 +35,10 @@ PROGRAM = (0.28e9, 0.32e9, 0.38e9)
 """Interpreter and libraries, with the tokenizer."""
 LIBRARY = (0.15e9, 0.2e9, 0.25e9)
 """What the transformers library adds to it."""
+RANK = (0.6e9, 0.68e9, 0.76e9)
+"""A process of vLLM that computes a part of one model."""
+SCHEDULER = (0.5e9, 0.57e9, 0.65e9)
+"""The engine's own process beside those; its devices share it."""
 PARTS = {
     "program": "interpreter, libraries and tokenizer",
     "weights": "models, and every version of them that is kept",
@@ -89,7 +93,7 @@ def engine(
     spec: ExperimentSpec, policies: Sequence[str], sizes: Mapping[str, int], asked: Mapping[str, MemoryLoad]
 ) -> DeviceMemory:
     """Return what each device of an engine holds that serves some policies: of several devices an equal part of
-    weights and keys, a rank's program with its share of the engine's own, and all logits."""
+    weights and keys, the programs of its ranks with a share of the engine's own, and all logits."""
     if any(name not in sizes for name in policies):
         return DeviceMemory(use="engine", policies=tuple(policies), parts=())
     weights, bases, cache, logits, kernels = 0.0, set(), [0.0] * 3, [0.0] * 3, 0.0
@@ -113,12 +117,22 @@ def engine(
         logits = [max(pair) for pair in zip(logits, drawn, strict=True)]  # one policy decodes at a time
         kernels = max(kernels, _kernel_bytes(own, sizes[name]))
     devices = spec.resources.engine_devices
-    program = PROGRAM if devices == 1 else tuple(count * (devices + 1) / devices for count in PROGRAM)
+    program = PROGRAM if devices == 1 else _of_ranks(spec, policies)
     parts = (
         _range("program", program), _exactly("weights", weights / devices), _range("cache", cache),
         _range("logits", logits), _exactly("kernels", kernels),
     )  # fmt: skip
     return DeviceMemory(use="engine", policies=tuple(policies), parts=_present(parts))
+
+
+def _of_ranks(spec: ExperimentSpec, policies: Sequence[str]) -> Sequence[float]:
+    """Return what the programs of an engine of several devices take of each: a rank for each model, two of one whose
+    weights are trained while two versions are served, and a share of the engine's own."""
+    bases = {_base(spec.policies[name]) for name in policies if isinstance(spec.policies[name].tuning, Lora)}
+    whole = sum(not isinstance(spec.policies[name].tuning, Lora) for name in policies)
+    counts = (whole + len(bases), whole + len(bases), HELD_VERSIONS * whole + len(bases))
+    devices = spec.resources.engine_devices
+    return [rank * count + own / devices for rank, count, own in zip(RANK, counts, SCHEDULER, strict=True)]
 
 
 def trainer(
