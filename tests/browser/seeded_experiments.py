@@ -24,9 +24,8 @@ def experiments(owner: Any, told: list[Any]) -> None:
     shown = told[:3]
     for run in shown:
         actions.update_run(actor, run, experiment="symbols")
-    update_experiment(
-        actor, made, {"baseline": shown[0].key, "verdict": "inconclusive", "verdict_text": "Too few seeds."}
-    )
+    said = {"baseline": shown[0].key, "verdict": "inconclusive", "verdict_text": "Too few seeds."}
+    update_experiment(actor, made, said)
     plan = {
         "parameters": [
             {
@@ -42,8 +41,8 @@ def experiments(owner: Any, told: list[Any]) -> None:
     }
     swept = create_sweep(actor, "rates", Draft(spec=shown[0].spec), plan, experiment="symbols")
     Sweep.objects.filter(pk=swept.pk).update(id=SWEEP, state="stopped", reason_text="stopped by ada")
-    for number, (run, rate, value) in enumerate(zip(shown, (0.001, 0.004, 0.0002), (0.71, 0.83, 0.4), strict=True), 1):
-        values = {"/policies/*/optimizer/learning_rate": rate, "/seed": number}
+    for number, (run, tried, value) in enumerate(zip(shown, (0.001, 0.004, 0.0002), (0.71, 0.83, 0.4), strict=True), 1):
+        values = {"/policies/*/optimizer/learning_rate": tried, "/seed": number}
         state, why = ("done", "") if number < 3 else ("stopped", "reward/team was 0.4 at step 12, the median 0.77.")
         SweepTrial.objects.create(
             sweep_id=SWEEP, number=number, values=values, run=run, state=state, objective=value, why=why

@@ -12,7 +12,7 @@ from django.db import connection
 
 from flexmarl.controlplane.runs.models import Operation, Run
 from flexmarl.controlplane.sweeps import advancing
-from flexmarl.controlplane.sweeps.asking import Told, ask
+from flexmarl.controlplane.sweeps.asking import TriedValues, ask
 from flexmarl.controlplane.sweeps.judging import below_median, next_rung, weak_at_rung
 from flexmarl.controlplane.sweeps.models import Sweep, SweepTrial
 from flexmarl.controlplane.sweeps.plan import SearchPlan
@@ -49,28 +49,28 @@ def test_a_grid_is_every_combination_once() -> None:
     asked, told = [], []
     while (values := ask(plan(method="grid"), told)) is not None:
         asked.append(tuple(values.values()))
-        told.append(Told(values, 0.0))
+        told.append(TriedValues(values, 0.0))
     assert asked == [(pytest.approx(a), b) for a in (0.0001, 0.001, 0.01) for b in (8, 16)]
 
 
 @pytest.mark.parametrize("method", ["random", "tpe", "halving"])
 def test_the_same_trials_ask_for_the_same_values(method: str) -> None:
-    told: list[Told] = []
+    told: list[TriedValues] = []
     for number in range(9):
         values = ask(plan(method=method), told)
         assert values is not None
         assert values == ask(plan(method=method), list(told))
         assert 0.0001 <= values[RATE["pointer"]] <= 0.01
-        told.append(Told(values, None if number == 3 else float(number), open=number == 8))
+        told.append(TriedValues(values, None if number == 3 else float(number), open=number == 8))
     assert len({str(one.values) for one in told}) == 9
 
 
 def test_tpe_searches_where_it_was_good() -> None:
-    told: list[Told] = []
+    told: list[TriedValues] = []
     for _ in range(40):
         values = ask(plan(method="tpe"), told)
         assert values is not None
-        told.append(Told(values, -abs(values[RATE["pointer"]] - 0.008)))
+        told.append(TriedValues(values, -abs(values[RATE["pointer"]] - 0.008)))
     late = [one.values[RATE["pointer"]] for one in told[25:]]
     assert sum(rate > 0.004 for rate in late) > 7, late
 
@@ -127,6 +127,26 @@ def test_a_sweep_keeps_to_its_parallel_runs_and_ends_with_the_best(api) -> None:
     assert {run.experiment.name for run in Run.objects.all()} == {"rates"}
     assert api.delete(made["url"]).status_code == 204
     assert Run.objects.count() == 2
+
+
+@pytest.mark.django_db
+def test_pages_show_a_sweep_and_its_experiment(api, browser) -> None:
+    made = begin(api, RATE, SIZE, trials=2).json()
+    advancing.advance_all()
+    ended(1, 0.25)
+    advancing.advance_all()
+    experiment = made["experiment"]["id"]
+    for path, word in (
+        ("/experiments", "rates"), (f"/experiments/{experiment}", "Move"), ("/sweeps", "rates"), ("/sweeps/new", "TPE"),
+        (made["web_url"], "0.250"), (f"/compare?experiment={experiment}", "What differs"), ("/compare", "Nothing to"),
+    ):  # fmt: skip
+        answer = browser.get(path)
+        assert answer.status_code == 200, path
+        assert word in answer.content.decode(), path
+    drawn = browser.get(f"{made['web_url']}/figures", headers={"X-Part": "1"}).json()["figures"]
+    assert (drawn["best"]["summary"], len(drawn["parallel"]["data"])) == ("The best of reward/team is 0.250", 1)
+    facets = browser.get(f"/compare/figures?experiment={experiment}", headers={"X-Part": "1"}).json()["figures"]
+    assert list(facets) == ["facet-team"]
 
 
 @pytest.mark.django_db
@@ -195,7 +215,7 @@ def test_a_process_killed_between_asking_and_creating_loses_nothing_and_creates_
     )
     assert killed.returncode == -signal.SIGKILL
     assert SweepTrial.objects.count() == Run.objects.count() == 1
-    (first,) = [Told(one.values, one.objective, open=True) for one in SweepTrial.objects.all()]
+    (first,) = [TriedValues(one.values, one.objective, open=True) for one in SweepTrial.objects.all()]
     advancing.advance_all()
     trials = list(SweepTrial.objects.order_by("number"))
     assert [one.number for one in trials] == [1, 2, 3]

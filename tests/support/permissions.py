@@ -111,19 +111,10 @@ AGENT = {"name": "terse", "project": HOME, "settings": {"instructions": "Be ters
 PREVIEW = {"instructions": "Be {{ role }}.", "role": "a", "team": ["a"], "environment": ""}
 SIMULATION = {"workload": "long_tail", "presets": ["sync"], "project": HOME}
 FIGURE = {"name": "user/x", "step": 1, "value": 1}
-SPEC: dict[str, Any] = {
-    "name": "code words",
-    "agents": {"speaker": {}, "listener": {}},
-    "environment": {"type": "reference_game"},
-}
-SWEEP = {
-    "name": "rates",
-    "project": HOME,
-    "spec": SPEC,
-    "plan": {"parameters": [{"pointer": "/seed", "type": "choice", "values": [1, 2]}]},
-}
-"""Whoever begins a sweep may start runs."""
-
+_GAME = {"type": "reference_game"}
+SPEC: dict[str, Any] = {"name": "code words", "agents": {"speaker": {}, "listener": {}}, "environment": _GAME}
+SEARCH = {"parameters": [{"pointer": "/seed", "type": "choice", "values": [1, 2]}]}
+SWEEP = {"name": "rates", "project": HOME, "spec": SPEC, "plan": SEARCH}
 TWO = "?ids=1-0-1,1-1-1"
 """Two members of one group."""
 LOOK = {"mode": "wait", "dry_run": True}
@@ -211,7 +202,7 @@ API: dict[str, dict[str, Row]] = {
     **{f"api-agent{name}": _read for name in ("", "-versions", "-version")},
     "api-run-what-if": {**_read, "POST": R(Of.RUN, S.RUNS_WRITE)},
     "api-models": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, MODEL)},
-    **dict.fromkeys(("api-model", "api-model-download", "api-package"), _read),
+    **dict.fromkeys(("api-model", "api-model-download", "api-package", "api-simulation-timeline"), _read),
     "api-model-uploads": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, UPLOAD)},
     "api-model-upload": {**_read, "DELETE": R(Of.OWN_RUN, S.RUNS_WRITE)},
     "api-model-upload-file": {"PUT": R(Of.OWN_RUN, S.RUNS_WRITE, content=BYTES)},
@@ -233,13 +224,8 @@ API: dict[str, dict[str, Row]] = {
     "api-simulations": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, SIMULATION)},
     "api-simulation": {**_read, "DELETE": R(Of.OWN_RUN, S.RUNS_WRITE)},
     "api-simulation-cancel": {"POST": R(Of.OWN_RUN, S.RUNS_WRITE)},
-    "api-simulation-timeline": _read,
     "api-experiments": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, {"name": "e2", "project": HOME})},
-    "api-experiment": {
-        **_read,
-        "PATCH": R(Of.RUN, S.RUNS_WRITE, {"question": "why"}),
-        "DELETE": R(Of.RUN, S.RUNS_WRITE),
-    },
+    "api-experiment": {**_read, **dict.fromkeys(("PATCH", "DELETE"), R(Of.RUN, S.RUNS_WRITE, {"question": "why"}))},
     "api-run-comparison": {"GET": R(Of.INSTALLATION, S.RUNS_READ, query="?runs=none")},
     "api-sweeps": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_ACT, SWEEP)},
     "api-sweep": {**_read, "DELETE": R(Of.OWN_RUN, S.RUNS_ACT)},
@@ -328,6 +314,7 @@ PAGES: dict[str, Row] = {
     **dict.fromkeys(("experiments", "sweeps", "compare"), R(Of.INSTALLATION, S.RUNS_READ)),
     "new_sweep": R(Of.INSTALLATION, S.RUNS_WRITE),
     **dict.fromkeys(("experiment", "sweep", "sweep_figures"), _run_page),
+    "compare_figures": R(Of.INSTALLATION, S.RUNS_READ, query="?runs=none"),
     "build_package": R(Of.INSTALLATION, S.PACKAGES_WRITE),
     **dict.fromkeys(("packages", "datasets"), R(Of.INSTALLATION, S.RUNS_READ)),
     "import_dataset": R(Of.INSTALLATION, S.RUNS_WRITE),

@@ -30,7 +30,7 @@ from flexmarl.controlplane.runs import actions as runs
 from flexmarl.controlplane.runs.choices import allowed_now
 from flexmarl.controlplane.runs.marks import Marks
 from flexmarl.controlplane.sweeps import judging
-from flexmarl.controlplane.sweeps.asking import Told, ask
+from flexmarl.controlplane.sweeps.asking import TriedValues, ask
 from flexmarl.controlplane.sweeps.judging import Curve
 from flexmarl.controlplane.sweeps.models import Sweep, SweepState, SweepTrial, TrialState
 from flexmarl.controlplane.sweeps.plan import SearchPlan, overrides
@@ -173,7 +173,7 @@ def _next(sight: _Sight, actor: Actor) -> bool:
         said = f"{MOST_FAILURES} trials in a row failed, the last one: {last[-1].why}"
         _end(sweep, SweepState.FAILED, "trials_fail", said)
         return False
-    told = [Told(one.values, one.objective, one.state == TrialState.RUNNING) for one in sight.trials]
+    told = [TriedValues(one.values, one.objective, one.state == TrialState.RUNNING) for one in sight.trials]
     whole = len(sight.trials) >= plan.trials
     if (whole or ask_is_over(plan, told)) and not waiting:
         _end(sweep, SweepState.DONE, "complete", f"All {len(sight.trials)} trials have ended.")
@@ -183,7 +183,7 @@ def _next(sight: _Sight, actor: Actor) -> bool:
     return values is not None and _create(sweep, len(sight.trials) + 1, values, actor)
 
 
-def ask_is_over(plan: SearchPlan, told: Sequence[Told]) -> bool:
+def ask_is_over(plan: SearchPlan, told: Sequence[TriedValues]) -> bool:
     """Say whether a grid is complete."""
     return plan.method == "grid" and ask(plan, told) is None
 

@@ -21,7 +21,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TriedValues:
     """A trial as the search sees it: `objective` is None for one that failed; `open` for one that still runs."""
 
     values: Mapping[str, Any]
@@ -29,7 +29,7 @@ class Told:
     open: bool = False
 
 
-def ask(plan: SearchPlan, told: Sequence[Told]) -> dict[str, Any] | None:
+def ask(plan: SearchPlan, told: Sequence[TriedValues]) -> dict[str, Any] | None:
     """Return the values of the next trial; None when a grid is complete."""
     if plan.method == "grid":
         return next(islice(plan.grid(), len(told), None), None)
@@ -47,7 +47,7 @@ def _drawn(parameter: SweepParameter, source: random.Random) -> Any:
     return parameter.at(source.random())
 
 
-def _tpe(plan: SearchPlan, told: Sequence[Told]) -> dict[str, Any]:
+def _tpe(plan: SearchPlan, told: Sequence[TriedValues]) -> dict[str, Any]:
     sampler = optuna.samplers.TPESampler(
         seed=(plan.seed + 7919 * len(told)) % 2**31, n_startup_trials=5, multivariate=True, constant_liar=True
     )
@@ -64,7 +64,7 @@ def _tpe(plan: SearchPlan, told: Sequence[Told]) -> dict[str, Any]:
     }
 
 
-def _trial(plan: SearchPlan, one: Told, space: Mapping[str, BaseDistribution]) -> optuna.trial.FrozenTrial:
+def _trial(plan: SearchPlan, one: TriedValues, space: Mapping[str, BaseDistribution]) -> optuna.trial.FrozenTrial:
     params = {
         parameter.pointer: parameter.values.index(one.values[parameter.pointer])
         if isinstance(parameter, ChoiceParameter)

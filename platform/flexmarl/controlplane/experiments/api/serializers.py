@@ -9,13 +9,13 @@ from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.common.api.document import PARTIAL, REFERENCE, WHOLE
 from flexmarl.controlplane.common.api.serializers import FieldErrorSerializer, StrictSerializer
 from flexmarl.controlplane.experiments.actions import MOST_TEXT
-from flexmarl.controlplane.experiments.models import Verdict
+from flexmarl.controlplane.experiments.models import ExperimentVerdict
 from flexmarl.controlplane.experiments.plans import Draft
 from flexmarl.simulator.prediction.memory import PARTS
 from flexmarl.simulator.prediction.profile import Unit
 from flexmarl.simulator.reporting.report import CAUSES
 
-VERDICTS = [verdict.value for verdict in Verdict]
+VERDICTS = [verdict.value for verdict in ExperimentVerdict]
 
 
 @extend_schema_field({"$ref": REFERENCE + WHOLE})

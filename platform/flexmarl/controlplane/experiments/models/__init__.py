@@ -1,6 +1,6 @@
 """Experiments, and what plans rest on."""
 
-from flexmarl.controlplane.experiments.models.experiment import Experiment, Verdict
+from flexmarl.controlplane.experiments.models.experiment import Experiment, ExperimentVerdict
 from flexmarl.controlplane.experiments.models.plan import MeasuredRun, StoredPlan
 
-__all__ = ["Experiment", "MeasuredRun", "StoredPlan", "Verdict"]
+__all__ = ["Experiment", "ExperimentVerdict", "MeasuredRun", "StoredPlan"]

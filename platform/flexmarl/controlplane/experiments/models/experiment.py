@@ -12,7 +12,7 @@ from flexmarl.controlplane.accounts.models import Project
 from flexmarl.controlplane.common.models import Entity
 
 
-class Verdict(StrEnum):
+class ExperimentVerdict(StrEnum):
     OPEN = "open"
     SUPPORTED = "supported"
     REFUTED = "refuted"
@@ -35,7 +35,7 @@ class Experiment(Entity):
     baseline = models.ForeignKey("runs.Run", null=True, on_delete=models.SET_NULL, related_name="+")
     """The run that the others are compared with, together with those that differ from it only by their seed."""
     verdict = models.CharField(
-        max_length=12, default=Verdict.OPEN.value, choices=[(str(one), str(one)) for one in Verdict]
+        max_length=12, default=ExperimentVerdict.OPEN.value, choices=[(str(one), str(one)) for one in ExperimentVerdict]
     )
     verdict_text = models.TextField(blank=True)
     """Why, in Markdown."""

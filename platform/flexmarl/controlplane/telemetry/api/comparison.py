@@ -70,7 +70,7 @@ class FacetSerializer(serializers.Serializer[Any]):
     figures = FinalFigureSerializer(many=True)
 
 
-class ComparedSerializer(serializers.Serializer[Any]):
+class RunComparisonSerializer(serializers.Serializer[Any]):
     metric = MetricSerializer()
     metrics = serializers.ListField(child=serializers.CharField(), help_text="Series that some run has.")
     pointers = serializers.ListField(child=serializers.CharField(), help_text="Where the variants differ.")
@@ -89,7 +89,7 @@ class RunComparisonView(ApiView):
         Parameter("baseline", "Id or key of one of the runs; unless given, that of the experiment."),
     )
 
-    @extend_schema(operation_id="runs_compare", responses=ComparedSerializer)
+    @extend_schema(operation_id="runs_compare", responses=RunComparisonSerializer)
     def get(self, request: Request) -> Response:
         """Compare runs: what differs in them, their curves over seeds, final figures and tests against a baseline."""
         asked = {name: self.values.get(name, "") for name in ("experiment", "baseline")}
