@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from flexmarl.controlplane.common.models import AuditEntry
-from flexmarl.controlplane.evaluations.models import Evaluation, EvaluationCell, SuiteVersion
+from flexmarl.controlplane.evaluations.models import EvaluationCell, ModelEvaluation, SuiteVersion
 from flexmarl.controlplane.runs.models import Run
 from tests.support.controlplane import key, set_state
 from tests.support.evaluated import play_cell
@@ -147,7 +147,7 @@ def test_a_model_that_cannot_play_is_refused_and_nothing_is_left(api, editor) ->
     unknown = {"model": {"type": "checkpoint", "run": "no-such-run", "step": 3}}
     assert errors(evaluate(api, SMALL, unknown)) == [("/entries/1/model/run", "unknown_run")]
     assert errors(evaluate(api, SMALL, SMALL)) == [("/entries/1/name", "not_unique")]
-    assert not Evaluation.objects.exists()
+    assert not ModelEvaluation.objects.exists()
     assert not Run.objects.exists()
 
 

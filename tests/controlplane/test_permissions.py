@@ -27,7 +27,7 @@ from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.api.permissions import PUBLIC, SIGNED_IN
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.evaluations.actions import evaluate, save_suite
-from flexmarl.controlplane.evaluations.models import Evaluation, Suite
+from flexmarl.controlplane.evaluations.models import ModelEvaluation, Suite
 from flexmarl.controlplane.experiments.actions import create_experiment
 from flexmarl.controlplane.experiments.plans import Draft
 from flexmarl.controlplane.packages.actions import build as build_package
@@ -44,16 +44,14 @@ from flexmarl.controlplane.sweeps.actions import create_sweep
 from flexmarl.controlplane.telemetry.checks import checks
 from flexmarl.controlplane.telemetry.live.topics import sequence_of
 from tests.support.controlplane import SPEC, key, make_dataset, make_person, set_state
+from tests.support.evaluation_bodies import EVALUATION, SUITE, SUITE_ID
 from tests.support.permissions import (
     API,
     DOCUMENT,
     ELSEWHERE,
-    EVALUATION,
     HOME,
     OWNED,
     PAGES,
-    SUITE,
-    SUITE_ID,
     SWEEP,
     UPLOAD,
     Held,
@@ -243,7 +241,7 @@ def _give(world: World, name: str, caller: Caller) -> None:
     SavedView.objects.filter(pk=world.arguments[""]["view_id"]).update(owner=caller.user)
     Simulation.objects.update(owner=caller.user)
     LanguageModel.objects.update(owner_id=str(caller.user.id))
-    Evaluation.objects.update(owner=caller.user)
+    ModelEvaluation.objects.update(owner=caller.user)
     ModelUpload.objects.update(owner_id=str(caller.user.id))
 
 

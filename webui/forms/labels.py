@@ -68,6 +68,7 @@ LABELS_AT = {
     "/sampling/task_sampler/type": "Task sampler",
     "/mechanisms/router/type": "Router",
     "/evaluation/every_steps": "Evaluation interval, steps",
+    "/evaluation/attempts": "Attempts per task",
     "/checkpoints/every_steps": "Checkpoint interval, steps",
     "/checkpoints/keep_last": "Keep newest",
     "/checkpoints/keep_best": "Keep best",

@@ -10,7 +10,7 @@ from tests.unit.orchestrator.asking import freeze
 from tests.unit.orchestrator.fake_cluster import Faults, make_spec, started
 
 FAULTS = Faults(twice=0.1, child_death=0.02, uncommitted=0.05, refused=0.02, zombie=0.1)
-FROZEN = {name: {"trainable": False} for name in make_spec().agents}
+FROZEN = {role: {"trainable": False} for role in make_spec().agents}
 
 
 def only_evaluates(tasks=6, attempts=3, **budget):

@@ -19,7 +19,7 @@ from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import Conflict, FieldError, InvalidState, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.evaluations import queries
-from flexmarl.controlplane.evaluations.models import Evaluation, EvaluationCell, Suite, SuiteVersion
+from flexmarl.controlplane.evaluations.models import EvaluationCell, ModelEvaluation, Suite, SuiteVersion
 from flexmarl.controlplane.evaluations.specifications import cell_spec
 from flexmarl.controlplane.experiments.plans import Draft, required
 from flexmarl.controlplane.runs import actions as runs
@@ -122,7 +122,7 @@ def _inside(error: FieldError, where: str) -> FieldError:
 @transaction.atomic
 def evaluate(
     actor: Actor, suite: SuiteVersion, *, name: str, entries: Sequence[Mapping[str, Any]], note: str = ""
-) -> Evaluation:
+) -> ModelEvaluation:
     """Have models play a suite: makes a run for each of them and each part, and starts it.
 
     Raises PermissionDenied, and ValidationProblem that names the entry which cannot play, and why.
@@ -132,7 +132,7 @@ def evaluate(
     actor.require_any([Scope.RUNS_ACT, Scope.RUNS_ACT_ANY], project)
     read = _read_entries(entries)
     content = SuiteContent.model_validate(suite.content)
-    made = Evaluation.objects.create(
+    made = ModelEvaluation.objects.create(
         project_id=project, name=name, suite_version=suite, owner_id=actor.user_id, note=note,
         entries=[{**entry.model_dump(mode="json"), "label": entry.label} for entry in read],
     )  # fmt: skip
@@ -168,15 +168,15 @@ def _read_entries(entries: Sequence[Mapping[str, Any]]) -> list[EvaluatedModel]:
     twice = next((place for place, label in enumerate(labels) if label in labels[:place]), None)
     if twice is not None:
         detail = f"Two models are called {labels[twice]}."
-        error = FieldError(f"/entries/{twice}/name", "not_unique", detail, "Give one of them a name of its own.")
-        raise ValidationProblem(detail, errors=[error])
+        refused = FieldError(f"/entries/{twice}/name", "not_unique", detail, "Give one of them a name of its own.")
+        raise ValidationProblem(detail, errors=[refused])
     if not 1 <= len(read) <= MOST_ENTRIES:
         detail = f"An evaluation has 1 to {MOST_ENTRIES} models; this one has {len(read)}."
         raise ValidationProblem(detail, errors=[FieldError("/entries", "out_of_range", detail)])
     return read
 
 
-def act(actor: Actor, evaluation: Evaluation, what: str, entries: Iterable[int] | None = None) -> Evaluation:
+def act(actor: Actor, evaluation: ModelEvaluation, what: str, entries: Iterable[int] | None = None) -> ModelEvaluation:
     """Stop, resume or retry the runs of an evaluation for which that is legal, of some entries only if asked.
 
     A stop gives devices back and keeps what is played; a resume plays the rest. Raises InvalidState where there is
@@ -200,7 +200,7 @@ def act(actor: Actor, evaluation: Evaluation, what: str, entries: Iterable[int] 
     return queries.find_evaluation(actor, evaluation.id)
 
 
-def _require_own(actor: Actor, evaluation: Evaluation, scope: Scope) -> None:
+def _require_own(actor: Actor, evaluation: ModelEvaluation, scope: Scope) -> None:
     """Raise PermissionDenied unless the caller has a scope, and made the evaluation or may act on runs of others."""
     actor.require(scope, evaluation.project_id)
     if evaluation.owner_id is None or evaluation.owner_id != actor.user_id:
@@ -221,7 +221,7 @@ def _ask(actor: Actor, run: Run, what: str) -> bool:
 
 
 @transaction.atomic
-def delete(actor: Actor, evaluation: Evaluation) -> None:
+def delete(actor: Actor, evaluation: ModelEvaluation) -> None:
     """Delete an evaluation; its runs stay, with their trajectories. Raises InvalidState while one of them goes on."""
     _require_own(actor, evaluation, Scope.RUNS_WRITE)
     going = [cell.run.key for cell in queries.cells(evaluation) if cell.run is not None and queries.goes_on(cell.run)]

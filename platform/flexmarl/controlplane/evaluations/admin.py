@@ -3,7 +3,7 @@
 from django.contrib import admin
 
 from flexmarl.controlplane.common.admin import ReadOnlyAdmin
-from flexmarl.controlplane.evaluations.models import Evaluation, Suite
+from flexmarl.controlplane.evaluations.models import ModelEvaluation, Suite
 
 
 @admin.register(Suite)
@@ -13,7 +13,7 @@ class SuiteAdmin(ReadOnlyAdmin):
     search_fields = ("name",)
 
 
-@admin.register(Evaluation)
+@admin.register(ModelEvaluation)
 class EvaluationAdmin(ReadOnlyAdmin):
     list_display = ("name", "project", "owner", "created_at")
     list_filter = ("project",)

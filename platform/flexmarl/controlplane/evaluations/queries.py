@@ -13,7 +13,7 @@ from flexmarl.controlplane.common.problems import NotFound
 from flexmarl.controlplane.common.reach import in_reach
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.times import rfc3339
-from flexmarl.controlplane.evaluations.models import Evaluation, EvaluationCell, Suite, SuiteVersion
+from flexmarl.controlplane.evaluations.models import EvaluationCell, ModelEvaluation, Suite, SuiteVersion
 from flexmarl.controlplane.runs.models import Run
 
 
@@ -55,13 +55,13 @@ def converses(environment: Mapping[str, Any]) -> bool:
     return kind is not None and bool(getattr(kind, "converses", False))
 
 
-def evaluations(actor: Actor) -> QuerySet[Evaluation]:
+def evaluations(actor: Actor) -> QuerySet[ModelEvaluation]:
     """The evaluations of projects whose runs the caller may read, newest first."""
-    rows = Evaluation.objects.select_related("suite_version__suite", "owner").order_by("-id")
+    rows = ModelEvaluation.objects.select_related("suite_version__suite", "owner").order_by("-id")
     return in_reach(rows, actor, Scope.RUNS_READ)
 
 
-def find_evaluation(actor: Actor, evaluation_id: UUID) -> Evaluation:
+def find_evaluation(actor: Actor, evaluation_id: UUID) -> ModelEvaluation:
     """Return an evaluation that the caller may read. Raises NotFound."""
     found = evaluations(actor).filter(pk=evaluation_id).first()
     if found is None:
@@ -69,7 +69,7 @@ def find_evaluation(actor: Actor, evaluation_id: UUID) -> Evaluation:
     return found
 
 
-def cells(evaluation: Evaluation) -> list[EvaluationCell]:
+def cells(evaluation: ModelEvaluation) -> list[EvaluationCell]:
     """Return the cells of an evaluation with their runs, model by model."""
     rows = EvaluationCell.objects.filter(evaluation=evaluation).select_related("run__state", "run__owner")
     return list(rows.order_by("entry", "part"))
@@ -117,7 +117,7 @@ def version_row(made: SuiteVersion) -> dict[str, Any]:
     }
 
 
-def evaluation_row(made: Evaluation) -> dict[str, Any]:
+def evaluation_row(made: ModelEvaluation) -> dict[str, Any]:
     """Return an evaluation of a list as a plain value."""
     return {
         "id": str(made.id),

@@ -13,7 +13,7 @@ from flexmarl.contracts.status import TERMINAL, RunStatus, shown_status
 from flexmarl.contracts.suites import SuiteContent
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.evaluations import queries
-from flexmarl.controlplane.evaluations.models import Evaluation, EvaluationCell, SuiteVersion
+from flexmarl.controlplane.evaluations.models import EvaluationCell, ModelEvaluation, SuiteVersion
 from flexmarl.store.reads.evaluation_rows import TaskRow, task_rows
 
 SIGNIFICANT = 0.05
@@ -33,7 +33,7 @@ def played(content: SuiteContent, cells: Iterable[EvaluationCell]) -> dict[int, 
     return found
 
 
-def detail(made: Evaluation) -> dict[str, Any]:
+def detail(made: ModelEvaluation) -> dict[str, Any]:
     """Return an evaluation with its table."""
     content = SuiteContent.model_validate(made.suite_version.content)
     cells = queries.cells(made)

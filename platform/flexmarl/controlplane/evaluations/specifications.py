@@ -61,8 +61,8 @@ def _of_checkpoint(actor: Actor, model: CheckpointModel, seat: str) -> tuple[dic
     if name not in policies:
         known = ", ".join(policies)
         detail = f"{run.key} has no policy {name or seat}" + ("" if name else f" for the seat {seat}") + "."
-        error = FieldError("/model/policy", "unknown_policy", detail, f"Policies of the run: {known}.")
-        raise ValidationProblem(detail, errors=[error])
+        refused = FieldError("/model/policy", "unknown_policy", detail, f"Policies of the run: {known}.")
+        raise ValidationProblem(detail, errors=[refused])
     trained = policies[name]
     source = {"type": "checkpoint", "run": run.key, "step": model.step, "policy": name}
     kept = {key: trained[key] for key in ("precision", "tuning", "trainer") if key in trained}

@@ -64,8 +64,8 @@ class RateSerializer(serializers.Serializer[Any]):
     method = serializers.ChoiceField(("wilson", "bootstrap"), help_text="How the interval was made; over tasks.")
 
 
-class StandingSerializer(serializers.Serializer[Any]):
-    label = serializers.CharField()
+class LeaderboardRowSerializer(serializers.Serializer[Any]):
+    label = serializers.CharField()  # type: ignore[assignment]
     evaluation = serializers.UUIDField()
     web_url = serializers.CharField()
     pass_at_1 = RateSerializer()
@@ -83,7 +83,7 @@ class StandingSerializer(serializers.Serializer[Any]):
 
 class LeaderboardSerializer(SuiteVersionSerializer):
     ks = serializers.ListField(child=serializers.IntegerField())
-    rows = StandingSerializer(many=True)
+    rows = LeaderboardRowSerializer(many=True)
 
 
 class EvaluationSerializer(serializers.Serializer[Any]):
@@ -124,7 +124,7 @@ class EvaluationCellSerializer(serializers.Serializer[Any]):
 
 class EvaluatedRowSerializer(serializers.Serializer[Any]):
     entry = serializers.IntegerField()
-    label = serializers.CharField()
+    label = serializers.CharField()  # type: ignore[assignment]
     model = serializers.JSONField(allow_null=True)
     external = serializers.JSONField(allow_null=True)
     cells = EvaluationCellSerializer(many=True)

@@ -27,7 +27,7 @@ from flexmarl.controlplane.evaluations.api.serializers import (
     SuiteVersionSerializer,
 )
 from flexmarl.controlplane.evaluations.filters import FILTERS, SUITE_FILTERS
-from flexmarl.controlplane.evaluations.models import Evaluation, Suite, SuiteVersion
+from flexmarl.controlplane.evaluations.models import ModelEvaluation, Suite, SuiteVersion
 
 
 class SuitesView(ListView):
@@ -109,10 +109,10 @@ class EvaluationsView(ListView):
     parameters = FILTERS
     orderings = {"-created_at": "-id", "created_at": "id"}
 
-    def query(self, request: Request) -> QuerySet[Evaluation]:
+    def query(self, request: Request) -> QuerySet[ModelEvaluation]:
         return queries.evaluations(actor_of(request))
 
-    def row_maker(self, request: Request) -> Callable[[Evaluation], dict[str, Any]]:
+    def row_maker(self, request: Request) -> Callable[[ModelEvaluation], dict[str, Any]]:
         return queries.evaluation_row
 
     @extend_schema(operation_id="evaluations_list", responses=listing(EvaluationSerializer))

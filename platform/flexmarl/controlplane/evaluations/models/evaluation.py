@@ -13,7 +13,7 @@ from flexmarl.controlplane.evaluations.models.suite import SuiteVersion
 from flexmarl.controlplane.runs.models import Run
 
 
-class Evaluation(Entity):
+class ModelEvaluation(Entity):
     project = models.ForeignKey(
         Project, to_field="name", db_column="project", on_delete=models.PROTECT, related_name="evaluations"
     )
@@ -36,7 +36,7 @@ class Evaluation(Entity):
 class EvaluationCell(models.Model):
     """One model on one part of the suite."""
 
-    evaluation = models.ForeignKey(Evaluation, on_delete=models.CASCADE, related_name="cells")
+    evaluation = models.ForeignKey(ModelEvaluation, on_delete=models.CASCADE, related_name="cells")
     entry = models.PositiveSmallIntegerField()
     """Place of the model in the evaluation's list, from 0."""
     part = models.PositiveSmallIntegerField()
