@@ -7,7 +7,9 @@ import shutil
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import psutil
 import pytest
@@ -16,7 +18,9 @@ import pytest_asyncio
 from flexmarl.contracts.package_manifests import PackageManifest
 from flexmarl.contracts.specification.package import PackageEnvironment, PinnedPackage
 from flexmarl.language.messages import Message, ToolCall
+from flexmarl.store.control import package_rows
 from tests.support.package_files import NAME, wheel
+from workers.nodes.packages import Packages
 from workers.packages.building import BuildOrder
 from workers.packages.folders import MAKING, build_of, root_of
 from workers.packages.running import run_build
@@ -279,3 +283,39 @@ async def test_a_build_that_fails_says_why(tmp_path: Path) -> None:
         tmp_path, BuildOrder("mischief-games", "", str(path), ENTRY), tmp_path / "log", went_on, limit_s=0.5
     )
     assert said == {"code": "time_limit", "detail": "The build was not done after 0.5 s."}
+
+
+async def test_a_node_builds_what_waits_and_a_host_that_lacks_it_builds_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, body = wheel(version="2.0")
+    source = {"type": "upload", "file": name, "digest": hashlib.sha256(body).hexdigest(), "entry": ENTRY}
+    taken = package_rows.TakenBuild(UUID(int=1), 1, "mischief-games", source)
+    ended: dict[str, Any] = {}
+    phases: list[str] = []
+    monkeypatch.setattr(package_rows, "take", lambda conn, node, lease_s: taken)
+    monkeypatch.setattr(package_rows, "file", lambda conn, digest: body)
+    monkeypatch.setattr(
+        package_rows, "goes_on", lambda conn, taken, now_at, log, lease_s: phases.append(now_at) or True
+    )
+    monkeypatch.setattr(package_rows, "ready", lambda conn, taken, built, log: ended.update(built, log=log))
+
+    async def store(call: Any) -> Any:
+        return call(None)
+
+    settings: Any = SimpleNamespace(home=tmp_path / "one", node="one")
+    settings.home.mkdir()
+    await Packages(settings, store).tend()
+    assert "Successfully installed mischief-games-2.0" in ended["log"]
+    assert "installing" in phases
+    row = package_rows.BuiltPackage("mischief-games", source, ended["digest"], ended["lock"])
+    monkeypatch.setattr(package_rows, "built", lambda conn, package, digest: row)
+    other = tmp_path / "other"
+    other.mkdir()
+    pool = pool_of(other, ended)
+    pool.builds = Builds(other, store)
+    first, second = await asyncio.gather(played(pool), played(pool))
+    assert first == second
+    assert first.team_score == 0.75
+    assert len(list((other / "packages").iterdir())) == 1
+    await pool.close()

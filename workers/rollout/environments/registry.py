@@ -9,6 +9,7 @@ from workers.rollout.environments.base import Family
 from workers.rollout.environments.dataset_questions import DatasetFamily
 from workers.rollout.environments.hot_cold import HotColdFamily
 from workers.rollout.environments.kitchen import KitchenFamily
+from workers.rollout.environments.packaged import PackageFamily
 from workers.rollout.environments.pettingzoo_games import PettingZooFamily
 from workers.rollout.environments.reasoning_gym_questions import ReasoningGymFamily
 from workers.rollout.environments.reference_game import ReferenceGameFamily
@@ -29,6 +30,7 @@ FAMILIES: Registry[Family[Any]] = Registry(
         ShopFamily,
         PettingZooFamily,
         TextArenaFamily,
+        PackageFamily,
     ),
 )
 

@@ -94,6 +94,7 @@ class ForkHost:
 
     def end(self) -> None:
         """End it, and with it every process it forked: ask it, which it hears only when it is well; else kill it."""
+        self.gone = True
         if self.silent():
             self.process.kill()
         self.ready.cancel()
