@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -90,13 +91,15 @@ async def run(script: str, arguments: Sequence[str], given: bytes, allowed: Allo
             file.write(script)
         process = await asyncio.create_subprocess_exec(
             *_command(folder, allowed), *arguments, stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=folder,
-            env={**_VARIABLES, "HOME": folder, "TMPDIR": folder},
+            env={**_VARIABLES, "HOME": folder, "TMPDIR": folder}, start_new_session=True,
         )  # fmt: skip
         try:
             return await _watched(process, folder, given, allowed, timeout_s)
         finally:
+            # The group, though the filter lets nobody else be in it: where it failed, this still ends what was made.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
             if process.returncode is None:
-                process.kill()
                 await process.wait()
     finally:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
@@ -222,4 +225,6 @@ def _reason(status: int, said: str) -> ProgramEnd:
         return ProgramEnd.SIGNAL
     if status == 0:
         return ProgramEnd.WELL
+    if "[Errno 2]" in said and bubblewrap():  # what is closed off is not there at all
+        return ProgramEnd.ACCESS
     return next((ended for words, ended in _SAID if words in said), ProgramEnd.ERROR)

@@ -53,7 +53,7 @@ ESCAPES = {
     "change outside": ("import os; os.chmod('/etc/passwd', 0o777)", ProgramEnd.PROCESS),
     "cut outside": ("import os; os.truncate('/etc/passwd', 0)", ProgramEnd.PROCESS),
     "link out": ("import os; os.symlink('/etc/passwd', 'way'); open('way')", ProgramEnd.ACCESS),
-    "fork bomb": ("import os\nwhile True: os.fork()", ProgramEnd.PROCESS),
+    "fork bomb": ("import os\nfor _ in range(20):\n    if not os.fork(): os._exit(0)", ProgramEnd.PROCESS),
     "program": ("import subprocess; subprocess.run(['/bin/true'])", ProgramEnd.PROCESS),
     "kill the parent": ("import os; os.kill(os.getppid(), 9)", ProgramEnd.PROCESS),
     "kill all": ("import os; os.kill(-1, 9)", ProgramEnd.PROCESS),
