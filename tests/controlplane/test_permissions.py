@@ -188,7 +188,8 @@ def world(db: None) -> World:
 
 
 MISSING_IS_FINE = {
-    "api-quota", "api-node", "api-node-action", "api-device", "api-device-action", "api-run-prediction"
+    "api-quota", "api-node", "api-node-action", "api-device", "api-device-action", "api-run-prediction",
+    "api-run-comparison",
 }  # fmt: skip
 """Objects that are not there in this world: for those who may ask, the answer is 404."""
 

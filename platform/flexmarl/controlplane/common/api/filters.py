@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 from django.db.models import Q, QuerySet
 from django.http import QueryDict
@@ -29,7 +30,7 @@ class Parameter:
     name: str
     description: str
     kind: str = "string"
-    """string | integer | number | boolean | date-time."""
+    """string | integer | number | boolean | date-time | uuid."""
     lookup: str = ""
     choices: tuple[str, ...] = ()
     required: bool = False
@@ -104,6 +105,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "number": _number,
     "boolean": _boolean,
     "date-time": _time,
+    "uuid": UUID,
 }
 _EXAMPLES = {
     "string": "text",
@@ -111,6 +113,7 @@ _EXAMPLES = {
     "number": "a finite number",
     "boolean": "true or false",
     "date-time": "an RFC 3339 time such as 2026-01-31T12:00:00Z",
+    "uuid": "an id such as 01932c07-7a1e-7c3b-9d2e-3f1b6a9c0d11",
 }
 
 

@@ -11,13 +11,20 @@ from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.api.serializers import ProblemSerializer
 
 _PROBLEM = ("application/problem+json", "Refused: an RFC 9457 problem.")
-_TYPES = {"string": str, "integer": int, "number": float, "boolean": bool}
+_TYPES = {
+    "string": str,
+    "integer": int,
+    "number": float,
+    "boolean": bool,
+    "date-time": OpenApiTypes.DATETIME,
+    "uuid": OpenApiTypes.UUID,
+}
 
 
 def _as_openapi(parameter: Parameter) -> OpenApiParameter:
     return OpenApiParameter(
         parameter.name,
-        type=OpenApiTypes.DATETIME if parameter.kind == "date-time" else _TYPES[parameter.kind],
+        type=_TYPES[parameter.kind],
         description=parameter.description,
         required=parameter.required,
         enum=list(parameter.choices) or None,
