@@ -13,10 +13,12 @@ MODELS = ("factory S", "sharper", "failed", "waiting")
 
 def evaluations(owner: Any) -> None:
     """Save a suite twice and evaluate four models on it."""
+    from django.db import transaction
+
     from flexmarl.contracts.status import RunReason, RunStatus
     from flexmarl.controlplane.accounts.queries import actor_of_user
     from flexmarl.controlplane.evaluations.actions import evaluate, save_suite
-    from flexmarl.controlplane.evaluations.models import Suite
+    from flexmarl.controlplane.evaluations.models import EvaluationCell, ModelEvaluation, Suite
     from flexmarl.controlplane.evaluations.queries import cells
     from tests.support.controlplane import set_state
     from tests.support.evaluated import play_cell
@@ -28,6 +30,9 @@ def evaluations(owner: Any) -> None:
     entries = [{"name": name, "model": {"type": "factory"}} for name in MODELS]
     made = evaluate(actor, version, name="Sizes of guessers", entries=entries)
     rows = [cell.run for cell in cells(made)]
+    with transaction.atomic():
+        EvaluationCell.objects.filter(evaluation=made).update(evaluation_id=EVALUATION)
+        ModelEvaluation.objects.filter(pk=made.pk).update(id=EVALUATION)
     for rate, run in zip((2, 3), rows, strict=False):
         play_cell(run, {task: [member < (task + rate) % 5 for member in range(ATTEMPTS)] for task in range(TASKS)})
     text = "no episode of the evaluation finished: environment: step. Change what it names, then retry the run."

@@ -22,11 +22,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 
+import psutil
+
 from workers.scoring import confinement
 
 LOOK_EVERY_S = 0.1
 """Between looks at what a program writes into its folder."""
 MOST_FILES = 200
+MOST_THREADS = 64
+"""Of one program. The kernel counts them for nobody but by user, so they are counted from outside."""
 PYTHON = os.path.realpath(sys.executable)
 _LIBRARY = os.path.join(sys.base_prefix, "lib")
 READABLE = (
@@ -170,6 +174,8 @@ async def _watched(process: Process, folder: str, given: bytes, allowed: Allowed
                 ended = ProgramEnd.OUTPUT
             elif await asyncio.to_thread(_written, folder) > allowed.output_bytes:
                 ended = ProgramEnd.FILES
+            elif _threads(process.pid) > MOST_THREADS:
+                ended = ProgramEnd.PROCESS
             elif not work.done() and time.monotonic() > deadline:
                 ended = ProgramEnd.TIME
         if process.returncode is None:
@@ -182,6 +188,15 @@ async def _watched(process: Process, folder: str, given: bytes, allowed: Allowed
     if process.returncode == confinement.REFUSED and ended is None and not output.read:
         raise SandboxMissing(said)
     return Ran(ended or _reason(process.returncode or 0, said), bytes(output.read), said[:300])
+
+
+def _threads(pid: int) -> int:
+    """Count the threads of a program, and of bubblewrap where that is around it."""
+    try:
+        outer = psutil.Process(pid)
+        return sum(one.num_threads() for one in (outer, *outer.children(recursive=True)))
+    except psutil.Error:  # it ended
+        return 0
 
 
 async def _feed(process: Process, given: bytes) -> None:

@@ -54,6 +54,11 @@ ESCAPES = {
     "cut outside": ("import os; os.truncate('/etc/passwd', 0)", ProgramEnd.PROCESS),
     "link out": ("import os; os.symlink('/etc/passwd', 'way'); open('way')", ProgramEnd.ACCESS),
     "fork bomb": ("import os\nfor _ in range(20):\n    if not os.fork(): os._exit(0)", ProgramEnd.PROCESS),
+    "threads": (
+        "import threading, time\nthreading.stack_size(65536)\n"
+        "for _ in range(200): threading.Thread(target=time.sleep, args=(20,)).start()",
+        ProgramEnd.PROCESS,
+    ),
     "program": ("import subprocess; subprocess.run(['/bin/true'])", ProgramEnd.PROCESS),
     "kill the parent": ("import os; os.kill(os.getppid(), 9)", ProgramEnd.PROCESS),
     "kill all": ("import os; os.kill(-1, 9)", ProgramEnd.PROCESS),
