@@ -118,7 +118,7 @@ def test_a_sweep_keeps_to_its_parallel_runs_and_ends_with_the_best(api) -> None:
     ended(2, 0.7)
     advancing.advance_all()
     found = api.get(made["url"]).json()
-    assert ([one["objective"] for one in found["results"]], found["best"]) == (pytest.approx([0.3, 0.7]), 2)
+    assert ([one["objective"] for one in found["tried"]], found["best"]) == (pytest.approx([0.3, 0.7]), 2)
     assert found["state"] == "stopped"
     api.post(f"{made['url']}/actions/resume", HTTP_IDEMPOTENCY_KEY=key())
     advancing.advance_all()

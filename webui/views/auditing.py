@@ -42,6 +42,7 @@ DONE = {
     "retry": "retried",
     "clone": "cloned",
     "fork": "forked",
+    "build": "asked to be built",
     "check": "checked",
     "import": "imported",
     "check_cancel": "cancelled the check of",

@@ -65,7 +65,7 @@ def detail(request: HttpRequest, sweep_id: UUID) -> HttpResponse:
         "pointers": [one["pointer"] for one in plan["parameters"]],
         "trials": [
             {**one, "cells": [searched.said(one["values"].get(p["pointer"])) for p in plan["parameters"]]}
-            for one in row["results"]
+            for one in row["tried"]
         ],
         "may_change": sweeps.may_change(actor_of(request), found),
     }

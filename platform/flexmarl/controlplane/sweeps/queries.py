@@ -79,7 +79,7 @@ def sweep_detail(sweep: Sweep) -> dict[str, Any]:
         "plan": sweep.plan,
         "device_hours": round(device_hours(store_connection(), numbers), 4) if numbers else 0.0,
         "best": best(rows, sweep.plan["goal"]),
-        "results": rows,
+        "tried": rows,
     }
 
 

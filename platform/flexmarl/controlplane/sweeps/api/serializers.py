@@ -64,7 +64,7 @@ class SweepDetailSerializer(SweepSerializer):
     plan = serializers.JSONField()
     device_hours = serializers.FloatField(help_text="Used so far.")
     best = serializers.IntegerField(allow_null=True, help_text="Number of the best trial.")
-    results = TrialSerializer(many=True)
+    tried = TrialSerializer(many=True)
 
 
 class NewSweepSerializer(DraftSerializer):
