@@ -96,7 +96,8 @@ def test_if_match_is_told_where_it_is_honoured(document) -> None:
         "devices_act",
     }  # fmt: skip
     assert {name for name, needed in told.items() if not needed} == {
-        "runs_update", "tokens_update", "tokens_revoke", "projects_update", "projects_delete", "members_update",
+        "runs_update", "experiments_update", "tokens_update", "tokens_revoke", "projects_update", "projects_delete",
+        "members_update",
         "members_remove", "service_accounts_update", "users_update", "saved_views_update", "saved_views_delete",
         "nodes_drain", "devices_drain",
     }  # fmt: skip

@@ -11,7 +11,7 @@ from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.api.serializers import ProblemSerializer
 
 _PROBLEM = ("application/problem+json", "Refused: an RFC 9457 problem.")
-_TYPES = {
+_TYPES: dict[str, Any] = {
     "string": str,
     "integer": int,
     "number": float,
