@@ -58,6 +58,7 @@ class PackageEnvironment(IsolatedEnvironmentOptions):
     memory_mb: int = Field(default=2048, ge=64, le=65_536)
     """Address space of each of its processes in MiB; an episode that needs more fails."""
     pinned: PinnedPackage = PinnedPackage()
+    """Build and roles that the control plane writes down when the run is made; not set by hand."""
 
     def facts(self) -> EnvironmentFacts:
         names = self.pinned.roles or (UNPINNED_ROLE,)
