@@ -87,7 +87,7 @@ def check_against(model: torch.nn.Module, engine: TorchEngine, requests: list[Re
         assert answer.reason == "stop" or len(answer.token_ids) == asked.max_tokens
         assert not set(answer.token_ids[:-1]) & set(asked.stop)
         gap = (reference_logprobs(model, answer) - torch.tensor(answer.logprobs)).abs().max()
-        assert gap <= 1e-5
+        assert gap <= 2e-5  # the order of additions differs between processors
 
 
 @pytest.mark.parametrize("size", ["S", "M"])
