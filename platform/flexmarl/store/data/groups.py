@@ -20,7 +20,7 @@ from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.wire import EpisodeStatus, Origin
 from flexmarl.store.control.commands import Taken, guard
 from flexmarl.store.control.inbox import put_events
-from flexmarl.store.data import sample_copy
+from flexmarl.store.data import said, sample_copy
 from flexmarl.store.data.payload import Floats, Ints, allowed_length, pack
 from flexmarl.store.data.segments import Placed, SegmentFolder
 from flexmarl.store.data.spans import Span, encoded
@@ -50,6 +50,10 @@ class EpisodeRow:
     cohort: int = -1
     facts: dict[str, float] = field(default_factory=dict)
     """What the environment counted, by name."""
+    said: Sequence[str] = ()
+    """What was said, turn after turn as in the transcript."""
+    breaks: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
+    """Cause -> (role, turn) of each chain that began anew because of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,7 @@ class SettledGroup:
 
 _EPISODE = (
     "run_id", "draw", "member", "attempt", "origin", "status", "reason", "cohort", "scores", "team_score", "solved",
-    "turns", "tokens", "pins", "task", "transcript", "facts", "started_at", "finished_at",
+    "turns", "tokens", "pins", "task", "transcript", "facts", "said", "said_marks", "breaks", "started_at", "finished_at",
 )  # fmt: skip
 
 
@@ -195,13 +199,13 @@ def _insert_episodes(conn: Connection, run_id: int, rows: Sequence[EpisodeRow]) 
         f"""
         INSERT INTO store.episode ({", ".join(_EPISODE)})
         SELECT %s, e.draw, e.member, e.attempt, e.origin, e.status, e.reason, e.cohort, e.scores::jsonb, e.team_score,
-          e.solved, e.turns, e.tokens, e.pins::jsonb, e.task::jsonb, e.transcript::jsonb, e.facts::jsonb,
-          to_timestamp(e.started_at), to_timestamp(e.finished_at)
+          e.solved, e.turns, e.tokens, e.pins::jsonb, e.task::jsonb, e.transcript::jsonb, e.facts::jsonb, e.said,
+          e.said_marks, e.breaks::jsonb, to_timestamp(e.started_at), to_timestamp(e.finished_at)
         FROM unnest(%b::int[], %b::int[], %b::int[], %b::text[], %b::text[], %b::text[], %b::int[], %b::text[],
-          %b::float4[], %b::bool[], %b::int[], %b::int[], %b::text[], %b::text[], %b::text[], %b::text[], %b::float8[],
-          %b::float8[])
+          %b::float4[], %b::bool[], %b::int[], %b::int[], %b::text[], %b::text[], %b::text[], %b::text[], %b::text[],
+          %b::bytea[], %b::text[], %b::float8[], %b::float8[])
           AS e(draw, member, attempt, origin, status, reason, cohort, scores, team_score, solved, turns, tokens, pins,
-               task, transcript, facts, started_at, finished_at)
+               task, transcript, facts, said, said_marks, breaks, started_at, finished_at)
         """,
         [run_id, *(list(column) for column in zip(*values, strict=True))],
     )
@@ -211,7 +215,8 @@ def _episode_values(row: EpisodeRow) -> tuple[object, ...]:
     return (
         row.draw, row.member, row.attempt, row.origin.value, row.status.value, row.reason, row.cohort,
         _json(row.scores), float(row.team_score), bool(row.solved), row.turns, row.tokens, _json(row.pins),
-        _json(row.task), _json(row.transcript), _json(row.facts), float(row.started_at), float(row.finished_at),
+        _json(row.task), _json(row.transcript), _json(row.facts), *said.kept(row.said), _json(row.breaks),
+        float(row.started_at), float(row.finished_at),
     )  # fmt: skip
 
 

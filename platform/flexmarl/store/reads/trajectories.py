@@ -64,6 +64,8 @@ class EpisodeDetail:
     """In the order they were played."""
     facts: dict[str, float]
     """What the environment counted, by name."""
+    breaks: dict[str, list[tuple[str, int]]]
+    """Cause -> (role, turn) of each chain that began anew because of it."""
 
 
 def episode(conn: Connection, run_id: int, key: Key) -> EpisodeDetail | None:
@@ -75,18 +77,22 @@ def episode(conn: Connection, run_id: int, key: Key) -> EpisodeDetail | None:
 def details(conn: Connection, run_id: int, keys: Sequence[Key]) -> list[EpisodeDetail]:
     """Read episodes with their turns, in the order asked for; unknown ones are left out."""
     rows = conn.execute(
-        f"SELECT {SUMMARY}, e.transcript::text, e.facts::text FROM store.episode e {_ASKED}".encode(),
+        f"SELECT {SUMMARY}, e.transcript::text, e.facts::text, e.breaks::text FROM store.episode e {_ASKED}".encode(),
         _asked(run_id, keys),
     ).fetchall()
-    transcripts = {row[:3]: orjson.loads(row[-2]) for row in rows}
-    facts = {row[:3]: orjson.loads(row[-1]) for row in rows}
+    beside = {row[:3]: [orjson.loads(text) for text in row[-3:]] for row in rows}
     turns = _turns(conn, run_id, keys)
-    found = {row[:3]: summary(row[:-2]) for row in rows}
+    found = {row[:3]: summary(row[:-3]) for row in rows}
     return [
-        EpisodeDetail(found[key], transcripts[key], _played(turns.get(key, []), transcripts[key]), facts[key])
+        EpisodeDetail(found[key], transcript, _played(turns.get(key, []), transcript), facts, _broken(breaks))
         for key in keys
         if key in found
+        for transcript, facts, breaks in (beside[key],)
     ]
+
+
+def _broken(breaks: dict[str, list[list[Any]]]) -> dict[str, list[tuple[str, int]]]:
+    return {cause: [(str(role), int(turn)) for role, turn in found] for cause, found in breaks.items()}
 
 
 def group(conn: Connection, run_id: int, draw: int) -> list[EpisodeSummary]:
