@@ -71,7 +71,7 @@ EXAMPLES: dict[str, str] = {
     "simulation": f"/simulations/{SIMULATIONS[0]}?ordering=-tokens_s",
 }
 """Route name -> an address of it over the seeded rows."""
-NOT_PAGES = {"sign_in", "sign_out", "new_run_text", "figures", "config_yaml", "simulation_figures"}
+NOT_PAGES = {"sign_in", "sign_out", "new_run_text", "new_run_graph", "figures", "config_yaml", "simulation_figures"}
 """Answers to forms and scripts; `*_part` and `*_rows` are parts of pages. Signing in has tests of its own."""
 WHOLE = (("light", 1440), ("dark", 390))
 """Where all rules of axe are asked: each width and each theme once. In the other theme of a width the same document has

@@ -1,5 +1,6 @@
 """One trajectory as a conversation: task, turns and remarks in order, scores, advantage, provenance."""
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -8,7 +9,17 @@ from flexmarl.controlplane.telemetry import queries as telemetry
 from webui import reading
 from webui.figures import episodes
 from webui.formats import DASH, number
+from webui.views.team import graph_of
 
+BREAK_WORDS = {
+    "thoughts_rewritten": ("thoughts left out", "The template leaves earlier thoughts out of the next prompt."),
+    "history_rewritten": ("history rewritten", "What stood before the last reply stands otherwise in the next prompt."),
+    "reply_rewritten": ("reply rewritten", "The template writes the last reply otherwise than it was sampled."),
+    "turn_not_closed": ("turn not closed", "The template ends the last reply with no token that ends a turn."),
+    "other_end": ("another end", "The last reply ended with another token than the one that the template writes."),
+    "shortened": ("oldest messages left out", "The conversation became longer than the seat may read."),
+}
+"""Cause by which a chain broke -> words, and what they mean."""
 VIEWS = (("transcript", "Transcript"), ("scores", "Scores"), ("raw", "Raw"))
 
 
@@ -28,7 +39,7 @@ def opened(run: Any, row: dict[str, Any], tid: str, view: str = "transcript") ->
     """Read a trajectory for its page."""
     found = telemetry.trajectory(run, tid)
     agents = {agent["role"]: agent for agent in row["agents"]}
-    turns = {(turn["role"], turn["turn"]): {**turn, "agent": agents.get(turn["role"])} for turn in found["turns"]}
+    turns = {(turn["role"], turn["turn"]): _turn(turn, agents) for turn in found["turns"]}
     advantages = [turn["advantage"] for turn in turns.values() if turn["advantage"] is not None]
     group = [member for member in found["group"] if member["status"] == "finished"]
     view = view if view in dict(VIEWS) else "transcript"
@@ -38,6 +49,7 @@ def opened(run: Any, row: dict[str, Any], tid: str, view: str = "transcript") ->
         "views": VIEWS,
         "top": reading.best_score(run),
         "conversation": conversation(found["transcript"], turns),
+        "graph": graph_of(row),
         "scores": [_score(role, agent, found, turns) for role, agent in agents.items() if role in found["scores"]],
         "pins": [(name, found["pins"][name]) for name in _policies(row) if name in found["pins"]],
         "why": episodes.why(group, found["member"], _credit(row["spec"]), advantages),
@@ -48,6 +60,19 @@ def opened(run: Any, row: dict[str, Any], tid: str, view: str = "transcript") ->
         "staleness": _staleness(turns.values()),
         "engines": sorted({turn["engine"] for turn in turns.values() if turn["engine"]}),
         "my_group": telemetry.episode_group(run, found["draw"]) if view == "scores" else None,
+    }
+
+
+def _turn(turn: dict[str, Any], agents: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    calls = [{**call, "arguments": json.dumps(call["arguments"], ensure_ascii=False)} for call in turn["tool_calls"]]
+    words, meaning = BREAK_WORDS.get(turn["broken"], (turn["broken"], ""))
+    return {
+        **turn,
+        "agent": agents.get(turn["role"]),
+        "tool_calls": calls,
+        "parted": bool(turn["reasoning"] or calls),
+        "break_words": words,
+        "break_meaning": meaning,
     }
 
 

@@ -124,4 +124,10 @@ class Speech:
     def copied(self) -> "Speech":
         """Return what the same seats have said once more: neither copy feels what the other hears."""
         chains = {role: copy.copy(chain) for role, chain in self.chains.items()}
-        return Speech(self.seats, dict(self.calls), chains, dict(self.rows), {cause: list(at) for cause, at in self.breaks.items()})
+        return Speech(
+            self.seats,
+            dict(self.calls),
+            chains,
+            dict(self.rows),
+            {cause: list(at) for cause, at in self.breaks.items()},
+        )

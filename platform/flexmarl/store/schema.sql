@@ -508,6 +508,7 @@ CREATE TABLE store.asked_load (
 -- Turns that have waited longest for their reply, as each rollout worker told last.
 CREATE TABLE store.open_turns (
   run_id bigint NOT NULL, worker text NOT NULL, at timestamptz NOT NULL, open int NOT NULL, longest jsonb NOT NULL,
+  seats jsonb NOT NULL DEFAULT '{}',          -- role -> [turns without a reply, those of them that an engine has]
   PRIMARY KEY (run_id, worker)
 ) WITH (fillfactor = 50);
 

@@ -17,7 +17,7 @@ from flexmarl.controlplane.telemetry.hardware.cluster import devices
 from flexmarl.controlplane.telemetry.hardware.engines import MOVE_KINDS as ENGINE_MOVE_KINDS
 from flexmarl.controlplane.telemetry.hardware.engines import engines
 from flexmarl.controlplane.telemetry.hardware.engines import moves as engine_moves
-from flexmarl.controlplane.telemetry.hardware.load import load
+from flexmarl.controlplane.telemetry.hardware.load import load, speaking
 from flexmarl.controlplane.telemetry.hardware.pools import busy_devices, busy_week
 from flexmarl.controlplane.telemetry.live.feed import events, notes
 from flexmarl.controlplane.telemetry.live.logbook import COMPONENTS as LOG_COMPONENTS
@@ -92,6 +92,7 @@ __all__ = [
     "parse_id",
     "pipeline",
     "planned",
+    "speaking",
     "store_state",
     "swaps",
     "timeline",

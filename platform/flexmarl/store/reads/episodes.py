@@ -225,9 +225,7 @@ def _said(words: Sequence[str], speaker: str) -> Composable:
     last = len(words) - 1
     places = sorted({at for no, word in enumerate(words) for at in said.places(word, whole=no < last)})
     bits = [SQL("get_bit(said_marks, {} & (8 * length(said_marks) - 1)) = 1").format(Value(at)) for at in places]
-    patterns = [
-        f"(^|[^[:alnum:]]){word}{'' if no == last else '(?![[:alnum:]])'}" for no, word in enumerate(words)
-    ]
+    patterns = [f"(^|[^[:alnum:]]){word}{'' if no == last else '(?![[:alnum:]])'}" for no, word in enumerate(words)]
     whole = _matching(SQL("said"), patterns)
     if speaker:
         whole += SQL(

@@ -67,7 +67,9 @@ class TurnSerializer(serializers.Serializer[Any]):
     broken = serializers.CharField(
         allow_blank=True, help_text="Why its prompt does not go on from what the role read and said before, or empty."
     )
-    read = _ReadSerializer(many=True, help_text="Messages that are new in its prompt; none where nobody is named in it.")
+    read = _ReadSerializer(
+        many=True, help_text="Messages that are new in its prompt; none where nobody is named in it."
+    )
     reasoning = serializers.CharField(allow_blank=True, help_text="What the reply thinks before it speaks.")
     content = serializers.CharField(allow_blank=True, help_text="What the reply says.")
     tool_calls = _CallSerializer(many=True)
@@ -125,7 +127,8 @@ class TurnTokensSerializer(serializers.Serializer[Any]):
     turn = serializers.IntegerField()
     prompt_ids = serializers.ListField(child=serializers.IntegerField())
     context_texts = serializers.ListField(
-        child=serializers.CharField(allow_blank=True), help_text="Of the prompt's tokens, those behind its chain so far."
+        child=serializers.CharField(allow_blank=True),
+        help_text="Of the prompt's tokens, those behind its chain so far.",
     )
     ids = serializers.ListField(child=serializers.IntegerField())
     texts = serializers.ListField(child=serializers.CharField(allow_blank=True))

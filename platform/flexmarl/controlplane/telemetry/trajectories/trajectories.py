@@ -130,7 +130,9 @@ def tokens(run: Run, identity: str, role: str = "", turn: int | None = None) -> 
     return {"id": identity, "turns": turns_tokens(run, _found(run, identity).turns, role, turn)}
 
 
-def turns_tokens(run: Run, turns: Sequence[TurnRecord], role: str = "", turn: int | None = None) -> list[dict[str, Any]]:
+def turns_tokens(
+    run: Run, turns: Sequence[TurnRecord], role: str = "", turn: int | None = None
+) -> list[dict[str, Any]]:
     """Return the arrays of an episode's turns, of all or of one role or number."""
     return [
         _tokens(run, one, before)
