@@ -12,6 +12,7 @@ import orjson
 from psycopg import Connection
 
 from flexmarl.store.data.payload import Arrays
+from flexmarl.store.data.said import parted as parted_said
 from flexmarl.store.data.spans import Span, decoded, parted, turns_of
 from flexmarl.store.data.stored_payloads import PAYLOAD, load
 from flexmarl.store.errors import Refused
@@ -64,6 +65,8 @@ class EpisodeDetail:
     """In the order they were played."""
     facts: dict[str, float]
     """What the environment counted, by name."""
+    said: dict[tuple[str, int], str]
+    """What each turn said, also where its tokens are gone; nothing of rows that were written without."""
     breaks: dict[str, list[tuple[str, int]]]
     """Cause -> (role, turn) of each chain that began anew because of it."""
 
@@ -77,18 +80,30 @@ def episode(conn: Connection, run_id: int, key: Key) -> EpisodeDetail | None:
 def details(conn: Connection, run_id: int, keys: Sequence[Key]) -> list[EpisodeDetail]:
     """Read episodes with their turns, in the order asked for; unknown ones are left out."""
     rows = conn.execute(
-        f"SELECT {SUMMARY}, e.transcript::text, e.facts::text, e.breaks::text FROM store.episode e {_ASKED}".encode(),
+        f"SELECT {SUMMARY}, e.transcript::text, e.facts::text, e.breaks::text, e.said FROM store.episode e {_ASKED}".encode(),
         _asked(run_id, keys),
     ).fetchall()
-    beside = {row[:3]: [orjson.loads(text) for text in row[-3:]] for row in rows}
+    beside = {row[:3]: (*map(orjson.loads, row[-4:-1]), row[-1]) for row in rows}
     turns = _turns(conn, run_id, keys)
-    found = {row[:3]: summary(row[:-3]) for row in rows}
+    found = {row[:3]: summary(row[:-4]) for row in rows}
     return [
-        EpisodeDetail(found[key], transcript, _played(turns.get(key, []), transcript), facts, _broken(breaks))
+        EpisodeDetail(
+            found[key],
+            transcript,
+            _played(turns.get(key, []), transcript),
+            facts,
+            _said(transcript, said),
+            _broken(breaks),
+        )
         for key in keys
         if key in found
-        for transcript, facts, breaks in (beside[key],)
+        for transcript, facts, breaks, said in (beside[key],)
     ]
+
+
+def _said(transcript: Sequence[Any], text: str) -> dict[tuple[str, int], str]:
+    turns = [(str(entry[0]), int(entry[1])) for entry in transcript if isinstance(entry, list) and len(entry) > 1]
+    return dict(zip(turns, parted_said(text, len(turns)), strict=True)) if text else {}
 
 
 def _broken(breaks: dict[str, list[list[Any]]]) -> dict[str, list[tuple[str, int]]]:

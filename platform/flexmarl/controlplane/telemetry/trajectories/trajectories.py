@@ -119,10 +119,20 @@ def described(run: Run, found: EpisodeDetail) -> dict[str, Any]:
         "transcript": found.transcript,
         "facts": found.facts,
         "turns": [
-            {**_turn(run, turn, _new(turn, before)), "broken": broken.get((turn.role, turn.turn), "")}
+            {
+                **_turn(run, turn, _new(turn, before)),
+                **_kept(turn, found.said),
+                "broken": broken.get((turn.role, turn.turn), ""),
+            }
             for turn, before in zip(found.turns, _before(found.turns), strict=True)
         ],
     }
+
+
+def _kept(turn: TurnRecord, said: Mapping[tuple[str, int], str]) -> dict[str, str]:
+    """Return what a turn said, where its tokens are gone."""
+    text = said.get((turn.role, turn.turn), "") if turn.unreadable else ""
+    return {"response_text": text, "response_rendered": text, "content": text} if text else {}
 
 
 def tokens(run: Run, identity: str, role: str = "", turn: int | None = None) -> dict[str, Any]:
