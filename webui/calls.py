@@ -39,7 +39,7 @@ TRAJECTORY_FILTERS = tuple(
     for name in (
         "origin", "step", "draw", "status", "solved", "reward__gte", "reward__lte", "agent", "agent_reward__gte",
         "agent_reward__lte", "turns__gte", "turns__lte", "tokens__gte", "tokens__lte", "duration_s__gte",
-        "duration_s__lte", "version", "search", "label", "ordering",
+        "duration_s__lte", "version", "search", "said", "said_by", "broken", "label", "ordering",
     )
 )  # fmt: skip
 """The page names them as the API does."""

@@ -81,6 +81,9 @@ KEYS = (
     Key(("{",), "Previous member of the group", "trajectory"),
     Key(("}",), "Next member of the group", "trajectory"),
     Key(("t",), "Token colours", "trajectory"),
+    Key(("p",), "Replay turn by turn, or pause", "trajectory"),
+    Key((",",), "Previous turn of the replay", "trajectory"),
+    Key((".",), "Next turn of the replay", "trajectory"),
     Key(("e",), "Expand everything", "trajectory"),
     Key(("c",), "Compare the selection; again to close", "trajectory"),
 )

@@ -1,16 +1,20 @@
 """Server time of pages of a run with a million episodes: first, middle and last page, in every order, under filters.
 
 One partition of the embedded PostgreSQL is filled by the server itself; scores rise with the draw, as they do when a
-team learns, so that filters by score match far from where an order begins. Each figure is the time of the store's own
+team learns, so that filters by score match far from where an order begins. A second run has replies of words that are
+as frequent as in a language, written as rollout workers write them, and is searched by words that all, some, one or
+none of its episodes say. Each figure is the time of the store's own
 function as the web process calls it, on one warm connection. The cost of the indexes is the paired ratio of writing
-settled groups with all of them and with the primary key alone.
+settled groups with all of them and with the primary key alone, that of the text the ratio with it and without.
 """
 
 import argparse
+import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import psycopg
@@ -26,13 +30,14 @@ from flexmarl.store.data.groups import EpisodeRow, _insert_episodes
 from flexmarl.store.reads import episodes
 from flexmarl.store.reads.episodes import EpisodeFilter, Ordering
 
-RUN, OTHER, MEMBERS = 1, 2, 8
+RUN, OTHER, SPOKEN, MEMBERS = 1, 2, 31, 8
 
 SECONDARY = (
     "episode_by_score",
     "episode_by_tokens",
     "episode_by_seconds",
     "episode_unfinished",
+    "episode_broken",
     "episode_title",
     "episode_pins",
 )
@@ -74,6 +79,7 @@ def main() -> None:
                 schema.apply(conn)
                 _fill(conn, report, rows)
                 _time_pages(conn, report, rows // MEMBERS, repeats)
+                _time_search(conn, report, 4_000 if report.quick else int(str(report.settings["said"])), repeats)
                 _time_writes(server, report, repeats)
         finally:
             server.stop()
@@ -82,18 +88,20 @@ def main() -> None:
 
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=int, default=1_000_000, help="training episodes of the run")
+    parser.add_argument("--said", type=int, default=100_000, help="episodes of the run whose replies are searched")
     parser.add_argument("--repeats", type=int, default=40, help="timings per page")
 
 
 def _fill(conn: psycopg.Connection, report: Report, rows: int) -> None:
-    for run in (RUN, OTHER):
+    for run in (RUN, OTHER, SPOKEN):
         runs.create_run(conn, run, {}, RunStatus.RUNNING)
     begun = time.perf_counter()
     conn.execute(FILL, {"run": RUN, "draws": rows // MEMBERS, "members": MEMBERS})
-    conn.execute("VACUUM (ANALYZE) store.episode_1")
+    conn.execute("VACUUM (ANALYZE) store.episode")
     report.figures["fill_s"] = time.perf_counter() - begun
-    for figure, statement in (("heap_mb", "pg_table_size"), ("indexes_mb", "pg_indexes_size")):
-        row = conn.execute(f"SELECT {statement}('store.episode_1')").fetchone()  # type: ignore[arg-type]
+    for figure, size in (("heap_mb", "pg_table_size"), ("indexes_mb", "pg_indexes_size")):
+        leaves = "SELECT relid FROM pg_partition_tree('store.episode') WHERE isleaf"
+        row = conn.execute(f"SELECT sum({size}(relid))::float8 FROM ({leaves}) t").fetchone()  # type: ignore[arg-type]
         assert row is not None
         report.figures[figure] = row[0] / 1e6
 
@@ -139,6 +147,49 @@ def _time_pages(conn: psycopg.Connection, report: Report, draws: int, repeats: i
     report.figures["slowest_p95_ms"] = slowest
 
 
+def _time_search(conn: psycopg.Connection, report: Report, rows: int, repeats: int) -> None:
+    """Write replies of 150 words each episode, then search them; each figure is the list and its facets together."""
+    words = Words()
+    begun = time.perf_counter()
+    for first in range(0, rows // MEMBERS, 32):
+        _insert_episodes(conn, SPOKEN, [row for i in range(32) for row in _group(first + i, words.replies())])
+    report.figures["said_fill_s"] = time.perf_counter() - begun
+    conn.execute("VACUUM (ANALYZE) store.episode")
+    questions = {
+        "all": EpisodeFilter(said=words.known[0]),
+        "some": EpisodeFilter(said=f"{words.known[200]} {words.known[2000]}"),
+        "by_one": EpisodeFilter(said=words.known[2000], speaker="solver"),
+        "rare": EpisodeFilter(said="zanzibar zyzzyva"),
+        "none": EpisodeFilter(said="antidisestablishmentarianism"),
+        "none_short": EpisodeFilter(said="qj"),
+    }
+    slowest = 0.0
+    for name, wanted in questions.items():
+
+        def ask(wanted=wanted) -> object:  # type: ignore[no-untyped-def]
+            found = episodes.page(conn, SPOKEN, wanted, limit=40)
+            return found, episodes.tallies(conn, SPOKEN, wanted), episodes.looks_at_all(conn, SPOKEN, wanted)
+
+        slowest = max(slowest, _record(report, f"said_{name}", ask, min(repeats, 10)))
+    report.figures["slowest_search_p95_ms"] = slowest
+
+
+class Words:
+    """Words as frequent as in a language: the n-th one in n occurs."""
+
+    def __init__(self) -> None:
+        self._chances = random.Random(1)
+        letters = "abcdefghijklmnopqrstuvwxyz"
+        self.known = ["".join(self._chances.choices(letters, k=self._chances.randrange(3, 10))) for _ in range(30_000)]
+        self._weights = list(accumulate(1 / (place + 1) for place in range(len(self.known))))
+
+    def replies(self, turns: int = 3, words: int = 50) -> list[str]:
+        drawn = self._chances.choices(self.known, cum_weights=self._weights, k=turns * words)
+        if self._chances.random() < 0.00005:
+            drawn[7:9] = ["Zanzibar", "zyzzyva"]
+        return [" ".join(drawn[turn * words : (turn + 1) * words]) for turn in range(turns)]
+
+
 def _places(conn: psycopg.Connection, ordering: Ordering) -> dict[str, episodes.Position]:
     """Positions in the middle and just before the end of an order."""
     last = episodes.page(conn, RUN, EpisodeFilter(), Ordering(ordering.by, not ordering.descending), limit=40).rows[-1]
@@ -169,11 +220,12 @@ def _record(report: Report, key: str, ask: Callable[[], object], repeats: int) -
 def _time_writes(server: EmbeddedPostgres, report: Report, repeats: int) -> None:
     """Write 32 groups per transaction with all indexes, and with the plain primary key and the cohort alone."""
     sides = {}
-    for name in ("indexed", "plain"):
+    for name in ("indexed", "plain", "silent"):
         with psycopg.connect(server.url, autocommit=True) as admin:
             admin.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type]
         sides[name] = psycopg.connect(server.url_of(name), autocommit=True)
         schema.apply(sides[name])
+    replies = Words().replies()
     for index in SECONDARY:
         sides["plain"].execute(f"DROP INDEX store.{index}")  # type: ignore[arg-type]
     sides["plain"].execute(
@@ -184,7 +236,7 @@ def _time_writes(server: EmbeddedPostgres, report: Report, repeats: int) -> None
     written = dict.fromkeys(sides, 0)
 
     def write(name: str) -> float:
-        values = [row for i in range(32) for row in _group(written[name] + i)]
+        values = [row for i in range(32) for row in _group(written[name] + i, () if name == "silent" else replies)]
         written[name] += 32
         begun = time.perf_counter()
         with sides[name].transaction():
@@ -196,15 +248,17 @@ def _time_writes(server: EmbeddedPostgres, report: Report, repeats: int) -> None
         report.figures[f"write_256_episodes_{name}_ms"] = statistics.median(values)
         sides[name].close()
     report.ratio("write_ratio", paired_ratios(timed["indexed"], timed["plain"]))
+    report.ratio("said_ratio", paired_ratios(timed["indexed"], timed["silent"]))
 
 
-def _group(draw: int) -> list[EpisodeRow]:
+def _group(draw: int, replies: Sequence[str] = ()) -> list[EpisodeRow]:
     task = {"title": f"A tank of {draw % 997} litres is filled by {draw % 7 + 2} pipes", "facts": {"answer": draw % 31}}
     return [
         EpisodeRow(
             draw, member, 1, Origin.TRAIN, EpisodeStatus.FINISHED, "", {"planner": 0.5, "solver": 0.6, "verifier": 0.7},
             draw * member % 1000 / 1000, False, 5, 200 + draw * member % 900, {"planner": draw // 16}, task,
-            [["planner", 0], ["solver", 0]], 1e9 + draw, 1e9 + draw + member, draw // 16,
+            [["planner", 0], ["solver", 0], ["verifier", 0]], 1e9 + draw, 1e9 + draw + member, draw // 16,
+            said=replies,
         )
         for member in range(MEMBERS)
     ]  # fmt: skip

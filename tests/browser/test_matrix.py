@@ -93,6 +93,7 @@ NOT_PAGES = {
     "sign_in",
     "sign_out",
     "new_run_text",
+    "new_run_graph",
     "figures",
     "config_yaml",
     "simulation_figures",

@@ -68,7 +68,7 @@ from webui.urls import urlpatterns as pages
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
 SIGNING = {"sign_in", "sign_out"}
-POSTED = {"new_run_text"}
+POSTED = {"new_run_text", "new_run_graph"}
 CASES = [(name, method) for name, rows in API.items() for method in rows]
 
 

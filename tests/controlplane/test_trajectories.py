@@ -87,6 +87,13 @@ def test_a_cursor_of_another_order_is_refused(api, get, played, run) -> None:
         ("version=solver:1", 0),
         ("search=task", 4),
         ("search=TASK%201", 2),
+        ("said=BIG%20sma", 4),
+        ("said=big&said_by=solver", 4),
+        ("said=big&said_by=planner", 0),
+        ("said=small%20small%20red", 0),
+        ("broken=any", 2),
+        ("broken=shortened", 2),
+        ("broken=other_end", 0),
         ("draw=1&solved=false", 1),
         ("turns__gte=2", 0),
         ("tokens__lte=3", 4),
@@ -105,6 +112,8 @@ def test_filters(get, played, query, found) -> None:
         ("agent=solver", "agent_reward__gte"),
         ("agent_reward__gte=1", "agent"),
         ("version=12", "version"),
+        ("said_by=solver", "said"),
+        ("broken=glass", "broken"),
         ("origin=both", "origin"),
         ("limit=0", "limit"),
         ("colour=red", "colour"),
@@ -132,6 +141,10 @@ def test_a_row_is_light_and_a_turn_says_how_it_was_trained(get, played) -> None:
     assert "tokens" not in turn
     assert (turn["micro_batch_state"], turn["trained_step"], turn["trained_version"]) == ("applied", 1, 1)
     assert turn["staleness"] == 0
+    assert turn["broken"] == "shortened"
+    assert get("trajectories/0-1-1")["turns"][0]["broken"] == ""
+    assert (turn["content"], turn["reasoning"], turn["tool_calls"]) == ("square big small", "", [])
+    assert turn["read"] == [], "in a closed vocabulary nobody is named"
 
 
 def test_a_group_has_statistics(get, played) -> None:

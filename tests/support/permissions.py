@@ -260,7 +260,7 @@ _RUN_PAGES = (
     *("run", "figures", "header_part", "summary_part", "planned_part"),
     *("timeline", "timeline_part", "events", "events_part"),
     *("config", "checkpoints", "pipeline", "pipeline_part", "attempts", "playground", "what_if"),
-    *("load", "load_part"),
+    *("load", "load_part", "speaking_part"),
     *("joint_part", "store_part", "checks_part", "decisions_part", "transitions_part"),
     *("metrics", "agents", "agents_part", "agent", "agent_part", "config_yaml"),
 )
@@ -302,7 +302,7 @@ PAGES: dict[str, Row] = {
     "import_dataset": R(Of.INSTALLATION, S.RUNS_WRITE),
     **dict.fromkeys(("dataset", "package"), _run_page),
     "runs": R(Of.INSTALLATION, S.RUNS_READ),
-    **dict.fromkeys(("new_run", "new_run_text"), R(Of.INSTALLATION, S.RUNS_WRITE)),
+    **dict.fromkeys(("new_run", "new_run_text", "new_run_graph"), R(Of.INSTALLATION, S.RUNS_WRITE)),
     **dict.fromkeys(_RUN_PAGES, _run_page),
     **dict.fromkeys(_TRAJECTORY_PAGES, _trajectory_page),
     "trajectory_compare": R(Of.RUN, S.TRAJECTORIES_READ, query=TWO),

@@ -177,6 +177,7 @@ class Story:
             groups.EpisodeRow(
                 draw, one.member, attempt, Origin.TRAIN, one.status, "", one.scores, one.team_score, one.solved, 1, 3,
                 {"solver": version}, {"title": f"task {draw}"}, [["solver", 0]], 1.0, 2.0, 0,
+                said=["square big small"], breaks={"shortened": [("solver", 0)]} if draw == 1 else {},
             )
             for one in outcomes
         ]  # fmt: skip

@@ -37,6 +37,8 @@ class Arrow(NamedTuple):
     """Of SVG."""
     both: bool = False
     """Whether each hears the other."""
+    target: str = ""
+    """The role that hears; empty for the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def team_graph(
     heard = [(other, role.name) for role in roles for other in role.hears]
     end = LEFT + (len(columns) - 1) * STEP + BOX_W
     arrows = _in_a_row(heard, places) if most == 1 else _in_columns(heard, places)
-    arrows += [Arrow(f"M38 {middle}L{LEFT - 2} {places[name].middle}") for name in columns[0]]
+    arrows += [Arrow(f"M38 {middle}L{LEFT - 2} {places[name].middle}", target=name) for name in columns[0]]
     last = [name for name in names if name in (stages[-1] if stages else columns[-1])]
     around = any(places[name].column < len(columns) - 1 for name in last)
     back = most == 1 and any(places[other].x > places[name].x for other, name in heard)
@@ -115,7 +117,7 @@ def _columns(names: Sequence[str], stages: Stages) -> list[list[str]]:
 
 
 def _in_a_row(heard: Sequence[tuple[str, str]], places: Mapping[str, _Place]) -> list[Arrow]:
-    return [Arrow(_arrow(places[source].column, places[target].column)) for source, target in heard]
+    return [Arrow(_arrow(places[source].column, places[target].column), target=target) for source, target in heard]
 
 
 def _in_columns(heard: Sequence[tuple[str, str]], places: Mapping[str, _Place]) -> list[Arrow]:
@@ -127,7 +129,7 @@ def _in_columns(heard: Sequence[tuple[str, str]], places: Mapping[str, _Place]) 
         if both and (second.column, second.row) < (first.column, first.row):
             continue
         path = _beside(first, second) if first.column == second.column else _across(first, second)
-        arrows.append(Arrow(path, both))
+        arrows.append(Arrow(path, both, target))
     return arrows
 
 

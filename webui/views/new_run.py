@@ -6,11 +6,13 @@ from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.http import require_POST
+from pydantic import TypeAdapter
 
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import parse_yaml
 from flexmarl.contracts.schema_nodes import Schema
 from flexmarl.contracts.specification import ExperimentSpec
+from flexmarl.contracts.specification.environment import EnvironmentSpec
 from flexmarl.contracts.specification.environment_base import EnvironmentOptions
 from flexmarl.contracts.specification.package import PackageEnvironment
 from flexmarl.controlplane.accounts.queries import actor_of
@@ -200,6 +202,19 @@ def _fork(request: HttpRequest, key: str) -> dict[str, Any]:
         "parts": sorted(row["versions"].items()),
         "state_kept": all(part["training_state"] for part in row["policies"].values()),
     }
+
+
+@require_POST
+@page(Scope.RUNS_WRITE)
+def graph(request: HttpRequest) -> HttpResponse:
+    """Draw the team that an environment of a document asks for; nothing of it that is wrong is said here."""
+    try:
+        given = json.loads(request.body[: MOST_TEXT + 1])["environment"]
+        facts = TypeAdapter(EnvironmentSpec).validate_python(given).facts()
+    except (ValueError, KeyError, TypeError, LookupError):
+        return HttpResponse(status=204)
+    marks = {mark["role"]: mark for mark in reading.role_marks([role.name for role in facts.roles])}
+    return show(request, "webui/parts/team_graph.html", {"graph": team_graph(facts.roles, marks, facts.stages)})
 
 
 @require_POST

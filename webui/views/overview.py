@@ -17,6 +17,7 @@ from webui.packing import packed
 from webui.views import words
 from webui.views.base import page, show
 from webui.views.run import run_frame
+from webui.views.team import speaking
 
 WINDOW_S = 300
 TEAM_SERIES = (
@@ -49,6 +50,7 @@ def overview(request: HttpRequest, key: str) -> HttpResponse:
             **context,
             **summary(context["found"], context["run"], context["leases"], _bar_asked(request)),
             **switches(request),
+            **speaking(context["found"], context["run"]),
             "bar_asked": _bar_asked(request),
             "planned": words.planned(telemetry.planned(context["found"])),
         },

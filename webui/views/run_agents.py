@@ -3,19 +3,17 @@
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from pydantic import TypeAdapter
 
-from flexmarl.contracts.specification.environment import EnvironmentSpec
 from flexmarl.contracts.wire import EpisodeStatus, Origin
 from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.telemetry import queries as telemetry
-from webui.figures.team import TeamGraph, team_graph
 from webui.formats import DASH, number, percent, si, tiny
 from webui.views.base import page, show
 from webui.views.load_words import look_of, version_text
 from webui.views.overview import switches
 from webui.views.run import run_frame
+from webui.views.team import graph_of, policies_of
 
 TRAJECTORIES = 8
 COLUMNS = (
@@ -49,7 +47,11 @@ def agents(request: HttpRequest, key: str) -> HttpResponse:
     """Show every agent of a run with its last figures and its devices."""
     context = run_frame(request, key, "agents")
     row = context["run"]
-    return show(request, "webui/run_agents.html", {**context, "graph": _graph(row), **matrix(context["found"], row)})
+    return show(
+        request,
+        "webui/run_agents.html",
+        {**context, "graph": graph_of(row, policies_of(row)), **matrix(context["found"], row)},
+    )
 
 
 @page()
@@ -77,14 +79,6 @@ def agent_part(request: HttpRequest, key: str, role: str) -> HttpResponse:
     found = runs.find_run(actor_of(request), key)
     row = runs.run_detail(found)
     return show(request, "webui/parts/agent.html", {"run": row, **_agent(found, row, role)})
-
-
-def _graph(row: dict[str, Any]) -> TeamGraph:
-    """The team of a run, in the hues of its agents, with what each plays with."""
-    facts = TypeAdapter(EnvironmentSpec).validate_python(row["spec"]["environment"]).facts()
-    agents = {agent["role"]: agent for agent in row["agents"]}
-    words = {role: "" if agent["policy"] == role else f"policy {agent['policy']}" for role, agent in agents.items()}
-    return team_graph(facts.roles, agents, facts.stages, words)
 
 
 def matrix(found: Any, row: dict[str, Any]) -> dict[str, Any]:

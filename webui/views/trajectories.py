@@ -23,7 +23,7 @@ from webui.figures import episodes
 from webui.formats import number
 from webui.views.base import page, show
 from webui.views.run import run_frame
-from webui.views.trajectory_viewer import group_no, opened
+from webui.views.trajectory_viewer import BREAK_WORDS, group_no, opened
 
 PAGE = 40
 _LARGEST = 2**31 - 1
@@ -71,13 +71,18 @@ READERS: dict[str, Callable[[str], Any]] = {
     "duration_s__lte": _figure,
     "version": lambda text: [text],
     "search": str,
+    "said": str,
+    "said_by": str,
+    "broken": _one_of(*telemetry.CHAIN_BREAKS),
     "label": str,
     "ordering": _one_of(*(f"{sign}{name}" for name in telemetry.TRAJECTORY_ORDERINGS for sign in ("-", ""))),
 }
 WORDS = {
     "step": "Step", "draw": "Group", "status": "Status", "solved": "Solved", "reward": "Team score", "turns": "Turns",
     "tokens": "Tokens", "duration_s": "Seconds", "version": "Version", "search": "Title contains", "label": "Label",
+    "said": "Said", "said_by": "Said by", "broken": "Chain broke",
 }  # fmt: skip
+CAUSES = {"any": "for any cause", **{cause: words for cause, (words, _) in BREAK_WORDS.items()}}
 RANGES = ("reward", "turns", "tokens", "duration_s")
 ORDERS = (
     ("-draw", "Newest first"),
@@ -141,6 +146,8 @@ def asked(request: HttpRequest) -> dict[str, str]:
     if "agent" not in kept or not {"agent_reward__gte", "agent_reward__lte"} & set(kept):
         for name in ("agent", "agent_reward__gte", "agent_reward__lte"):
             kept.pop(name, None)
+    if "said" not in kept:
+        kept.pop("said_by", None)
     return kept
 
 
@@ -196,6 +203,7 @@ def _facets(run: Any, query: dict[str, str], wanted: telemetry.EpisodeFilter) ->
         "clear": urlencode({"origin": query["origin"]}) if "origin" in query else "",
         "orders": ORDERS,
         "label_words": labels.words(run),
+        "causes": CAUSES.items(),
     }
 
 
@@ -223,8 +231,10 @@ def _chips(query: dict[str, str]) -> list[dict[str, str]]:
         if low or high:
             shown[name] = _between(low, high)
     for name, value in shown.items():
-        rest = urlencode({k: v for k, v in query.items() if k.partition("__")[0] != name})
-        found.append({"text": WORDS[name], "value": value, "query": rest})
+        gone = {name, "said_by"} if name == "said" else {name}
+        rest = urlencode({k: v for k, v in query.items() if k.partition("__")[0] not in gone})
+        found.append({"text": WORDS[name], "value": CAUSES.get(value, value) if name == "broken" else value,
+                      "query": rest})  # fmt: skip
     if "agent" in query:
         rest = urlencode({k: v for k, v in query.items() if not k.startswith("agent")})
         between = _between(query.get("agent_reward__gte"), query.get("agent_reward__lte"))

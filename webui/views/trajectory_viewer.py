@@ -1,5 +1,6 @@
 """One trajectory as a conversation: task, turns and remarks in order, scores, advantage, provenance."""
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -8,7 +9,17 @@ from flexmarl.controlplane.telemetry import queries as telemetry
 from webui import reading
 from webui.figures import episodes
 from webui.formats import DASH, number
+from webui.views.team import graph_of
 
+BREAK_WORDS = {
+    "thoughts_rewritten": ("thoughts left out", "The template leaves earlier thoughts out of the next prompt."),
+    "history_rewritten": ("history rewritten", "What stood before the last reply stands otherwise in the next prompt."),
+    "reply_rewritten": ("reply rewritten", "The template writes the last reply otherwise than it was sampled."),
+    "turn_not_closed": ("turn not closed", "The template ends the last reply with no token that ends a turn."),
+    "other_end": ("another end", "The last reply ended with another token than the one that the template writes."),
+    "shortened": ("oldest messages left out", "The conversation became longer than the seat may read."),
+}
+"""Cause by which a chain broke -> words, and what they mean."""
 VIEWS = (("transcript", "Transcript"), ("scores", "Scores"), ("raw", "Raw"))
 
 
@@ -30,7 +41,7 @@ def opened(run: Any, row: dict[str, Any], tid: str, view: str = "transcript") ->
     agents = {agent["role"]: agent for agent in row["agents"]}
     judged = {(one["role"], one["turn"]): _parts_of(one) for one in found["judged"]}
     turns = {
-        key: {**turn, "agent": agents.get(turn["role"]), "judged": judged.get(key, [])}
+        key: {**_turn(turn, agents), "judged": judged.get(key, [])}
         for turn in found["turns"]
         for key in ((turn["role"], turn["turn"]),)
     }
@@ -43,6 +54,7 @@ def opened(run: Any, row: dict[str, Any], tid: str, view: str = "transcript") ->
         "views": VIEWS,
         "top": reading.best_score(run),
         "conversation": conversation(found["transcript"], turns),
+        "graph": graph_of(row),
         "scores": [_score(role, agent, found, turns) for role, agent in agents.items() if role in found["scores"]],
         "pins": [(name, found["pins"][name]) for name in _policies(row) if name in found["pins"]],
         "why": episodes.why(group, found["member"], _credit(row["spec"]), advantages),
@@ -53,6 +65,19 @@ def opened(run: Any, row: dict[str, Any], tid: str, view: str = "transcript") ->
         "staleness": _staleness(turns.values()),
         "engines": sorted({turn["engine"] for turn in turns.values() if turn["engine"]}),
         "my_group": telemetry.episode_group(run, found["draw"]) if view == "scores" else None,
+    }
+
+
+def _turn(turn: dict[str, Any], agents: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    calls = [{**call, "arguments": json.dumps(call["arguments"], ensure_ascii=False)} for call in turn["tool_calls"]]
+    words, meaning = BREAK_WORDS.get(turn["broken"], (turn["broken"], ""))
+    return {
+        **turn,
+        "agent": agents.get(turn["role"]),
+        "tool_calls": calls,
+        "parted": bool(turn["reasoning"] or calls),
+        "break_words": words,
+        "break_meaning": meaning,
     }
 
 

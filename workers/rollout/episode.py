@@ -83,8 +83,8 @@ class EpisodeAttempt:
     outcome: Outcome | None = None
     turns: list[Turn] = field(default_factory=list)
     task: dict[str, object] = field(default_factory=dict)
-    breaks: dict[str, int] = field(default_factory=dict)
-    """Cause -> chains that ended before the episode did."""
+    breaks: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
+    """Cause -> role and turn of each chain that began anew because of it."""
     wasted: int = 0
     """Tokens that were sampled in earlier tries."""
     started_at: float = 0.0

@@ -24,6 +24,7 @@ def report_of(counters: ClientCounters) -> TurnReport:
         open=len(counters.open),
         longest=counters.open.longest(),
         moved=dict(counters.left),
+        seats=counters.open.by_role(),
     )
 
 

@@ -52,6 +52,14 @@ class OpenTurnTracker:
                 found[one.engine] = found.get(one.engine, 0) + made
         return found
 
+    def by_role(self) -> dict[str, tuple[int, int]]:
+        """Return how many turns of each role are open, and how many of them an engine has."""
+        found: dict[str, tuple[int, int]] = {}
+        for one in (followed.latest for followed in self._turns.values()):
+            turns, taken = found.get(one.request.role, (0, 0))
+            found[one.request.role] = turns + 1, taken + one.taken
+        return found
+
     def longest(self, most: int = LONGEST) -> list[OpenTurn]:
         """Return those that have waited longest."""
         ahead = time.time() - time.monotonic()

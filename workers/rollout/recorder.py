@@ -59,7 +59,7 @@ def _outcome(attempt: EpisodeAttempt, seats: dict[str, Seat]) -> EpisodeOutcome:
         replaced=attempt.replaced,
         duration_s=attempt.finished_at - attempt.started_at,
         wasted=attempt.wasted + (0 if attempt.outcome else tokens_of(attempt)),
-        breaks=attempt.breaks,
+        breaks={cause: len(at) for cause, at in attempt.breaks.items()},
     )
     outcome = attempt.outcome
     if outcome is None:
@@ -113,6 +113,8 @@ def _episode_row(order: PlayGroups, attempt: EpisodeAttempt, seats: dict[str, Se
         cohort=order.cohort,
         facts=outcome.facts if outcome else {},
         judged=[asdict(one) for one in outcome.judged] if outcome else [],
+        said=[seats[turn.role].codec.decode(turn.reply.choice.token_ids) for turn in attempt.turns],
+        breaks=attempt.breaks,
     )
 
 

@@ -61,8 +61,8 @@ class Speech:
     chains: dict[str, Chain] = field(default_factory=dict)
     rows: dict[str, tuple[object, int]] = field(default_factory=dict)
     """Of each role asked in messages: what its training row is the same as long as, and the row's first turn."""
-    breaks: dict[str, int] = field(default_factory=dict)
-    """Cause -> chains that broke."""
+    breaks: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
+    """Cause -> role and turn of each chain that began anew because of it."""
 
     def turn_of(self, role: str) -> int:
         """Return the number of the role's next turn."""
@@ -86,7 +86,7 @@ class Speech:
         messages = ask.messages if chain.said else self._instructed(ask)
         prompt = chain.ask(messages, ask.tools, seat.context_tokens)
         for cause in chain.breaks[broken:]:
-            self.breaks[cause] = self.breaks.get(cause, 0) + 1
+            self.breaks.setdefault(cause.value, []).append((ask.role, self.turn_of(ask.role)))
         row = (chain.number, ask.allowed)  # a row has one mask
         if self.rows.get(ask.role, (None, 0))[0] != row:
             self.rows[ask.role] = (row, self.turn_of(ask.role))
@@ -127,4 +127,10 @@ class Speech:
     def copied(self) -> "Speech":
         """Return what the same seats have said once more: neither copy feels what the other hears."""
         chains = {role: copy.copy(chain) for role, chain in self.chains.items()}
-        return Speech(self.seats, dict(self.calls), chains, dict(self.rows), dict(self.breaks))
+        return Speech(
+            self.seats,
+            dict(self.calls),
+            chains,
+            dict(self.rows),
+            {cause: list(at) for cause, at in self.breaks.items()},
+        )

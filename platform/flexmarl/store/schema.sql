@@ -128,11 +128,15 @@ CREATE TABLE store.episode (
   transcript  jsonb NOT NULL DEFAULT '[]',    -- order of the turns and the environment's remarks
   facts       jsonb NOT NULL DEFAULT '{}',    -- what the environment counted, by name: parts of a score, reasons
   judged      jsonb NOT NULL DEFAULT '[]',    -- answers with all that was said of them: role, turn, parts, why
+  said        text NOT NULL DEFAULT '',       -- what was said, turn after turn as in the transcript, see store.data.said
+  said_marks  bytea NOT NULL DEFAULT '\x0000000000000000', -- Bloom filter of the trigrams of said: a search reads few texts
+  breaks      jsonb NOT NULL DEFAULT '{}',    -- chains that broke: cause -> [[role, turn that began anew], ...]
   started_at  timestamptz NOT NULL,
   finished_at timestamptz NOT NULL,
   seconds     real NOT NULL GENERATED ALWAYS AS (extract(epoch FROM finished_at - started_at)::real) STORED,
   PRIMARY KEY (run_id, draw, member, attempt) INCLUDE (team_score, tokens, seconds, turns, solved, status, cohort)
 ) PARTITION BY LIST (run_id);
+ALTER TABLE store.episode ALTER COLUMN said SET STORAGE EXTERNAL, ALTER COLUMN said_marks SET STORAGE MAIN;
 CREATE INDEX episode_cohort ON store.episode (run_id, cohort);
 
 -- Lists of a run's trajectories: every order has an index that also holds what lists filter by, so that a page of a run
@@ -144,6 +148,7 @@ CREATE INDEX episode_by_tokens ON store.episode (run_id, tokens, draw, member, a
 CREATE INDEX episode_by_seconds ON store.episode (run_id, seconds, draw, member, attempt)
   INCLUDE (team_score, tokens, turns, solved, status, cohort);
 CREATE INDEX episode_unfinished ON store.episode (run_id, draw, member, attempt) WHERE status <> 'finished';
+CREATE INDEX episode_broken ON store.episode (run_id, draw, member, attempt) WHERE breaks <> '{}';
 
 -- What a list cannot hold in an index: words of the task's title, and the versions it was played with.
 CREATE INDEX episode_title ON store.episode USING gin (to_tsvector('simple', task ->> 'title'));
@@ -504,6 +509,7 @@ CREATE TABLE store.asked_load (
 -- Turns that have waited longest for their reply, as each rollout worker told last.
 CREATE TABLE store.open_turns (
   run_id bigint NOT NULL, worker text NOT NULL, at timestamptz NOT NULL, open int NOT NULL, longest jsonb NOT NULL,
+  seats jsonb NOT NULL DEFAULT '{}',          -- role -> [turns without a reply, those of them that an engine has]
   PRIMARY KEY (run_id, worker)
 ) WITH (fillfactor = 50);
 

@@ -56,8 +56,8 @@ def test_a_sound_run_adds_up(ended):
         ),
         (
             "INSERT INTO store.episode SELECT run_id, draw, member, attempt + 1, origin, status, reason, cohort, "
-            "scores, team_score, solved, turns, tokens, pins, task, transcript, facts, judged, started_at, finished_at "
-            "FROM store.episode WHERE draw = 0 AND member = 0",
+            "scores, team_score, solved, turns, tokens, pins, task, transcript, facts, judged, said, "
+            "said_marks, breaks, started_at, finished_at FROM store.episode WHERE draw = 0 AND member = 0",
             ["settled twice: 1", "4 episodes were proposed and 5 ended"],
         ),
     ],

@@ -25,8 +25,10 @@ def row(rng, draw, member):
         draw, member, 1, Origin.EVAL if evaluation else Origin.TRAIN,
         EpisodeStatus.FAILED if failed else EpisodeStatus.FINISHED, "",
         {} if failed else {"solver": score, "critic": 1 - score}, score, score == 1.0, rng.randrange(1, 5),
-        rng.randrange(10, 14), {"solver": draw % 3}, {"title": f"tank {draw % 4} litres-{member}, \"quoted\" it's"}, [],
-        began, began + rng.choice((0.3, 1.7, 2.1)), draw % EVALUATION_DRAWS // 4,
+        rng.randrange(10, 14), {"solver": draw % 3}, {"title": f"tank {draw % 4} litres-{member}, \"quoted\" it's"},
+        [["solver", 0], ["critic", 0]], began, began + rng.choice((0.3, 1.7, 2.1)), draw % EVALUATION_DRAWS // 4,
+        said=[f"It's {draw}+1.Then\nÉtude_{member}\0 \u4f60\u597d", "I accept it"],
+        breaks={"shortened": [("solver", 1)]} if draw % 3 == 0 else {},
     )  # fmt: skip
 
 
@@ -66,6 +68,16 @@ MATCHES = {
     "version": (EpisodeFilter(pins={"solver": 2}), lambda e: e.pins == {"solver": 2}),
     "words": (EpisodeFilter(text="Tank 3 lit"), lambda e: e.draw % 4 == 3),
     "odd_words": (EpisodeFilter(text="'); --& | it's"), lambda e: True),
+    "said": (EpisodeFilter(said="it's 7 then Étu"), lambda e: e.draw == 7),
+    "said_over_turns": (EpisodeFilter(said="étude ACC"), lambda e: True),
+    "said_by": (EpisodeFilter(said="1 the", speaker="solver"), lambda e: True),
+    "said_by_another": (EpisodeFilter(said="1 the", speaker="critic"), lambda e: False),
+    "said_in_one_turn": (EpisodeFilter(said="then accept", speaker="solver"), lambda e: False),
+    "said_in_signs": (EpisodeFilter(said="\u4f60\u597d"), lambda e: True),
+    "said_blanks": (EpisodeFilter(said=" -+ "), lambda e: True),
+    "broken": (EpisodeFilter(broken="any"), lambda e: e.draw % 3 == 0),
+    "broken_so": (EpisodeFilter(broken="shortened"), lambda e: e.draw % 3 == 0),
+    "broken_otherwise": (EpisodeFilter(broken="other_end"), lambda e: False),
     "keys": (EpisodeFilter(keys=[(3, 0, 1), (5, 1, 1)]), lambda e: key(e) in {(3, 0, 1), (5, 1, 1)}),
     "no_keys": (EpisodeFilter(keys=[]), lambda e: False),
 }

@@ -77,7 +77,8 @@ def test_each_damage_turns_its_line_red(finished, damage, name):
 def test_ranges_of_one_row_say_what_wide_ones_say(finished, monkeypatch):
     finished.conn.execute(
         "INSERT INTO store.episode SELECT run_id, draw + (1 << 30), member, attempt, 'eval', status, reason, cohort,"
-        " scores, team_score, solved, turns, tokens, pins, task, transcript, facts, judged, started_at, finished_at"
+        " scores, team_score, solved, turns, tokens, pins, task, transcript, facts, judged, said,"
+        " said_marks, breaks, started_at, finished_at"
         " FROM store.episode"
     )
     wide, heard = report.full_report(finished.conn, 1), []

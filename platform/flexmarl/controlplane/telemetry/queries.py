@@ -17,7 +17,7 @@ from flexmarl.controlplane.telemetry.hardware.cluster import devices
 from flexmarl.controlplane.telemetry.hardware.engines import MOVE_KINDS as ENGINE_MOVE_KINDS
 from flexmarl.controlplane.telemetry.hardware.engines import engines
 from flexmarl.controlplane.telemetry.hardware.engines import moves as engine_moves
-from flexmarl.controlplane.telemetry.hardware.load import load
+from flexmarl.controlplane.telemetry.hardware.load import load, speaking
 from flexmarl.controlplane.telemetry.hardware.pools import busy_devices, busy_week
 from flexmarl.controlplane.telemetry.live.feed import events, notes
 from flexmarl.controlplane.telemetry.live.logbook import COMPONENTS as LOG_COMPONENTS
@@ -31,6 +31,7 @@ from flexmarl.controlplane.telemetry.timeline.swaps import swaps
 from flexmarl.controlplane.telemetry.timeline.timeline import timeline, utilisation
 from flexmarl.controlplane.telemetry.trajectories.episode_groups import compare as trajectory_compare
 from flexmarl.controlplane.telemetry.trajectories.episode_groups import group as episode_group
+from flexmarl.controlplane.telemetry.trajectories.filters import BREAKS as CHAIN_BREAKS
 from flexmarl.controlplane.telemetry.trajectories.filters import ORDERINGS as TRAJECTORY_ORDERINGS
 from flexmarl.controlplane.telemetry.trajectories.filters import ordering as trajectory_ordering
 from flexmarl.controlplane.telemetry.trajectories.filters import wanted as trajectory_filter
@@ -45,6 +46,7 @@ from flexmarl.store.reads.transitions import TransitionFilter
 from flexmarl.store.telemetry.logs import LogFilter
 
 __all__ = [
+    "CHAIN_BREAKS",
     "DECISION_KINDS",
     "ENGINE_MOVE_KINDS",
     "LOG_COMPONENTS",
@@ -90,6 +92,7 @@ __all__ = [
     "parse_id",
     "pipeline",
     "planned",
+    "speaking",
     "store_state",
     "swaps",
     "timeline",

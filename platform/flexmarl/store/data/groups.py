@@ -20,7 +20,7 @@ from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.wire import EpisodeStatus, Origin
 from flexmarl.store.control.commands import Taken, guard
 from flexmarl.store.control.inbox import put_events
-from flexmarl.store.data import sample_copy
+from flexmarl.store.data import said, sample_copy
 from flexmarl.store.data.payload import Floats, Ints, allowed_length, pack
 from flexmarl.store.data.segments import Placed, SegmentFolder
 from flexmarl.store.data.spans import Span, encoded
@@ -52,6 +52,10 @@ class EpisodeRow:
     """What the environment counted, by name."""
     judged: list[dict[str, object]] = field(default_factory=list)
     """Answers with all that was said of them: `role`, `turn`, `parts` and `why` by the names of the scores."""
+    said: Sequence[str] = ()
+    """What was said, turn after turn as in the transcript."""
+    breaks: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
+    """Cause -> (role, turn) of each chain that began anew because of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,8 @@ class SettledGroup:
 
 _EPISODE = (
     "run_id", "draw", "member", "attempt", "origin", "status", "reason", "cohort", "scores", "team_score", "solved",
-    "turns", "tokens", "pins", "task", "transcript", "facts", "judged", "started_at", "finished_at",
+    "turns", "tokens", "pins", "task", "transcript", "facts", "judged", "said", "said_marks", "breaks", "started_at",
+    "finished_at",
 )  # fmt: skip
 
 
@@ -198,12 +203,13 @@ def _insert_episodes(conn: Connection, run_id: int, rows: Sequence[EpisodeRow]) 
         INSERT INTO store.episode ({", ".join(_EPISODE)})
         SELECT %s, e.draw, e.member, e.attempt, e.origin, e.status, e.reason, e.cohort, e.scores::jsonb, e.team_score,
           e.solved, e.turns, e.tokens, e.pins::jsonb, e.task::jsonb, e.transcript::jsonb, e.facts::jsonb,
-          e.judged::jsonb, to_timestamp(e.started_at), to_timestamp(e.finished_at)
+          e.judged::jsonb, e.said, e.said_marks, e.breaks::jsonb, to_timestamp(e.started_at),
+          to_timestamp(e.finished_at)
         FROM unnest(%b::int[], %b::int[], %b::int[], %b::text[], %b::text[], %b::text[], %b::int[], %b::text[],
           %b::float4[], %b::bool[], %b::int[], %b::int[], %b::text[], %b::text[], %b::text[], %b::text[], %b::text[],
-          %b::float8[], %b::float8[])
+          %b::text[], %b::bytea[], %b::text[], %b::float8[], %b::float8[])
           AS e(draw, member, attempt, origin, status, reason, cohort, scores, team_score, solved, turns, tokens, pins,
-               task, transcript, facts, judged, started_at, finished_at)
+               task, transcript, facts, judged, said, said_marks, breaks, started_at, finished_at)
         """,
         [run_id, *(list(column) for column in zip(*values, strict=True))],
     )
@@ -213,7 +219,8 @@ def _episode_values(row: EpisodeRow) -> tuple[object, ...]:
     return (
         row.draw, row.member, row.attempt, row.origin.value, row.status.value, row.reason, row.cohort,
         _json(row.scores), float(row.team_score), bool(row.solved), row.turns, row.tokens, _json(row.pins),
-        _json(row.task), _json(row.transcript), _json(row.facts), _json(row.judged),
+        _json(row.task), _json(row.transcript), _json(row.facts), _json(row.judged), *said.kept(row.said),
+        _json(row.breaks),
         float(row.started_at), float(row.finished_at),
     )  # fmt: skip
 

@@ -2,8 +2,8 @@
 
 Invariants: a page follows an order that ends in the primary key, from a position on, so rows written meanwhile neither
 shift nor repeat a page. Every query names the run, so only its partition is read. A page is cut from one index that
-also holds what it filters by (see upgrade 0070); what no index holds, a role's own score, is looked for in a bounded
-part of the order, and the page says where it stopped.
+also holds what it filters by (see `schema.sql`); what no index holds, a role's own score, is looked for in a bounded
+part of the order, as are words that were said, and the page says where it stopped.
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from psycopg.sql import SQL, Composable, Composed
 from psycopg.sql import Literal as Value
 
 from flexmarl.contracts.wire import EVALUATION_DRAWS, EpisodeStatus, Origin
+from flexmarl.store.data import said
 
 Key = tuple[int, int, int]
 """(draw, member, attempt) of an episode."""
@@ -26,8 +27,9 @@ Order = Literal["draw", "score", "tokens", "seconds"]
 
 BOUND = 10_000
 """Newest matching episodes that facets count."""
-WINDOW = 75_000
-"""Episodes that one page examines for a role's own score."""
+ANY = "any"
+WINDOW = 100_000
+"""Episodes that one page examines for a role's own score or for what was said."""
 _COLUMNS: dict[Order, tuple[str, str]] = {
     "draw": ("", ""), "score": ("team_score", "real"), "tokens": ("tokens", "int"), "seconds": ("seconds", "real"),
 }  # fmt: skip
@@ -80,6 +82,12 @@ class EpisodeFilter:
     """Policy -> version it was played with."""
     text: str = ""
     """Words of the title, all of them; the last may be incomplete."""
+    said: str = ""
+    """Words that were said in the episode, all of them; the last may be incomplete."""
+    speaker: str = ""
+    """Role that said all the words of `said` in one turn."""
+    broken: str = ""
+    """Cause by which a chain broke; `any`: whatever it was."""
     keys: Sequence[Key] | None = None
     """Only these."""
 
@@ -177,18 +185,22 @@ def summary(row: Sequence[object]) -> EpisodeSummary:
 
 
 def _is_windowed(wanted: EpisodeFilter) -> bool:
+    return _by_role(wanted) or bool(said.words(wanted.said))
+
+
+def _by_role(wanted: EpisodeFilter) -> bool:
     return bool(wanted.role) and wanted.role_score != (None, None)
 
 
 def _ordered(run_id: int, wanted: EpisodeFilter, way: Ordering, position: Position | None) -> Composed:
-    """Everything that the indexes can decide, in order; with a role's score also that, and bounded."""
+    """Everything that the indexes can decide, in order; with what they cannot also that, and bounded."""
     conditions = [SQL("run_id = {}").format(Value(run_id)), *_draws(wanted.origin, way, position), *_conditions(wanted)]
     if position is not None:
         conditions.append(_behind(way, position))
     windowed = _is_windowed(wanted)
     return SQL("SELECT {columns} FROM store.episode WHERE {where} ORDER BY {order}{bound}").format(
         columns=SQL("draw, member, attempt, team_score, status, solved, tokens, seconds")
-        + SQL(", scores" if windowed else ""),
+        + SQL(", scores, said, said_marks, transcript" if windowed else ""),
         where=SQL(" AND ").join(conditions),
         order=_order(way),
         bound=SQL(" LIMIT {}").format(Value(WINDOW)) if windowed else SQL(""),
@@ -198,10 +210,33 @@ def _ordered(run_id: int, wanted: EpisodeFilter, way: Ordering, position: Positi
 def _narrowed(source: Composed, wanted: EpisodeFilter, limit: int) -> Composed:
     if not _is_windowed(wanted):
         return source + SQL(" LIMIT {}").format(Value(limit))
-    own = SQL("(scores ->> {})::float8").format(Value(wanted.role))
+    conditions: list[Composable] = []
+    if _by_role(wanted):
+        conditions += _range(SQL("(scores ->> {})::float8").format(Value(wanted.role)), wanted.role_score)
+    if found := said.words(wanted.said):
+        conditions.append(_said(found, wanted.speaker))
     return SQL("SELECT * FROM ({source}) w WHERE {where} LIMIT {limit}").format(
-        source=source, where=SQL(" AND ").join(_range(own, wanted.role_score)), limit=Value(limit)
+        source=source, where=SQL(" AND ").join(conditions), limit=Value(limit)
     )
+
+
+def _said(words: Sequence[str], speaker: str) -> Composable:
+    """Look at the filter, and only where that has all the words at the text: PostgreSQL would begin with either."""
+    last = len(words) - 1
+    places = sorted({at for no, word in enumerate(words) for at in said.places(word, whole=no < last)})
+    bits = [SQL("get_bit(said_marks, {} & (8 * length(said_marks) - 1)) = 1").format(Value(at)) for at in places]
+    patterns = [f"(^|[^[:alnum:]]){word}{'' if no == last else '(?![[:alnum:]])'}" for no, word in enumerate(words)]
+    whole = _matching(SQL("said"), patterns)
+    if speaker:
+        whole += SQL(
+            " AND EXISTS (SELECT 1 FROM unnest(string_to_array(said, {parts})) WITH ORDINALITY AS s(part, at) "
+            "WHERE transcript -> (s.at::int - 1) ->> 0 = {role} AND {each})"
+        ).format(parts=Value(said.PARTS), role=Value(speaker), each=_matching(SQL("s.part"), patterns))
+    return SQL("CASE WHEN {bits} THEN {whole} ELSE false END").format(bits=SQL(" AND ").join(bits), whole=whole)
+
+
+def _matching(text: SQL, patterns: Sequence[str]) -> Composed:
+    return SQL(" AND ").join(SQL("{} ~* {}").format(text, Value(pattern)) for pattern in patterns)
 
 
 def _last_examined(conn: Connection, source: Composed, way: Ordering) -> Position | None:
@@ -233,10 +268,7 @@ def _conditions(wanted: EpisodeFilter) -> list[Composable]:
     for name, value in (("cohort", wanted.cohort), ("draw", wanted.draw), ("solved", wanted.solved)):
         if value is not None:
             found.append(SQL("{} = {}").format(sql.Identifier(name), Value(value)))
-    if wanted.status is not None:
-        found.append(SQL("status = {}").format(Value(wanted.status.value)))
-        if wanted.status is not EpisodeStatus.FINISHED:
-            found.append(SQL("status <> 'finished'"))
+    found += _status(wanted.status)
     for name, whole in (("turns", wanted.turns), ("tokens", wanted.tokens)):
         found += _range(sql.Identifier(name), whole, "int")
     for name, bounds in (("team_score", wanted.score), ("seconds", wanted.seconds)):
@@ -245,9 +277,24 @@ def _conditions(wanted: EpisodeFilter) -> list[Composable]:
         found.append(SQL("pins @> {}::jsonb").format(Value(orjson.dumps(wanted.pins).decode())))
     if words := _search(wanted.text):
         found.append(SQL("to_tsvector('simple', task ->> 'title') @@ to_tsquery('simple', {})").format(Value(words)))
+    found += _breaks(wanted.broken)
     if wanted.keys is not None:
         found.append(_among(wanted.keys))
     return found
+
+
+def _status(status: EpisodeStatus | None) -> list[Composable]:
+    if status is None:
+        return []
+    found: list[Composable] = [SQL("status = {}").format(Value(status.value))]
+    return found if status is EpisodeStatus.FINISHED else [*found, SQL("status <> 'finished'")]
+
+
+def _breaks(cause: str) -> list[Composable]:
+    if not cause:
+        return []
+    broken: list[Composable] = [SQL("breaks <> '{}'")]
+    return broken if cause == ANY else [*broken, SQL("breaks ? {}").format(Value(cause))]
 
 
 def _search(text: str) -> str:

@@ -171,6 +171,19 @@ def open_turns(conn: Connection, run_id: int, limit: int) -> OpenTurnRows:
     return OpenTurnRows(bool(rows), sum(row[0] for row in rows), turns[:limit])
 
 
+def seats(conn: Connection, run_id: int) -> dict[str, tuple[int, int]] | None:
+    """Count open turns by role, and those that engines have; None where no worker has told anything lately."""
+    rows = conn.execute(
+        """
+        SELECT s.role, sum((s.turns ->> 0)::int)::int, sum((s.turns ->> 1)::int)::int
+        FROM store.open_turns o LEFT JOIN LATERAL jsonb_each(o.seats) AS s(role, turns) ON true
+        WHERE o.run_id = %s AND o.at > clock_timestamp() - make_interval(secs => %s) GROUP BY s.role
+        """,
+        [run_id, FRESH_S],
+    ).fetchall()
+    return {role: (turns, taken) for role, turns, taken in rows if role is not None} if rows else None
+
+
 def moved(conn: Connection, run_id: int) -> list[Moved]:
     """Count the replies that did not stay with the engine that took them, by cause and engine, most first."""
     rows: Sequence[tuple[str, str, int, float]] = conn.execute(

@@ -12,6 +12,7 @@ import orjson
 from psycopg import Connection
 
 from flexmarl.store.data.payload import Arrays
+from flexmarl.store.data.said import parted as parted_said
 from flexmarl.store.data.spans import Span, decoded, parted, turns_of
 from flexmarl.store.data.stored_payloads import PAYLOAD, load
 from flexmarl.store.errors import Refused
@@ -66,6 +67,10 @@ class EpisodeDetail:
     """What the environment counted, by name."""
     judged: list[dict[str, Any]]
     """Answers with all that was said of them: `role`, `turn`, `parts` and `why` by the names of the scores."""
+    said: dict[tuple[str, int], str]
+    """What each turn said, also where its tokens are gone; nothing of rows that were written without."""
+    breaks: dict[str, list[tuple[str, int]]]
+    """Cause -> (role, turn) of each chain that began anew because of it."""
 
 
 def episode(conn: Connection, run_id: int, key: Key) -> EpisodeDetail | None:
@@ -77,18 +82,36 @@ def episode(conn: Connection, run_id: int, key: Key) -> EpisodeDetail | None:
 def details(conn: Connection, run_id: int, keys: Sequence[Key]) -> list[EpisodeDetail]:
     """Read episodes with their turns, in the order asked for; unknown ones are left out."""
     rows = conn.execute(
-        f"SELECT {SUMMARY}, e.transcript::text, e.facts::text, e.judged::text FROM store.episode e {_ASKED}".encode(),
+        f"SELECT {SUMMARY}, e.transcript::text, e.facts::text, e.judged::text, e.breaks::text, e.said"
+        f" FROM store.episode e {_ASKED}".encode(),
         _asked(run_id, keys),
     ).fetchall()
-    told = {row[:3]: [orjson.loads(text) for text in row[-3:]] for row in rows}
+    beside = {row[:3]: (*map(orjson.loads, row[-5:-1]), row[-1]) for row in rows}
     turns = _turns(conn, run_id, keys)
-    found = {row[:3]: summary(row[:-3]) for row in rows}
+    found = {row[:3]: summary(row[:-5]) for row in rows}
     return [
-        EpisodeDetail(found[key], transcript, _played(turns.get(key, []), transcript), facts, judged)
+        EpisodeDetail(
+            found[key],
+            transcript,
+            _played(turns.get(key, []), transcript),
+            facts,
+            judged,
+            _said(transcript, said),
+            _broken(breaks),
+        )
         for key in keys
         if key in found
-        for transcript, facts, judged in (told[key],)
+        for transcript, facts, judged, breaks, said in (beside[key],)
     ]
+
+
+def _said(transcript: Sequence[Any], text: str) -> dict[tuple[str, int], str]:
+    turns = [(str(entry[0]), int(entry[1])) for entry in transcript if isinstance(entry, list) and len(entry) > 1]
+    return dict(zip(turns, parted_said(text, len(turns)), strict=True)) if text else {}
+
+
+def _broken(breaks: dict[str, list[list[Any]]]) -> dict[str, list[tuple[str, int]]]:
+    return {cause: [(str(role), int(turn)) for role, turn in found] for cause, found in breaks.items()}
 
 
 def group(conn: Connection, run_id: int, draw: int) -> list[EpisodeSummary]:

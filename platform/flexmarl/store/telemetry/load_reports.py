@@ -6,7 +6,7 @@ losing one loses a point of a chart.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import orjson
 from psycopg import Connection
@@ -71,6 +71,8 @@ class TurnReport:
     longest: Sequence[OpenTurn]
     moved: Mapping[tuple[str, str], int]
     """(cause, engine that was left) -> replies."""
+    seats: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Role -> (turns without a reply, those of them that an engine has)."""
 
 
 def put_engines(conn: Connection, loads: Sequence[EngineReport]) -> None:
@@ -117,9 +119,10 @@ def put_asked(conn: Connection, run_id: int, worker: str, report: TurnReport) ->
           ON CONFLICT (run_id, worker, cause, engine) DO UPDATE SET turns = excluded.turns, at = excluded.at
           WHERE m.turns < excluded.turns
         )
-        INSERT INTO store.open_turns (run_id, worker, at, open, longest)
-        SELECT %(run)s, %(worker)s, now.at, %(open)s, %(longest)s::jsonb FROM now
-        ON CONFLICT (run_id, worker) DO UPDATE SET at = excluded.at, open = excluded.open, longest = excluded.longest
+        INSERT INTO store.open_turns (run_id, worker, at, open, longest, seats)
+        SELECT %(run)s, %(worker)s, now.at, %(open)s, %(longest)s::jsonb, %(seats)s::jsonb FROM now
+        ON CONFLICT (run_id, worker) DO UPDATE SET at = excluded.at, open = excluded.open, longest = excluded.longest,
+          seats = excluded.seats
         """,
         {
             "run": run_id, "worker": worker, "slot_s": SLOT_S, "slots": SLOTS, "open": report.open,
@@ -127,5 +130,6 @@ def put_asked(conn: Connection, run_id: int, worker: str, report: TurnReport) ->
             "in_flight": [turns.in_flight for _, turns in asked], "causes": [cause for (cause, _), _ in moved],
             "engines": [engine for (_, engine), _ in moved], "turns": [turns for _, turns in moved],
             "longest": orjson.dumps([asdict(turn) for turn in report.longest]).decode(),
+            "seats": orjson.dumps(dict(report.seats)).decode(),
         },
     )  # fmt: skip

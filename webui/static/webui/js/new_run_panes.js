@@ -1,6 +1,7 @@
 // The three panes of New run (form, YAML, changes), and what leads from one to another.
 import { $, announce } from "./dom.js";
 import { fillForm, inputOf } from "./new_run_fields.js";
+import { standIn } from "./new_run_graph.js";
 import { later } from "./new_run_planning.js";
 import { state } from "./new_run_state.js";
 import * as sections from "./sections.js";
@@ -28,6 +29,7 @@ export function open(name) {
     $(`#tab-${one}`).tabIndex = one === name ? 0 : -1;
     $(`#pane-${one}`).hidden = one !== name;
   }
+  standIn(name);
   if (name === "yaml" && !state.textErrors.length) yaml.show();
   if (name === "form") {
     if (!state.textErrors.length) fillForm();

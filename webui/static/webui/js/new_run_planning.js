@@ -6,6 +6,7 @@ import { post } from "./api.js";
 import { stale as forecastStale } from "./forecast.js";
 import { measured } from "./measuring.js";
 import { notYet, showErrors } from "./new_run_errors.js";
+import { redraw } from "./new_run_graph.js";
 import { data, draft, state } from "./new_run_state.js";
 import * as plan from "./plan.js";
 import { text } from "./spec.js";
@@ -39,6 +40,7 @@ export async function replan() {
   forecastStale();
   changes();
   $("#run-name").placeholder = state.document.name || "";
+  redraw(state.document.environment);
   $("#spec-form").inert = state.textErrors.length > 0; // what it would change is not what the text says
   if (state.textErrors.length) {
     settle(state.planned, state.textErrors);

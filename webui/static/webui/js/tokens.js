@@ -12,7 +12,14 @@ const minus = (value, digits = 2) =>
   value === null || value === undefined ? "–" : value.toFixed(digits).replace("-", "−");
 const signed = (value) => (value > 0 ? `+${minus(value)}` : minus(value));
 
+const distinct = (turn) => [...new Set(turn.versions)].toSorted((a, b) => a - b);
+
 function share(turn, place, kind) {
+  if (kind === "mask") return turn.in_loss ? 0.6 : 0;
+  if (kind === "version") {
+    const all = distinct(turn);
+    return (1 + all.indexOf(turn.versions[place])) / (all.length + 1);
+  }
   if (kind === "advantage") return Math.min(1, Math.abs(turn.advantage ?? 0) / ADVANTAGE_AT);
   return Math.min(1, Math.max(0, -turn.logprobs[place]) / LOGPROB_AT) ** 0.75;
 }
@@ -45,9 +52,15 @@ function fill(box, turn, kind) {
     role: "group",
     "aria-label": `Tokens of ${turn.role}; left and right move`,
   });
+  if (kind === "mask") tokens.append(...context(turn));
+  const sign = kind === "advantage" && turn.advantage < 0 ? " neg" : "";
   for (let place = 0; place < count; place += 1)
     tokens.append(
-      el("span", { class: `k lp${level(share(turn, place, kind))}`, data: { i: place }, text: turn.texts[place] }),
+      el("span", {
+        class: `k lp${level(share(turn, place, kind))}${sign}`,
+        data: { i: place },
+        text: turn.texts[place],
+      }),
     );
   if (!count) tokens.append(el("span", { class: "muted", text: "No token was generated." }));
   if (turn.ids.length > count)
@@ -68,7 +81,29 @@ function fill(box, turn, kind) {
   );
 }
 
+/** What was new in the prompt, token by token: read, and never trained on. */
+function context(turn) {
+  const texts = turn.context_texts || [];
+  const shown = texts.slice(-MOST).map((text) => el("span", { class: "ctx", text }));
+  if (texts.length > MOST)
+    shown.unshift(el("span", { class: "muted", text: `${texts.length - MOST} earlier tokens, ` }));
+  return shown;
+}
+
+const WORDS = {
+  mask: (turn) =>
+    `hatched: ${(turn.context_texts || []).length} tokens that were read, mask 0; ` +
+    (turn.in_loss ? `tinted: ${turn.ids.length} tokens in the loss, mask 1` : "the reply is not in the loss"),
+  version: (turn) => {
+    const all = distinct(turn);
+    return all.length > 1
+      ? `versions, the newer the darker: ${all.map((one) => `v${one}`).join(", ")}`
+      : `every token is of v${all[0] ?? "–"}`;
+  },
+};
+
 function legend(turn, kind) {
+  if (WORDS[kind]) return el("div", { class: "s11 muted lpkey", text: WORDS[kind](turn) });
   const scale = svg("svg", { class: "lpscale", "aria-hidden": "true" });
   for (let i = 1; i <= LEVELS; i += 1)
     scale.append(
@@ -82,7 +117,7 @@ function legend(turn, kind) {
   const words = kind === "logprob" ? ["log-prob 0", "−2.6"] : ["|advantage| 0", String(ADVANTAGE_AT)];
   const own =
     kind === "advantage"
-      ? `every token of the turn has ${turn.advantage === null ? "none" : signed(turn.advantage)}`
+      ? `every token of the turn has ${turn.advantage === null ? "none" : signed(turn.advantage)}; below 0 underlined`
       : "";
   return el(
     "div",

@@ -1,11 +1,13 @@
 // The trajectory viewer: the list beside it, labels, keys. All text came escaped from the server or goes in as text.
 import { get, part, put, remove } from "./api.js";
 import { $, $$, lettersOn, toast, typing } from "./dom.js";
+import { begin as beginReplay, KEYS as REPLAY_KEYS } from "./replay.js";
 import { draw, moveToken, showFacts } from "./tokens.js";
 
 const host = $("#viewer");
 const page = $("#tv");
 const chosen = new Set();
+const COLOURS = ["plain", "logprob", "advantage", "version", "mask"];
 let colours = "plain";
 let text = "rendered";
 let reading = 0;
@@ -13,7 +15,7 @@ const arrays = new Map();
 
 const shown = () => $("[data-trajectory]", host);
 
-async function applyColours() {
+function applyColours() {
   for (const button of $$("[data-tokens]", host))
     button.setAttribute("aria-pressed", String(button.dataset.tokens === colours));
   for (const button of $$("[data-text]", host))
@@ -24,20 +26,37 @@ async function applyColours() {
     box.hidden = plain;
     box.parentElement.querySelector(".said").hidden = !plain;
   }
+  coming.disconnect();
+  if (!plain && shown()?.dataset.view === "transcript")
+    for (const article of $$("article.msg", host)) coming.observe(article);
+}
+
+/** Tokens of a turn are read when it comes into view: an episode may have very many. */
+const coming = new IntersectionObserver(
+  (entries) => {
+    for (const entry of entries) if (entry.isIntersecting) colour(entry.target);
+  },
+  { rootMargin: "400px" },
+);
+
+async function colour(article) {
+  coming.unobserve(article);
   const at = shown();
-  if (plain || !at || at.dataset.view !== "transcript") return;
-  let found = arrays.get(at.dataset.trajectory);
+  const { role, turn } = article.dataset;
+  const url = `${at.dataset.api}/tokens?${new URLSearchParams({ agent: role, turn })}`;
+  let found = arrays.get(url);
   if (!found) {
     try {
-      found = await get(`${at.dataset.api}/tokens`);
+      found = await get(url);
     } catch (error) {
+      if (colours === "plain") return;
       colours = "plain";
       applyColours();
       toast(error.message, { tone: "bad", detail: error.requestId });
       return;
     }
-    if (arrays.size > 20) arrays.clear();
-    arrays.set(at.dataset.trajectory, found);
+    if (arrays.size > 200) arrays.clear();
+    arrays.set(url, found);
   }
   if (shown() === at && colours !== "plain") draw(at, found.turns, colours);
 }
@@ -54,6 +73,7 @@ async function fillRaw() {
 
 function settle() {
   applyColours();
+  beginReplay(host);
   fillRaw();
 }
 
@@ -167,12 +187,13 @@ const KEYS = {
   "[": () => otherStep(-1),
   "]": () => otherStep(1),
   t: () => {
-    colours = { plain: "logprob", logprob: "advantage", advantage: "plain" }[colours];
+    colours = COLOURS[(COLOURS.indexOf(colours) + 1) % COLOURS.length];
     applyColours();
   },
   e: expand,
   x: select,
   c: compare,
+  ...REPLAY_KEYS,
 };
 document.addEventListener("keydown", (event) => {
   if (event.target.matches?.(".tok") && (event.key === "ArrowRight" || event.key === "ArrowLeft")) {

@@ -178,6 +178,12 @@ class ReplyMoveSerializer(serializers.Serializer[Any]):
     at = serializers.DateTimeField()
 
 
+class SeatTurnsSerializer(serializers.Serializer[Any]):
+    role = serializers.CharField()
+    open = serializers.IntegerField(help_text="Its turns without a reply; those of external models are not counted.")
+    in_flight = serializers.IntegerField(help_text="Those of them that an engine has.")
+
+
 class LoadSerializer(serializers.Serializer[Any]):
     window = serializers.ListField(child=serializers.FloatField(), min_length=2, max_length=2)
     part_s = serializers.FloatField(help_text="Interval averaged by a point of the series.")
@@ -190,6 +196,7 @@ class LoadSerializer(serializers.Serializer[Any]):
     queues = QueuePointSerializer(many=True)
     asked = RequestedPointSerializer(many=True)
     open = serializers.IntegerField(help_text="Turns without a reply.")
+    seats = SeatTurnsSerializer(many=True)
     longest = OpenTurnSerializer(many=True)
     reply_moves = ReplyMoveSerializer(many=True)
 

@@ -40,8 +40,8 @@ class TrajectoriesView(ApiView):
     def get(self, request: Request, run_id: str) -> Response:
         """List training episodes of a run, or evaluations, newest first or in another order.
 
-        A filter by an agent's score examines 75,000 episodes per page: a page may then hold fewer rows than asked for
-        while `next` goes on.
+        A filter by an agent's score or by what was said examines 100,000 episodes per page: a page may then hold fewer
+        rows than asked for while `next` goes on.
         """
         run = _run(request, run_id)
         limit = _limit(self.values)
@@ -108,11 +108,16 @@ class TrajectoryView(ApiView):
 
 class TurnTokensView(ApiView):
     scopes = {"GET": Scope.TRAJECTORIES_READ}
+    parameters = (
+        Parameter("agent", "Only turns of this role."),
+        Parameter("turn", "Only turns of this number, among a role's from 0.", "integer"),
+    )
 
     @extend_schema(operation_id="runs_trajectory_tokens", responses=shapes.TokensSerializer)
     def get(self, request: Request, run_id: str, trajectory_id: str) -> Response:
         """Read the token arrays of a trajectory: ids, texts, log-probabilities, versions, per turn."""
-        return Response(trajectories.tokens(_run(request, run_id), trajectory_id))
+        role, turn = self.values.get("agent", ""), self.values.get("turn")
+        return Response(trajectories.tokens(_run(request, run_id), trajectory_id, role, turn))
 
 
 class LabelsView(ApiView):

@@ -1,7 +1,7 @@
 """Query parameters of trajectory lists."""
 
 from flexmarl.controlplane.common.api.filters import Parameter
-from flexmarl.controlplane.telemetry.trajectories.filters import ORDERINGS
+from flexmarl.controlplane.telemetry.trajectories.filters import BREAKS, ORDERINGS
 
 FILTERS = (
     Parameter("origin", "Why it was played: `train` when absent.", choices=("train", "eval")),
@@ -22,6 +22,9 @@ FILTERS = (
     Parameter("duration_s__lte", "Longest duration in seconds.", "number"),
     Parameter("version", "`<policy>:<version>` it was played with; may be repeated, all must hold.", many=True),
     Parameter("search", "Words of the task's title, all of them; the last may be incomplete."),
+    Parameter("said", "Words that were said in the episode, all of them; the last may be incomplete."),
+    Parameter("said_by", "Role that said all the words of `said` in one turn."),
+    Parameter("broken", "Cause by which a chain broke; `any` for any cause.", choices=BREAKS),
     Parameter("label", "Label given by a user; `any` for any label."),
 )
 ORDERING = Parameter(

@@ -47,6 +47,16 @@ class TrajectorySerializer(_TrajectorySerializer):
     labels = LabelSerializer(many=True)
 
 
+class _ReadSerializer(serializers.Serializer[Any]):
+    speaker = serializers.ChoiceField(["system", "user", "assistant", "tool", ""])
+    text = serializers.CharField(allow_blank=True)
+
+
+class _CallSerializer(serializers.Serializer[Any]):
+    name = serializers.CharField()
+    arguments = serializers.DictField()
+
+
 class TurnSerializer(serializers.Serializer[Any]):
     role = serializers.CharField()
     turn = serializers.IntegerField()
@@ -54,6 +64,15 @@ class TurnSerializer(serializers.Serializer[Any]):
         help_text="First turn of its training row: a chain of turns, in each of which the "
         "prompt begins with all that the role read and said before."
     )
+    broken = serializers.CharField(
+        allow_blank=True, help_text="Why its prompt does not go on from what the role read and said before, or empty."
+    )
+    read = _ReadSerializer(
+        many=True, help_text="Messages that are new in its prompt; none where nobody is named in it."
+    )
+    reasoning = serializers.CharField(allow_blank=True, help_text="What the reply thinks before it speaks.")
+    content = serializers.CharField(allow_blank=True, help_text="What the reply says.")
+    tool_calls = _CallSerializer(many=True)
     policy = serializers.CharField()
     version = serializers.IntegerField()
     segments = serializers.ListField(child=serializers.IntegerField())
@@ -117,6 +136,10 @@ class TurnTokensSerializer(serializers.Serializer[Any]):
     role = serializers.CharField()
     turn = serializers.IntegerField()
     prompt_ids = serializers.ListField(child=serializers.IntegerField())
+    context_texts = serializers.ListField(
+        child=serializers.CharField(allow_blank=True),
+        help_text="Of the prompt's tokens, those behind its chain so far.",
+    )
     ids = serializers.ListField(child=serializers.IntegerField())
     texts = serializers.ListField(child=serializers.CharField(allow_blank=True))
     logprobs = serializers.ListField(child=serializers.FloatField())

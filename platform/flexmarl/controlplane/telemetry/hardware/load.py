@@ -39,11 +39,21 @@ def load(run: Run, window_s: float = DEFAULT_WINDOW_S) -> dict[str, Any]:
         "engines": rows,
         "states": dict(Counter(row["state"] for row in rows)),
         "skew": skew(rows),
+        "seats": speaking(run)["seats"],
         **_series(run, own),
         "open": open_now.open,
         "longest": [_turn(turn, own.until, rows) for turn in open_now.longest],
         "reply_moves": [_moved(one, rows) for one in load_rows.moved(conn, run.no)],
     }
+
+
+def speaking(run: Run) -> dict[str, Any]:
+    """Return how many episodes wait for a reply of each role now. Seats of external models are not told of."""
+    live = ended_at(run) is None
+    told = load_rows.seats(store_connection(), run.no) if live else None
+    counts = {role: (told or {}).get(role, (0, 0)) for role in run.spec["agents"]}
+    rows = [{"role": role, "open": turns, "in_flight": taken} for role, (turns, taken) in counts.items()]
+    return {"live": live, "told": told is not None, "seats": rows}
 
 
 def _policy(run: Run, name: str, asked: Iterable[RequestedNow], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

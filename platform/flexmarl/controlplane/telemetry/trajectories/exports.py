@@ -7,7 +7,7 @@ import orjson
 
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
-from flexmarl.controlplane.telemetry.trajectories.trajectories import described, turn_tokens
+from flexmarl.controlplane.telemetry.trajectories.trajectories import described, turns_tokens
 from flexmarl.store.reads import episodes, trajectories
 from flexmarl.store.reads.episodes import EpisodeFilter, Ordering, Position
 from flexmarl.store.reads.trajectories import EpisodeDetail
@@ -34,5 +34,6 @@ def batches(run: Run, wanted: EpisodeFilter, ordering: Ordering, most: int | Non
 
 def _line(run: Run, found: EpisodeDetail) -> dict[str, Any]:
     line = described(run, found)
-    line["turns"] = [{**text, **turn_tokens(run, turn)} for text, turn in zip(line["turns"], found.turns, strict=True)]
+    arrays = turns_tokens(run, found.turns)
+    line["turns"] = [{**text, **own} for text, own in zip(line["turns"], arrays, strict=True)]
     return line

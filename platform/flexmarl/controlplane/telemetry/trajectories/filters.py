@@ -10,8 +10,11 @@ from flexmarl.contracts.wire import EpisodeStatus, Origin
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.telemetry.trajectories.trajectories import cohort_of, labelled
-from flexmarl.store.reads.episodes import EpisodeFilter, Order, Ordering
+from flexmarl.language.renderer import Break
+from flexmarl.store.reads.episodes import ANY, EpisodeFilter, Order, Ordering
 
+BREAKS = (*Break, ANY)
+"""Causes by which a chain may have broken."""
 ORDERINGS: dict[str, Order] = {"draw": "draw", "reward": "score", "tokens": "tokens", "duration_s": "seconds"}
 """Names of the orders towards people; with a minus the largest first."""
 
@@ -24,6 +27,8 @@ def wanted(run: Run, values: Mapping[str, Any]) -> EpisodeFilter:
     if ("agent" in values) != (role_score != (None, None)):
         name = "agent" if "agent" not in values else "agent_reward__gte"
         raise _refuse(name, f"{name} is missing: agent and a bound of its score must be sent together.")
+    if "said_by" in values and "said" not in values:
+        raise _refuse("said", "said is missing: send the words that said_by said.")
     made = EpisodeFilter(
         origin=origin,
         cohort=None if step is None else cohort_of(origin, step),
@@ -38,6 +43,9 @@ def wanted(run: Run, values: Mapping[str, Any]) -> EpisodeFilter:
         role_score=role_score,
         pins=dict(_pin(text) for text in values.get("version", ())),
         text=values.get("search", ""),
+        said=values.get("said", ""),
+        speaker=values.get("said_by", ""),
+        broken=values.get("broken", ""),
     )
     return labelled(run, made, values["label"]) if "label" in values else made
 

@@ -5,7 +5,7 @@ episode belongs to the step it was played for, an evaluation to the step after w
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import from_epoch, rfc3339
 from flexmarl.controlplane.runs import labels
 from flexmarl.controlplane.runs.models import Run
+from flexmarl.controlplane.telemetry.trajectories import chat
 from flexmarl.controlplane.telemetry.trajectories.decoding import decoder_of, text_of, token_texts
 from flexmarl.store.reads import episodes, trajectories
 from flexmarl.store.reads.episodes import NEWEST, EpisodeFilter, EpisodeSummary, Key, Ordering, Position
@@ -111,29 +112,69 @@ def detail(run: Run, identity: str) -> dict[str, Any]:
 
 def described(run: Run, found: EpisodeDetail) -> dict[str, Any]:
     """Return an episode with its task and turns as text."""
+    broken = {at: cause for cause, found_at in found.breaks.items() for at in found_at}
     return {
         **row_of(run, found.episode),
         "task": found.episode.task,
         "transcript": found.transcript,
         "facts": found.facts,
         "judged": found.judged,
-        "turns": [_turn(run, turn) for turn in found.turns],
+        "turns": [
+            {
+                **_turn(run, turn, _new(turn, before)),
+                **_kept(turn, found.said),
+                "broken": broken.get((turn.role, turn.turn), ""),
+            }
+            for turn, before in zip(found.turns, _before(found.turns), strict=True)
+        ],
     }
 
 
-def tokens(run: Run, identity: str) -> dict[str, Any]:
-    """Return the token arrays of an episode's turns. Raises NotFound."""
-    found = _found(run, identity)
-    return {"id": identity, "turns": [turn_tokens(run, turn) for turn in found.turns]}
+def _kept(turn: TurnRecord, said: Mapping[tuple[str, int], str]) -> dict[str, str]:
+    """Return what a turn said, where its tokens are gone."""
+    text = said.get((turn.role, turn.turn), "") if turn.unreadable else ""
+    return {"response_text": text, "response_rendered": text, "content": text} if text else {}
 
 
-def turn_tokens(run: Run, turn: TurnRecord) -> dict[str, Any]:
-    """Return a turn's arrays: one entry per token of the response."""
-    ids = turn.arrays.response_ids().tolist()
+def tokens(run: Run, identity: str, role: str = "", turn: int | None = None) -> dict[str, Any]:
+    """Return the token arrays of an episode's turns, of all or of one role or number. Raises NotFound."""
+    return {"id": identity, "turns": turns_tokens(run, _found(run, identity).turns, role, turn)}
+
+
+def turns_tokens(
+    run: Run, turns: Sequence[TurnRecord], role: str = "", turn: int | None = None
+) -> list[dict[str, Any]]:
+    """Return the arrays of an episode's turns, of all or of one role or number."""
+    return [
+        _tokens(run, one, before)
+        for one, before in zip(turns, _before(turns), strict=True)
+        if role in ("", one.role) and turn in (None, one.turn)
+    ]
+
+
+def _before(turns: Sequence[TurnRecord]) -> list[int]:
+    """Return how many ids of each turn's prompt its chain held already."""
+    ends: dict[tuple[str, int], int] = {}
+    found = []
+    for turn in turns:
+        found.append(ends.get((turn.role, turn.chain), 0))
+        ends[turn.role, turn.chain] = turn.arrays.n_prompt + turn.arrays.n_response
+    return found
+
+
+def _new(turn: TurnRecord, before: int) -> list[int]:
+    """Return the ids of a prompt that its chain did not hold before."""
+    return list(turn.arrays.prompt_ids()[before:].tolist())
+
+
+def _tokens(run: Run, turn: TurnRecord, before: int) -> dict[str, Any]:
+    """Return a turn's arrays: one entry per token of the response, and what was new in its prompt."""
+    ids, new = turn.arrays.response_ids().tolist(), _new(turn, before)
     return {
         "role": turn.role,
         "turn": turn.turn,
         "prompt_ids": turn.arrays.prompt_ids().tolist(),
+        "context_texts": token_texts(decoder_of(run.no, turn.policy), new),
         "ids": ids,
         "texts": token_texts(decoder_of(run.no, turn.policy), ids),
         "logprobs": turn.arrays.response_logprobs().tolist(),
@@ -212,14 +253,18 @@ def member_of(row: EpisodeSummary) -> Mapping[str, Any]:
     }
 
 
-def _turn(run: Run, turn: TurnRecord) -> dict[str, Any]:
+def _turn(run: Run, turn: TurnRecord, new: Sequence[int]) -> dict[str, Any]:
     decoder = decoder_of(run.no, turn.policy)
     prompt, response = turn.arrays.prompt_ids().tolist(), turn.arrays.response_ids().tolist()
-    cut = turn.cut
+    cut, said = turn.cut, chat.reply(decoder, response)
     return {
         "role": turn.role,
         "turn": turn.turn,
         "chain": turn.chain,
+        "read": chat.context(decoder, new),
+        "reasoning": said.reasoning,
+        "content": said.content,
+        "tool_calls": [{"name": call.name, "arguments": call.arguments} for call in said.tool_calls],
         "policy": turn.policy,
         "version": turn.version,
         "segments": list(turn.segments),
