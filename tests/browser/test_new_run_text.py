@@ -94,3 +94,22 @@ def test_owner_names_do_not_clip(seeded: Site, visit: Any) -> None:
     guest.sign_in()
     guest.goto("/runs")
     assert max(guest.page.evaluate(OWNERS)) <= 0, "the column lies within the card"
+
+
+def test_the_drawing_follows_the_text(seeded: Site, visit: Any) -> None:
+    guest = visit(seeded)
+    guest.sign_in()
+    guest.goto("/runs/new?template=chat_sums")
+    page = guest.page
+    page.locator("#start[aria-disabled=false]").wait_for()
+    page.locator("#tab-yaml").click()
+    page.wait_for_function("() => document.querySelector('#yaml').value.includes('train_steps')")
+    seats = page.locator("#pane-yaml [data-box]")
+    assert [one.get_attribute("data-box") for one in seats.all()] == ["solver", "reviser"]
+    graph = "graph: {type: debate, debaters: [ann, bob], judge: carl}"
+    page.locator("#yaml").fill("environment: {type: sums, " + graph + "}")
+    page.locator("#pane-yaml [data-box=carl]").wait_for()
+    assert seats.count() == 3
+    page.locator("#yaml").fill("environment: {type: sums, graph: {type: nothing}}")
+    page.locator("#yaml-errors li").first.wait_for()
+    assert seats.count() == 3, "while the text is wrong the last drawing stays"

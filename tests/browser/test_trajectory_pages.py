@@ -63,7 +63,7 @@ def test_the_list_is_walked_with_the_keyboard(seeded: Any, visit: Callable[..., 
     press("{")
     at("959-6-1")
     assert page.url.endswith("959-6-1")
-    for colours in ("logprob", "advantage", "plain"):
+    for colours in ("logprob", "advantage", "version", "mask", "plain"):
         press("t")
         assert page.locator(f"[data-tokens={colours}]").get_attribute("aria-pressed") == "true"
     assert page.locator(".said").first.is_visible()
@@ -98,6 +98,44 @@ def test_tokens_say_their_figures_to_the_keyboard(seeded: Any, visit: Callable[.
     guest.page.keyboard.press("ArrowRight")
     assert guest.page.locator(".tok").first.locator(".k.cur").get_attribute("data-i") == "1"
     assert guest.page.locator("[data-facts]").first.inner_text() != first
+
+
+def test_an_episode_is_replayed_turn_by_turn(seeded: Any, visit: Callable[..., Any]) -> None:
+    guest = visit(seeded)
+    guest.sign_in()
+    guest.goto(f"/runs/{seeded.keys[FINISHED]}/trajectories/955-0-1")
+    page, turns = guest.page, guest.page.locator("article.msg")
+    count = turns.count()
+    page.keyboard.press(".")
+    assert page.locator("article.msg:visible").count() == 1
+    page.keyboard.press(".")
+    assert page.locator("article.msg:visible").count() == 2
+    role = turns.nth(1).get_attribute("data-role")
+    assert page.locator("#replay [data-box].now").get_attribute("data-box") == role
+    assert page.locator("[data-replay-words]").inner_text() == f"Turn 2 of {count}: {role}"
+    page.keyboard.press(",")
+    assert page.locator("article.msg:visible").count() == 1
+    page.keyboard.press("p")
+    page.locator("[data-replay=play]", has_text="Pause").wait_for()
+    page.keyboard.press("p")
+    page.locator("[data-replay=play]", has_text="Play").wait_for()
+    assert guest.violations() == []
+    page.get_by_role("button", name="Replay").click()
+    assert page.locator("article.msg:visible").count() == count
+
+
+def test_masks_and_versions_are_told_of_tokens(seeded: Any, visit: Callable[..., Any]) -> None:
+    guest = visit(seeded)
+    guest.sign_in()
+    guest.goto(f"/runs/{seeded.keys[FINISHED]}/trajectories/955-0-1")
+    guest.page.get_by_role("button", name="Mask", exact=True).click()
+    guest.page.locator(".tok .ctx").first.wait_for()
+    assert guest.page.locator(".tok .ctx").first.is_visible()
+    assert "mask 0" in guest.page.locator(".lpkey").first.inner_text()
+    guest.page.get_by_role("button", name="Version", exact=True).click()
+    guest.page.locator(".lpkey", has_text="every token is of v").first.wait_for()
+    assert guest.page.locator(".tok .ctx").count() == 0
+    assert guest.violations() == []
 
 
 def test_a_label_is_set_and_found_again(seeded: Any, visit: Callable[..., Any]) -> None:

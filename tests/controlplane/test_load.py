@@ -43,7 +43,7 @@ def served(run, node: str = "box") -> int:
         OpenTurn("listener", "solver", 8, 0, 1, 0, now - 9, now - 9, 0, "", 0),
     ]
     asked = {"solver": RequestedTurns(waiting=4, in_flight=8)}
-    put_asked(conn, run.no, "w", TurnReport(asked, 12, turns, {("silent", incarnation): 3}))
+    put_asked(conn, run.no, "w", TurnReport(asked, 12, turns, {("silent", incarnation): 3}, {"speaker": (7, 4)}))
     conn.execute(
         "INSERT INTO store.ruling (run_id, seq, ord, kind, cause, policy, target, reason, at) VALUES "
         "(%(run)s, 90, 0, 'engine_assigned', '', 'solver', %(t)s, 'a free place', clock_timestamp()), "
@@ -90,6 +90,9 @@ def test_demand_stands_against_capacity_and_engines_tell_their_state(api, run) -
     assert (first["role"], first["draw"], first["tokens"], first["device_id"]) == ("speaker", 7, 99, "box.cpu0")
     assert 25 < first["age_s"] < first["episode_age_s"]
     assert (second["engine"], second["device_id"]) == ("", "")
+    assert found["seats"] == [
+        {"role": "speaker", "open": 7, "in_flight": 4}, {"role": "listener", "open": 0, "in_flight": 0},
+    ]  # fmt: skip
     [moved] = found["reply_moves"]
     assert (moved["cause"], moved["turns"], moved["device_id"]) == ("silent", 3, "box.cpu0")
     assert moved["engine"] == f"e{lease_id}.1.1"

@@ -99,6 +99,19 @@ def test_an_illegal_value_filters_nothing(browser, run, query) -> None:
     assert read(browser, run, f"trajectories?{query}").count('class="it"') == 4
 
 
+def test_a_broken_chain_is_said_where_it_broke(browser, run) -> None:
+    html = read(browser, run, "trajectories/1-1-1")
+    assert html.index("The chain of solver broke: oldest messages left out.") < html.index('id="turn-1"')
+    assert "broke: oldest" not in read(browser, run, "trajectories/0-1-1")
+
+
+def test_what_was_said_is_found_and_stays_when_its_tokens_are_gone(browser, run) -> None:
+    assert 'id="it-1-1-1"' in read(browser, run, "trajectories?said=BIG+sma&said_by=solver&broken=shortened")
+    assert 'class="it"' not in read(browser, run, "trajectories?said=small+square+red")
+    store_connection().execute("UPDATE store.sample SET payload = NULL WHERE run_id = %s", [run.no])
+    assert "square big small" in read(browser, run, "trajectories/1-1-1")
+
+
 def test_who_may_not_read_trajectories_sees_no_page(client_of, person, run) -> None:
     client = Client()
     client.force_login(person("auditor"))

@@ -64,6 +64,17 @@ def test_the_longest_open_turns_come_first_whoever_told_them(story):
     assert found.longest[0] == turn(10.0, role="critic", moves=2)
 
 
+def test_open_turns_of_a_seat_are_the_sum_of_what_workers_told_lately(story):
+    assert load_rows.seats(story.conn, 1) is None
+    put_asked(story.conn, 1, "a", replace(report(), seats={"solver": (3, 1), "critic": (1, 1)}))
+    put_asked(story.conn, 1, "b", replace(report(), seats={"solver": (2, 2)}))
+    assert load_rows.seats(story.conn, 1) == {"solver": (5, 3), "critic": (1, 1)}
+    put_asked(story.conn, 1, "a", report())
+    assert load_rows.seats(story.conn, 1) == {"solver": (2, 2)}
+    story.conn.execute("UPDATE store.open_turns SET at = at - interval '20 seconds'")
+    assert load_rows.seats(story.conn, 1) is None
+
+
 def test_an_ended_run_shows_its_last_part_and_a_live_one_waits_until_it_is_whole(story):
     lease_id = story.granted()[DeviceUse.ENGINE]
     story.hosted(lease_id, DeviceUse.ENGINE, f"e{lease_id}.1.1")

@@ -71,6 +71,7 @@ def test_a_report_goes_out_while_anything_is_asked_and_once_when_nothing_is() ->
     assert [report.open for report in told] == [1, 1, 0]
     assert told[0].asked == {"solver": RequestedTurns(waiting=1, in_flight=0)}
     assert told[0].moved == {("silent", "e1"): 1}
+    assert [dict(report.seats) for report in told] == [{"solver": (1, 0)}] * 2 + [{}]
 
 
 def test_moves_are_counted_by_cause_over_engines() -> None:
