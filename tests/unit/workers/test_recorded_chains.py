@@ -31,8 +31,8 @@ class Talk:
         self.chances = random.Random(seed)
         codec, own = Codec(WORDS.to_str().encode()), renderer(template)
         self.seats = {role: Seat(role, PIN, codec, 20, 1.0, renderer=own) for role in ("ann", "bob", "word")}
-        self.speech = Speech(self.seats)
         self.attempt = EpisodeAttempt(EpisodeOrder(5, 1, 2, 0, False, 0, 9.0, 9.0, None))
+        self.speech = Speech(self.seats, breaks=self.attempt.breaks)
         self.seen: Seen = {}
         self.marks: dict[str, list[object]] = {}
 
@@ -119,5 +119,11 @@ def test_rows_hold_what_the_engine_saw_and_each_token_once() -> None:
         assert all(one.turn - one.follows == owner[one.role, one.turn] for one in episode.samples)
         assert settled.episodes[0].tokens == sum(len(row.response) for row in settled.samples)
         assert len(settled.samples) == talk.expected_rows()
+        (kept,) = settled.episodes
+        assert list(kept.said) == [WORDS.decode(turn.reply.choice.token_ids) for turn in talk.attempt.turns]
+        assert {cause: len(at) for cause, at in kept.breaks.items()} == episode.breaks
+        anew = {(role, turn) for role, turn in begun if turn and role != "word"}
+        assert {key for at in kept.breaks.values() for key in at} <= anew, "where a chain broke, a row begins"
+        assert sum(episode.breaks.values()) == sum(chain.number for chain in talk.speech.chains.values())
     assert broken > 20
     assert joined > 100

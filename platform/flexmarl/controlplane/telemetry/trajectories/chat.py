@@ -36,9 +36,8 @@ def context(decoder: Tokenizer | None, ids: Sequence[int]) -> list[dict[str, str
             named = _SPEAKERS.get(text.strip("<|>[]/ ").lower())
             if named:
                 found.append({"speaker": named, "text": ""})
-            is_open = bool(named) or (
-                is_open and not found[-1]["text"]
-            )  # a mark may stand between a name and its words
+            # A mark may stand between a name and its words.
+            is_open = bool(named) or (is_open and not found[-1]["text"])
             continue
         name = None if is_open else _NAMED.match(text)
         if name:
