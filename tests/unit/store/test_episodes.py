@@ -74,6 +74,8 @@ MATCHES = {
     "said_by_another": (EpisodeFilter(said="1 the", speaker="critic"), lambda e: False),
     "said_in_one_turn": (EpisodeFilter(said="then accept", speaker="solver"), lambda e: False),
     "said_in_signs": (EpisodeFilter(said="\u4f60\u597d"), lambda e: True),
+    "said_letter": (EpisodeFilter(said="É"), lambda e: True),
+    "said_letters": (EpisodeFilter(said="i q"), lambda e: False),
     "said_blanks": (EpisodeFilter(said=" -+ "), lambda e: True),
     "broken": (EpisodeFilter(broken="any"), lambda e: e.draw % 3 == 0),
     "broken_so": (EpisodeFilter(broken="shortened"), lambda e: e.draw % 3 == 0),

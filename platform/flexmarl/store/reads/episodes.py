@@ -232,6 +232,8 @@ def _said(words: Sequence[str], speaker: str) -> Composable:
             " AND EXISTS (SELECT 1 FROM unnest(string_to_array(said, {parts})) WITH ORDINALITY AS s(part, at) "
             "WHERE transcript -> (s.at::int - 1) ->> 0 = {role} AND {each})"
         ).format(parts=Value(said.PARTS), role=Value(speaker), each=_matching(SQL("s.part"), patterns))
+    if not bits:  # one letter that a word begins with has no trigram
+        return whole
     return SQL("CASE WHEN {bits} THEN {whole} ELSE false END").format(bits=SQL(" AND ").join(bits), whole=whole)
 
 
