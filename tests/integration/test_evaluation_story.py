@@ -13,7 +13,7 @@ from tests.support.system import Api, System
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(900)]
 
 TASKS, ATTEMPTS = 24, 2
-SMALL, OTHER = {"model": {"type": "factory"}}, {"name": "sharper", "model": {"type": "factory", "head_scale": 8.0}}
+SMALL, OTHER = {"model": {"type": "factory"}}, {"name": "larger", "model": {"type": "factory", "size": "M"}}
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def ended(body: dict[str, Any]) -> bool:
 
 
 def said(system: System, body: dict[str, Any]) -> list[list[tuple[Any, ...]]]:
-    """Every attempt of each cell: its task, its tokens, its score."""
+    """Every attempt of each cell: its task, its score, its turns in order."""
     api, found = system.api(), []
     with psycopg.connect(system.database_url) as conn:
         for cell in cells(body):
@@ -79,7 +79,7 @@ def test_greedy_play_repeats_and_models_have_the_same_tasks(system: System) -> N
     assert len(set(small)) > 1
     assert one[0] != one[1], "two models say the same"
     board = api.get(f"/suites/{first['suite_id']}/leaderboard")["rows"]
-    assert {row["label"] for row in board} == {"factory S", "sharper"}
+    assert {row["label"] for row in board} == {"factory S", "larger"}
     assert {row["evaluation"] for row in board} == {second["id"]}, "the newest stands"
 
 
