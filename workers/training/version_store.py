@@ -217,7 +217,7 @@ class VersionStore:
             del self._states[oldest]
             gone.append(oldest)
         needed = set(self._states.values()) | self._behind_newest_state()
-        for digest in list(self._weights):
+        for digest in list(self._weights)[:-1]:  # the newest stays, however large: a frozen policy has nothing else
             if len(self._weights) <= WEIGHTS_COUNT and sum(self._weights.values()) <= WEIGHTS_BYTES:
                 break
             if digest not in needed:
