@@ -101,8 +101,13 @@ def cell_row(content: SuiteContent, cell: EvaluationCell, tasks: Sequence[TaskRo
         "score": _rate(mean_of([row.score / row.attempts for row in finished], content.seed) if finished else None),
         "seats": _seats(finished),
         "tokens": sum(row.tokens for row in tasks),
-        "seconds": sum(row.seconds for row in tasks),
+        "attempt_seconds": _mean_seconds(tasks),
     }
+
+
+def _mean_seconds(rows: Sequence[TaskRow]) -> float:
+    """Return how long an attempt took; attempts are played at the same time, so their sum would be nobody's wait."""
+    return sum(row.seconds for row in rows) / max(1, sum(row.attempts for row in rows))
 
 
 def _seats(finished: Sequence[TaskRow]) -> dict[str, float]:
@@ -202,7 +207,7 @@ def _standing(
         "parts": {name: cell["pass_at"]["1"] for name, cell in parts.items()},
         "score": sum(row.score for row in flat) / max(1, sum(row.attempts for row in flat)),
         "tokens": sum(row.tokens for row in flat),
-        "seconds": sum(row.seconds for row in flat),
+        "attempt_seconds": _mean_seconds(flat),
         "values": {
             (place, row.task): pass_at_k(row.attempts, row.solved, 1)
             for place, rows in enumerate(own) for row in rows if row.attempts

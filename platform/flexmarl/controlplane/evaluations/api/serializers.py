@@ -73,7 +73,7 @@ class LeaderboardRowSerializer(serializers.Serializer[Any]):
     parts = serializers.DictField(child=RateSerializer(allow_null=True), help_text="Part -> pass@1.")
     score = serializers.FloatField(help_text="Mean team score.")
     tokens = serializers.IntegerField()
-    seconds = serializers.FloatField(help_text="Sum over attempts.")
+    attempt_seconds = serializers.FloatField(help_text="Mean over attempts.")
     behind_best = serializers.FloatField(help_text="Difference of pass@1 to the first row.")
     p = serializers.FloatField(
         allow_null=True, help_text="Sign-flip test over tasks against the first row, Holm-corrected for all rows."
@@ -119,7 +119,7 @@ class EvaluationCellSerializer(serializers.Serializer[Any]):
     score = RateSerializer(allow_null=True)
     seats = serializers.DictField(child=serializers.FloatField(), help_text="Seat -> mean reward.")
     tokens = serializers.IntegerField()
-    seconds = serializers.FloatField()
+    attempt_seconds = serializers.FloatField(help_text="Mean over attempts.")
 
 
 class EvaluatedRowSerializer(serializers.Serializer[Any]):
