@@ -22,7 +22,13 @@ from webui.views.base import page, project_of, projects_of, show
 MOST_SUITES = 200
 MOST_MODELS = 50
 USUAL_TEMPLATE = "chat_sums"
-ORDERS = {"label": "Model", "pass": "pass@1", "score": "Score", "tokens": "Tokens", "attempt_seconds": "Time per attempt"}
+ORDERS = {
+    "label": "Model",
+    "pass": "pass@1",
+    "score": "Score",
+    "tokens": "Tokens",
+    "attempt_seconds": "Time per attempt",
+}
 _HIGH_FIRST = ("pass", "score")
 _OPEN = ("waiting", "running")
 

@@ -13,6 +13,8 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
 
+from workers.models.products import widen
+
 if TYPE_CHECKING:
     import torch
 
@@ -31,6 +33,7 @@ class FlatParameters:
         """Frozen weights are computed with and never trained."""
         import torch
 
+        widen(precision, device)
         compute_dtype = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16}[precision]
         master_dtype = torch.float32 if precision == "bf16" and not frozen else compute_dtype
         self._shapes = {name: tuple(weights[name].shape) for name in order}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from flexmarl.contracts.specification.team import Lora, Precision
 from workers.models.architecture import Architecture, UnsupportedModel
+from workers.models.products import widen
 from workers.rollout.engines import decoder, invariant, low_rank
 from workers.rollout.engines.cache import SpareCaches
 from workers.rollout.engines.checks import check_all
@@ -69,6 +70,7 @@ class TorchEngine:
         """
         import torch
 
+        widen(precision, self._device)
         with torch.inference_mode():
             dtype = torch.bfloat16 if precision == "bf16" else torch.float32
             memory = self._memory_for(decoder.own_elements(state), dtype)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from workers.models.architecture import Architecture
 from workers.models.families import LibraryModel, Shape
+from workers.models.products import widen
 from workers.training.back_ends import order_of
 from workers.training.decoder import Decoder
 from workers.training.gangs.group import RankGroup
@@ -103,6 +104,7 @@ class ShardedWeights:
         """The weights are undefined until `put`."""
         import torch
 
+        widen(precision, group.device)
         self.cut = ShardedLayout(leaves_of(shapes, shape), group.ranks)
         self.shapes = shapes
         self.compute_dtype = getattr(torch, PRECISIONS[precision])
