@@ -274,8 +274,8 @@ def test_a_measuring_run_is_followed_to_its_end_and_planned_anew(
     going.get_by_text("profile-7 measures these models: queued.").wait_for()
     assert going.get_by_role("link").get_attribute("href") == "/runs/profile-7"
     looks += [{**run, "status": "running"}, None, {**run, "status": "running", "step": 4}]
-    page.locator(LONG).fill("0")
-    page.locator("[data-error='/budget/train_steps']").get_by_text("must be at least 1").wait_for()
+    page.locator(LONG).fill("-1")
+    page.locator("[data-error='/budget/train_steps']").get_by_text("must be at least 0").wait_for()
     going.get_by_text("step 4 of 9").wait_for()
     assert page.locator(LONG).get_attribute("aria-invalid") == "true", "a look at the run takes no error away"
     assert page.locator("#start").get_attribute("aria-disabled") == "true"

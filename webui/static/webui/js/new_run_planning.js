@@ -24,6 +24,7 @@ export function begin({ split }) {
 }
 
 export function later() {
+  keep(state, data); // now: who leaves before the plan has come keeps what was written
   clearTimeout(timer);
   timer = setTimeout(replan, PLAN_AFTER_MS);
 }
@@ -36,6 +37,7 @@ export function replanNow() {
 
 export async function replan() {
   const mine = ++state.turn;
+  keep(state, data);
   clearTimeout(ahead);
   forecastStale();
   changes();
@@ -54,7 +56,6 @@ export async function replan() {
       takePlan(found, asked);
       predictLater(asked, mine);
     }
-    keep(state, data);
     settle(state.planned, found.errors);
   } catch (error) {
     if (mine !== state.turn) return;
