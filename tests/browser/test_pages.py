@@ -60,7 +60,7 @@ def test_filters_live_in_the_address(seeded: Any, visit: Callable[..., Any]) -> 
     guest = visit(seeded)
     guest.sign_in()
     guest.goto("/runs?status=failed")
-    assert guest.page.locator("tr.go").count() == 1
+    assert guest.page.locator("tr.go").count() == 2
     guest.page.get_by_role("link", name="All").first.click()
     guest.page.wait_for_url("**/runs")
     guest.page.keyboard.press("/")

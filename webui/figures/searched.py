@@ -21,7 +21,7 @@ def charts(sweep: Sweep) -> dict[str, dict[str, Any]]:
 
 def parallel(sweep: Sweep) -> Figure:
     """Draw each trial as a line over one axis for each parameter and one for the objective; the best is strong."""
-    plan, trials = sweep["plan"], [one for one in sweep["results"] if one["objective"] is not None]
+    plan, trials = sweep["plan"], [one for one in sweep["tried"] if one["objective"] is not None]
     pointers = [one["pointer"] for one in plan["parameters"]]
     rows = [[one["number"], *(said(one["values"].get(p)) for p in pointers), one["objective"]] for one in trials]
     told = Table(["trial", *pointers, plan["metric"]], rows)
@@ -73,7 +73,7 @@ def parallel(sweep: Sweep) -> Figure:
 def best_so_far(sweep: Sweep) -> Figure:
     """Draw the objective of each trial as a mark, and the best of those up to it as a line."""
     sign = 1 if sweep["goal"] == "maximize" else -1
-    good = [one for one in sweep["results"] if one["objective"] is not None and one["state"] != "failed"]
+    good = [one for one in sweep["tried"] if one["objective"] is not None and one["state"] != "failed"]
     xs, ys = [one["number"] for one in good], [one["objective"] for one in good]
     best: list[float] = []
     for value in ys:
