@@ -18,17 +18,22 @@ def _whole(value: Any) -> Any:
 
 
 def _make_exact(node: Any) -> None:
+    """Make scalars exact in place. What is exact stays: a model's schema is a part of every schema it stands in."""
     if isinstance(node, dict) and str(node.get("type")) in _EXACT:
         exact: Any = {**node, "strict": True}
         node.clear()
         node.update(core_schema.no_info_before_validator_function(_whole, exact) if exact["type"] == "int" else exact)
-    elif isinstance(node, dict):
+    elif isinstance(node, dict) and not _is_exact(node):
         for name, value in node.items():
             if name not in {"metadata", "cls", "default"}:
                 _make_exact(value)
     elif isinstance(node, list | tuple):
         for value in node:
             _make_exact(value)
+
+
+def _is_exact(node: "dict[str, Any]") -> bool:
+    return node.get("type") == "function-before" and node["function"]["function"] is _whole
 
 
 class Strict(BaseModel):
