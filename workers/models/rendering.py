@@ -14,6 +14,7 @@ import resource
 import subprocess
 import sys
 import time
+from functools import lru_cache
 
 from flexmarl.language.bounded_templates import OutOfBounds
 from flexmarl.language.chat_format import ChatFormat
@@ -30,6 +31,8 @@ MEMORY_BYTES = 2**30
 """Most memory of the process, the interpreter among it."""
 SAMPLE_BYTES = 2**20
 """Longest rendered sample; the conversation itself has 60 characters."""
+KEPT = 64
+"""Chat formats whose sample a process remembers; what was refused is rendered again."""
 FAILS, TOO_LARGE, OUT_OF_BOUNDS = 3, 4, 5
 """Exit codes: the text says why the template does not render; it takes too much memory, or writes too much; it was
 ended by its own bounds, and the text says which."""
@@ -38,12 +41,18 @@ ended by its own bounds, and the text says which."""
 def sample_of(chat: ChatFormat) -> str:
     """Return the sample conversation as the model is shown it. Raises TemplateError, or ModelRefused for a template
     that is out of bounds."""
+    return _sampled(chat.dump())
+
+
+@lru_cache(maxsize=KEPT)
+def _sampled(chat: str) -> str:
+    """Return what a process of its own renders. A trainer asks at each bind and each checkpoint of its policies."""
     command = [sys.executable, "-m", __name__]
     environment = child_environment({"PYTHONPATH": python_path()})
     slow = f"the chat template does not render a small conversation within {RENDER_S} s of a processor; use another one"
     try:
         done = subprocess.run(
-            command, input=chat.dump().encode(), env=environment, capture_output=True, timeout=WAIT_S, check=False
+            command, input=chat.encode(), env=environment, capture_output=True, timeout=WAIT_S, check=False
         )
     except subprocess.TimeoutExpired as late:
         text = f"the process that renders the chat template did not end within {WAIT_S:.0f} s; try again"
