@@ -18,7 +18,7 @@ from flexmarl.contracts.wire import Origin
 from flexmarl.store.data.model_roots import ModelRoots
 from tests.support.local_training import LocalTraining
 from workers.models.opening import allow
-from workers.rollout.environments import family_of
+from workers.rollout.environments.registry import family_of
 
 QUESTIONS = 64
 EASIEST, HARDEST = 0.6, 0.05

@@ -38,7 +38,7 @@ from workers.external_access import ExternalAccess
 from workers.models import tokenizer_json
 from workers.rollout.engine_client import EngineClient
 from workers.rollout.engines.wire import LoadRequest
-from workers.rollout.environments import family_of
+from workers.rollout.environments.registry import family_of
 from workers.rollout.external import ExternalClient
 from workers.rollout.members import begin, play_group
 from workers.rollout.run_context import RunContext

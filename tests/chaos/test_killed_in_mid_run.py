@@ -38,7 +38,7 @@ PAUSED = {
 }
 """As many groups beyond a step's: 32 commands, of which a worker plays 16 at a time. So some are left to be held."""
 REACHED_S = 120.0
-LOOKED_S = 1.0
+LOOKED_S = 2.0
 """In that rollout workers look, told or not, whether they are to stand still, and no environment takes so long."""
 
 

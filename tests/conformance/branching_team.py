@@ -16,7 +16,7 @@ from flexmarl.store.data.groups import SettledGroup
 from workers.external_access import ExternalAccess
 from workers.models import tokenizer_json
 from workers.rollout.engines.wire import CompletionChoice
-from workers.rollout.environments import family_of
+from workers.rollout.environments.registry import family_of
 from workers.rollout.external import ExternalClient
 from workers.rollout.members import CommandPlay, begin, play_group
 from workers.rollout.run_context import RunContext

@@ -16,8 +16,8 @@ from flexmarl.contracts.specification.advantages import ADVANTAGE
 from flexmarl.contracts.wire import EpisodeStatus, Origin
 from flexmarl.store.data.groups import SampleRow, SettledGroup
 from tests.conformance.branching_team import Table, Team, branching_spec, play_groups, playing_of, settled
-from workers.rollout.environments import family_of
 from workers.rollout.environments.base import Ask, Outcome, Reply
+from workers.rollout.environments.registry import family_of
 
 pytestmark = pytest.mark.slow
 

@@ -28,7 +28,7 @@ from flexmarl.contracts.specification.graphs import GRAPH, GraphOptions, Sequenc
 from tests.conformance.environment_kit import check_family, check_isolation, play
 from tests.conformance.played_elsewhere import Elsewhere
 from tests.support.forms import form
-from workers.rollout.environments import family_of
+from workers.rollout.environments.registry import family_of
 from workers.rollout.isolation import EnvironmentPool
 
 pytestmark = pytest.mark.slow

@@ -20,7 +20,7 @@ from flexmarl.store.reads import trajectories
 from tests.support.scripted_engine import ScriptedEngine
 from workers.models import tokenizer_json
 from workers.rollout.engines.wire import HeldVersion
-from workers.rollout.environments import family_of
+from workers.rollout.environments.registry import family_of
 from workers.rollout.episode import play_episode
 from workers.rollout.player import Player
 

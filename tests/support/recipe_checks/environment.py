@@ -11,7 +11,7 @@ assert "| `larger_number` |" in Path("docs/environments.md").read_text(), "not d
 assert load_templates()["larger_number"].spec["environment"]["type"] == "larger_number"
 
 from tests.conformance.environment_kit import check_family  # noqa: E402
-from workers.rollout.environments import family_of  # noqa: E402
+from workers.rollout.environments.registry import family_of  # noqa: E402
 
 options = ENVIRONMENT.options("larger_number")
 check_family(family_of(options), options.facts(), episodes=50)

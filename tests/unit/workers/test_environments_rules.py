@@ -16,10 +16,10 @@ from flexmarl.contracts.specification.environment_base import EnvironmentFacts, 
 from flexmarl.contracts.specification.graphs import SequenceGraph
 from flexmarl.language.answers import last_number
 from flexmarl.orchestrator.plan import make_plan
-from workers.rollout.environments import Environment, Outcome, Reply, family_of
 from workers.rollout.environments.arithmetic import ArithmeticFamily, legal_positions, reduce
+from workers.rollout.environments.base import Environment, Outcome, Reply
 from workers.rollout.environments.kitchen import collaboration_score, stations
-from workers.rollout.environments.registry import FAMILIES
+from workers.rollout.environments.registry import FAMILIES, family_of
 
 RNG = random.Random(0)
 

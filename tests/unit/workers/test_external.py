@@ -15,8 +15,8 @@ from tests.support.chat_endpoint import ChatEndpoint, allowed_words
 from workers.external_access import ExternalAccess, ExternalError, ExternalFailure
 from workers.models import tokenizer_json
 from workers.rollout import external
-from workers.rollout.environments import family_of
 from workers.rollout.environments.base import Ask
+from workers.rollout.environments.registry import family_of
 from workers.rollout.episode import EpisodeOrder, play_episode
 from workers.rollout.external import ExternalClient, usable_ids
 from workers.rollout.speech import Seat

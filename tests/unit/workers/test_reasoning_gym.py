@@ -15,13 +15,14 @@ from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.specification.graphs import SequenceGraph
 from flexmarl.contracts.specification.reasoning_gym import Dataset, ReasoningGym
 from flexmarl.language.answers import answer_in
-from workers.rollout.environments import Reply, family_of
+from workers.rollout.environments.base import Reply
 from workers.rollout.environments.generators import GeneratorRows, UnusableGenerator, configured, refusal
 from workers.rollout.environments.reasoning_gym_questions import (
     NO_ANSWER,
     NOT_SCORED,
     GymQuestion,
 )
+from workers.rollout.environments.registry import family_of
 
 PARTS = {
     "datasets": [

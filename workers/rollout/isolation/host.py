@@ -19,7 +19,8 @@ from pydantic import TypeAdapter
 
 from flexmarl.contracts.specification.environment import EnvironmentSpec
 from workers.packages.inside.hosting import serve
-from workers.rollout.environments import Environment, Family, family_of
+from workers.rollout.environments.base import Environment, Family
+from workers.rollout.environments.registry import family_of
 from workers.rollout.isolation.lines import (
     Answer,
     Begin,
