@@ -60,6 +60,7 @@ def test_what_no_engine_can_be_is_refused_at_submit(system: System, resources: d
         system.api().create_run(name="refused", template="hot_cold", spec=spec(**resources))
 
 
+@pytest.mark.full
 def test_an_engine_of_two_devices_trains_and_is_replaced_whole(system: System) -> None:
     api = system.api()
     run_id = api.create_run(name="two devices", template="hot_cold", spec=spec())["id"]
