@@ -1,4 +1,4 @@
-"""An agent program of two seats. What makes it train is marked: a session's base URL and key, and the report at its end.
+"""An agent program of two seats. What makes it train is marked: a session, its base URL and key, and a report.
 
 Needs the client of OpenAI (`pip install openai`). FLEXMARL_URL: the platform; FLEXMARL_TOKEN: a token with `runs:act`;
 FLEXMARL_RUN: key of a run with `environment: {type: program, seats: [solver, reviser]}`.
@@ -9,29 +9,31 @@ import os
 import time
 import urllib.error
 import urllib.request
+from typing import Any
 
-from openai import OpenAI
+from openai import OpenAI, OpenAIError
 
 SESSIONS = f"{os.environ['FLEXMARL_URL']}/api/v1/runs/{os.environ['FLEXMARL_RUN']}/sessions"
 
 
-def answer(client, left, right):
+def answer(client: OpenAI, left: int, right: int) -> str:
     """Have the solver answer and the reviser answer again, as the program did before it trained."""
     question = {"role": "user", "content": f"What is {left}+{right}? Answer with only the number."}
     first = client.chat.completions.create(model="solver", messages=[question]).choices[0].message.content
     told = {"role": "user", "content": f"{question['content']} A colleague said: {first}"}
-    return client.chat.completions.create(model="reviser", messages=[told]).choices[0].message.content
+    return client.chat.completions.create(model="reviser", messages=[told]).choices[0].message.content or ""
 
 
-def post(path, body):
+def post(path: str, body: dict[str, Any]) -> dict[str, Any]:
     request = urllib.request.Request(SESSIONS + path, json.dumps(body).encode(), method="POST")
     request.add_header("Authorization", f"Bearer {os.environ['FLEXMARL_TOKEN']}")
     request.add_header("Content-Type", "application/json")
     with urllib.request.urlopen(request) as reply:
-        return json.load(reply)
+        found: dict[str, Any] = json.load(reply)
+    return found
 
 
-def main():
+def main() -> None:
     while True:
         try:
             session = post("", {})  # 1: take a session
@@ -42,8 +44,14 @@ def main():
             continue
         client = OpenAI(base_url=session["base_url"], api_key=session["key"])  # 2 and 3: its base URL and key
         left, right = session["task"] % 10, session["task"] // 10 % 10  # 4: its number says which task it is
-        said = answer(client, left, right)
-        post(f"/{session['id']}/finish", {"reward": float(said.strip() == str(left + right))})  # 5: what it earned
+        try:
+            said = answer(client, left, right)
+            post(f"/{session['id']}/finish", {"reward": float(said.strip() == str(left + right))})  # 5: what it earned
+        except (
+            OpenAIError,
+            urllib.error.HTTPError,
+        ) as lost:  # its worker is gone, or the run does not need it any more
+            print(f"session {session['id']}: {lost}")
 
 
 if __name__ == "__main__":

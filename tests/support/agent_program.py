@@ -3,9 +3,9 @@
 import threading
 from typing import Any
 
-from openai import OpenAI
+from openai import OpenAI, OpenAIError
 
-from tests.support.system import TERMINAL, Api, ApiError
+from tests.support.system import Api, ApiError
 
 
 def client_of(session: dict[str, Any], **options: Any) -> OpenAI:
@@ -58,21 +58,27 @@ class Program(threading.Thread):
         self.ended = threading.Event()
         self.played: dict[str, list[str]] = {}
         """Session -> what was said in it."""
+        self.lost: list[str] = []
+        """Sessions whose worker was gone."""
         self.failure: Exception | None = None
 
     def run(self) -> None:
         try:
             while (session := take(self.api, self.run_id, self.ended)) is not None:
-                said = solve(session, stream=self.stream)
-                self.api.call("POST", f"/runs/{self.run_id}/sessions/{session['id']}/finish", {"reward": score(said)})
-                self.played[session["id"]] = said
+                try:
+                    said = solve(session, stream=self.stream)
+                    self.report(session["id"], score(said))
+                except (OpenAIError, ApiError):
+                    self.lost.append(session["id"])
+                else:
+                    self.played[session["id"]] = said
         except Exception as failure:
             self.failure = failure
+
+    def report(self, session: str, reward: float) -> None:
+        self.api.call("POST", f"/runs/{self.run_id}/sessions/{session}/finish", {"reward": reward})
 
 
 def score(said: list[str]) -> float:
     """Some reward that differs between sessions."""
     return (sum(map(len, said)) % 7) / 7
-
-
-__all__ = ["TERMINAL", "Program", "asked", "client_of", "score", "solve", "take"]

@@ -1,4 +1,4 @@
-"""The gateway against the unmodified client of OpenAI, with the real store, chains and record; only tokens are scripted."""
+"""The gateway against the unmodified client of OpenAI, with the real store, chains and record; tokens are scripted."""
 
 import asyncio
 import json

@@ -13,7 +13,7 @@ from uuid import UUID
 import orjson
 from psycopg import Connection
 
-SILENT_S = 15.0
+SILENT_S = 10.0
 """A session whose worker was silent for longer is over."""
 
 _STATE = f"""CASE WHEN state IN ('open', 'taken') AND seen_at < clock_timestamp() - interval '{SILENT_S:g} s'
