@@ -47,11 +47,8 @@ def main() -> None:
         try:
             said = answer(client, left, right)
             post(f"/{session['id']}/finish", {"reward": float(said.strip() == str(left + right))})  # 5: what it earned
-        except (
-            OpenAIError,
-            urllib.error.HTTPError,
-        ) as lost:  # its worker is gone, or the run does not need it any more
-            print(f"session {session['id']}: {lost}")
+        except (OpenAIError, urllib.error.HTTPError):
+            continue  # its worker is gone, or the run does not need it any more: the episode is played again
 
 
 if __name__ == "__main__":
