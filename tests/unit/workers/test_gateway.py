@@ -237,6 +237,7 @@ async def test_a_client_that_hangs_up_loses_no_answer(stand: Stand) -> None:
     stand.engine.free.clear()
     with pytest.raises(openai.APITimeoutError):
         await chat(client, USER, timeout=0.5)
+    await asyncio.sleep(0.5)  # the gateway hears that nobody waits
     stand.engine.free.set()
     answer = await chat(client, USER, extra_headers={"X-Stainless-Retry-Count": "1"})
     attempt = await stand.finished(reward=1)
