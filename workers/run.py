@@ -35,6 +35,7 @@ from workers.external_access import ExternalAccess
 from workers.hosting import Shutdown
 from workers.rewards.base import ACTOR, QUEUE
 from workers.rewards.scorer import Scorer
+from workers.rollout.gateway.server import GatewayPlace
 from workers.rollout.player import Player
 from workers.settings import Settings
 
@@ -130,7 +131,8 @@ def run_rollout(process: WorkerProcess) -> None:
     folder = SegmentFolder(config.payloads, config.payload_by_value_bytes)
     access = ExternalAccess(config.external_hosts, config.secrets)
     broker = process.broker()
-    player = Player(pool, folder, config.holder("rollout"), access, broker.push, config.home)
+    place = GatewayPlace(config.gateway_bind, config.advertise_host, config.gateway_url)
+    player = Player(pool, folder, config.holder("rollout"), access, broker.push, config.home, place)
     actors.register_playing(broker, player)
     broker.hints.when(HELD_HINT, player.look)
     limit = config.rollout_commands

@@ -70,6 +70,10 @@ class Settings:
     """Base URL at which this node reaches the control plane, for uploads; empty: it fetches none."""
     object_store: str = ""
     """Where nodes copy what runs can be restored from, and bring it from, as fsspec reads it; empty: nowhere."""
+    gateway_bind: str = "127.0.0.1:0"
+    """Address at which a rollout worker answers agent programs; port 0 takes a free one."""
+    gateway_url: str = ""
+    """Base URL in front of it that programs are told; empty: its own address."""
     place: str = ""
     """Name of this machine's one process of each role, empty when there may be several."""
     heartbeat_descriptor: int = -1
@@ -120,8 +124,10 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         device_classes=_classes(env),
         model_roots=_model_roots(env),
         hub=_hub(env),
-        control_url=_control_url(env),
+        control_url=_base_url(env, CONTROL_URL, "https://flexmarl.example.org"),
         object_store=_object_store(env),
+        gateway_bind=_address(env, "FLEXMARL_GATEWAY_BIND", f"{child_host}:0"),
+        gateway_url=_base_url(env, "FLEXMARL_GATEWAY_URL", "https://gateway.example.org"),
         place=env.get("FLEXMARL_PLACE", ""),
         heartbeat_descriptor=_count(env, "FLEXMARL_HEARTBEAT_FD", 0) if env.get("FLEXMARL_HEARTBEAT_FD") else -1,
     )
@@ -182,10 +188,8 @@ def _hub(env: Mapping[str, str]) -> str:
         raise SettingsError(str(error)) from None
 
 
-def _control_url(env: Mapping[str, str]) -> str:
-    if not env.get(CONTROL_URL):
-        return ""
-    return _url(env, CONTROL_URL, "https://flexmarl.example.org", frozenset({"http", "https"})).rstrip("/")
+def _base_url(env: Mapping[str, str], name: str, example: str) -> str:
+    return _url(env, name, example, frozenset({"http", "https"})).rstrip("/") if env.get(name) else ""
 
 
 def _object_store(env: Mapping[str, str]) -> str:

@@ -3,6 +3,7 @@
 import json
 import re
 import time
+import uuid
 
 import jsonschema
 import pytest
@@ -19,7 +20,7 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.simulations import executing
 from flexmarl.controlplane.sweeps.advancing import advance
-from flexmarl.store.control import attempts, nodes, runs
+from flexmarl.store.control import attempts, nodes, program_sessions, runs
 from flexmarl.store.control.decisions import Logged, _write_metrics, _write_rulings
 from flexmarl.store.control.nodes import DeviceFacts, NodeFacts
 from flexmarl.store.reads import storage
@@ -32,7 +33,7 @@ from tests.controlplane.test_load import served
 from tests.controlplane.test_predictions import SMALL, here
 from tests.controlplane.test_predictions import play as play_as_planned
 from tests.controlplane.test_queue import ask
-from tests.support.controlplane import SPEC, key, make_dataset
+from tests.support.controlplane import PROGRAM, SPEC, key, make_dataset
 from tests.support.permissions import SWEEP
 from tests.support.played import play, remember_check
 from tests.support.store_story import Story
@@ -172,6 +173,7 @@ def ids(api, admin_api, editor, make_run, person, here) -> dict[str, object]:
     package = made(admin_api, "packages", {"source": source}, status=202)
     sweep = made(api, "sweeps", {**SWEEP, "project": "default"})
     advance(sweep["id"])
+    session = program_session(made(api, "runs", {"spec": PROGRAM}))
     differs = made(api, "runs", {"spec": {**SPEC, "evaluation": {"tasks": 16}}})
     told = make_run(editor, RunStatus.RUNNING, agents=agents)
     served(told, "rack")  # last: what workers report counts for some seconds
@@ -180,6 +182,7 @@ def ids(api, admin_api, editor, make_run, person, here) -> dict[str, object]:
         "runs_prediction.run_id": predicted["id"], "simulation_id": simulation, "check_id": check["id"],
         "model_id": model["id"], "upload_id": upload["id"],
         "suite_id": suite, "evaluation_id": evaluation["id"], "package_id": package["id"], "sweep_id": sweep["id"],
+        "program_sessions_read.run_id": session[0], "session_id": session[1],
         "compared": f"{run.key},{differs['key']}",
         "dataset_id": make_dataset(actor_of_user(editor)).dataset_id, "place": 1,
         "run_id": run.id, "runs_lag.run_id": lagging.id, "runs_load.run_id": told.id,
@@ -195,6 +198,15 @@ def ids(api, admin_api, editor, make_run, person, here) -> dict[str, object]:
         "view_id": made(admin_api, "saved-views", {"name": "v", "page": "runs"})["id"],
         "entry_id": admin_api.get("/api/v1/audit").json()["results"][0]["id"],
     }  # fmt: skip
+
+
+def program_session(run) -> tuple[str, str]:
+    """Open a session of an agent program and have it finished; return run and session."""
+    conn, no, session = store_connection(), Run.objects.get(pk=run["id"]).no, uuid.uuid4()
+    program_sessions.open_session(conn, no, session, "http://127.0.0.1:1", False, 3)
+    assert program_sessions.take(conn, no, "digest") is not None
+    assert program_sessions.report(conn, no, session, {"reward": 1.0})
+    return run["id"], str(session)
 
 
 def simulate(api) -> str:

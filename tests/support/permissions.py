@@ -87,7 +87,7 @@ SOMEWHERE = "templates template presets config-schema plugins transitions worklo
 READ_OF_A_RUN = """
 run-lineage run-versions run-attempts run-agents run-agent run-config-diff run-operations operation run-advisories
 run-bubble run-pipeline run-cohorts run-decisions run-engines run-engine-moves run-swaps run-prediction run-load
-run-lag run-store run-transitions run-series run-timeline run-events run-notes
+run-lag run-session run-store run-transitions run-series run-timeline run-events run-notes
 """
 AGENT = {"name": "terse", "project": HOME, "settings": {"instructions": "Be terse."}}
 PREVIEW = {"instructions": "Be {{ role }}.", "role": "a", "team": ["a"], "environment": ""}
@@ -162,6 +162,7 @@ API: dict[str, dict[str, Row]] = {
     "api-node-drain": {"POST": R(Of.INSTALLATION, S.CLUSTER_READ, LOOK)},
     "api-device-drain": {"POST": R(Of.INSTALLATION, S.CLUSTER_READ, LOOK)},
     "api-run-priority": {"POST": R(Of.RUN, S.RUNS_ACT_ANY, {"priority": 50})},
+    **{f"api-run-session{end}": {"POST": R(Of.OWN_RUN, S.RUNS_ACT, {"reward": 1})} for end in ("s", "-finish")},
     "api-run-move-pool": {"POST": R(Of.OWN_RUN, S.RUNS_ACT, {"pool": "default"})},
     "api-run-series-data": {"GET": R(Of.RUN, S.RUNS_READ, query="?names=reward/team")},
     "api-run-series-export": {"GET": R(Of.RUN, S.RUNS_READ, query="?names=reward/team")},

@@ -18,6 +18,7 @@ BREAK_WORDS = {
     "turn_not_closed": ("turn not closed", "The template ends the last reply with no token that ends a turn."),
     "other_end": ("another end", "The last reply ended with another token than the one that the template writes."),
     "shortened": ("oldest messages left out", "The conversation became longer than the seat may read."),
+    "other_history": ("another history", "The program asked with another history than the one that the seat had."),
 }
 """Cause by which a chain broke -> words, and what they mean."""
 VIEWS = (("transcript", "Transcript"), ("scores", "Scores"), ("raw", "Raw"))

@@ -132,7 +132,7 @@ async def _attempt(order: EpisodeOrder, stage: Stage, seats: dict[str, Seat], as
         attempt.reason, attempt.broke = blamed(error, order.timeout_s)
     finally:
         if live is not None:
-            live.leave()
+            live.leave(attempt.reason)
     attempt.finished_at = time.time()
     return attempt
 

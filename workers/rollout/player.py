@@ -23,6 +23,7 @@ from flexmarl.contracts.events import DemandReported
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.environment import EnvironmentSpec
 from flexmarl.contracts.specification.package import PackageEnvironment
+from flexmarl.contracts.specification.program import ProgramEnvironment
 from flexmarl.contracts.specification.reward import QueuedReward
 from flexmarl.store.control import commands, demand, engines, runs
 from flexmarl.store.control.commands import ClaimStatus, Taken
@@ -36,6 +37,8 @@ from workers.rollout.demand import Reporter
 from workers.rollout.engine_client import EngineClient
 from workers.rollout.environments.dataset_questions import DatasetFamily
 from workers.rollout.external import ExternalClient
+from workers.rollout.gateway.server import Gateway, GatewayPlace
+from workers.rollout.gateway.stage import ProgramStage
 from workers.rollout.keeping import TTL_S, Keeper
 from workers.rollout.load_reports import LoadReporter
 from workers.rollout.members import CommandPlay, begin, play_each, play_group
@@ -70,10 +73,12 @@ class Player:
         access: ExternalAccess | None = None,
         push: Push | None = None,
         home: Path | None = None,
+        gateway: GatewayPlace | None = None,
     ) -> None:
         """`home` is where builds of packages lie; without one, packages are not played."""
         self._pool = pool
         self._home = home
+        self._gateway = Gateway(gateway or GatewayPlace(), self._store)
         self._access = access or ExternalAccess()
         self._push = push or _tell_nobody
         self._folder = folder
@@ -134,6 +139,7 @@ class Player:
         for context in self._contexts.values():
             await context.close()
         self._contexts.clear()
+        await self._gateway.close()
 
     async def _carry_out(self, taken: Taken, hold: Hold) -> None:
         order = taken.command
@@ -213,7 +219,7 @@ class Player:
         return RunContext(
             run_id=run_id,
             spec=spec,
-            stage=await self._stage(spec.environment),
+            stage=await self._stage(run_id, spec.environment),
             codecs={policy: Codec(body) for policy, body in bodies.items()},
             renderers={policy: renderer_of(body, chats[policy]) for policy, body in bodies.items()},
             client=client,
@@ -224,10 +230,12 @@ class Player:
             reporter=self._reporter(run_id, spec, worker, client) if spec.reports_demand else None,
         )
 
-    async def _stage(self, environment: EnvironmentSpec) -> Stage:
+    async def _stage(self, run_id: int, environment: EnvironmentSpec) -> Stage:
         """Return where episodes play; one that plays rows of a dataset has them. Raises DatasetMissing."""
         if isinstance(environment, PackageEnvironment):
             return PackagePool(environment, builds=Builds(self._home, self._store))
+        if isinstance(environment, ProgramEnvironment):
+            return ProgramStage(run_id, environment, self._gateway)
         stage = stage_of(environment)
         if isinstance(stage, DatasetFamily):
             digest = stage.options.dataset.digest

@@ -81,6 +81,8 @@ class Speech:
         if ask.fresh:
             self.chains.pop(ask.role, None)
             self.rows.pop(ask.role, None)
+        if ask.broken:
+            self.breaks.setdefault(ask.broken, []).append((ask.role, self.turn_of(ask.role)))
         chain = self.chains.setdefault(ask.role, Chain(seat.renderer))
         broken = chain.number
         messages = ask.messages if chain.said else self._instructed(ask)
@@ -102,9 +104,10 @@ class Speech:
         seat, ids, finish = self.seats[ask.role], answer.token_ids, answer.finish_reason
         if not ask.messages:
             return Reply(ask.role, before(seat.codec.decode(ids), seat.sampling.stop), None, finish, len(ids))
+        prompt_tokens = len(self.chains[ask.role].ids)
         message = self.chains[ask.role].answer(ids)
         message = replace(message, content=before(message.content, seat.sampling.stop))
-        return Reply(ask.role, message.content, message, finish, len(ids))
+        return Reply(ask.role, message.content, message, finish, len(ids), prompt_tokens)
 
     def conversation(self, ask: Ask) -> tuple[Message, ...]:
         """Return all that a seat has seen and said when it is asked; in words, only what it is told before."""

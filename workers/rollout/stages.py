@@ -1,7 +1,8 @@
-"""Where an environment's episodes play: in this process, or in processes of their own.
+"""Where an environment's episodes play: in this process, in processes of their own, or in programs of others.
 
 Built-in environments are pure code that takes microseconds a move and play here; games of other packages play elsewhere
-(`workers.rollout.isolation`), under deadlines. Whoever runs an episode sees no difference.
+(`workers.rollout.isolation`), and agent programs outside of the installation (`workers.rollout.gateway`), both under
+deadlines. Whoever runs an episode sees no difference.
 """
 
 import copy
@@ -13,9 +14,10 @@ from flexmarl.contracts.specification.environment import EnvironmentSpec
 from flexmarl.contracts.specification.environment_base import IsolatedEnvironmentOptions
 from workers.rollout.environments.base import Ask, Environment, Family, Outcome, Reply, RewardsTurns, ScoresApart
 from workers.rollout.environments.registry import family_of
+from workers.rollout.gateway.stage import ProgramStage
 from workers.rollout.isolation import EnvironmentPool
 
-Stage = Family[Any] | EnvironmentPool
+Stage = Family[Any] | EnvironmentPool | ProgramStage
 
 
 class LiveEpisode(Protocol):
@@ -35,8 +37,8 @@ class LiveEpisode(Protocol):
     def outcome(self) -> Outcome:
         """Return the account; only when `asks` is empty."""
 
-    def leave(self) -> None:
-        """Let go of what it played in."""
+    def leave(self, reason: str = "") -> None:
+        """Let go of what it played in. `reason`: why the attempt failed; empty where it did not."""
 
 
 def stage_of(spec: EnvironmentSpec) -> Stage:
@@ -48,13 +50,15 @@ async def begin(stage: Stage, task_seed: int, held_out: bool, seed: int) -> Live
     """Begin an episode. `seed` is of the generator that drives what happens inside it."""
     if isinstance(stage, EnvironmentPool):
         return await stage.begin(task_seed, held_out, seed)
+    if isinstance(stage, ProgramStage):
+        return await stage.begin(task_seed, held_out)
     return begin_here(stage, task_seed, held_out, seed)
 
 
 def begin_here(stage: Stage, task_seed: int, held_out: bool, seed: int) -> "Here":
     """Begin an episode of which copies can be made. Raises ValueError where it would play elsewhere."""
-    if isinstance(stage, EnvironmentPool):
-        raise ValueError("games of packages play in processes whose state cannot be copied")
+    if isinstance(stage, EnvironmentPool | ProgramStage):
+        raise ValueError("what plays outside of this process has a state that cannot be copied")
     environment = stage.make(task_seed, held_out, random.Random(seed))
     return Here(environment, stage, environment.describe())
 
@@ -85,7 +89,7 @@ class Here:
     def outcome(self) -> Outcome:
         return self.environment.outcome()
 
-    def leave(self) -> None:
+    def leave(self, reason: str = "") -> None:
         return
 
     def turn_rewards(self) -> dict[tuple[str, int], float]:

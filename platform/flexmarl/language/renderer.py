@@ -45,6 +45,8 @@ class Break(StrEnum):
     """The reply ended with another id than the one that the template ends it with."""
     SHORTENED = "shortened"
     """The conversation became longer than its seat may read, and its oldest messages were left out."""
+    OTHER_HISTORY = "other_history"
+    """A program asked with another history than that of its seat: a summary, a sub-agent, or nothing of what was."""
 
 
 @dataclass(frozen=True, slots=True)

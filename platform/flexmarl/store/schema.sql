@@ -544,6 +544,26 @@ CREATE TABLE store.reward_task (
 );
 CREATE INDEX reward_task_command ON store.reward_task (run_id, command_no);
 
+-- Sessions of agent programs: episodes whose calls come from outside. A rollout worker opens and ends them; the control
+-- plane hands out open ones, and keeps what programs report until the worker has read it.
+CREATE TABLE store.program_session (
+  id         uuid PRIMARY KEY,
+  run_id     bigint NOT NULL,
+  base_url   text NOT NULL,                   -- of the worker's gateway
+  held_out   boolean NOT NULL,
+  task       int NOT NULL,
+  state      text NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'taken', 'finished', 'ended')),
+  key_digest text UNIQUE,                     -- SHA-256 of the key that its program was given
+  report     jsonb NOT NULL DEFAULT '{}',     -- what the program reported
+  reason     text NOT NULL DEFAULT '',        -- why it ended without a report that counts
+  opened_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+  taken_at   timestamptz,
+  ended_at   timestamptz,
+  seen_at    timestamptz NOT NULL DEFAULT clock_timestamp()  -- when its worker said last that it is there
+) WITH (fillfactor = 70);
+CREATE INDEX program_session_run ON store.program_session (run_id, opened_at);
+CREATE INDEX program_session_open ON store.program_session (run_id, opened_at) WHERE state = 'open';
+
 -- Tables of facts are empty at one moment and long at the next, so no statistics say how to read them: both functions
 -- always go by the primary keys. `lock_timeout`: rows that the session of a stalled driver holds are not waited for.
 CREATE FUNCTION store.facts_waiting(run bigint, behind bigint, besides bigint[], at_most int)

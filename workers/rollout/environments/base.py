@@ -38,6 +38,8 @@ class Ask:
     """Of an environment that speaks in messages: what the seat may call now, as JSON schemas of functions."""
     fresh: bool = False
     """Of an environment that speaks in messages: the seat forgets what it has read and said before."""
+    broken: str = ""
+    """Why it forgets, where that counts as a break of its chain; empty where it is how the environment is played."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class Reply:
     """`stop`: it is whole; `length`: it was cut off at the most tokens."""
     tokens: int = 0
     """How many were sampled."""
+    prompt_tokens: int = 0
+    """Where the environment speaks in messages: how many the seat had read before."""
 
 
 @dataclass(frozen=True, slots=True)

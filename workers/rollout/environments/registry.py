@@ -11,6 +11,7 @@ from workers.rollout.environments.hot_cold import HotColdFamily
 from workers.rollout.environments.kitchen import KitchenFamily
 from workers.rollout.environments.packaged import PackageFamily
 from workers.rollout.environments.pettingzoo_games import PettingZooFamily
+from workers.rollout.environments.programs import ProgramFamily
 from workers.rollout.environments.reasoning_gym_questions import ReasoningGymFamily
 from workers.rollout.environments.reference_game import ReferenceGameFamily
 from workers.rollout.environments.shop import ShopFamily
@@ -31,6 +32,7 @@ FAMILIES: Registry[Family[Any]] = Registry(
         PettingZooFamily,
         TextArenaFamily,
         PackageFamily,
+        ProgramFamily,
     ),
 )
 

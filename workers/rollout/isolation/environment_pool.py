@@ -172,7 +172,7 @@ class IsolatedEpisode:
             raise EnvironmentBroke("score: garbage: it gave no score")
         return outcome_of(self.progress.score)
 
-    def leave(self) -> None:
+    def leave(self, reason: str = "") -> None:
         """Let go of the process."""
         self.pool.leave(self.process, whole=self.whole)
 

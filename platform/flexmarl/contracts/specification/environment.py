@@ -16,6 +16,7 @@ from flexmarl.contracts.specification.environment_base import (
 )
 from flexmarl.contracts.specification.graphs import GraphSpec, SequenceGraph, team_facts
 from flexmarl.contracts.specification.package import PackageEnvironment
+from flexmarl.contracts.specification.program import ProgramEnvironment
 from flexmarl.contracts.specification.reasoning_gym import ReasoningGym
 from flexmarl.contracts.specification.shop import Shop
 
@@ -308,6 +309,7 @@ ENVIRONMENT: Kind[EnvironmentOptions] = Kind(
         PettingZoo,
         TextArena,
         PackageEnvironment,
+        ProgramEnvironment,
     ),
     IsolatedEnvironmentOptions,
 )

@@ -8,6 +8,7 @@ from flexmarl.controlplane.runs.api import (
     configuration,
     lifecycle,
     many,
+    program_sessions,
     queue,
     saved_views,
     storage,
@@ -58,6 +59,15 @@ urlpatterns = [
         "runs/<str:run_id>/checkpoints/<int:step>/archive",
         checkpoints.ArchiveView.as_view(),
         name="api-checkpoint-archive",
+    ),
+    path("runs/<str:run_id>/sessions", program_sessions.SessionsView.as_view(), name="api-run-sessions"),
+    path(
+        "runs/<str:run_id>/sessions/<uuid:session_id>", program_sessions.SessionView.as_view(), name="api-run-session"
+    ),
+    path(
+        "runs/<str:run_id>/sessions/<uuid:session_id>/finish",
+        program_sessions.SessionFinishView.as_view(),
+        name="api-run-session-finish",
     ),
     path("runs/<str:run_id>/versions", views.VersionsView.as_view(), name="api-run-versions"),
     path("runs/<str:run_id>/attempts", lifecycle.AttemptsView.as_view(), name="api-run-attempts"),

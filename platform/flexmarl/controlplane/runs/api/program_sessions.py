@@ -1,0 +1,75 @@
+"""Sessions of agent programs over REST."""
+
+from typing import Any
+from uuid import UUID
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.common.api.serializers import StrictSerializer
+from flexmarl.controlplane.common.api.views import ApiView
+from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.runs import program_sessions, queries
+
+
+class ProgramSessionSerializer(serializers.Serializer[Any]):
+    id = serializers.UUIDField()
+    state = serializers.ChoiceField(["open", "taken", "finished", "ended"])
+    reason = serializers.CharField(allow_blank=True, help_text="Why it ended without a report that counts.")
+    purpose = serializers.ChoiceField(["training", "evaluation"])
+    task = serializers.IntegerField(help_text="Number of the task; those of evaluation follow those of training.")
+    seats = serializers.ListField(child=serializers.CharField(), help_text="What `model` of a call may be.")
+    base_url = serializers.CharField(help_text="Base URL for a client of OpenAI's API.")
+    run_timeout_s = serializers.FloatField(help_text="What the program may take between its calls, all together.")
+    max_calls = serializers.IntegerField(help_text="Of each seat.")
+    report = serializers.DictField(help_text="What the program reported.")
+
+
+class TakenSessionSerializer(ProgramSessionSerializer):
+    key = serializers.CharField(allow_null=True, help_text="API key for the client. Null when the request is repeated.")
+
+
+class SessionReportSerializer(StrictSerializer):
+    reward = serializers.FloatField(required=False, help_text="Of the team, and of each seat that has none of its own.")
+    rewards = serializers.DictField(child=serializers.FloatField(), required=False, help_text="By seat.")
+    error = serializers.CharField(
+        required=False, max_length=500, help_text="Why there is no reward: the episode fails and is played again."
+    )
+
+
+class SessionsView(ApiView):
+    scopes = {"POST": Scope.RUNS_ACT}
+    secret_members = ("key",)
+
+    @extend_schema(operation_id="program_sessions_take", request=None, responses={201: TakenSessionSerializer})
+    def post(self, request: Request, run_id: str) -> Response:
+        """Take a session for an agent program: 409 `no_open_session` while none waits for one."""
+        actor = actor_of(request)
+        return Response(program_sessions.take(actor, queries.find_run(actor, run_id)), status=201)
+
+
+class SessionView(ApiView):
+    scopes = {"GET": Scope.RUNS_READ}
+
+    @extend_schema(operation_id="program_sessions_read", responses=ProgramSessionSerializer)
+    def get(self, request: Request, run_id: str, session_id: UUID) -> Response:
+        """Read a session: its state, and why it ended."""
+        return Response(program_sessions.read(queries.find_run(actor_of(request), run_id), session_id))
+
+
+class SessionFinishView(ApiView):
+    scopes = {"POST": Scope.RUNS_ACT}
+
+    @extend_schema(
+        operation_id="program_sessions_finish", request=SessionReportSerializer, responses=ProgramSessionSerializer
+    )
+    def post(self, request: Request, run_id: str, session_id: UUID) -> Response:
+        """End a session: say what it earned, or why that is not known. The first report stands."""
+        body = SessionReportSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        actor = actor_of(request)
+        run = queries.find_run(actor, run_id)
+        return Response(program_sessions.finish(actor, run, session_id, body.validated_data))

@@ -1,0 +1,144 @@
+"""Sessions of agent programs: handed out to programs of users, and ended by what these report.
+
+Invariants: who may act on a run may take its sessions and report on them. A key is made here, given once and stored
+nowhere; the store has its digest. A report is a reward within the run's range, or an error, and the first stands.
+"""
+
+import math
+import secrets
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+from uuid import UUID
+
+from flexmarl.contracts.specification.environment import EnvironmentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.contracts.specification.program import ProgramEnvironment
+from flexmarl.contracts.status import TERMINAL, RunStatus
+from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.common.problems import (
+    Conflict,
+    FieldError,
+    InvalidState,
+    NotFound,
+    PermissionDenied,
+    ValidationProblem,
+)
+from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.runs import queries
+from flexmarl.controlplane.runs.choices import allowed_now
+from flexmarl.controlplane.runs.models import Run
+from flexmarl.store.control import program_sessions
+from flexmarl.store.control.program_sessions import SessionRow
+
+
+class NoPrograms(Conflict):
+    code = "no_programs"
+    title = "The run plays no agent programs"
+
+
+class NoOpenSession(Conflict):
+    """Nothing waits for a program now; later something may."""
+
+    code = "no_open_session"
+    title = "No session is open"
+
+
+class SessionOver(Conflict):
+    code = "session_over"
+    title = "The session takes no report"
+
+
+def take(actor: Actor, run: Run) -> dict[str, Any]:
+    """Hand out the session that has waited longest.
+
+    Raises PermissionDenied, NoPrograms, InvalidState or NoOpenSession.
+    """
+    environment = _playing(actor, run)
+    status = RunStatus(run.state.status)
+    if status in TERMINAL:
+        allowed = [verb.value for verb in allowed_now(status, run.state.pending_verb)]
+        raise InvalidState(f"{run.key} is {status}: it opens no session.", state=status.value, allowed_actions=allowed)
+    key = f"fms_{secrets.token_urlsafe(32)}"
+    row = program_sessions.take(store_connection(), run.no, sha256(key.encode()).hexdigest())
+    if row is None:
+        detail = f"{run.key} is {status}, and no session of it waits for a program. Ask again later."
+        raise NoOpenSession(detail, headers={"Retry-After": "1"})
+    return {**_shown(row, environment), "key": key}
+
+
+def read(run: Run, session: UUID) -> dict[str, Any]:
+    """Return a session as it stands. Raises NoPrograms or NotFound."""
+    environment = _environment(run)
+    row = program_sessions.find(store_connection(), run.no, session)
+    if row is None:
+        raise NotFound(f"{run.key} has no session {session}.")
+    return _shown(row, environment)
+
+
+def finish(actor: Actor, run: Run, session: UUID, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Take in what a program reports.
+
+    Raises PermissionDenied, NoPrograms, ValidationProblem, NotFound or SessionOver.
+    """
+    report = _checked(_playing(actor, run), said)
+    before = read(run, session)
+    if program_sessions.report(store_connection(), run.no, session, report):
+        return read(run, session)
+    if before["state"] == "finished" and before["report"] == report:
+        return before  # said twice, heard once
+    reason = f": {before['reason']}" if before["reason"] else ""
+    detail = f"The session is {before['state']}{reason}. Its report is not taken; take another session."
+    raise SessionOver(detail, extra={"state": before["state"]})
+
+
+def _playing(actor: Actor, run: Run) -> ProgramEnvironment:
+    """Return the environment of a run on whose sessions a caller may act."""
+    if not queries.may_act(actor, run):
+        needed = Scope.RUNS_ACT if run.owner_id == actor.user_id else Scope.RUNS_ACT_ANY
+        raise PermissionDenied(f"This needs the scope {needed}.", extra={"required_scopes": [str(needed)]})
+    return _environment(run)
+
+
+def _environment(run: Run) -> ProgramEnvironment:
+    environment: EnvironmentSpec = ExperimentSpec.model_validate(run.spec).environment
+    if not isinstance(environment, ProgramEnvironment):
+        raise NoPrograms(f"{run.key} plays {environment.type}; sessions are those of environment.type: program.")
+    return environment
+
+
+def _checked(environment: ProgramEnvironment, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a report as it is kept. Raises ValidationProblem naming member, rule and legal value."""
+    report = {name: value for name, value in said.items() if value not in (None, {}, "")}
+    if ("error" in report) == bool(report.keys() & {"reward", "rewards"}):
+        raise _wrong("reward", "send reward, rewards or both; or error where there is no reward", "required")
+    own = report.get("rewards", {})
+    if unknown := sorted(set(own) - set(environment.seats)):
+        raise _wrong(f"rewards/{unknown[0]}", f"there is no such seat; seats are {', '.join(environment.seats)}")
+    if "reward" not in report and own and (missing := [seat for seat in environment.seats if seat not in own]):
+        raise _wrong(f"rewards/{missing[0]}", "send it, or reward for all seats without one", "required")
+    rewards = {f"rewards/{seat}": value for seat, value in own.items()}
+    for name, value in {**rewards, **({"reward": report["reward"]} if "reward" in report else {})}.items():
+        if not math.isfinite(value) or not 0 <= value <= environment.best_reward:
+            raise _wrong(name, f"send a number from 0 to {environment.best_reward:g} (environment.best_reward)")
+    return report
+
+
+def _wrong(member: str, rule: str, code: str = "out_of_range") -> ValidationProblem:
+    return ValidationProblem(f"{member}: {rule}.", errors=[FieldError(f"/{member}", code, f"{rule}.")])
+
+
+def _shown(row: SessionRow, environment: ProgramEnvironment) -> dict[str, Any]:
+    return {
+        "id": str(row.id),
+        "state": row.state,
+        "reason": row.reason,
+        "purpose": "evaluation" if row.held_out else "training",
+        "task": row.task,
+        "seats": list(environment.seats),
+        "base_url": f"{row.base_url}/v1",
+        "run_timeout_s": environment.run_timeout_s,
+        "max_calls": environment.max_calls,
+        "report": row.report,
+    }

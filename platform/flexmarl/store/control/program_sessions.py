@@ -1,0 +1,122 @@
+"""Sessions of agent programs: `open -> taken -> finished | ended`, `open -> ended`.
+
+Invariants. A session is handed out once, only while the worker that plays it is there, and its key is stored nowhere.
+The first report stands: who reports again is told what stands. A session that has ended takes none, and one whose
+worker fell silent has ended, whatever its row says.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import orjson
+from psycopg import Connection
+
+SILENT_S = 10.0
+"""A session whose worker was silent for longer is over."""
+
+_STATE = f"""CASE WHEN state IN ('open', 'taken') AND seen_at < clock_timestamp() - interval '{SILENT_S:g} s'
+  THEN 'ended' ELSE state END"""
+_REASON = f"""CASE WHEN state IN ('open', 'taken') AND seen_at < clock_timestamp() - interval '{SILENT_S:g} s'
+  THEN 'gateway: the rollout worker that played it is gone' ELSE reason END"""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """A session as it stands."""
+
+    id: UUID
+    base_url: str
+    held_out: bool
+    task: int
+    state: str
+    """open | taken | finished | ended"""
+    reason: str
+    report: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionNews:
+    """What its worker has to know of a session."""
+
+    id: UUID
+    state: str
+    key_digest: str
+    report: dict[str, Any]
+
+
+def open_session(conn: Connection, run_id: int, session: UUID, base_url: str, held_out: bool, task: int) -> None:
+    """Write down a session that waits for a program."""
+    conn.execute(
+        "INSERT INTO store.program_session (id, run_id, base_url, held_out, task) VALUES (%s, %s, %s, %s, %s)",
+        [session, run_id, base_url, held_out, task],
+    )
+
+
+def news(conn: Connection, sessions: Sequence[UUID]) -> list[SessionNews]:
+    """Return those of a worker's sessions that a program has taken."""
+    rows = conn.execute(
+        "SELECT id, state, key_digest, report FROM store.program_session WHERE id = ANY(%s) AND key_digest IS NOT NULL",
+        [list(sessions)],
+    ).fetchall()
+    return [SessionNews(*row) for row in rows]
+
+
+def seen(conn: Connection, sessions: Sequence[UUID]) -> None:
+    """Say that the worker of these sessions is there."""
+    conn.execute("UPDATE store.program_session SET seen_at = clock_timestamp() WHERE id = ANY(%s)", [list(sessions)])
+
+
+def end(conn: Connection, session: UUID, reason: str) -> None:
+    """End a session without a report that counts."""
+    conn.execute(
+        "UPDATE store.program_session SET state = 'ended', reason = %s, ended_at = clock_timestamp() WHERE id = %s",
+        [reason, session],
+    )
+
+
+def take(conn: Connection, run_id: int, key_digest: str) -> SessionRow | None:
+    """Hand out the session of a run that has waited longest; None while there is none."""
+    row = conn.execute(
+        f"""
+        UPDATE store.program_session SET state = 'taken', key_digest = %(key)s, taken_at = clock_timestamp()
+        WHERE id = (
+          SELECT id FROM store.program_session WHERE run_id = %(run)s AND state = 'open'
+            AND seen_at >= clock_timestamp() - interval '{SILENT_S:g} s'
+          ORDER BY opened_at LIMIT 1 FOR UPDATE SKIP LOCKED)
+        RETURNING id, base_url, held_out, task, state, reason
+        """.encode(),
+        {"key": key_digest, "run": run_id},
+    ).fetchone()
+    return None if row is None else SessionRow(*row)
+
+
+def find(conn: Connection, run_id: int, session: UUID) -> SessionRow | None:
+    """Return a session of a run."""
+    row = conn.execute(
+        f"SELECT id, base_url, held_out, task, {_STATE}, {_REASON}, report FROM store.program_session "
+        "WHERE run_id = %s AND id = %s".encode(),
+        [run_id, session],
+    ).fetchone()
+    return None if row is None else SessionRow(*row)
+
+
+def reason_of(conn: Connection, key_digest: str) -> str | None:
+    """Return why the session of a key is over; None for a key that nobody was given."""
+    row = conn.execute(
+        f"SELECT {_STATE}, {_REASON} FROM store.program_session WHERE key_digest = %s".encode(), [key_digest]
+    ).fetchone()
+    return None if row is None else f"{row[0]}: {row[1]}" if row[1] else str(row[0])
+
+
+def report(conn: Connection, run_id: int, session: UUID, said: dict[str, Any]) -> bool:
+    """Note what a program reports; False where the session takes no report any more."""
+    row = conn.execute(
+        f"""
+        UPDATE store.program_session SET state = 'finished', report = %s::jsonb, ended_at = clock_timestamp()
+        WHERE run_id = %s AND id = %s AND {_STATE} = 'taken' RETURNING id
+        """.encode(),
+        [orjson.dumps(said).decode(), run_id, session],
+    ).fetchone()
+    return row is not None

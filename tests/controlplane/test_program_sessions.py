@@ -1,0 +1,132 @@
+"""Sessions of agent programs over REST: handed out once, reported on once, each refusal by name."""
+
+import uuid
+
+import pytest
+
+from flexmarl.contracts.status import RunStatus
+from flexmarl.controlplane.common.store import store_connection
+from flexmarl.store.control import program_sessions
+from tests.support.controlplane import PROGRAM, key
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def run(editor, make_run):
+    return make_run(editor, RunStatus.RUNNING, **PROGRAM)
+
+
+@pytest.fixture
+def opened(run):
+    """Return a function that opens a session, as a rollout worker does."""
+
+    def open_one(task: int = 3) -> str:
+        session = uuid.uuid4()
+        program_sessions.open_session(store_connection(), run.no, session, "http://127.0.0.1:9", False, task)
+        return str(session)
+
+    return open_one
+
+
+def post(client, run, path: str = "", body: object = None, **headers: str):
+    return client.post(f"/api/v1/runs/{run.key}/sessions{path}", body or {}, format="json", headers=headers)
+
+
+def refused(answer, status: int, code: str) -> str:
+    body = answer.json()
+    assert (answer.status_code, body["code"]) == (status, code), body
+    return body["errors"][0]["pointer"] if body["errors"] else body["detail"]
+
+
+def test_a_session_is_handed_out_once_and_its_key_is_stored_nowhere(api, run, opened) -> None:
+    first, second = opened(3), opened(4)
+    taken = post(api, run).json()
+    assert (taken["id"], taken["task"], taken["state"], taken["purpose"]) == (first, 3, "taken", "training")
+    assert taken["base_url"] == "http://127.0.0.1:9/v1"
+    assert taken["seats"] == ["solver", "reviser"]
+    rows = store_connection().execute("SELECT s::text FROM store.program_session s").fetchall()
+    assert not any(taken["key"] in row[0] for row in rows)
+    assert "key" not in api.get(f"/api/v1/runs/{run.key}/sessions/{first}").json()
+    repeated = key()
+    assert post(api, run, Idempotency_Key=repeated).json()["id"] == second
+    assert post(api, run, Idempotency_Key=repeated).json()["key"] is None
+    answer = post(api, run)
+    assert "no session" in refused(answer, 409, "no_open_session")
+    assert answer.headers["Retry-After"] == "1"
+
+
+def test_the_first_report_stands(api, run, opened) -> None:
+    opened()
+    session = post(api, run).json()["id"]
+    report = {"reward": 0.5, "rewards": {"solver": 1.0}}
+    assert post(api, run, f"/{session}/finish", report).json()["report"] == report
+    assert post(api, run, f"/{session}/finish", report).json()["state"] == "finished"
+    refused(post(api, run, f"/{session}/finish", {"reward": 1}), 409, "session_over")
+    assert api.get(f"/api/v1/runs/{run.key}/sessions/{session}").json()["report"] == report
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({}, "/reward"),
+        ({"reward": 1, "error": "both"}, "/reward"),
+        ({"reward": 2}, "/reward"),
+        ({"reward": -0.1}, "/reward"),
+        ({"reward": "much"}, "/reward"),
+        ({"rewards": {"judge": 1}}, "/rewards/judge"),
+        ({"rewards": {"solver": 1}}, "/rewards/reviser"),
+        ({"rewards": {"solver": 7, "reviser": 0}}, "/rewards/solver"),
+        ({"score": 1}, "/score"),
+    ],
+    ids=str,
+)
+def test_a_report_that_cannot_count_names_its_member(api, run, opened, body, pointer) -> None:
+    opened()
+    session = post(api, run).json()["id"]
+    assert refused(post(api, run, f"/{session}/finish", body), 400, "validation_error") == pointer
+    assert api.get(f"/api/v1/runs/{run.key}/sessions/{session}").json()["state"] == "taken"
+
+
+def test_a_session_that_ended_takes_no_report_and_says_why(api, run, opened) -> None:
+    opened()
+    session = post(api, run).json()["id"]
+    program_sessions.end(store_connection(), uuid.UUID(session), "environment: run: too late")
+    assert "too late" in refused(post(api, run, f"/{session}/finish", {"reward": 1}), 409, "session_over")
+
+
+def test_a_session_whose_worker_fell_silent_is_over(api, run, opened) -> None:
+    opened()
+    session = post(api, run).json()["id"]
+    opened()
+    store_connection().execute("UPDATE store.program_session SET seen_at = seen_at - interval '1 minute'")
+    refused(post(api, run), 409, "no_open_session")
+    shown = api.get(f"/api/v1/runs/{run.key}/sessions/{session}").json()
+    assert (shown["state"], shown["reason"]) == ("ended", "gateway: the rollout worker that played it is gone")
+    refused(post(api, run, f"/{session}/finish", {"reward": 1}), 409, "session_over")
+
+
+def test_who_may_not_act_on_the_run_gets_no_session(api, client_of, person, editor, make_run, run, opened) -> None:
+    opened()
+    refused(post(client_of(person("editor", "other")), run), 403, "permission_denied")
+    refused(post(client_of(editor, ["runs:read"]), run), 403, "permission_denied")
+    refused(post(api, make_run(editor, RunStatus.RUNNING)), 409, "no_programs")
+    refused(post(api, make_run(editor, RunStatus.COMPLETED, **PROGRAM)), 409, "invalid_state")
+    assert api.get(f"/api/v1/runs/{run.key}/sessions/{uuid.uuid4()}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"mechanisms": {"ordered": True}}, "/mechanisms/ordered"),
+        ({"mechanisms": {"parallel": {"turns": "together"}}}, "/mechanisms/parallel/turns"),
+        ({"batch": {"episode_timeout_s": 5}}, "/environment/run_timeout_s"),
+        ({"environment": {**PROGRAM["environment"], "seats": ["solver", "solver"]}}, "/environment"),
+    ],
+    ids=str,
+)
+def test_a_run_that_no_program_could_play_is_refused(api, changes, pointer) -> None:
+    headers = {"Idempotency-Key": key()}
+    answer = api.post("/api/v1/runs", {"spec": {**PROGRAM, **changes}}, format="json", headers=headers)
+    assert answer.status_code == 400
+    assert any(one["pointer"].startswith(pointer) for one in answer.json()["errors"]), answer.content

@@ -1,0 +1,372 @@
+"""The gateway against the unmodified client of OpenAI, with the real store, chains and record; tokens are scripted."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator
+from hashlib import sha256
+from typing import Any
+
+import openai
+import psycopg
+import pytest
+from openai import AsyncOpenAI
+from psycopg_pool import ConnectionPool
+
+from flexmarl.contracts.resolve import resolve
+from flexmarl.contracts.specification.program import ProgramEnvironment
+from flexmarl.contracts.status import RunStatus
+from flexmarl.contracts.wire import EpisodeStatus, PolicyPin
+from flexmarl.store.control import program_sessions, runs
+from tests.support.chat_templates import CHATML, END, renderer, tokenizer
+from workers.rollout.engines.wire import CompletionChoice
+from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, play_episode
+from workers.rollout.gateway.server import Gateway, GatewayPlace
+from workers.rollout.gateway.stage import ProgramStage
+from workers.rollout.speech import Seat
+from workers.rollout.turns import TurnRefusedError, TurnReply, TurnRequest
+from workers.vocabulary import Codec
+
+pytestmark = pytest.mark.services
+
+RUN = 1
+PIN = PolicyPin(version=1, digest="a" * 64)
+WORDS = tokenizer()
+USER = {"role": "user", "content": "2+3?"}
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 3}}\n</tool_call>'
+SPEC = ProgramEnvironment(seats=("solver", "reviser"), boot_timeout_s=20, run_timeout_s=20, reply_tokens=200)
+
+
+class Scripted:
+    """Answers turns with texts, in their order; keeps what was asked."""
+
+    def __init__(self, *texts: str) -> None:
+        self.texts = list(texts)
+        self.asked: list[TurnRequest] = []
+        self.refusal: Exception | None = None
+        self.free = asyncio.Event()
+        self.free.set()
+
+    async def until_held(self, request: TurnRequest, limit: float) -> float:
+        return 0.0
+
+    async def turn(self, request: TurnRequest, deadline: float) -> TurnReply:
+        self.asked.append(request)
+        await self.free.wait()
+        if self.refusal is not None:
+            raise self.refusal
+        text = self.texts.pop(0) if self.texts else f"answer {len(self.asked)}"
+        ids = WORDS.encode(text + END).ids[: request.max_tokens]
+        finish = "stop" if ids[-1] == WORDS.token_to_id(END) else "length"
+        return TurnReply(CompletionChoice(0, ids, [-1.0] * len(ids), finish, [1, len(ids)]), "e", 1.0)
+
+
+class Stand:
+    """One session under way: its player in a task, its program's client in the test."""
+
+    def __init__(self, conn: psycopg.Connection, gateway: Gateway, engine: Scripted) -> None:
+        self.conn, self.gateway, self.engine = conn, gateway, engine
+        self.key = "fms_" + "k" * 43
+        self.url = self.session = ""
+        self.playing: asyncio.Task[EpisodeAttempt] | None = None
+
+    async def begin(self, **settings: Any) -> AsyncOpenAI:
+        spec = SPEC.model_copy(update=settings)
+        chats = renderer(CHATML)
+        codec = Codec(WORDS.to_str().encode())
+        seats = {role: Seat(role, PIN, codec, 200, 1.0, renderer=chats) for role in spec.seats}
+        order = EpisodeOrder(1, 0, 1, 7, False, 1, 30.0, 30.0, None)
+        stage = ProgramStage(RUN, spec, self.gateway)
+        self.playing = asyncio.create_task(play_episode(order, stage, seats, self.engine))
+        while (row := self.taken()) is None:
+            await asyncio.sleep(0.05)
+        self.url, self.session = row.base_url, str(row.id)
+        assert row.task == 7
+        return self.client()
+
+    def taken(self) -> program_sessions.SessionRow | None:
+        return program_sessions.take(self.conn, RUN, sha256(self.key.encode()).hexdigest())
+
+    def client(self, **options: Any) -> AsyncOpenAI:
+        return AsyncOpenAI(base_url=f"{self.url}/v1", **{"api_key": self.key, "max_retries": 0, **options})
+
+    def report(self, **said: Any) -> bool:
+        row = self.conn.execute("SELECT id FROM store.program_session").fetchone()
+        return program_sessions.report(self.conn, RUN, row[0], said)
+
+    async def finished(self, **said: Any) -> EpisodeAttempt:
+        assert self.report(**said)
+        return await self.ended()
+
+    async def ended(self) -> EpisodeAttempt:
+        assert self.playing is not None
+        return await asyncio.wait_for(self.playing, 30)
+
+    async def state(self, *states: str) -> tuple[str, str]:
+        """Return how the row of the session ended, once it says one of these states."""
+        for _ in range(100):
+            row = self.conn.execute("SELECT state, reason FROM store.program_session").fetchone()
+            if row[0] in (states or ("finished", "ended")):
+                return row
+            await asyncio.sleep(0.05)
+        return row
+
+
+@pytest.fixture
+async def stand(store_conn: psycopg.Connection, store_url: str) -> AsyncIterator[Stand]:
+    runs.create_run(store_conn, RUN, resolve(HOT_COLD).document, RunStatus.RUNNING)
+    with ConnectionPool(store_url, min_size=1, max_size=2, kwargs={"autocommit": True}) as pool:
+
+        async def store(call: Any) -> Any:
+            def work() -> Any:
+                with pool.connection() as conn:
+                    return call(conn)
+
+            return await asyncio.to_thread(work)
+
+        gateway = Gateway(GatewayPlace(), store)
+        made = Stand(store_conn, gateway, Scripted())
+        yield made
+        if made.playing is not None:
+            made.playing.cancel()
+            await asyncio.wait([made.playing])
+        await gateway.close()
+
+
+HOT_COLD = {"agents": {"guesser": {}, "hinter": {}}, "environment": {"type": "hot_cold"}}
+
+
+async def chat(client: AsyncOpenAI, *messages: dict[str, Any], model: str = "solver", **more: Any) -> Any:
+    return await client.chat.completions.create(model=model, messages=list(messages), **more)
+
+
+def said(answer: Any) -> dict[str, Any]:
+    return answer.choices[0].message.model_dump(exclude_none=True)
+
+
+async def test_calls_are_turns_of_one_chain_and_the_report_is_the_score(stand: Stand) -> None:
+    client = await stand.begin()
+    first = await chat(client, USER)
+    more = {"role": "user", "content": "Sure?"}
+    second = await chat(client, USER, said(first), more, temperature=0.2)
+    attempt = await stand.finished(reward=0.5, rewards={"solver": 1.0})
+    assert attempt.status is EpisodeStatus.FINISHED, attempt.reason
+    assert attempt.outcome is not None
+    assert (attempt.outcome.scores, attempt.outcome.team_score) == ({"solver": 1.0, "reviser": 0.5}, 0.5)
+    assert [(turn.role, turn.turn, turn.begins) for turn in attempt.turns] == [("solver", 0, 0), ("solver", 1, 0)]
+    one, two = attempt.turns
+    assert two.prompt[: len(one.prompt) + len(one.reply.choice.token_ids)] == (
+        *one.prompt,
+        *one.reply.choice.token_ids,
+    )
+    assert attempt.breaks == {}
+    assert (first.choices[0].message.content, second.choices[0].message.content) == ("answer 1", "answer 2")
+    assert (first.usage.prompt_tokens, first.usage.completion_tokens) == (len(one.prompt), len("answer 1") + 1)
+    assert stand.engine.asked[1].temperature == 1.0, "the run says how its agents sample"
+    assert await stand.state() == ("finished", "")
+
+
+async def test_another_history_begins_a_chain_and_is_counted_as_a_break(stand: Stand) -> None:
+    client = await stand.begin()
+    first = await chat(client, USER)
+    await chat(client, {"role": "user", "content": "2+4?"}, said(first), USER)
+    await chat(client, {"role": "user", "content": "Sum up."}, model="reviser")
+    attempt = await stand.finished(reward=1)
+    assert [(turn.role, turn.turn, turn.begins) for turn in attempt.turns] == [
+        ("solver", 0, 0),
+        ("solver", 1, 1),
+        ("reviser", 0, 0),
+    ]
+    assert attempt.breaks == {"other_history": [("solver", 1)]}
+
+
+async def test_tools_are_called_and_their_results_go_on_in_the_chain(stand: Stand) -> None:
+    stand.engine.texts = [CALL, "5", "<tool_call>\n{broken\n</tool_call>"]
+    client = await stand.begin()
+    first = await chat(client, USER, tools=TOOLS)
+    assert first.choices[0].finish_reason == "tool_calls"
+    [call] = first.choices[0].message.tool_calls
+    assert (call.function.name, json.loads(call.function.arguments)) == ("add", {"a": 2, "b": 3})
+    result = {"role": "tool", "tool_call_id": call.id, "content": "5"}
+    second = await chat(client, USER, said(first), result, tools=TOOLS)
+    third = await chat(client, USER, said(first), result, said(second), USER, tools=TOOLS)
+    assert third.choices[0].message.content == "<tool_call>\n{broken\n</tool_call>", "what is no call is words"
+    attempt = await stand.finished(reward=1)
+    assert [turn.begins for turn in attempt.turns] == [0, 0, 0]
+    assert attempt.breaks == {}
+
+
+async def test_a_stream_says_what_the_whole_answer_says(stand: Stand) -> None:
+    stand.engine.texts = [CALL, CALL, "words", "words"]
+    client = await stand.begin()
+    for tools in (TOOLS, None):
+        more = {"tools": tools} if tools else {}
+        whole = await chat(client, USER, **more)
+        async with client.chat.completions.stream(
+            model="solver", messages=[USER], stream_options={"include_usage": True}, **more
+        ) as stream:
+            async for _ in stream:
+                pass
+            streamed = await stream.get_final_completion()
+        mine, other = said(whole), said(streamed)
+        for one in (*mine.get("tool_calls", ()), *other.get("tool_calls", ())):
+            one.pop("id"), one.pop("index", None), one["function"].pop("parsed_arguments", None)
+        assert {name: mine.get(name) for name in ("content", "tool_calls")} == {
+            name: other.get(name) or None for name in ("content", "tool_calls")
+        }
+        assert streamed.choices[0].finish_reason == whole.choices[0].finish_reason
+        assert streamed.usage.completion_tokens == whole.usage.completion_tokens
+        assert streamed.usage.prompt_tokens == whole.usage.prompt_tokens
+    await stand.finished(reward=1)
+
+
+async def test_a_repeated_body_has_the_same_answer_and_is_one_turn(stand: Stand) -> None:
+    client = await stand.begin()
+    plain = {"extra_headers": {"X-Stainless-Retry-Count": openai.Omit()}}
+    first, again = await chat(client, USER, **plain), await chat(client, USER, **plain)
+    assert first == again
+    other = await chat(client, USER)
+    assert other.id != first.id, "a client that says it asks anew has a new answer"
+    attempt = await stand.finished(reward=1)
+    assert len(attempt.turns) == 2
+
+
+async def test_a_client_that_hangs_up_loses_no_answer(stand: Stand) -> None:
+    client = await stand.begin()
+    stand.engine.free.clear()
+    with pytest.raises(openai.APITimeoutError):
+        await chat(client, USER, timeout=0.5)
+    await asyncio.sleep(0.5)  # the gateway hears that nobody waits
+    stand.engine.free.set()
+    answer = await chat(client, USER, extra_headers={"X-Stainless-Retry-Count": "1"})
+    attempt = await stand.finished(reward=1)
+    assert [turn.reply.choice.token_ids for turn in attempt.turns] == [stand_ids(answer)]
+
+
+def stand_ids(answer: Any) -> list[int]:
+    return WORDS.encode(answer.choices[0].message.content + END).ids
+
+
+async def test_two_seats_at_once_are_answered_together(stand: Stand) -> None:
+    client = await stand.begin()
+    stand.engine.free.clear()
+    calls = [asyncio.create_task(chat(client, USER, model=seat)) for seat in ("solver", "reviser", "reviser")]
+    while len(stand.engine.asked) < 1:
+        await asyncio.sleep(0.02)
+    stand.engine.free.set()
+    answers = await asyncio.gather(*calls)
+    assert len({answer.id for answer in answers}) == 3
+    attempt = await stand.finished(reward=1)
+    assert sorted(turn.role for turn in attempt.turns) == ["reviser", "reviser", "solver"]
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"n": 2}, "n"),
+        ({"stop": ["x"]}, "stop"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "robot", "content": "?"}]}, "messages/0"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages/0/content"),
+        ({"messages": [USER, {"role": "assistant", "content": "5"}]}, "messages/1"),
+        ({"messages": [{"role": "tool", "content": "5"}]}, "messages/0/tool_call_id"),
+        ({"tools": [{"type": "web"}]}, "tools/0"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"extra_body": {"beam": 4}}, "beam"),
+    ],
+    ids=str,
+)
+async def test_a_body_that_cannot_be_honoured_names_its_field(stand: Stand, body: dict[str, Any], param: str) -> None:
+    client = await stand.begin()
+    with pytest.raises(openai.BadRequestError) as refused:
+        await client.chat.completions.create(**{"model": "solver", "messages": [USER], **body})
+    assert refused.value.param == param
+    assert (await stand.finished(reward=1)).turns == [], "the session goes on, and nothing was asked"
+
+
+async def test_strangers_and_strange_paths_are_refused_in_the_dialect(stand: Stand) -> None:
+    client = await stand.begin()
+    assert [model.id async for model in await client.models.list()] == ["solver", "reviser"]
+    assert (await client.models.retrieve("reviser")).id == "reviser"
+    for key in ("", "fms_" + "x" * 43, "other"):
+        with pytest.raises(openai.AuthenticationError):
+            await chat(stand.client(api_key=key or "-"), USER)
+    with pytest.raises(openai.NotFoundError, match="solver, reviser"):
+        await chat(client, USER, model="judge")
+    with pytest.raises(openai.NotFoundError, match="available"):
+        await client.embeddings.create(model="solver", input="x")
+    with pytest.raises(openai.BadRequestError, match="not JSON"):
+        await client.post("/chat/completions", cast_to=dict, content=b"{broken")
+    await stand.finished(reward=1)
+
+
+async def test_calls_beyond_the_most_are_refused_and_the_session_goes_on(stand: Stand) -> None:
+    client = await stand.begin(max_calls=1)
+    await chat(client, USER)
+    with pytest.raises(openai.PermissionDeniedError, match="max_calls"):
+        await chat(client, USER, said_more())
+    assert (await stand.finished(reward=1)).status is EpisodeStatus.FINISHED
+
+
+def said_more() -> dict[str, Any]:
+    return {"role": "user", "content": "more"}
+
+
+async def test_a_session_that_nobody_finishes_fails_by_its_deadline_and_earns_nothing(stand: Stand) -> None:
+    client = await stand.begin(run_timeout_s=0.5)
+    await chat(client, USER)
+    attempt = await stand.ended()
+    assert attempt.status is EpisodeStatus.FAILED
+    assert attempt.outcome is None
+    assert attempt.reason.startswith("environment: run: the program reported nothing in its time")
+    assert await stand.state() == ("ended", attempt.reason)
+    with pytest.raises(openai.APIStatusError, match="reported nothing") as late:
+        await chat(client, USER, said_more())
+    assert late.value.status_code == 410
+    assert not stand.report(reward=1)
+
+
+async def test_time_runs_for_the_program_alone(stand: Stand) -> None:
+    client = await stand.begin(run_timeout_s=1.0)
+    stand.engine.free.clear()
+    threading.Timer(2.0, asyncio.get_running_loop().call_soon_threadsafe, [stand.engine.free.set]).start()
+    await chat(client, USER)
+    assert (await stand.finished(reward=1)).status is EpisodeStatus.FINISHED
+
+
+async def test_a_session_that_no_program_takes_fails_by_name(stand: Stand) -> None:
+    stand.taken = lambda: None  # type: ignore[method-assign]
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(stand.begin(boot_timeout_s=0.3), 2)
+    assert (await stand.ended()).reason == "environment: boot: no program took the session within 0.3 s"
+    assert (await stand.state())[0] == "ended"
+
+
+async def test_a_program_says_that_it_failed(stand: Stand) -> None:
+    client = await stand.begin()
+    await chat(client, USER)
+    attempt = await stand.finished(error="the tool crashed")
+    assert (attempt.status, attempt.reason) == (EpisodeStatus.FAILED, "environment: program: the tool crashed")
+    assert await stand.state("ended") == ("ended", attempt.reason)
+
+
+async def test_a_prompt_that_is_too_long_is_the_error_that_clients_know(stand: Stand) -> None:
+    client = await stand.begin()
+    stand.engine.refusal = TurnRefusedError("context_overflow", "600 positions, 512 at most")
+    with pytest.raises(openai.BadRequestError) as refused:
+        await chat(client, USER)
+    assert refused.value.code == "context_length_exceeded"
+    assert (await stand.ended()).reason.startswith("engine: context_overflow: ")
+
+
+async def test_an_episode_that_is_not_needed_any_more_ends_its_session(stand: Stand) -> None:
+    client = await stand.begin()
+    await chat(client, USER)
+    assert stand.playing is not None
+    stand.playing.cancel()
+    assert await stand.state() == ("ended", "rollout: the run does not need it any more")
+    with pytest.raises(openai.APIStatusError, match="does not need it"):
+        await chat(client, USER, said_more())

@@ -1,0 +1,249 @@
+"""The gateway of a rollout worker: HTTP for agent programs, beside the episodes that their calls are turns of.
+
+Invariants. The key of a call says which session it belongs to; the gateway keeps digests of keys alone. What the store
+says of sessions (taken, reported) is read from it, so a lost hint loses nothing; a session is open to its key before
+the next look. A client that hangs up takes nothing back: its call is answered and recorded, and may be asked again.
+"""
+
+import asyncio
+import contextlib
+import re
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from typing import Any
+from uuid import UUID, uuid4
+
+import msgspec
+import psycopg
+import structlog
+from aiohttp import web
+
+from flexmarl.contracts.specification.program import ProgramEnvironment
+from flexmarl.store.control import program_sessions
+from workers.rollout.gateway import chat
+from workers.rollout.gateway.calls import CallRefused, ProgramCall, ended
+from workers.rollout.gateway.sessions import ProgramSession
+from workers.rollout.isolation import EnvironmentBroke
+
+log = structlog.get_logger(__name__)
+
+MAX_BODY_BYTES = 32 * 2**20
+LOOK_S = 0.2
+"""Pause between looks at what programs took and reported."""
+SEEN_S = 3.0
+"""A session is said to be there this often."""
+END_TRIES = 5
+END_AGAIN_S = 1.0
+KEY = re.compile(r"fms_[A-Za-z0-9_-]{43}")
+RETRY_HEADER = "X-Stainless-Retry-Count"
+"""By which the clients of OpenAI and Anthropic say how often they have asked before."""
+
+Store = Callable[[Callable[[psycopg.Connection], Any]], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayPlace:
+    """Where programs reach the gateway."""
+
+    bind: str = "127.0.0.1:0"
+    """Address and port; port 0 takes a free one."""
+    host: str = "127.0.0.1"
+    """Host under which programs reach it."""
+    url: str = ""
+    """Base URL in front of it, such as that of a proxy; empty: its own."""
+
+
+class Gateway:
+    """One per rollout worker process; it listens from the first session on."""
+
+    def __init__(self, place: GatewayPlace, store: Store) -> None:
+        self._place = place
+        self._store = store
+        self._opening = asyncio.Lock()
+        self._runner: web.AppRunner | None = None
+        self._url = ""
+        self._sessions: dict[UUID, ProgramSession] = {}
+        self._by_key: dict[str, ProgramSession] = {}
+        self._keys: dict[UUID, str] = {}
+        self._work: set[asyncio.Task[None]] = set()
+
+    async def open(self, run_id: int, spec: ProgramEnvironment, held_out: bool, task: int) -> ProgramSession:
+        """Open a session that a program may take. Raises EnvironmentBroke where the gateway cannot listen."""
+        async with self._opening:
+            if self._runner is None:
+                await self._listen()
+        session = ProgramSession(uuid4(), spec, task, self._left)
+        self._sessions[session.id] = session
+        url, id = self._url, session.id
+        try:
+            await self._store(lambda conn: program_sessions.open_session(conn, run_id, id, url, held_out, task))
+        except BaseException:
+            self._forget(session)
+            raise
+        return session
+
+    async def close(self) -> None:
+        """Stop listening."""
+        for task in tuple(self._work):
+            task.cancel()
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _listen(self) -> None:
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_in_dialect])
+        app.add_routes(
+            [
+                web.post("/v1/chat/completions", self._on_chat),
+                web.get("/v1/models", self._on_models),
+                web.get("/v1/models/{model}", self._on_model),
+            ]
+        )
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+        await runner.setup()
+        host, _, port = self._place.bind.rpartition(":")
+        try:
+            await web.TCPSite(runner, host, int(port)).start()
+        except OSError as error:
+            await runner.cleanup()
+            hint = "set FLEXMARL_GATEWAY_BIND to a free address of this host"
+            raise EnvironmentBroke(f"gateway: cannot listen on {self._place.bind}: {error.strerror}; {hint}") from error
+        self._runner = runner
+        self._url = self._place.url or f"http://{self._place.host}:{runner.addresses[0][1]}"
+        self._begin(self._watch())
+
+    # What the store says ------------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Tell sessions what becomes of them, and the store that they are there."""
+        said = 0.0
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if not self._sessions:
+                continue
+            try:
+                await self._look()
+                if time.monotonic() - said > SEEN_S:
+                    said, there = time.monotonic(), tuple(self._sessions)
+                    await self._store(partial(program_sessions.seen, sessions=there))
+            except psycopg.OperationalError as error:
+                log.warning("sessions not read", error=str(error))
+
+    async def _look(self) -> None:
+        news = await self._store(partial(program_sessions.news, sessions=tuple(self._sessions)))
+        for one in news:
+            if (session := self._sessions.get(one.id)) is None:
+                continue
+            if one.id not in self._keys:
+                self._keys[one.id] = one.key_digest
+                self._by_key[one.key_digest] = session
+                session.taken()
+            if one.state == "finished":
+                session.report(one.report)
+
+    def _left(self, session: ProgramSession) -> None:
+        """Write down how a session ended; until then it refuses calls itself."""
+        self._begin(self._write_end(session))
+
+    async def _write_end(self, session: ProgramSession) -> None:
+        end = partial(program_sessions.end, session=session.id, reason=session.over)
+        for _ in range(0 if session.reported else END_TRIES):
+            try:
+                await self._store(end)
+                break
+            except psycopg.OperationalError as error:
+                log.warning("session end not written", session=str(session.id), error=str(error))
+                await asyncio.sleep(END_AGAIN_S)
+        self._forget(session)
+
+    def _forget(self, session: ProgramSession) -> None:
+        self._sessions.pop(session.id, None)
+        self._by_key.pop(self._keys.pop(session.id, ""), None)
+
+    def _begin(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+
+    # What programs say --------------------------------------------------------------------------------------------
+
+    async def _session(self, request: web.Request) -> ProgramSession:
+        """Return the session of a request's key. Raises CallRefused."""
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ") or request.headers.get("X-Api-Key", "")
+        digest = sha256(given.encode()).hexdigest()
+        if KEY.fullmatch(given):
+            if digest not in self._by_key:
+                await self._look()
+            if (session := self._by_key.get(digest)) is not None:
+                return session
+            if reason := await self._store(partial(program_sessions.reason_of, key_digest=digest)):
+                raise ended(reason)
+        raise CallRefused(401, "invalid_api_key", "The key belongs to no session; POST /api/v1/runs/RUN/sessions.")
+
+    async def _on_models(self, request: web.Request) -> web.Response:
+        session = await self._session(request)
+        return _json(chat.models(session.spec.seats, session.opened_at))
+
+    async def _on_model(self, request: web.Request) -> web.Response:
+        session, seat = await self._session(request), request.match_info["model"]
+        if seat not in session.spec.seats:
+            raise CallRefused(404, "model_not_found", f"model: there is no {seat!r}.", "model")
+        return _json(chat.model(seat, session.opened_at))
+
+    async def _on_chat(self, request: web.Request) -> web.StreamResponse:
+        session = await self._session(request)
+        asked = session.call(_read(request, await request.read()))
+        # Shielded: who repeats a call waits for the same answer, and so does the record.
+        answer = await asyncio.shield(asked.answer)
+        if not asked.stream:
+            return _json(chat.whole(asked, answer))
+        stream = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
+        await stream.prepare(request)
+        with contextlib.suppress(ConnectionResetError):  # who hung up reads no more
+            for event in chat.events(asked, answer):
+                await stream.write(event)
+        return stream
+
+
+def _read(request: web.Request, body: bytes) -> ProgramCall:
+    try:
+        call = chat.read(msgspec.json.decode(body))
+    except msgspec.DecodeError as error:
+        raise CallRefused(400, "invalid_json", f"The body is not JSON: {error}") from error
+    except RecursionError as error:
+        raise CallRefused(400, "invalid_json", "The body is nested too deeply.") from error
+    call.digest = sha256(request.path.encode() + b"\n" + body).hexdigest()
+    tries = request.headers.get(RETRY_HEADER, "")
+    call.again = tries != "0" if tries else None
+    return call
+
+
+@web.middleware
+async def _in_dialect(request: web.Request, handler: Any) -> web.StreamResponse:
+    """Answer whatever a handler raises in the shape that clients understand."""
+    try:
+        answer: web.StreamResponse = await handler(request)
+    except (CallRefused, web.HTTPException, psycopg.Error) as error:
+        refused = _refusal(error, request.path)
+        return _json(chat.refusal(refused), refused.status)
+    return answer
+
+
+def _refusal(error: CallRefused | web.HTTPException | psycopg.Error, path: str) -> CallRefused:
+    match error:
+        case CallRefused():
+            return error
+        case web.HTTPRequestEntityTooLarge():
+            return CallRefused(413, "body_too_large", f"The body is larger than {MAX_BODY_BYTES} bytes.")
+        case web.HTTPException():
+            known = "/v1/chat/completions and /v1/models"
+            return CallRefused(error.status, "not_found", f"There is nothing at {path}; available: {known}.")
+    log.warning("session not read", error=str(error))
+    return CallRefused(503, "store_unavailable", "The session cannot be read now; ask again.")
+
+
+def _json(body: object, status: int = 200) -> web.Response:
+    return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json")

@@ -1,0 +1,184 @@
+"""A session of an agent program: an episode that waits for calls from outside, and for the report that ends it.
+
+Invariants. A call has one answer, which is recorded as a turn before it is given; a call that repeats the last one of
+its seat shares its answer. A seat answers one call at a time, in the order in which they came. A session that has ended
+refuses every call by the reason for which it ended. Time runs for the program alone: while no call of its waits.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID
+
+from flexmarl.contracts.specification.program import ProgramEnvironment
+from flexmarl.language.renderer import Break
+from workers.rollout.environments.base import Ask, Outcome, Reply
+from workers.rollout.gateway.calls import CallAnswer, CallRefused, ProgramCall, ended
+from workers.rollout.gateway.histories import SeatHistory
+from workers.rollout.isolation import EnvironmentBroke
+
+FINISHED = "its program has reported"
+"""Why a session that ended as it should takes no further call."""
+
+
+@dataclass(slots=True)
+class _ProgramSeat:
+    """What a program asked of a seat."""
+
+    history: SeatHistory = field(default_factory=SeatHistory)
+    calls: int = 0
+    last: ProgramCall | None = None
+    spoke: bool = False
+
+
+class ProgramSession:
+    """One session. Leave it in every case."""
+
+    def __init__(
+        self, id: UUID, spec: ProgramEnvironment, task: int, leave: Callable[["ProgramSession"], None]
+    ) -> None:
+        """`leave` is called once, when the session is over."""
+        self.id = id
+        self.spec = spec
+        self.over = ""
+        """Why it takes no calls any more."""
+        self.task: dict[str, object] = {"title": f"Task {task}", "facts": {"task": str(task), "session": str(id)}}
+        self.opened_at = int(time.time())
+        self._leave = leave
+        self._seats = {seat: _ProgramSeat() for seat in spec.seats}
+        self._waiting: list[ProgramCall] = []
+        self._asked: list[tuple[ProgramCall, Ask]] = []
+        self._report: dict[str, Any] | None = None
+        self._happened = asyncio.Event()
+        self._left_s = spec.run_timeout_s
+
+    @property
+    def reported(self) -> bool:
+        """Whether it ended with a report that counts."""
+        return self._report is not None and self.over == FINISHED
+
+    # What the gateway tells ---------------------------------------------------------------------------------------
+
+    def call(self, call: ProgramCall) -> ProgramCall:
+        """Take a call in; returns it, or the earlier one that it repeats. Raises CallRefused."""
+        seat = self._seats.get(call.seat)
+        if seat is None:
+            seats = ", ".join(self._seats)
+            raise CallRefused(404, "model_not_found", f"model: there is no {call.seat!r}; one of {seats}.", "model")
+        if seat.last is not None and seat.last.digest == call.digest and call.again is not False:
+            return seat.last
+        if self.over or self._report is not None:
+            raise ended(self.over or FINISHED)
+        if seat.calls >= self.spec.max_calls:
+            detail = (
+                f"{call.seat} has answered {seat.calls} calls of this session; environment.max_calls allows no more."
+            )
+            raise CallRefused(403, "calls_used_up", detail)
+        seat.calls += 1
+        call.id = f"{self.id.hex[:12]}_{call.seat}_{seat.calls}"
+        seat.last = call
+        self._waiting.append(call)
+        self._happened.set()
+        return call
+
+    def taken(self) -> None:
+        """Note that a program has taken the session."""
+        self._happened.set()
+
+    def report(self, said: dict[str, Any]) -> None:
+        """Take in what the program reports: it makes no further calls."""
+        self._report = said
+        self._happened.set()
+
+    # What the player asks -----------------------------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """Wait for a program, and for what it does first. Raises EnvironmentBroke."""
+        limit = self.spec.boot_timeout_s
+        try:
+            async with asyncio.timeout(limit):
+                await self._happened.wait()
+        except TimeoutError as late:
+            raise EnvironmentBroke(f"boot: no program took the session within {limit:g} s") from late
+        self._happened.clear()
+        await self._next()
+
+    def asks(self) -> list[Ask]:
+        return [ask for _, ask in self._asked]
+
+    async def score(self, replies: list[Reply]) -> None:
+        """Do nothing: the program reports what it earned."""
+
+    async def act(self, replies: list[Reply]) -> None:
+        """Answer the calls, and wait for what the program does next. Raises EnvironmentBroke."""
+        for (call, _), reply in zip(self._asked, replies, strict=True):
+            seat = self._seats[call.seat]
+            answer = _answer_of(call, reply)
+            seat.history.answered(call.messages, answer.message)
+            seat.spoke = True
+            if not call.answer.done():
+                call.answer.set_result(answer)
+        self._asked = []
+        await self._next()
+
+    async def _next(self) -> None:
+        """Wait until a call or a report is there."""
+        while not self._waiting and self._report is None:
+            began = time.monotonic()
+            self._happened.clear()
+            try:
+                async with asyncio.timeout(self._left_s):
+                    await self._happened.wait()
+            except TimeoutError as late:
+                limit = f"environment.run_timeout_s: {self.spec.run_timeout_s:g} s"
+                raise EnvironmentBroke(f"run: the program reported nothing in its time ({limit})") from late
+            finally:
+                self._left_s -= time.monotonic() - began
+        if self._report is None:
+            self._ask()
+        elif said := self._report.get("error"):
+            raise EnvironmentBroke(f"program: {said}")
+
+    def _ask(self) -> None:
+        """Ask for the first call of each seat, all at once."""
+        first = {call.seat: call for call in reversed(self._waiting)}
+        self._waiting = [call for call in self._waiting if first[call.seat] is not call]
+        self._asked = [(call, self._asking(call)) for call in first.values()]
+
+    def _asking(self, call: ProgramCall) -> Ask:
+        seat, most = self._seats[call.seat], self.spec.reply_tokens
+        new = seat.history.new(call.messages)
+        return Ask(
+            call.seat,
+            "",
+            most if call.max_tokens is None else min(most, call.max_tokens),
+            messages=call.messages if new is None else new,
+            tools=call.tools,
+            fresh=new is None,
+            broken=Break.OTHER_HISTORY.value if new is None and seat.spoke else "",
+        )
+
+    def outcome(self) -> Outcome:
+        """Return what the program reported; only when `asks` is empty."""
+        assert self._report is not None
+        reward, own = self._report.get("reward"), self._report.get("rewards", {})
+        team = sum(own.values()) / len(own) if reward is None else reward
+        scores = {seat: own.get(seat, team) for seat in self.spec.seats}
+        self.over = FINISHED
+        return Outcome(scores, team, team >= self.spec.best_reward)
+
+    def leave(self, reason: str = "") -> None:
+        """End the session: whatever still waits is refused."""
+        self.over = reason or self.over or "rollout: the run does not need it any more"
+        for call in [*self._waiting, *(call for call, _ in self._asked)]:
+            call.refuse(ended(self.over))
+        self._leave(self)
+
+
+def _answer_of(call: ProgramCall, reply: Reply) -> CallAnswer:
+    assert reply.message is not None
+    calls = tuple(replace(one, id=f"call_{call.id}_{no}") for no, one in enumerate(reply.message.tool_calls))
+    message = replace(reply.message, tool_calls=calls)
+    return CallAnswer(call.id, message, reply.finish, reply.prompt_tokens, reply.tokens, int(time.time()))
