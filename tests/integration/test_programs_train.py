@@ -88,6 +88,7 @@ def test_a_program_of_two_seats_trains_both(system: System, model: Path) -> None
         assert f"The reviser said: {said[1]}" in turns[2]["prompt_text"]
 
 
+@pytest.mark.full
 def test_the_example_plays_a_run_to_its_end_though_a_worker_is_killed(system: System, model: Path) -> None:
     api = system.api()
     run = api.create_run(name="example", spec={**spec_of(model), "budget": {"train_steps": 1, "target": None}})
