@@ -17,6 +17,8 @@ from tests.support.system import System
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(1500)]
 
+SLOW = {"latency": {"scale_s": 0.1, "sigma": 1.5, "cap_s": 2.0}}
+"""Slow enough that some environment is overtaken, also where agents answer late."""
 STEPS = form(short=10, full=45)
 PRESETS = ("one_step_off", "bounded_async", "active_partial")
 
@@ -86,8 +88,13 @@ def test_each_lag_preset_trains_within_its_bound_and_learns(system: System) -> N
 def test_every_other_option_runs_and_its_counts_add_up(system: System) -> None:
     api = system.api()
     short = {"budget": {"train_steps": 5, "target": None}, "evaluation": {"every_steps": 5, "tasks": 4}}
+    slow = {"extra_environments": {"environment": SLOW}}
     runs = {
-        name: api.create_run(name=name, template="reference_game", spec=spec() | short | {"mechanisms": options})["id"]
+        name: api.create_run(
+            name=name,
+            template="reference_game",
+            spec=spec() | short | slow.get(name, {}) | {"mechanisms": options},
+        )["id"]
         for name, options in OPTIONS.items()
     }
     with psycopg.connect(system.database_url, autocommit=True) as conn:
