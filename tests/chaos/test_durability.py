@@ -19,7 +19,7 @@ from tests.support.system import System
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(900)]
 
 STEPS = 12
-STRUCK_AT = form(short=(3, 7), full=(3, 7, 10))
+STRUCK_AT = form(short=(3,), full=(3, 7, 10))
 """Steps behind which the trainer is killed: never one whose training state is on disk."""
 
 

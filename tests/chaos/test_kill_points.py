@@ -35,7 +35,7 @@ ALL_POINTS = (
 )
 """In the order of a step. `event` and `command` stand inside the driver's own transaction, which dies with it; the
 others inside a node's, which goes on without a driver."""
-POINTS = form(short=ALL_POINTS[1::2], full=ALL_POINTS)
+POINTS = form(short=ALL_POINTS[1::3], full=ALL_POINTS)
 ENDLESS = 1_000_000
 """Train steps of a run that is stopped behind the last point."""
 REACHED_S = 120.0

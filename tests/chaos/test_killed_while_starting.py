@@ -44,8 +44,8 @@ LATER: dict[str, Callable[[Home, float], bool]] = {
 """In the order of a start that finds data, and a run that was at work."""
 
 
-STRUCK = form(short=list(MOMENTS)[1::2], full=list(MOMENTS))
-STRUCK_LATER = form(short=list(LATER)[::2], full=list(LATER))
+STRUCK = form(short=list(MOMENTS)[1::3], full=list(MOMENTS))
+STRUCK_LATER = form(short=list(LATER)[::3], full=list(LATER))
 
 
 def newer(path: Path, since: float) -> bool:

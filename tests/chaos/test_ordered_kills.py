@@ -8,14 +8,13 @@ import pytest
 from tests.chaos.test_random_kills import SPEC, assert_nothing_lost_or_repeated, strike_run
 from tests.support.bits import bits_of
 from tests.support.chaos import patient
-from tests.support.forms import form
 from tests.support.system import System
 
-pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.full, pytest.mark.timeout(1500)]
 
-KILLS = form(short=10, full=30)
+KILLS = 30
 SEED = int(os.environ.get("FLEXMARL_CHAOS_SEED", "20"))
-STEPS = form(short=22, full=28)
+STEPS = 28
 
 
 @pytest.fixture(scope="module")

@@ -16,14 +16,13 @@ from flexmarl.launcher.processes import wait_until
 from flexmarl.launcher.state import marked, read_state
 from tests.support.chaos import Store
 from tests.support.counting import assert_accounted
-from tests.support.forms import form
 from tests.support.power import Disk, disk
 from tests.support.system import System
 
-pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.full, pytest.mark.timeout(1500)]
 
 MEGABYTES = 3072
-LOST_AT = form(short=(3,), full=(3, 7))
+LOST_AT = (3, 7)
 STEPS = 2 * LOST_AT[-1]
 SPEC = {
     "agents": {"speaker": {}, "listener": {}},

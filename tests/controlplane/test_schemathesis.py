@@ -16,7 +16,7 @@ schemathesis = pytest.importorskip("schemathesis")
 hypothesis = pytest.importorskip("hypothesis")
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
-EXAMPLES = form(short=4, full=7)
+EXAMPLES = form(short=2, full=7)
 LEFT_OUT = {"stream", "me_password"}
 """Streams never end; a new password ends the session of the caller."""
 JSON = "application/json"

@@ -6,11 +6,10 @@ import pytest
 
 from flexmarl.controlplane.telemetry.health.probes import ANSWER_S
 from tests.support.busy_web import UNLIMITED, hung, strain
-from tests.support.forms import form
 from tests.support.system import System
 
-pytestmark = [pytest.mark.services, pytest.mark.slow]
-SECONDS = form(short=10.0, full=20.0)
+pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.full]
+SECONDS = 20.0
 """Longer still: tests/benchmarks/web_liveness.py --seconds 300."""
 
 

@@ -65,6 +65,7 @@ def versions(api: Api, run: dict[str, Any]) -> int:
     return min(row["version"] for row in api.get(f"/runs/{run['id']}/versions")["results"])
 
 
+@pytest.mark.full
 def test_a_node_is_drained_under_a_running_run(api: Api) -> None:
     rule(api, "node", "south", "cordon", {"note": "not yet"})
     run = api.create_run(**SMALL)

@@ -83,6 +83,7 @@ def test_greedy_play_repeats_and_models_have_the_same_tasks(system: System) -> N
     assert {row["evaluation"] for row in board} == {second["id"]}, "the newest stands"
 
 
+@pytest.mark.full
 def test_killed_processes_and_a_stop_lose_and_double_nothing(system: System) -> None:
     api = system.api()
     made = evaluate(api, "killed", [SMALL], slow=1.5, attempts=ATTEMPTS, greedy=False)

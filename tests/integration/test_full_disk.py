@@ -23,7 +23,7 @@ from tests.support.system import ROOT, System
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 DISK_MB = 900
-FULL_S = form(short=20.0, full=45.0)
+FULL_S = form(short=10.0, full=45.0)
 """How long the disk stays full; in the full form several rounds of every back-off."""
 BACK_S = 120.0
 KEPT = ("web", "driver", "node", "device-worker")

@@ -85,6 +85,7 @@ def test_each_lag_preset_trains_within_its_bound_and_learns(system: System) -> N
             assert last > first + 0.1, f"{name}: reward went from {first:.3f} to {last:.3f}"
 
 
+@pytest.mark.full
 def test_every_other_option_runs_and_its_counts_add_up(system: System) -> None:
     api = system.api()
     short = {"budget": {"train_steps": 5, "target": None}, "evaluation": {"every_steps": 5, "tasks": 4}}

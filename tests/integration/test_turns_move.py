@@ -60,6 +60,9 @@ class Talk:
     def describe(self) -> dict[str, object]:
         return {"title": "talk", "facts": {}}
 
+    async def close(self) -> None:
+        """Hold nothing."""
+
 
 @pytest.fixture
 def engines(tmp_path: Path) -> Iterator[list[EngineChild]]:

@@ -1,5 +1,6 @@
-"""The chat model that ships in a distribution, made once per test session into a home of its own."""
+"""The chat model that ships in a distribution, made once per run of the tests into a home of its own."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,9 @@ def chat_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         file_of(SMOLLM2.name)
     except UnsupportedModel as missing:
         pytest.skip(str(missing))
-    home = tmp_path_factory.mktemp("chat")
+    base = tmp_path_factory.getbasetemp()
+    home = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "chat"  # whoever is first makes it
+    home.mkdir(exist_ok=True)
     allow(ModelRoots(), str(home))
     folder_of(SMOLLM2)
     allow(ModelRoots())
