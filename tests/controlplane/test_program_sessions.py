@@ -130,3 +130,22 @@ def test_a_run_that_no_program_could_play_is_refused(api, changes, pointer) -> N
     answer = api.post("/api/v1/runs", {"spec": {**PROGRAM, **changes}}, format="json", headers=headers)
     assert answer.status_code == 400
     assert any(one["pointer"].startswith(pointer) for one in answer.json()["errors"]), answer.content
+
+
+def test_the_page_of_a_run_says_how_a_program_takes_a_session_and_where_sessions_stand(
+    api, browser, make_run, editor, run, opened
+) -> None:
+    opened()
+    page = browser.get(f"/runs/{run.key}").content.decode()
+    assert "Sessions wait for a program" in page
+    assert f"http://testserver/api/v1/runs/{run.key}/sessions" in page
+    session = post(api, run).json()["id"]
+    program_sessions.end(store_connection(), uuid.UUID(session), "environment: program: lost <it>")
+    opened()
+    post(api, run)
+    part = browser.get(f"/runs/{run.key}/parts/programs").content.decode()
+    assert "last: environment: program: lost &lt;it&gt;" in part
+    assert "Programs are at work" in part
+    counted = program_sessions.counts(store_connection(), run.no)
+    assert (counted.open, counted.taken, counted.finished, counted.ended) == (0, 1, 0, 1)
+    assert "Agent programs" not in browser.get(f"/runs/{make_run(editor, RunStatus.RUNNING).key}").content.decode()

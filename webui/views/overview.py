@@ -16,6 +16,7 @@ from webui.formats import moment
 from webui.packing import packed
 from webui.views import words
 from webui.views.base import page, show
+from webui.views.programs import programs
 from webui.views.run import run_frame
 from webui.views.team import speaking
 
@@ -51,6 +52,7 @@ def overview(request: HttpRequest, key: str) -> HttpResponse:
             **summary(context["found"], context["run"], context["leases"], _bar_asked(request)),
             **switches(request),
             **speaking(context["found"], context["run"]),
+            **programs(request, context["found"], context["run"]),
             "bar_asked": _bar_asked(request),
             "planned": words.planned(telemetry.planned(context["found"])),
         },

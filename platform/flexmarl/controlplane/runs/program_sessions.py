@@ -30,7 +30,7 @@ from flexmarl.controlplane.runs import queries
 from flexmarl.controlplane.runs.choices import allowed_now
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.store.control import program_sessions
-from flexmarl.store.control.program_sessions import SessionRow
+from flexmarl.store.control.program_sessions import SessionCounts, SessionRow
 
 
 class NoPrograms(Conflict):
@@ -66,6 +66,13 @@ def take(actor: Actor, run: Run) -> dict[str, Any]:
         detail = f"{run.key} is {status}, and no session of it waits for a program. Ask again later."
         raise NoOpenSession(detail, headers={"Retry-After": "1"})
     return {**_shown(row, environment), "key": key}
+
+
+def standing(run: Run) -> SessionCounts | None:
+    """Count the sessions of a run by state; None of a run that plays no programs."""
+    if run.spec["environment"]["type"] != "program":
+        return None
+    return program_sessions.counts(store_connection(), run.no)
 
 
 def read(run: Run, session: UUID) -> dict[str, Any]:

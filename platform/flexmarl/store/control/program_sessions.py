@@ -46,6 +46,18 @@ class SessionNews:
     report: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class SessionCounts:
+    """How many sessions of a run stand in each state."""
+
+    open: int
+    taken: int
+    finished: int
+    ended: int
+    reason: str
+    """Why the one ended that ended last; empty where none has ended."""
+
+
 def open_session(conn: Connection, run_id: int, session: UUID, base_url: str, held_out: bool, task: int) -> None:
     """Write down a session that waits for a program."""
     conn.execute(
@@ -100,6 +112,22 @@ def find(conn: Connection, run_id: int, session: UUID) -> SessionRow | None:
         [run_id, session],
     ).fetchone()
     return None if row is None else SessionRow(*row)
+
+
+def counts(conn: Connection, run_id: int) -> SessionCounts:
+    """Count the sessions of a run by state."""
+    row = conn.execute(
+        f"""
+        SELECT count(*) FILTER (WHERE state = 'open'), count(*) FILTER (WHERE state = 'taken'),
+          count(*) FILTER (WHERE state = 'finished'), count(*) FILTER (WHERE state = 'ended'),
+          coalesce((array_agg(reason ORDER BY at DESC) FILTER (WHERE state = 'ended'))[1], '')
+        FROM (SELECT {_STATE} AS state, {_REASON} AS reason, coalesce(ended_at, seen_at) AS at
+          FROM store.program_session WHERE run_id = %s) AS s
+        """.encode(),
+        [run_id],
+    ).fetchone()
+    assert row is not None
+    return SessionCounts(*row)
 
 
 def reason_of(conn: Connection, key_digest: str) -> str | None:
