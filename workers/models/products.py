@@ -37,7 +37,7 @@ def _install() -> "torch.library.Library":
     """Return the library whose kernels stand in the place of torch's for as long as it lives."""
     import torch
 
-    library = torch.library.Library("aten", "IMPL")
+    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
         for name in PRODUCTS:
@@ -59,7 +59,7 @@ def _replace(library: "torch.library.Library", name: str, widened: Any) -> None:
             return widened(first, second, *others, **named)
         return kernel.call_boxed(keys, first, second, *others, **named)
 
-    library.impl(name, call, "CPU", with_keyset=True)
+    library.impl(name, call, "CPU", with_keyset=True)  # type: ignore[no-untyped-call]
 
 
 def _product(
