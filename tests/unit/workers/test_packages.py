@@ -210,7 +210,7 @@ async def test_a_fork_bomb_ends_with_its_episode(home: Path, built: dict[str, An
     confined(built)
     pool = pool_of(home, built, options={"what": "fork_bomb"}, score_timeout_s=5.0)
     pool.spec = pool.spec.model_copy(update={"step_timeout_s": 10.0})
-    with pytest.raises(EnvironmentBroke, match="(step|score): "):
+    with pytest.raises(EnvironmentBroke, match=r"(step|score): "):
         await played(pool)
     assert pool._host is not None
     host = psutil.Process(pool._host.process.pid)
