@@ -121,9 +121,14 @@ def without_ids(answer: Any) -> dict[str, Any]:
 
 async def test_a_reply_that_is_cut_off_says_so(stand: Stand) -> None:
     await stand.begin()
-    answer = await ask(stand.anthropic(), USER, max_tokens=3)
+    answer = await ask(stand.anthropic(), USER, max_tokens=3, extra_headers=key_in_its_own_header(stand))
     assert (answer.stop_reason, answer.usage.output_tokens, answer.content[0].text) == ("max_tokens", 3, "ans")
     await stand.finished(reward=1)
+
+
+def key_in_its_own_header(stand: Stand) -> dict[str, Any]:
+    """Return the key as other clients of this dialect send it."""
+    return {"X-Api-Key": stand.key, "Authorization": anthropic.Omit()}
 
 
 async def test_a_repeated_body_has_the_same_answer_and_is_one_turn(stand: Stand) -> None:

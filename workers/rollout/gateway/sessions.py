@@ -86,8 +86,6 @@ class ProgramSession:
     def count(self, call: ProgramCall) -> int:
         """Return how many ids a call would read if its chain began with it. Raises CallRefused."""
         seat = self._seat(call)
-        if self.over or self._report is not None:
-            raise ended(self.over or FINISHED)
         try:
             return seat.count(Ask(call.seat, "", 1, messages=call.messages, tools=call.tools))
         except ValueError as error:  # the chat template cannot write it
