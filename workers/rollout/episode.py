@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
 from flexmarl.algorithms.seeds import derive, episode_seed, turn_seed
 from flexmarl.contracts.specification.environment_base import Latency
@@ -23,7 +24,7 @@ from workers.rollout.environments.base import Ask, Outcome, Reply, RewardMissing
 from workers.rollout.external import ExternalClient
 from workers.rollout.isolation import EnvironmentBroke
 from workers.rollout.slots import Slots, slots
-from workers.rollout.speech import Seat, Speech
+from workers.rollout.speech import Seat, Speech, prompt_tokens
 from workers.rollout.stages import LiveEpisode, Stage, begin
 from workers.rollout.turn_barrier import TurnBarrier
 from workers.rollout.turns import TurnRefusedError, TurnReply, TurnRequest, TurnTimeoutError, WeightsTimeoutError, Where
@@ -121,7 +122,7 @@ async def _attempt(order: EpisodeOrder, stage: Stage, seats: dict[str, Seat], as
     try:
         # A generator of its own: what happens inside an episode depends neither on its neighbours nor on lost tries.
         seed = episode_seed(order.sampling_seed, order.draw, order.member, order.breakdowns)
-        live = await begin(stage, order.task_seed, order.held_out, seed)
+        live = await begin(stage, order.task_seed, order.held_out, seed, partial(prompt_tokens, seats))
         attempt.task = live.task
         # An environment that starts slowly has a deadline of its own.
         deadline = time.monotonic() + order.timeout_s

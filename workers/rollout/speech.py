@@ -47,6 +47,11 @@ class Seat:
     """By which messages become its ids; None where its model has no chat template."""
 
 
+def prompt_tokens(seats: "Mapping[str, Seat]", ask: Ask) -> int:
+    """Count the ids of an ask that is the first one of its seat. Raises as `Speech.prompt` does."""
+    return len(Speech(seats).prompt(ask))
+
+
 class NoChatTemplate(ValueError):
     """An environment speaks in messages to a model that knows only words."""
 

@@ -7,6 +7,7 @@ deadlines. Whoever runs an episode sees no difference.
 
 import copy
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -46,12 +47,15 @@ def stage_of(spec: EnvironmentSpec) -> Stage:
     return EnvironmentPool(spec) if isinstance(spec, IsolatedEnvironmentOptions) else family_of(spec)
 
 
-async def begin(stage: Stage, task_seed: int, held_out: bool, seed: int) -> LiveEpisode:
-    """Begin an episode. `seed` is of the generator that drives what happens inside it."""
+async def begin(stage: Stage, task_seed: int, held_out: bool, seed: int, count: Callable[[Ask], int]) -> LiveEpisode:
+    """Begin an episode. `seed` is of the generator that drives what happens inside it.
+
+    `count` says how many ids an ask would have as the first one of its seat.
+    """
     if isinstance(stage, EnvironmentPool):
         return await stage.begin(task_seed, held_out, seed)
     if isinstance(stage, ProgramStage):
-        return await stage.begin(task_seed, held_out)
+        return await stage.begin(task_seed, held_out, count)
     return begin_here(stage, task_seed, held_out, seed)
 
 

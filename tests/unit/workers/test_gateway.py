@@ -4,137 +4,28 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator
-from hashlib import sha256
 from typing import Any
 
 import openai
 import psycopg
 import pytest
 from openai import AsyncOpenAI
-from psycopg_pool import ConnectionPool
 
-from flexmarl.contracts.resolve import resolve
-from flexmarl.contracts.specification.program import ProgramEnvironment
-from flexmarl.contracts.status import RunStatus
-from flexmarl.contracts.wire import EpisodeStatus, PolicyPin
-from flexmarl.store.control import program_sessions, runs
-from tests.support.chat_templates import CHATML, END, renderer, tokenizer
-from workers.rollout.engines.wire import CompletionChoice
-from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, play_episode
-from workers.rollout.gateway.server import Gateway, GatewayPlace
-from workers.rollout.gateway.stage import ProgramStage
-from workers.rollout.speech import Seat
-from workers.rollout.turns import TurnRefusedError, TurnReply, TurnRequest
-from workers.vocabulary import Codec
+from flexmarl.contracts.wire import EpisodeStatus
+from tests.support.chat_templates import END
+from tests.support.gateway_stand import CALL, WORDS, Stand, standing
+from workers.rollout.turns import TurnRefusedError
 
 pytestmark = pytest.mark.services
 
-RUN = 1
-PIN = PolicyPin(version=1, digest="a" * 64)
-WORDS = tokenizer()
 USER = {"role": "user", "content": "2+3?"}
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
-CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 3}}\n</tool_call>'
-SPEC = ProgramEnvironment(seats=("solver", "reviser"), boot_timeout_s=20, run_timeout_s=20, reply_tokens=200)
-
-
-class Scripted:
-    """Answers turns with texts, in their order; keeps what was asked."""
-
-    def __init__(self, *texts: str) -> None:
-        self.texts = list(texts)
-        self.asked: list[TurnRequest] = []
-        self.refusal: Exception | None = None
-        self.free = asyncio.Event()
-        self.free.set()
-
-    async def until_held(self, request: TurnRequest, limit: float) -> float:
-        return 0.0
-
-    async def turn(self, request: TurnRequest, deadline: float) -> TurnReply:
-        self.asked.append(request)
-        await self.free.wait()
-        if self.refusal is not None:
-            raise self.refusal
-        text = self.texts.pop(0) if self.texts else f"answer {len(self.asked)}"
-        ids = WORDS.encode(text + END).ids[: request.max_tokens]
-        finish = "stop" if ids[-1] == WORDS.token_to_id(END) else "length"
-        return TurnReply(CompletionChoice(0, ids, [-1.0] * len(ids), finish, [1, len(ids)]), "e", 1.0)
-
-
-class Stand:
-    """One session under way: its player in a task, its program's client in the test."""
-
-    def __init__(self, conn: psycopg.Connection, gateway: Gateway, engine: Scripted) -> None:
-        self.conn, self.gateway, self.engine = conn, gateway, engine
-        self.key = "fms_" + "k" * 43
-        self.url = self.session = ""
-        self.playing: asyncio.Task[EpisodeAttempt] | None = None
-
-    async def begin(self, **settings: Any) -> AsyncOpenAI:
-        spec = SPEC.model_copy(update=settings)
-        chats = renderer(CHATML)
-        codec = Codec(WORDS.to_str().encode())
-        seats = {role: Seat(role, PIN, codec, 200, 1.0, renderer=chats) for role in spec.seats}
-        order = EpisodeOrder(1, 0, 1, 7, False, 1, 30.0, 30.0, None)
-        stage = ProgramStage(RUN, spec, self.gateway)
-        self.playing = asyncio.create_task(play_episode(order, stage, seats, self.engine))
-        while (row := self.taken()) is None:
-            await asyncio.sleep(0.05)
-        self.url, self.session = row.base_url, str(row.id)
-        assert row.task == 7
-        return self.client()
-
-    def taken(self) -> program_sessions.SessionRow | None:
-        return program_sessions.take(self.conn, RUN, sha256(self.key.encode()).hexdigest())
-
-    def client(self, **options: Any) -> AsyncOpenAI:
-        return AsyncOpenAI(base_url=f"{self.url}/v1", **{"api_key": self.key, "max_retries": 0, **options})
-
-    def report(self, **said: Any) -> bool:
-        row = self.conn.execute("SELECT id FROM store.program_session").fetchone()
-        return program_sessions.report(self.conn, RUN, row[0], said)
-
-    async def finished(self, **said: Any) -> EpisodeAttempt:
-        assert self.report(**said)
-        return await self.ended()
-
-    async def ended(self) -> EpisodeAttempt:
-        assert self.playing is not None
-        return await asyncio.wait_for(self.playing, 30)
-
-    async def state(self, *states: str) -> tuple[str, str]:
-        """Return how the row of the session ended, once it says one of these states."""
-        for _ in range(100):
-            row = self.conn.execute("SELECT state, reason FROM store.program_session").fetchone()
-            if row[0] in (states or ("finished", "ended")):
-                return row
-            await asyncio.sleep(0.05)
-        return row
 
 
 @pytest.fixture
 async def stand(store_conn: psycopg.Connection, store_url: str) -> AsyncIterator[Stand]:
-    runs.create_run(store_conn, RUN, resolve(HOT_COLD).document, RunStatus.RUNNING)
-    with ConnectionPool(store_url, min_size=1, max_size=2, kwargs={"autocommit": True}) as pool:
-
-        async def store(call: Any) -> Any:
-            def work() -> Any:
-                with pool.connection() as conn:
-                    return call(conn)
-
-            return await asyncio.to_thread(work)
-
-        gateway = Gateway(GatewayPlace(), store)
-        made = Stand(store_conn, gateway, Scripted())
+    async with standing(store_conn, store_url) as made:
         yield made
-        if made.playing is not None:
-            made.playing.cancel()
-            await asyncio.wait([made.playing])
-        await gateway.close()
-
-
-HOT_COLD = {"agents": {"guesser": {}, "hinter": {}}, "environment": {"type": "hot_cold"}}
 
 
 async def chat(client: AsyncOpenAI, *messages: dict[str, Any], model: str = "solver", **more: Any) -> Any:

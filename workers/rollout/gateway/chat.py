@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flexmarl.language.messages import Message, Speaker, ToolCall
+from workers.rollout.gateway import fields
 from workers.rollout.gateway.calls import CallAnswer, CallRefused, ProgramCall, wrong
 
 LEFT_TO_RUN = frozenset(
@@ -34,43 +35,17 @@ KINDS = {401: "authentication_error", 403: "permission_error", 503: "server_erro
 
 def read(body: Any) -> ProgramCall:
     """Read a body. Raises CallRefused naming the field, the rule and a legal value."""
-    if not isinstance(body, Mapping):
-        raise CallRefused(400, "invalid_value", "The body is not a JSON object.")
-    for name, value in body.items():
-        if name in HONOURED or name in LEFT_TO_RUN:
-            continue
-        if name not in NEUTRAL:
-            raise wrong(name, "is not known", f"known are {', '.join(sorted(HONOURED | LEFT_TO_RUN | NEUTRAL.keys()))}")
-        if not any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in NEUTRAL[name]):
-            rule = " or ".join(json.dumps(one) for one in NEUTRAL[name] if one is not None)
-            raise wrong(name, "agents of runs do not support this value", f"leave it out{rule and f' or send {rule}'}")
-    if not isinstance(body.get("model"), str):
-        raise wrong("model", "is not a text", "send the name of a seat of the session")
+    body = fields.known(body, HONOURED, LEFT_TO_RUN, NEUTRAL)
     options = body.get("stream_options") or {}
+    most = "max_tokens" if body.get("max_completion_tokens") is None else "max_completion_tokens"
     return ProgramCall(
-        seat=body["model"],
-        messages=_messages(body.get("messages")),
+        seat=fields.seat(body),
+        messages=_messages(fields.listed(body)),
         tools=() if body.get("tool_choice") == "none" else _tools(body.get("tools")),
-        max_tokens=_limit(body),
-        stream=_flag(body, "stream"),
+        max_tokens=fields.limit(body, most),
+        stream=fields.flag(body, "stream"),
         usage_in_stream=isinstance(options, Mapping) and options.get("include_usage") is True,
     )
-
-
-def _limit(body: Mapping[str, Any]) -> int | None:
-    name = "max_tokens" if body.get("max_completion_tokens") is None else "max_completion_tokens"
-    value = body.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise wrong(name, "is not a whole number from 1", "send one, or leave it out")
-    return value
-
-
-def _flag(body: Mapping[str, Any], name: str) -> bool:
-    if not isinstance(value := body.get(name) or False, bool):
-        raise wrong(name, "is neither true nor false", "send true or false")
-    return value
 
 
 def _tools(given: Any) -> tuple[dict[str, Any], ...]:
@@ -85,24 +60,19 @@ def _tools(given: Any) -> tuple[dict[str, Any], ...]:
     return tuple(given)
 
 
-def _messages(given: Any) -> tuple[Message, ...]:
-    if not isinstance(given, list) or not given:
-        raise wrong("messages", "is not a list of messages", 'send [{"role": "user", "content": "..."}], for instance')
+def _messages(given: Sequence[Any]) -> tuple[Message, ...]:
     messages = tuple(_message(one, f"messages/{place}") for place, one in enumerate(given))
-    if messages[-1].role == "assistant":
-        raise wrong(f"messages/{len(messages) - 1}", "is of the assistant", "end with a message of somebody else")
-    return messages
+    return fields.asking(messages, len(given) - 1)
 
 
 def _message(given: Any, field: str) -> Message:
     role = SPEAKERS.get(given.get("role")) if isinstance(given, Mapping) and _hashable(given.get("role")) else None
     if role is None:
         raise wrong(field, "has no known role", f"role is one of {', '.join(map(str, SPEAKERS))}")
-    calls = tuple(
-        _call(one, f"{field}/tool_calls/{place}") for place, one in enumerate(_list(given, "tool_calls", field))
-    )
+    given_calls = fields.items(given, "tool_calls", field)
+    calls = tuple(_call(one, f"{field}/tool_calls/{place}") for place, one in enumerate(given_calls))
     content = given.get("content")
-    text = "" if content is None and role == "assistant" else _text(content, f"{field}/content")
+    text = "" if content is None and role == "assistant" else fields.text(content, f"{field}/content")
     answers, thought = given.get("tool_call_id"), given.get("reasoning_content")
     if role == "tool" and not isinstance(answers, str):
         raise wrong(f"{field}/tool_call_id", "is not a text", "send the id of the call that it answers")
@@ -112,22 +82,6 @@ def _message(given: Any, field: str) -> Message:
 
 def _hashable(value: object) -> bool:
     return isinstance(value, str)
-
-
-def _list(given: Mapping[str, Any], name: str, field: str) -> Sequence[Any]:
-    if not isinstance(found := given.get(name) or [], list):
-        raise wrong(f"{field}/{name}", "is not a list", "send a list, or leave it out")
-    return found
-
-
-def _text(content: Any, field: str) -> str:
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else []
-    texts = [part.get("text") for part in parts if isinstance(part, Mapping) and part.get("type") == "text"]
-    if not parts or len(texts) < len(parts) or not all(isinstance(text, str) for text in texts):
-        raise wrong(field, "is not text", "send a text, or parts of the type text")
-    return "\n".join(map(str, texts))
 
 
 def _call(given: Any, field: str) -> ToolCall:

@@ -9,11 +9,11 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID, uuid4
 
 import msgspec
@@ -23,9 +23,9 @@ from aiohttp import web
 
 from flexmarl.contracts.specification.program import ProgramEnvironment
 from flexmarl.store.control import program_sessions
-from workers.rollout.gateway import chat
-from workers.rollout.gateway.calls import CallRefused, ProgramCall, ended
-from workers.rollout.gateway.sessions import ProgramSession
+from workers.rollout.gateway import chat, messages
+from workers.rollout.gateway.calls import CallAnswer, CallRefused, ProgramCall, ended
+from workers.rollout.gateway.sessions import Count, ProgramSession
 from workers.rollout.isolation import EnvironmentBroke
 
 log = structlog.get_logger(__name__)
@@ -42,6 +42,27 @@ RETRY_HEADER = "X-Stainless-Retry-Count"
 """By which the clients of OpenAI and Anthropic say how often they have asked before."""
 
 Store = Callable[[Callable[[psycopg.Connection], Any]], Awaitable[Any]]
+
+
+class Dialect(Protocol):
+    """How programs speak: one module each."""
+
+    def read(self, body: Any) -> ProgramCall:
+        """Read a body. Raises CallRefused."""
+
+    def whole(self, call: ProgramCall, answer: CallAnswer) -> dict[str, Any]:
+        """Return an answer in one piece."""
+
+    def events(self, call: ProgramCall, answer: CallAnswer) -> Iterator[bytes]:
+        """Yield an answer as the events of a stream."""
+
+    def refusal(self, refused: CallRefused) -> dict[str, Any]:
+        """Return the body of a refusal."""
+
+
+def dialect_of(path: str) -> Dialect:
+    """Return the dialect in which requests to a path are answered."""
+    return messages if path.startswith("/v1/messages") else chat
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +91,14 @@ class Gateway:
         self._keys: dict[UUID, str] = {}
         self._work: set[asyncio.Task[None]] = set()
 
-    async def open(self, run_id: int, spec: ProgramEnvironment, held_out: bool, task: int) -> ProgramSession:
+    async def open(
+        self, run_id: int, spec: ProgramEnvironment, held_out: bool, task: int, count: Count
+    ) -> ProgramSession:
         """Open a session that a program may take. Raises EnvironmentBroke where the gateway cannot listen."""
         async with self._opening:
             if self._runner is None:
                 await self._listen()
-        session = ProgramSession(uuid4(), spec, task, self._left)
+        session = ProgramSession(uuid4(), spec, task, self._left, count)
         self._sessions[session.id] = session
         url, id = self._url, session.id
         try:
@@ -97,7 +120,9 @@ class Gateway:
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_in_dialect])
         app.add_routes(
             [
-                web.post("/v1/chat/completions", self._on_chat),
+                web.post("/v1/chat/completions", self._on_call),
+                web.post("/v1/messages", self._on_call),
+                web.post("/v1/messages/count_tokens", self._on_count),
                 web.get("/v1/models", self._on_models),
                 web.get("/v1/models/{model}", self._on_model),
             ]
@@ -193,32 +218,37 @@ class Gateway:
             raise CallRefused(404, "model_not_found", f"model: there is no {seat!r}.", "model")
         return _json(chat.model(seat, session.opened_at))
 
-    async def _on_chat(self, request: web.Request) -> web.StreamResponse:
+    async def _on_count(self, request: web.Request) -> web.Response:
         session = await self._session(request)
-        asked = session.call(_read(request, await request.read()))
+        return _json(messages.counted(session.count(_read(await request.read(), messages.read_count))))
+
+    async def _on_call(self, request: web.Request) -> web.StreamResponse:
+        session, dialect = await self._session(request), dialect_of(request.path)
+        body = await request.read()
+        call = _read(body, dialect.read)
+        call.digest = sha256(request.path.encode() + b"\n" + body).hexdigest()
+        tries = request.headers.get(RETRY_HEADER, "")
+        call.again = tries != "0" if tries else None
+        asked = session.call(call)
         # Shielded: who repeats a call waits for the same answer, and so does the record.
         answer = await asyncio.shield(asked.answer)
         if not asked.stream:
-            return _json(chat.whole(asked, answer))
+            return _json(dialect.whole(asked, answer))
         stream = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
         await stream.prepare(request)
         with contextlib.suppress(ConnectionResetError):  # who hung up reads no more
-            for event in chat.events(asked, answer):
+            for event in dialect.events(asked, answer):
                 await stream.write(event)
         return stream
 
 
-def _read(request: web.Request, body: bytes) -> ProgramCall:
+def _read(body: bytes, read: Callable[[Any], ProgramCall]) -> ProgramCall:
     try:
-        call = chat.read(msgspec.json.decode(body))
+        return read(msgspec.json.decode(body))
     except msgspec.DecodeError as error:
         raise CallRefused(400, "invalid_json", f"The body is not JSON: {error}") from error
     except RecursionError as error:
         raise CallRefused(400, "invalid_json", "The body is nested too deeply.") from error
-    call.digest = sha256(request.path.encode() + b"\n" + body).hexdigest()
-    tries = request.headers.get(RETRY_HEADER, "")
-    call.again = tries != "0" if tries else None
-    return call
 
 
 @web.middleware
@@ -228,7 +258,7 @@ async def _in_dialect(request: web.Request, handler: Any) -> web.StreamResponse:
         answer: web.StreamResponse = await handler(request)
     except (CallRefused, web.HTTPException, psycopg.Error) as error:
         refused = _refusal(error, request.path)
-        return _json(chat.refusal(refused), refused.status)
+        return _json(dialect_of(request.path).refusal(refused), refused.status)
     return answer
 
 
@@ -239,7 +269,7 @@ def _refusal(error: CallRefused | web.HTTPException | psycopg.Error, path: str) 
         case web.HTTPRequestEntityTooLarge():
             return CallRefused(413, "body_too_large", f"The body is larger than {MAX_BODY_BYTES} bytes.")
         case web.HTTPException():
-            known = "/v1/chat/completions and /v1/models"
+            known = "/v1/chat/completions, /v1/messages, /v1/messages/count_tokens and /v1/models"
             return CallRefused(error.status, "not_found", f"There is nothing at {path}; available: {known}.")
     log.warning("session not read", error=str(error))
     return CallRefused(503, "store_unavailable", "The session cannot be read now; ask again.")

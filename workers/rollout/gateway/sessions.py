@@ -19,6 +19,8 @@ from workers.rollout.gateway.calls import CallAnswer, CallRefused, ProgramCall, 
 from workers.rollout.gateway.histories import SeatHistory
 from workers.rollout.isolation import EnvironmentBroke
 
+Count = Callable[[Ask], int]
+"""How many ids the prompt of an ask has."""
 FINISHED = "its program has reported"
 """Why a session that ended as it should takes no further call."""
 
@@ -27,6 +29,7 @@ FINISHED = "its program has reported"
 class _ProgramSeat:
     """What a program asked of a seat."""
 
+    count: Count
     history: SeatHistory = field(default_factory=SeatHistory)
     calls: int = 0
     last: ProgramCall | None = None
@@ -37,7 +40,7 @@ class ProgramSession:
     """One session. Leave it in every case."""
 
     def __init__(
-        self, id: UUID, spec: ProgramEnvironment, task: int, leave: Callable[["ProgramSession"], None]
+        self, id: UUID, spec: ProgramEnvironment, task: int, leave: Callable[["ProgramSession"], None], count: Count
     ) -> None:
         """`leave` is called once, when the session is over."""
         self.id = id
@@ -47,7 +50,7 @@ class ProgramSession:
         self.task: dict[str, object] = {"title": f"Task {task}", "facts": {"task": str(task), "session": str(id)}}
         self.opened_at = int(time.time())
         self._leave = leave
-        self._seats = {seat: _ProgramSeat() for seat in spec.seats}
+        self._seats = {seat: _ProgramSeat(count) for seat in spec.seats}
         self._waiting: list[ProgramCall] = []
         self._asked: list[tuple[ProgramCall, Ask]] = []
         self._report: dict[str, Any] | None = None
@@ -63,10 +66,7 @@ class ProgramSession:
 
     def call(self, call: ProgramCall) -> ProgramCall:
         """Take a call in; returns it, or the earlier one that it repeats. Raises CallRefused."""
-        seat = self._seats.get(call.seat)
-        if seat is None:
-            seats = ", ".join(self._seats)
-            raise CallRefused(404, "model_not_found", f"model: there is no {call.seat!r}; one of {seats}.", "model")
+        seat = self._seat(call)
         if seat.last is not None and seat.last.digest == call.digest and call.again is not False:
             return seat.last
         if self.over or self._report is not None:
@@ -82,6 +82,20 @@ class ProgramSession:
         self._waiting.append(call)
         self._happened.set()
         return call
+
+    def count(self, call: ProgramCall) -> int:
+        """Return how many ids a call would read if its chain began with it. Raises CallRefused."""
+        seat = self._seat(call)
+        try:
+            return seat.count(Ask(call.seat, "", 1, messages=call.messages, tools=call.tools))
+        except ValueError as error:  # the chat template cannot write it
+            raise CallRefused(400, "invalid_value", f"messages: {error}", "messages") from error
+
+    def _seat(self, call: ProgramCall) -> _ProgramSeat:
+        if (seat := self._seats.get(call.seat)) is None:
+            seats = ", ".join(self._seats)
+            raise CallRefused(404, "model_not_found", f"model: there is no {call.seat!r}; one of {seats}.", "model")
+        return seat
 
     def taken(self) -> None:
         """Note that a program has taken the session."""

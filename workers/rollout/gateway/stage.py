@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from flexmarl.contracts.specification.program import ProgramEnvironment
 from workers.rollout.gateway.server import Gateway
-from workers.rollout.gateway.sessions import ProgramSession
+from workers.rollout.gateway.sessions import Count, ProgramSession
 from workers.rollout.isolation import EnvironmentBroke
 
 
@@ -16,11 +16,11 @@ class ProgramStage:
     spec: ProgramEnvironment
     gateway: Gateway
 
-    async def begin(self, task_seed: int, held_out: bool) -> ProgramSession:
+    async def begin(self, task_seed: int, held_out: bool, count: Count) -> ProgramSession:
         """Open a session, and wait for a program that takes it. Raises EnvironmentBroke."""
         spec = self.spec
         task = spec.tasks + task_seed % spec.held_out if held_out else task_seed % spec.tasks
-        session = await self.gateway.open(self.run_id, spec, held_out, task)
+        session = await self.gateway.open(self.run_id, spec, held_out, task, count)
         try:
             await session.begin()
         except BaseException as error:  # also where the run does not need it any more

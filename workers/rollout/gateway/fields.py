@@ -1,0 +1,82 @@
+"""What the dialects have in common: fields of bodies, and how a wrong one is refused by name. Pure."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from flexmarl.language.messages import Message
+from workers.rollout.gateway.calls import CallRefused, wrong
+
+
+def known(
+    body: Any, honoured: Collection[str], left_to_run: Collection[str], neutral: Mapping[str, tuple[Any, ...]]
+) -> Mapping[str, Any]:
+    """Return a body of which each field is read, or says nothing. Raises CallRefused."""
+    if not isinstance(body, Mapping):
+        raise CallRefused(400, "invalid_value", "The body is not a JSON object.")
+    for name, value in body.items():
+        if name in honoured or name in left_to_run:
+            continue
+        if name not in neutral:
+            names = sorted({*honoured, *left_to_run, *neutral})
+            raise wrong(name, "is not known", f"known are {', '.join(names)}")
+        if not any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral[name]):
+            rule = " or ".join(json.dumps(one) for one in neutral[name] if one is not None)
+            raise wrong(name, "agents of runs do not support this value", f"leave it out{rule and f' or send {rule}'}")
+    return body
+
+
+def seat(body: Mapping[str, Any]) -> str:
+    """Return the seat that a body asks. Raises CallRefused."""
+    if not isinstance(name := body.get("model"), str):
+        raise wrong("model", "is not a text", "send the name of a seat of the session")
+    return name
+
+
+def limit(body: Mapping[str, Any], name: str, otherwise: str = "or leave it out") -> int | None:
+    """Return a number of tokens, None where there is none. Raises CallRefused."""
+    value = body.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise wrong(name, "is not a whole number from 1", f"send one, {otherwise}")
+    return value
+
+
+def flag(body: Mapping[str, Any], name: str) -> bool:
+    """Return a flag, which is false where it is absent. Raises CallRefused."""
+    if not isinstance(value := body.get(name) or False, bool):
+        raise wrong(name, "is neither true nor false", "send true or false")
+    return value
+
+
+def items(given: Mapping[str, Any], name: str, field: str) -> Sequence[Any]:
+    """Return a list, which is empty where it is absent. Raises CallRefused."""
+    if not isinstance(found := given.get(name) or [], list):
+        raise wrong(f"{field}/{name}".lstrip("/"), "is not a list", "send a list, or leave it out")
+    return found
+
+
+def text(content: Any, field: str) -> str:
+    """Return a text, or the texts of parts. Raises CallRefused."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    texts = [part.get("text") for part in parts if isinstance(part, Mapping) and part.get("type") == "text"]
+    if not parts or len(texts) < len(parts) or not all(isinstance(one, str) for one in texts):
+        raise wrong(field, "is not text", "send a text, or parts of the type text")
+    return "\n".join(map(str, texts))
+
+
+def listed(body: Mapping[str, Any]) -> Sequence[Any]:
+    """Return the messages of a body as they came. Raises CallRefused."""
+    if not isinstance(given := body.get("messages"), list) or not given:
+        raise wrong("messages", "is not a list of messages", 'send [{"role": "user", "content": "..."}], for instance')
+    return given
+
+
+def asking(messages: tuple[Message, ...], last: int) -> tuple[Message, ...]:
+    """Return messages that an agent can answer; `last` is the place of the last one. Raises CallRefused."""
+    if messages[-1].role == "assistant":
+        raise wrong(f"messages/{last}", "is of the assistant", "end with a message of somebody else")
+    return messages
