@@ -88,7 +88,7 @@ const ROOM = 12; // characters of a model's name in the team's drawing
 const short = (name) => (name.length > ROOM ? `${name.slice(0, ROOM - 1)}…` : name);
 
 /** Say under each agent of the team's drawing what it is now. */
-function seats() {
+export function seats() {
   for (const box of $$("[data-seat]")) {
     const agent = state.document.agents?.[box.dataset.seat] || {},
       policy = agent.policy || box.dataset.seat;

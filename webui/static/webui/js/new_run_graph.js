@@ -1,5 +1,6 @@
 // The drawing of the team on New run: it follows the environment of the document, and stands in the pane that is open.
 import { send } from "./api.js";
+import { seats } from "./changes.js";
 import { $ } from "./dom.js";
 import { text } from "./spec.js";
 
@@ -24,7 +25,10 @@ export async function redraw(environment) {
     const answer = await send("POST", $("#new-run").dataset.graphUrl, { body: { environment } });
     if (mine !== asking) return;
     drawn = wanted;
-    if (answer.status === 200) drawing.innerHTML = await answer.text(); // rendered by the server, everything escaped
+    if (answer.status === 200) {
+      drawing.innerHTML = await answer.text(); // rendered by the server, everything escaped
+      seats();
+    }
   } catch {
     drawn = ""; // the plan says what is wrong; the drawing comes with the next change
   }
