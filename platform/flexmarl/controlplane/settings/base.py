@@ -273,6 +273,8 @@ SPECTACULAR_SETTINGS = {
         "DrainKind": [(kind, kind) for kind in ("node", "device")],
         "EvaluationState": "flexmarl.controlplane.evaluations.api.serializers.STATES",
         "PackageState": "flexmarl.controlplane.packages.filters.STATES",
+        "ProgramSessionState": [(state, state) for state in ("open", "taken", "finished", "ended")],
+        "ProgramSessionPurpose": [(purpose, purpose) for purpose in ("training", "evaluation")],
         "SweepState": "flexmarl.controlplane.sweeps.api.serializers.SWEEP_STATES",
         "ExperimentVerdict": "flexmarl.controlplane.experiments.api.serializers.VERDICTS",
         "ValueSource": [(source, source) for source in ("user", "template", "preset", "default")],
