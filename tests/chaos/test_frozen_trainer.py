@@ -1,7 +1,7 @@
 """Children that live and do nothing: a trainer that stood with its host and returns, and those that hang alone.
 
-A trainer is stopped in the middle of a step together with the processes that vouch for it, until its lease has expired
-(300 s in the full form), and then continues with an old fence. It stands in a system of its own while the other tests
+A trainer is stopped in the middle of a step together with the processes that vouch for it, for 300 s, by when its lease
+has expired, and then continues with an old fence. It stands in a system of its own while the other tests
 use another one, so that the wait costs nobody anything.
 """
 
@@ -26,13 +26,12 @@ from flexmarl.store.errors import LeaseLost, TokenLost
 from tests.chaos.test_kill_points import TRIGGERS, halted
 from tests.chaos.test_random_kills import SPEC, assert_nothing_lost_or_repeated
 from tests.support.chaos import Store
-from tests.support.forms import form
 from tests.support.system import System
 from workers.watchdog import ANSWER_S, PROBE_S, SILENT_PROBES
 
-pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.services, pytest.mark.timeout(900)]
 
-STOP_S = form(short=30.0, full=300.0)
+STOP_S = 300.0
 EXPIRED_S = 120.0
 STEPS = 10
 FOUND_S = SILENT_PROBES * (PROBE_S + ANSWER_S)

@@ -16,10 +16,9 @@ import pytest
 from flexmarl.launcher.processes import wait_until
 from tests.chaos.test_random_kills import SPEC, assert_nothing_lost_or_repeated
 from tests.support.ended import ended
-from tests.support.forms import form
 from tests.support.system import System
 
-pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.services, pytest.mark.timeout(1500)]
 
 ALL_POINTS = (
     "event:group_settled",
@@ -35,7 +34,7 @@ ALL_POINTS = (
 )
 """In the order of a step. `event` and `command` stand inside the driver's own transaction, which dies with it; the
 others inside a node's, which goes on without a driver."""
-POINTS = form(short=ALL_POINTS[1::3], full=ALL_POINTS)
+POINTS = ALL_POINTS
 ENDLESS = 1_000_000
 """Train steps of a run that is stopped behind the last point."""
 REACHED_S = 120.0

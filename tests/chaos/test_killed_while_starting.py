@@ -11,10 +11,9 @@ from flexmarl.launcher.home import Home
 from flexmarl.launcher.processes import wait_until
 from flexmarl.launcher.state import marked, read_state
 from tests.support.counting import assert_accounted
-from tests.support.forms import form
 from tests.support.system import Api, System
 
-pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.services, pytest.mark.timeout(1500)]
 
 STEPS = 8
 SPEC = {
@@ -44,8 +43,8 @@ LATER: dict[str, Callable[[Home, float], bool]] = {
 """In the order of a start that finds data, and a run that was at work."""
 
 
-STRUCK = form(short=list(MOMENTS)[1::3], full=list(MOMENTS))
-STRUCK_LATER = form(short=list(LATER)[::3], full=list(LATER))
+STRUCK = list(MOMENTS)
+STRUCK_LATER = list(LATER)
 
 
 def newer(path: Path, since: float) -> bool:

@@ -17,6 +17,7 @@ import pytest
 from flexmarl.launcher.processes import wait_until
 from tests.support.chaos import Store
 from tests.support.counting import Tally, assert_accounted, faults, tally
+from tests.support.forms import form
 from tests.support.system import System
 
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
@@ -84,7 +85,7 @@ def test_what_no_row_names_may_be_torn_off_or_be_rubbish(system: System) -> None
         assert_accounted(conn, run["no"])
 
 
-@pytest.mark.parametrize("how", ["damaged", "torn", "gone"])
+@pytest.mark.parametrize("how", form(short=["torn"], full=["damaged", "torn", "gone"]))
 def test_what_a_row_names_is_never_trained_damaged(system: System, how: str) -> None:
     """Rows are struck between being written and read: the node, which reads them for the trainer, stands still.
 

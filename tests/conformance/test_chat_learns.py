@@ -88,7 +88,7 @@ def interval(gains: Sequence[float]) -> tuple[float, float]:
     return mean - half, mean + half
 
 
-@pytest.mark.parametrize("name", form(short=["sums, adapters", "second task, adapter"], full=list(TEAMS)))
+@pytest.mark.parametrize("name", form(short=["sums, adapters"], full=list(TEAMS)))
 def test_the_trainer_and_the_engine_agree_on_what_was_said(name: str, tmp_path: Path) -> None:
     training = team(LocalTraining, name, 0, tmp_path, batch=SMALL)
     training.step()

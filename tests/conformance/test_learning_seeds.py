@@ -9,6 +9,7 @@ import pytest
 
 from flexmarl.contracts.resolve import resolve
 from tests.conformance.learning_cluster import LearningCluster
+from tests.support.forms import form
 
 SEEDS = (1, 2, 3)
 STEPS = 50
@@ -52,7 +53,7 @@ def synchronous() -> dict[int, float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", form(short=["flexmarl", "bounded_async", "continue"], full=list(SCHEDULES)))
 def test_every_schedule_reaches_the_synchronous_ones_reward_at_equal_samples(
     schedule: str, synchronous: dict[int, float]
 ):

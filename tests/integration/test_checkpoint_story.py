@@ -20,7 +20,6 @@ from flexmarl.launcher.processes import wait_until
 from flexmarl.store.reads.report import consistency_report
 from tests.chaos.test_kill_points import TRIGGERS, halted
 from tests.support.counting import assert_accounted
-from tests.support.forms import form
 from tests.support.machine import wait_for
 from tests.support.system import Api, ApiError, System
 from workers.training.folders import Inspector
@@ -39,7 +38,7 @@ SPEC: dict[str, Any] = {
     "checkpoints": {"every_steps": 2, "keep_last": 1, "keep_best": 0, "keep_every": 4},
 }
 
-WRITTEN, STRUCK = form(short=(16, 2), full=(40, 3))
+WRITTEN, STRUCK = 40, 3
 """Checkpoints of the run whose trainer is killed while it writes one, and how often it is."""
 
 
@@ -251,6 +250,7 @@ def test_a_trainer_killed_while_a_fork_binds_leaves_no_version_behind(system: Sy
     assert versions(system, made["no"], 0) == versions(system, parent["no"], 4)
 
 
+@pytest.mark.full
 def test_a_trainer_killed_while_it_writes_leaves_nothing_half(system: System) -> None:
     api = system.api()
     checkpoints = {"every_steps": 1, "keep_last": 3}

@@ -18,7 +18,7 @@ from tests.support.counting import assert_accounted
 from tests.support.ended import ended
 from tests.support.system import MANY_DEVICES, System
 
-pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(900)]
 
 STEPS = 4
 VERSIONS = "SELECT policy, version, digest FROM store.policy_version WHERE run_id = %(run)s ORDER BY 1, 2"

@@ -17,13 +17,12 @@ import psycopg
 import pytest
 
 from tests.support.counting import assert_accounted
-from tests.support.forms import form
 from tests.support.small_disk import fill, small_disk
 from tests.support.system import ROOT, System
 
-pytestmark = [pytest.mark.services, pytest.mark.slow]
+pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.full]
 DISK_MB = 900
-FULL_S = form(short=10.0, full=45.0)
+FULL_S = 45.0
 """How long the disk stays full; in the full form several rounds of every back-off."""
 BACK_S = 120.0
 KEPT = ("web", "driver", "node", "device-worker")

@@ -10,6 +10,7 @@ import pytest
 
 from flexmarl.store.reads.report import consistency_report
 from tests.support.counting import assert_accounted
+from tests.support.forms import form
 from tests.support.system import System
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -34,7 +35,7 @@ def hosts(system: System, game: str) -> list[psutil.Process]:
     for one in worker.children():
         with contextlib.suppress(psutil.Error):  # it ended while it was looked at
             line = one.cmdline()
-            found += [one] if HOST in line and f'"{game}"' in line[-1] else []
+            found += [one] if HOST in line and any(f'"{game}"' in word for word in line) else []
     return found
 
 
@@ -46,7 +47,7 @@ def kill(found: list[psutil.Process]) -> bool:
 
 def test_a_game_of_each_package_trains(system: System) -> None:
     api = system.api()
-    for template in ("pursuit", "nim"):
+    for template in form(short=("nim",), full=("pursuit", "nim")):
         run = api.create_run(name=template, template=template, spec=SPEC)
         if template == "nim":
             api.wait(run["id"], lambda _: kill(hosts(system, "nim")), 300)

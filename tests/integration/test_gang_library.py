@@ -12,6 +12,7 @@ import torch
 
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from tests.support.families import FAMILIES, saved
+from tests.support.forms import form
 from tests.support.trainer_child import TrainerChild, bind, start_trainer
 from tests.support.training_rows import rows_of
 from workers.training.wire import (
@@ -51,7 +52,7 @@ def spec_of(folder: Path, policy: dict[str, Any]) -> dict[str, Any]:
     return ExperimentSpec.model_validate(given).model_dump(mode="json")
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=form(short=["llama3"], full=list(KINDS)))
 def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

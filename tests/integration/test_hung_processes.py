@@ -72,6 +72,7 @@ def told(system: System, event: str) -> list[str]:
     return [line["process"] for line in map(json.loads, lines) if line["event"] == event]
 
 
+@pytest.mark.full
 def test_each_process_that_is_stopped_is_replaced_and_costs_a_run_nothing(running: System) -> None:
     api = running.api()
     endless = {"budget": {"train_steps": 1_000_000, "target": None}}

@@ -12,14 +12,13 @@ import pytest
 
 from flexmarl.store.reads.report import consistency_report
 from tests.support.counting import assert_accounted
-from tests.support.forms import FULL, form
 from tests.support.system import System
 
-pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(1500)]
 
 SLOW = {"latency": {"scale_s": 0.1, "sigma": 1.5, "cap_s": 2.0}}
 """Slow enough that some environment is overtaken, also where agents answer late."""
-STEPS = form(short=10, full=45)
+STEPS = 45
 PRESETS = ("one_step_off", "bounded_async", "active_partial")
 
 LAGS: dict[str, dict[str, Any]] = {
@@ -78,14 +77,11 @@ def test_each_lag_preset_trains_within_its_bound_and_learns(system: System) -> N
             if name == "active_partial":
                 assert sum(points(conn, run["no"], "groups/handed_on", "sum")) > 0
             assert (newer_than_pinned(conn, run["no"]) > 0) is (name != "one_step_off")
-            if not FULL:  # learning takes more steps; tests/conformance/test_learning_seeds.py has every schedule's
-                continue
             rewards = points(conn, run["no"], "reward/team", "mean")
             first, last = sum(rewards[:10]) / 10, sum(rewards[-10:]) / 10
             assert last > first + 0.1, f"{name}: reward went from {first:.3f} to {last:.3f}"
 
 
-@pytest.mark.full
 def test_every_other_option_runs_and_its_counts_add_up(system: System) -> None:
     api = system.api()
     short = {"budget": {"train_steps": 5, "target": None}, "evaluation": {"every_steps": 5, "tasks": 4}}

@@ -13,7 +13,7 @@ from flexmarl.store.reads.report import consistency_report
 from tests.support.counting import assert_accounted
 from tests.support.system import MANY_DEVICES, System
 
-pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(900)]
 
 ROLES = ("planner", "solver", "verifier")
 

@@ -39,9 +39,8 @@ def system(installations: Callable[[int], System]) -> System:
     return installations(0)
 
 
-ALONE = ("micro_batch", "batch", "wavefront")
-"""Each is what most runs of these tests do, or a part of `wavefront_batch`."""
-TRIED = form(short=[option for option in OPTIONS if option not in ALONE], full=list(OPTIONS))
+TRIED = form(short=["mini_batch", "wavefront_batch", "by_episode"], full=list(OPTIONS))
+"""The short form leaves out what other runs of these tests do, and parts of what it tries."""
 
 
 def spec(option: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from workers.training.merging import merge
 from workers.training.trainer import CREATE
 from workers.training.wire import BindRequest, CheckpointRequest
 
-pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(900)]
 
 WORDS = list(range(1, 9))
 SCRIPT = """

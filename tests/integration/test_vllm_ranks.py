@@ -87,6 +87,7 @@ async def test_two_versions_are_served_side_by_side(engine: RunningEngine, diges
         assert max(differences(version, choices)) < MAX_DIFFERENCE
 
 
+@pytest.mark.full
 async def test_adapters_are_the_trainers_on_every_rank(engine: RunningEngine) -> None:
     for policy in ADAPTED:
         for version in (0, 1):

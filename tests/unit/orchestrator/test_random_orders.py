@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from flexmarl.contracts.events import PauseMode, RunVerb, Verb
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
 from flexmarl.orchestrator import Orchestrator
+from tests.support.forms import form
 from tests.unit.orchestrator.asking import quiet
 from tests.unit.orchestrator.fake_cluster import FakeCluster, Faults, make_spec, started
 
@@ -56,7 +57,7 @@ def account(cluster):
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("team", [{}, SHARED, FROZEN], ids=["own", "shared", "frozen"])
 def test_a_run_completes_in_any_order_of_facts(preset, team):
-    for seed in range(4):
+    for seed in range(form(short=2, full=4)):
         cluster = started(make_spec(**PRESETS[preset], **team), seed=seed, faults=Faults(twice=0.2)).run()
         assert cluster.status is RunStatus.COMPLETED
         assert cluster.core.state.step == 4
@@ -78,7 +79,12 @@ faults = st.builds(
 )
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+def examples(number: int) -> settings:
+    """Return settings that try so many examples, the same ones each time."""
+    return settings(max_examples=number, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+
+
+@examples(form(short=50, full=120))
 @given(
     seed=st.integers(0, 10_000),
     faults=faults,
@@ -100,9 +106,27 @@ def test_deaths_refusals_and_repetitions_lose_nothing(seed, faults, preset, team
         assert state.step == 4
 
 
+SELDOM = {"lease_end": 0.002, "child_death": 0.005, "gang_recall": 0.3, "zombie": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("preset", "team", "seed", "faults"),
+    [
+        ("wavefront", {}, 8233, Faults(episode_failure=0.2, **SELDOM)),
+        ("places_and_lag", FROZEN, 5899, Faults(episode_failure=0.02, uncommitted=0.02, **SELDOM)),
+        ("delayed", FROZEN, 2562, Faults(episode_failure=0.02, twice=0.3, recall=0.05, refused=0.02, **SELDOM)),
+    ],
+)
+def test_what_a_run_opens_while_its_gang_is_recalled_is_counted_when_it_goes_on(preset, team, seed, faults):
+    """A gang was recalled before the evaluation or the cohort that follows a step was opened."""
+    cluster = started(make_spec(**PRESETS[preset], **team), seed=seed, faults=faults).run()
+    assert cluster.status is RunStatus.COMPLETED
+    account(cluster)
+
+
 def test_mild_faults_never_end_a_run():
     mild = Faults(twice=0.1, child_death=0.004, uncommitted=0.05, zombie=0.2, episode_failure=0.01)
-    for seed in range(25):
+    for seed in range(form(short=10, full=25)):
         cluster = started(make_spec(batch__min_members=2), seed=seed, faults=mild).run()
         assert cluster.status is RunStatus.COMPLETED, cluster.core.state.lifecycle.reason_text
         account(cluster)
@@ -124,7 +148,7 @@ asked = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@examples(form(short=70, full=200))
 @given(
     seed=st.integers(0, 10_000),
     verbs=st.lists(st.tuples(st.integers(0, 120), asked), max_size=8),

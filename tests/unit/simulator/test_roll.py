@@ -94,7 +94,8 @@ def test_a_step_needs_so_many_groups_of_so_many_members():
 
 
 @pytest.mark.parametrize(
-    ("name", "freedom"), [("roll_env_async", 1), ("roll_redundancy", 0), ("rollart_environments", 2)]
+    ("name", "freedom"),
+    [("roll_env_async", 1), ("roll_redundancy", 0), pytest.param("rollart_environments", 2, marks=pytest.mark.full)],
 )
 def test_what_is_published_of_barriers_and_redundancy_is_reached(name: str, freedom: int):
     outcome = reproduce(load_tables()[name])

@@ -57,6 +57,7 @@ def home(chat_home: Path, tmp_path: Path) -> Path:
     return own
 
 
+@pytest.mark.full
 def test_a_plan_counts_what_the_trainer_of_an_imported_model_takes(tmp_path: Path) -> None:
     home, models = tmp_path / "home", tmp_path / "models"
     home.mkdir()

@@ -15,6 +15,7 @@ from flexmarl.contracts.specification.team import AdamW, FactoryModel
 from flexmarl.contracts.wire import TrainStats
 from flexmarl.simulator.prediction import memory
 from flexmarl.simulator.prediction.memory_loads import MemoryLoad
+from tests.support.forms import form
 from tests.support.training_rows import rows_of
 from workers.models.architecture import architecture_of
 from workers.models.families import Shape, library_model
@@ -55,6 +56,7 @@ def test_an_adapter_takes_little_beside_its_base() -> None:
     assert found["most"] <= 5.0
 
 
+@pytest.mark.full
 def test_packs_of_every_length_do_not_make_a_process_grow() -> None:
     """Each of their shapes would keep a compiled kernel: 580 MB by these packs."""
     assert sum(measured("growth").values()) < 300.0
@@ -127,12 +129,17 @@ def test_micro_batches_in_bf16_add_up_in_one_buffer() -> None:
 
 
 SETTINGS = [
-    ("full", "bf16", "keep", "native"),
-    ("full", "bf16", "keep", "transformers"),
     ("full", "bf16", "recompute", "transformers"),
-    ("full", "fp32", "keep", "native"),
     ("lora", "bf16", "keep", "native"),
-    ("lora", "bf16", "keep", "transformers"),
+    *form(
+        short=[],
+        full=[
+            ("full", "bf16", "keep", "native"),
+            ("full", "bf16", "keep", "transformers"),
+            ("full", "fp32", "keep", "native"),
+            ("lora", "bf16", "keep", "transformers"),
+        ],
+    ),
 ]
 
 

@@ -31,8 +31,9 @@ def propose(ctx: Context, cohort: Cohort, groups: int, deferred: Sequence[int] =
         del state.backlog.repeated[: len(again)]
     cohort.size += groups
     state.numbers.draw += groups
-    state.totals.train_episodes.proposed += groups * ctx.plan.members_of(cohort.long_round)
-    drive_rollout(ctx, cohort)
+    if not state.lifecycle.pause.frozen:  # what is open while the run is frozen is proposed when it goes on
+        state.totals.train_episodes.proposed += groups * ctx.plan.members_of(cohort.long_round)
+        drive_rollout(ctx, cohort)
 
 
 def missing(ctx: Context) -> int:

@@ -46,8 +46,9 @@ def open_evaluation(ctx: Context) -> None:
     chunk = max(1, ctx.plan.spec.batch.rollout_groups * ctx.plan.cohort.members // ctx.plan.spec.evaluation.attempts)
     state.evaluation = EvaluationState(state.step, state.vector(), open_draws(ctx, first, tasks, chunk))
     state.numbers.evaluation_draw += tasks
-    state.totals.eval_episodes.proposed += tasks * ctx.plan.spec.evaluation.attempts
-    drive_rollout(ctx, state.evaluation)
+    if not state.lifecycle.pause.frozen:  # what is open while the run is frozen is proposed when it goes on
+        state.totals.eval_episodes.proposed += tasks * ctx.plan.spec.evaluation.attempts
+        drive_rollout(ctx, state.evaluation)
 
 
 def on_evaluation_group(ctx: Context, event: GroupSettled) -> None:
