@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from flexmarl.contracts.resolve import resolve
 from flexmarl.store.data.groups import SettledGroup
@@ -25,6 +26,7 @@ from workers.rollout.episode import EpisodeAttempt
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.usefixtures("chat_model")]
 
+DEVICE = "cuda:0" if torch.cuda.is_available() else "cpu"
 STEPS = 10
 START, END = 0.35, 0.80
 """Share of the held-out sums that the reviser answers right: at most before, at least after."""
@@ -68,7 +70,7 @@ def team(kind: type[LocalTraining], name: str, seed: int, home: Path, **changes:
     template, changed = TEAMS[name]
     if template == "chat_gym":
         pytest.importorskip("reasoning_gym")
-    return kind(resolve({"seed": seed, **changed, **changes}, template=template).spec, str(home))
+    return kind(resolve({"seed": seed, **changed, **changes}, template=template).spec, str(home), DEVICE)
 
 
 def held_out(training: LocalTraining) -> tuple[float, float]:

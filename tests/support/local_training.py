@@ -73,7 +73,7 @@ class _Episode:
 class LocalTraining:
     """One run of a specification whose models the project makes itself; `step` and `evaluate` are its whole life."""
 
-    def __init__(self, spec: ExperimentSpec, home: str) -> None:
+    def __init__(self, spec: ExperimentSpec, home: str, device: str = "cpu") -> None:
         self.spec = spec
         self.plan = make_plan(spec)
         self.steps_done = 0
@@ -84,10 +84,10 @@ class LocalTraining:
         """By policy: the mean difference of trainer's and engine's log-probabilities in its last step."""
         self.evaluations: list[Evaluated] = []
         self.family = family_of(spec.environment)
-        self._trainer = Trainer(spec, 1, LIFE, home, "cpu", IntervalLog())
-        self._engine = TorchEngine(rows=ROWS)
+        self._trainer = Trainer(spec, 1, LIFE, home, device, IntervalLog())
+        self._engine = TorchEngine(device, rows=ROWS)
         document = spec.model_dump(mode="json")
-        config = ChildConfig("engine", 1, 1, 1, LIFE, "cpu", 1, "127.0.0.1", "", home, document)
+        config = ChildConfig("engine", 1, 1, 1, LIFE, device, 1, "127.0.0.1", "", home, document)
         self._source = StatePlaneSource(self._engine, config)
         self._pins: dict[str, PolicyPin] = {}
         self._codecs: dict[str, Codec] = {}
