@@ -203,7 +203,8 @@ def ids(api, admin_api, editor, make_run, person, here) -> dict[str, object]:
 def program_session(run) -> tuple[str, str]:
     """Open a session of an agent program and have it finished; return run and session."""
     conn, no, session = store_connection(), Run.objects.get(pk=run["id"]).no, uuid.uuid4()
-    program_sessions.open_session(conn, no, session, "http://127.0.0.1:1", False, 3)
+    offer = program_sessions.SessionOffer(session, "http://127.0.0.1:1", False, 3, (1, 0, 1))
+    program_sessions.open_session(conn, no, offer)
     assert program_sessions.take(conn, no, "digest") is not None
     assert program_sessions.report(conn, no, session, {"reward": 1.0})
     return run["id"], str(session)

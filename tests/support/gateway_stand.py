@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from typing import Any
+from uuid import UUID
 
 import psycopg
 from anthropic import AsyncAnthropic
@@ -78,13 +79,15 @@ class Stand:
         order = EpisodeOrder(1, 0, 1, 7, False, 1, 30.0, 30.0, None)
         stage = ProgramStage(RUN, spec, self.gateway)
         self.playing = asyncio.create_task(play_episode(order, stage, seats, self.engine))
-        while (row := self.taken()) is None:
+        while (session := self.taken()) is None:
             await asyncio.sleep(0.05)
-        self.url, self.session = row.base_url, str(row.id)
-        assert row.task == 7
+        self.session = str(session)
+        query = "SELECT base_url, task, draw, member, attempt FROM store.program_session WHERE id = %s"
+        self.url, *played = self.conn.execute(query, [session]).fetchone()
+        assert tuple(played) == (7, *order.key)
         return self.client()
 
-    def taken(self) -> program_sessions.SessionRow | None:
+    def taken(self) -> UUID | None:
         return program_sessions.take(self.conn, RUN, sha256(self.key.encode()).hexdigest())
 
     def client(self, **options: Any) -> AsyncOpenAI:
