@@ -162,7 +162,8 @@ API: dict[str, dict[str, Row]] = {
     "api-node-drain": {"POST": R(Of.INSTALLATION, S.CLUSTER_READ, LOOK)},
     "api-device-drain": {"POST": R(Of.INSTALLATION, S.CLUSTER_READ, LOOK)},
     "api-run-priority": {"POST": R(Of.RUN, S.RUNS_ACT_ANY, {"priority": 50})},
-    **{f"api-run-session{end}": {"POST": R(Of.OWN_RUN, S.RUNS_ACT, {"reward": 1})} for end in ("s", "-finish")},
+    "api-run-sessions": {**_read, "POST": R(Of.OWN_RUN, S.RUNS_ACT)},
+    "api-run-session-finish": {"POST": R(Of.OWN_RUN, S.RUNS_ACT, {"reward": 1})},
     "api-run-move-pool": {"POST": R(Of.OWN_RUN, S.RUNS_ACT, {"pool": "default"})},
     "api-run-series-data": {"GET": R(Of.RUN, S.RUNS_READ, query="?names=reward/team")},
     "api-run-series-export": {"GET": R(Of.RUN, S.RUNS_READ, query="?names=reward/team")},
@@ -261,7 +262,7 @@ _RUN_PAGES = (
     *("run", "figures", "header_part", "summary_part", "planned_part"),
     *("timeline", "timeline_part", "events", "events_part"),
     *("config", "checkpoints", "pipeline", "pipeline_part", "attempts", "playground", "what_if"),
-    *("load", "load_part", "speaking_part", "programs_part"),
+    *("load", "load_part", "speaking_part", "programs_part", "sessions"),
     *("joint_part", "store_part", "checks_part", "decisions_part", "transitions_part"),
     *("metrics", "agents", "agents_part", "agent", "agent_part", "config_yaml"),
 )

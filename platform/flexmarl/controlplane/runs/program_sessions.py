@@ -6,7 +6,7 @@ nowhere; the store has its digest. A report is a reward within the run's range, 
 
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 from uuid import UUID
@@ -31,7 +31,7 @@ from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs import queries, session_lists
 from flexmarl.controlplane.runs.choices import allowed_now
-from flexmarl.controlplane.runs.models import Run
+from flexmarl.controlplane.runs.models import ProgramSessionRow, Run
 from flexmarl.store.control import program_sessions
 from flexmarl.store.control.program_sessions import SessionCounts
 
@@ -79,6 +79,11 @@ def standing(run: Run) -> SessionCounts | None:
     if run.spec["environment"]["type"] != "program":
         return None
     return program_sessions.counts(store_connection(), run.no)
+
+
+def rows(run: Run, found: Sequence[ProgramSessionRow]) -> list[dict[str, Any]]:
+    """Return sessions as JSON values. Raises NoPrograms."""
+    return session_lists.session_rows(run, environment_of(run), found)
 
 
 def read(run: Run, session: UUID) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from flexmarl.controlplane.common.api.views import ApiView, ListView
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs import program_sessions, queries
 from flexmarl.controlplane.runs.models import ProgramSessionRow
-from flexmarl.controlplane.runs.session_lists import FILTERS, ORDERINGS, PURPOSES, STATES, session_rows, sessions
+from flexmarl.controlplane.runs.session_lists import FILTERS, ORDERINGS, PURPOSES, STATES, sessions
 
 
 class SessionTokensSerializer(serializers.Serializer[Any]):
@@ -86,11 +86,11 @@ class SessionsView(ListView):
 
     def query(self, request: Request) -> QuerySet[ProgramSessionRow]:
         self.run = queries.find_run(actor_of(request), self.kwargs["run_id"])
-        self.environment = program_sessions.environment_of(self.run)
+        program_sessions.environment_of(self.run)  # also where none was opened
         return sessions(self.run)
 
     def rows_of(self, request: Request, found: Sequence[ProgramSessionRow]) -> list[dict[str, Any]]:
-        return session_rows(self.run, self.environment, found)
+        return program_sessions.rows(self.run, found)
 
     @extend_schema(operation_id="program_sessions_list", responses=listing(ProgramSessionSerializer))
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
