@@ -138,7 +138,7 @@ def test_the_page_of_a_run_says_how_a_program_takes_a_session_and_where_sessions
 ) -> None:
     opened()
     page = browser.get(f"/runs/{run.key}").content.decode()
-    assert "Sessions wait for a program" in page
+    assert page.count("Sessions wait for a program") == 1, "no other part says it too"
     assert f"http://testserver/api/v1/runs/{run.key}/sessions" in page
     session = post(api, run).json()["id"]
     program_sessions.end(store_connection(), uuid.UUID(session), "environment: program: lost <it>")

@@ -162,6 +162,10 @@ def test_a_session_tells_its_rewards_its_trajectory_and_what_of_it_was_trained(g
     assert (rows[again]["reward"], rows[again]["rewards"], rows[again]["trajectory"]) == (None, {}, None)
     store_connection().execute("UPDATE store.program_session SET held_out = true WHERE id = %s", [trained])
     assert {row["id"]: row for row in get()["results"]}[trained]["tokens"]["delivered"] is None, "nobody trains on it"
+    store_connection().execute("DELETE FROM store.sample WHERE run_id = %s", [run.no])
+    rows = {row["id"]: row for row in get()["results"]}
+    assert rows[trained]["chains"] is rows[trained]["tokens"]["delivered"] is None, "its rows were retired"
+    assert rows[trained]["trajectory"]["id"] == "0-0-1"
 
 
 def test_other_runs_have_no_sessions_and_other_people_do_not_know_of_them(

@@ -1,7 +1,7 @@
 """A session of an agent program under way: the real gateway, store, chains and record; tokens are scripted."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from typing import Any
@@ -107,6 +107,15 @@ class Stand:
     async def ended(self) -> EpisodeAttempt:
         assert self.playing is not None
         return await asyncio.wait_for(self.playing, 30)
+
+    async def meter(self, wanted: Callable[[int, int, float], bool]) -> tuple[int, int, float]:
+        """Return calls, tokens and seconds left as the row says them, once they are as wanted."""
+        for _ in range(100):
+            row = self.conn.execute("SELECT calls, tokens, coalesce(left_s, 1e9) FROM store.program_session").fetchone()
+            if wanted(*row):
+                return row
+            await asyncio.sleep(0.05)
+        raise AssertionError(f"the row still says {row}")
 
     async def state(self, *states: str) -> tuple[str, str]:
         """Return how the row of the session ended, once it says one of these states."""

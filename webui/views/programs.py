@@ -11,21 +11,22 @@ from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs import program_sessions, session_lists
 from flexmarl.controlplane.runs import queries as runs
-from webui.formats import duration, moment
+from webui.formats import duration, moment, number
 from webui.narrowing import chips, narrowed
 from webui.views.base import is_part, page, show
 from webui.views.run import run_frame
 
 PROGRAM = """\
-session = requests.post("{sessions}", headers=token).json()             # take a session
+sessions = "{sessions}"
+session = requests.post(sessions, headers=token).json()                  # take a session
 client = OpenAI(base_url=session["base_url"], api_key=session["key"])    # its base URL and key
 reply = client.chat.completions.create(model="{seat}", messages=...)     # your program, as it is
-requests.post("{sessions}/" + session["id"] + "/finish", headers=token, json={{"reward": 1.0}})
+requests.post(sessions + "/" + session["id"] + "/finish", headers=token, json={{"reward": 1.0}})
 """
 """What a program has to say, beside what it says already. `token`: the header of a token with `runs:act`."""
 STATES = {
     "open": ("Waiting", "hourglass", "muted", "It waits for a program."),
-    "taken": ("Played", "progress", "", "A program has its key."),
+    "taken": ("Played now", "progress", "", "A program has its key."),
     "finished": ("Finished", "circle-check", "ok", "The program reported a reward, or why there is none."),
     "ended": ("Ended", "circle-x", "muted", "There is no reward."),
 }
@@ -55,7 +56,7 @@ def programs(request: HttpRequest, found: Any, row: Mapping[str, Any]) -> dict[s
         sentence = "Programs are at work. Each further one takes the next session:"
     else:
         sentence = "No session is open now: the run has not begun to play, or trains on what was played."
-    return {"run": row, "sessions": counts, "sentence": sentence, "program": _lines(request, row)}
+    return {"run": row, "sessions": counts, "program_sentence": sentence, "program": _lines(request, row)}
 
 
 def _lines(request: HttpRequest, row: Mapping[str, Any]) -> str:
@@ -97,7 +98,16 @@ def _listed(request: HttpRequest, found: Any) -> dict[str, Any]:
     )
     rows = program_sessions.rows(found, [one["row"] for one in cut["rows"]])
     now = timezone.now()
-    return {**cut, "rows": [{**row, "look": STATES[row["state"]], "time": _time(row, now)} for row in rows]}
+    shown = [
+        {**row, "look": STATES[row["state"]], "time": _time(row, now), "apart": _apart(row["rewards"])} for row in rows
+    ]
+    return {**cut, "rows": shown}
+
+
+def _apart(rewards: Mapping[str, float]) -> str:
+    """Return the rewards of the seats where they differ."""
+    differ = len(set(rewards.values())) > 1
+    return ", ".join(f"{seat} {number(value, 2)}" for seat, value in rewards.items()) if differ else ""
 
 
 def _time(row: Mapping[str, Any], now: datetime) -> tuple[str, str]:
@@ -106,7 +116,7 @@ def _time(row: Mapping[str, Any], now: datetime) -> tuple[str, str]:
     if deadline is not None:
         left = max(0.0, (deadline - now).total_seconds())
         what = "for a program to take it" if row["state"] == "open" else "of what its program may take between calls"
-        return f"{duration(left)} left", f"Left {what}."
+        return f"{duration(left)} left" if left >= 1 else "due now", f"Left {what}."
     began = moment(row["taken_at"]) or moment(row["opened_at"])
     if began is None or ended is None:
         return "", ""

@@ -185,6 +185,8 @@ class Gateway:
         self._begin(self._write_end(session))
 
     async def _write_end(self, session: ProgramSession) -> None:
+        if session.reported:
+            self._forget(session)  # the store says already that it is over
         end = partial(program_sessions.end, session=session.id, reason=session.over)
         for _ in range(END_TRIES):
             try:

@@ -12,6 +12,7 @@ from django.db.models import Case, F, Q, QuerySet, TextField, Value, When
 from django.db.models.functions import Now
 
 from flexmarl.contracts.specification.program import ProgramEnvironment
+from flexmarl.contracts.wire import EpisodeStatus
 from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
@@ -75,6 +76,8 @@ def _row(
     run: Run, environment: ProgramEnvironment, row: ProgramSessionRow, episode: SessionEpisode | None
 ) -> dict[str, Any]:
     deadline = _deadline(row, environment)
+    # A finished episode has rows, unless these were retired.
+    kept = episode if episode and (episode.chains or episode.status != EpisodeStatus.FINISHED) else None
     team, own = environment.rewards_of(row.report) if _rewarded(row) else (None, {})
     return {
         "id": str(row.id),
@@ -92,10 +95,10 @@ def _row(
         "ended_at": rfc3339(row.over_at),
         "deadline_at": rfc3339(deadline),
         "calls": row.calls,
-        "chains": None if episode is None else episode.chains,
+        "chains": None if kept is None else kept.chains,
         "tokens": {
             "sampled": row.tokens,
-            "delivered": None if episode is None or row.held_out else episode.delivered,
+            "delivered": None if kept is None or row.held_out else kept.delivered,
         },
         "reward": team,
         "rewards": own,

@@ -23,7 +23,8 @@ from flexmarl.controlplane.runs.session_lists import FILTERS, ORDERINGS, PURPOSE
 class SessionTokensSerializer(serializers.Serializer[Any]):
     sampled = serializers.IntegerField(help_text="In the calls that were answered.")
     delivered = serializers.IntegerField(
-        allow_null=True, help_text="In rows on which an optimizer step was taken. Null before there is a trajectory."
+        allow_null=True,
+        help_text="In rows on which an optimizer step was taken. Null in evaluation and where `chains` is.",
     )
 
 
@@ -55,7 +56,7 @@ class ProgramSessionSerializer(serializers.Serializer[Any]):
     )
     calls = serializers.IntegerField(help_text="Answered; of a session that is played, as of some seconds ago.")
     chains = serializers.IntegerField(
-        allow_null=True, help_text="Training rows that it became. Null before there is a trajectory."
+        allow_null=True, help_text="Rows that it became. Null before there is a trajectory, and once rows are retired."
     )
     tokens = SessionTokensSerializer()
     reward = serializers.FloatField(allow_null=True, help_text="Of the team. Null: there is none.")
