@@ -31,7 +31,9 @@ def programs(owner: Any) -> list[Any]:
     from tests.support.controlplane import PROGRAM
 
     actor = actor_of_user(owner)
-    made = [actions.create_run(actor, Draft(name=name, spec=PROGRAM)) for name in ("Shop program", "Waits for a program")]
+    made = [
+        actions.create_run(actor, Draft(name=name, spec=PROGRAM)) for name in ("Shop program", "Waits for a program")
+    ]
     for run in made:
         actions.archive(actor, run)
     conn = store_connection()
@@ -54,8 +56,8 @@ def _session(
     taken: float | None, ended: float | None, calls: int, tokens: int,
 ) -> None:  # fmt: skip
     conn.execute(
-        "INSERT INTO store.program_session (id, run_id, base_url, held_out, task, draw, member, attempt, state, reason, "
-        "report, opened_at, taken_at, ended_at, seen_at, calls, tokens, left_s) VALUES "
+        "INSERT INTO store.program_session (id, run_id, base_url, held_out, task, draw, member, attempt, state, "
+        "reason, report, opened_at, taken_at, ended_at, seen_at, calls, tokens, left_s) VALUES "
         "(%(id)s, %(run)s, 'http://atlas:9800', %(held_out)s, %(task)s, %(place)s, 0, 1, %(state)s, %(reason)s, "
         "%(report)s, now() - make_interval(secs => %(opened)s), now() - make_interval(secs => %(taken)s), "
         "now() - make_interval(secs => %(ended)s), now() + make_interval(secs => %(ahead)s), %(calls)s, %(tokens)s, "

@@ -1,4 +1,4 @@
-"""Lists of sessions of agent programs, over REST and on their page: filters, orders, pages, and what sessions became."""
+"""Lists of sessions of agent programs, over REST and on their page: filters, orders, and what sessions became."""
 
 import uuid
 from datetime import datetime, timedelta

@@ -249,8 +249,7 @@ API: dict[str, dict[str, Row]] = {
     "api-run-consistency": {**_read, "POST": R(Of.RUN, S.RUNS_READ)},
     "api-run-check": _read,
     "api-run-check-cancel": {"POST": R(Of.OWN_RUN, S.RUNS_ACT)},
-    "api-run-trajectories": _trajectories,
-    "api-run-trajectory": _trajectories,
+    **dict.fromkeys(("api-run-trajectories", "api-run-trajectory"), _trajectories),
     "api-stream": {"GET": R(Of.SELF)},
 }
 """Route name -> method -> who may. A route without rows fails the tests."""

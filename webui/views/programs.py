@@ -8,6 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
 from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs import program_sessions, session_lists
 from flexmarl.controlplane.runs import queries as runs
@@ -69,16 +70,16 @@ def _lines(request: HttpRequest, row: Mapping[str, Any]) -> str:
 def sessions(request: HttpRequest, key: str) -> HttpResponse:
     """List the sessions of a run, narrowed by the address in the words of the API; another run is told of as such."""
     actor = actor_of(request)
-    frame = {"found": runs.find_run(actor, key)} if is_part(request) else run_frame(request, key, "sessions")
-    found = frame["found"]
-    row = frame.get("run") or runs.run_detail(found)
+    frame = _alone(actor, key) if is_part(request) else run_frame(request, key, "sessions")
+    found, row = frame["found"], frame["run"]
     counts = program_sessions.standing(found)
     if counts is None:
-        return show(request, "webui/run_sessions.html", {**frame, "run": row, "other": found.spec["environment"]["type"]})
+        return show(
+            request, "webui/run_sessions.html", {**frame, "run": row, "other": found.spec["environment"]["type"]}
+        )
     context = {
         **frame,
         **_listed(request, found),
-        "run": row,
         "counts": [(name, getattr(counts, name), *words) for name, words in STATES.items()],
         "asked": {name: request.GET.get(name, "") for name in (*CHIPS, "ordering")},
         "chips": chips(request.GET, CHIPS),
@@ -90,12 +91,16 @@ def sessions(request: HttpRequest, key: str) -> HttpResponse:
     return show(request, "webui/parts/session_rows.html" if is_part(request) else "webui/run_sessions.html", context)
 
 
+def _alone(actor: Actor, key: str) -> dict[str, Any]:
+    """Return what the list needs where the page around it is there."""
+    found = runs.find_run(actor, key)
+    return {"found": found, "run": runs.run_detail(found)}
+
+
 def _listed(request: HttpRequest, found: Any) -> dict[str, Any]:
     """Read a page of the list, with what its rows became."""
     order = session_lists.ORDERINGS.get(request.GET.get("ordering", ""), session_lists.ORDERINGS["-opened_at"])
-    cut = narrowed(
-        request, session_lists.sessions(found), session_lists.FILTERS, lambda one: {"row": one}, order=order
-    )
+    cut = narrowed(request, session_lists.sessions(found), session_lists.FILTERS, lambda one: {"row": one}, order=order)
     rows = program_sessions.rows(found, [one["row"] for one in cut["rows"]])
     now = timezone.now()
     shown = [

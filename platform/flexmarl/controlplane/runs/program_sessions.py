@@ -153,6 +153,5 @@ def _wrong(member: str, rule: str, code: str = "out_of_range") -> ValidationProb
     return ValidationProblem(f"{member}: {rule}.", errors=[FieldError(f"/{member}", code, f"{rule}.")])
 
 
-
 def _audit(actor: Actor, run: Run, action: str, session: UUID, **detail: Any) -> None:
     record(actor, action, "session", f"{run.id}/{session}", f"{run.key} {session}", project=run.project_id, **detail)

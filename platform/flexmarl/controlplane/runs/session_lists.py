@@ -52,16 +52,15 @@ FILTERS = (
 def sessions(run: Run) -> QuerySet[ProgramSessionRow]:
     """Return the sessions of a run as they stand now: one whose worker fell silent has ended."""
     silent = Q(state__in=LIVE, seen_at__lt=Now() - timedelta(seconds=SILENT_S))
-    return ProgramSessionRow.objects.filter(run_id=run.no).annotate(
-        standing=Case(When(silent, then=Value("ended")), default=F("state"), output_field=TextField()),
-        why=Case(When(silent, then=Value(SILENT)), default=F("reason"), output_field=TextField()),
-        over_at=Case(When(silent, then=F("seen_at")), default=F("ended_at")),
-    )
+    now = {
+        "standing": Case(When(silent, then=Value("ended")), default=F("state"), output_field=TextField()),
+        "why": Case(When(silent, then=Value(SILENT)), default=F("reason"), output_field=TextField()),
+        "over_at": Case(When(silent, then=F("seen_at")), default=F("ended_at")),
+    }
+    return ProgramSessionRow.objects.filter(run_id=run.no).annotate(**now)
 
 
-def session_rows(
-    run: Run, environment: ProgramEnvironment, found: Sequence[ProgramSessionRow]
-) -> list[dict[str, Any]]:
+def session_rows(run: Run, environment: ProgramEnvironment, found: Sequence[ProgramSessionRow]) -> list[dict[str, Any]]:
     """Return sessions as JSON values, with the trajectories that they became."""
     over = [_key(row) for row in found if row.standing not in LIVE]
     episodes = episodes_of(store_connection(), run.no, over)
