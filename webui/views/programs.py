@@ -9,7 +9,6 @@ from django.utils import timezone
 
 from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.actor import Actor
-from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs import program_sessions, session_lists
 from flexmarl.controlplane.runs import queries as runs
 from webui.formats import duration, moment, number
@@ -86,7 +85,6 @@ def sessions(request: HttpRequest, key: str) -> HttpResponse:
         "states": [(name, words[0]) for name, words in STATES.items()],
         "orders": ORDERS,
         "program": _lines(request, row),
-        "may_open": actor.may(Scope.TRAJECTORIES_READ, found.project_id),
     }
     return show(request, "webui/parts/session_rows.html" if is_part(request) else "webui/run_sessions.html", context)
 
