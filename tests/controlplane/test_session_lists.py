@@ -221,8 +221,12 @@ def test_the_page_lists_sessions_and_leads_to_their_trajectories(browser, run, o
 def test_a_run_that_has_ended_says_no_more_how_to_connect(browser, editor, make_run) -> None:
     run = make_run(editor, RunStatus.COMPLETED, **PROGRAM)
     store_connection().execute("UPDATE store.run_state SET finished_at = now() WHERE run_id = %s", [run.no])
-    text = markup(browser.get(f"/runs/{run.key}/trajectories/sessions"))
-    assert "No session was opened" in text
+    address = f"/runs/{run.key}/trajectories/sessions"
+    assert "No session was opened" in markup(browser.get(address))
+    offer = SessionOffer(uuid.uuid4(), "http://127.0.0.1:9", False, 3, (1, 0, 1))
+    program_sessions.open_session(store_connection(), run.no, offer)
+    text = markup(browser.get(address))
+    assert "Task 3" in text
     assert "OpenAI(" not in text
 
 

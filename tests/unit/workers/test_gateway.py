@@ -247,6 +247,7 @@ async def test_the_store_says_how_far_a_session_is(stand: Stand, monkeypatch: py
     while before != now:  # until its time stands still, which it does while an agent answers
         await asyncio.sleep(0.5)
         before, now = now, await stand.meter(lambda *_: True)
+    assert now[2] > 0
     stand.engine.free.set()
     await asked
     monkeypatch.setattr(server, "SEEN_S", 1000.0)

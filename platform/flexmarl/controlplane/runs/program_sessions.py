@@ -70,7 +70,8 @@ def take(actor: Actor, run: Run) -> dict[str, Any]:
         detail = f"{run.key} is {status}, and no session of it waits for a program. Ask again later."
         raise NoOpenSession(detail, headers={"Retry-After": "1"})
     taken = _one(run, environment, session)
-    _audit(actor, run, "session.take", session, purpose=taken["purpose"], task=taken["task"])
+    known = {"purpose": taken["purpose"], "task": taken["task"]}
+    record(actor, "session.take", *_named(run, session), project=run.project_id, **known)
     return {**taken, "key": key}
 
 
@@ -107,7 +108,7 @@ def finish(actor: Actor, run: Run, session: UUID, said: Mapping[str, Any]) -> di
     report = _checked(_playing(actor, run), said)
     before = read(run, session)
     if program_sessions.report(store_connection(), run.no, session, report):
-        _audit(actor, run, "session.finish", session, **report)
+        record(actor, "session.finish", *_named(run, session), project=run.project_id, **report)
         return read(run, session)
     if before["state"] == "finished" and before["report"] == report:
         return before  # said twice, heard once
@@ -153,5 +154,6 @@ def _wrong(member: str, rule: str, code: str = "out_of_range") -> ValidationProb
     return ValidationProblem(f"{member}: {rule}.", errors=[FieldError(f"/{member}", code, f"{rule}.")])
 
 
-def _audit(actor: Actor, run: Run, action: str, session: UUID, **detail: Any) -> None:
-    record(actor, action, "session", f"{run.id}/{session}", f"{run.key} {session}", project=run.project_id, **detail)
+def _named(run: Run, session: UUID) -> tuple[str, str, str]:
+    """Return how the audit trail calls a session: its kind, id and name."""
+    return "session", f"{run.id}/{session}", f"{run.key} {session}"

@@ -87,7 +87,6 @@ class SessionsView(ListView):
 
     def query(self, request: Request) -> QuerySet[ProgramSessionRow]:
         self.run = queries.find_run(actor_of(request), self.kwargs["run_id"])
-        program_sessions.environment_of(self.run)  # also where none was opened
         return sessions(self.run)
 
     def rows_of(self, request: Request, found: Sequence[ProgramSessionRow]) -> list[dict[str, Any]]:
