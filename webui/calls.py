@@ -69,6 +69,7 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call("What its filters match, counted", "/runs/{key}/trajectories/facets", query=TRAJECTORY_FILTERS[:-1]),
         Call("All of them, one per line", "/runs/{key}/trajectories/export", query=TRAJECTORY_FILTERS),
     ),
+    "sessions": (Call("The sessions of this list", "/runs/{key}/sessions", all_but=PAGE_ONLY),),
     "trajectory": (
         Call("This trajectory with turns and group", "/runs/{key}/trajectories/{tid}"),
         Call("Its tokens and log-probabilities", "/runs/{key}/trajectories/{tid}/tokens"),

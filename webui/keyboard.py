@@ -28,7 +28,7 @@ RUN_PAGES = frozenset(
         "events",
         "config",
     }
-    | {"checkpoints", "attempts", "playground", "what_if", "trajectory_compare"}
+    | {"checkpoints", "attempts", "playground", "what_if", "trajectory_compare", "sessions"}
 )
 LIST_PAGES = frozenset(
     {
@@ -47,6 +47,7 @@ LIST_PAGES = frozenset(
         "experiments",
         "sweeps",
         "packages",
+        "sessions",
     }
 )
 TRAJECTORY_PAGES = frozenset({"trajectories", "trajectory", "trajectory_compare"})

@@ -168,6 +168,33 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="ProgramSessionRow",
+            fields=[
+                ("id", models.UUIDField(primary_key=True, serialize=False)),
+                ("run_id", models.BigIntegerField()),
+                ("base_url", models.TextField()),
+                ("held_out", models.BooleanField()),
+                ("task", models.IntegerField()),
+                ("draw", models.IntegerField()),
+                ("member", models.IntegerField()),
+                ("attempt", models.IntegerField()),
+                ("state", models.TextField()),
+                ("report", models.JSONField()),
+                ("reason", models.TextField()),
+                ("opened_at", models.DateTimeField()),
+                ("taken_at", models.DateTimeField(null=True)),
+                ("ended_at", models.DateTimeField(null=True)),
+                ("seen_at", models.DateTimeField()),
+                ("calls", models.IntegerField()),
+                ("tokens", models.IntegerField()),
+                ("left_s", models.FloatField(null=True)),
+            ],
+            options={
+                "db_table": 'store"."program_session',
+                "managed": False,
+            },
+        ),
+        migrations.CreateModel(
             name="RunDeletion",
             fields=[
                 ("run_id", models.BigIntegerField(primary_key=True, serialize=False)),

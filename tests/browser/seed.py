@@ -35,6 +35,7 @@ from tests.browser.seeded_models import models
 from tests.browser.seeded_packages import packages
 from tests.browser.seeded_pipeline import lines, pipeline
 from tests.browser.seeded_play import devices, episodes
+from tests.browser.seeded_programs import programs
 from tests.browser.seeded_simulations import simulations
 
 
@@ -82,7 +83,7 @@ STORIES = (
 
 
 def seed(owner: Any) -> list[Any]:
-    """Make all stories for a person and return their runs, in the order of `STORIES`."""
+    """Make all stories for a person and return their runs, in the order of `STORIES`, and those of programs behind."""
     conn = store_connection()
     facts = {"cpus": 8, "memory_bytes": 33_500_000_000}
     found = [nodes.DeviceFacts(f"atlas.cpu{i}", "cpu", i, "CPU share", 4_000_000_000) for i in range(4)]
@@ -95,7 +96,7 @@ def seed(owner: Any) -> list[Any]:
     datasets(owner)
     experiments(owner, told)
     evaluations(owner)
-    return told
+    return [*told, *programs(owner)]
 
 
 def _tell(owner: Any, story: Story, index: int) -> Any:

@@ -25,7 +25,7 @@ from webui import calls
 
 pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow]
 
-FINISHED, RUNNING, PAUSED, FAILED, QUEUED = 0, 1, 3, 4, 5
+FINISHED, RUNNING, PAUSED, FAILED, QUEUED, PROGRAM, WAITING = 0, 1, 3, 4, 5, 6, 7
 EXAMPLES: dict[str, str] = {
     "home": "/",
     "help": "/help",
@@ -46,6 +46,7 @@ EXAMPLES: dict[str, str] = {
     "new_run": "/runs/new?from={finished}",
     "run": "/runs/{running}",
     "trajectories": "/runs/{finished}/trajectories",
+    "sessions": "/runs/{program}/trajectories/sessions",
     "trajectory": "/runs/{finished}/trajectories/955-0-1",
     "trajectory_compare": "/runs/{finished}/trajectories/compare?ids=955-0-1,955-1-1",
     "checkpoints": "/runs/{finished}/checkpoints",
@@ -127,6 +128,11 @@ VARIANTS: dict[str, str] = {
     "trajectory-scores": "/runs/{finished}/trajectories/955-0-1?view=scores",
     "trajectory-raw": "/runs/{finished}/trajectories/955-0-1?view=raw",
     "trajectory-compare-all": "/runs/{finished}/trajectories/compare?draw=955&show=all",
+    "sessions-none": "/runs/{waiting}/trajectories/sessions",
+    "sessions-nothing-matches": "/runs/{program}/trajectories/sessions?state=ended&purpose=evaluation",
+    "sessions-wrong-filter": "/runs/{program}/trajectories/sessions?state=asleep",
+    "sessions-of-another-run": "/runs/{failed}/trajectories/sessions",
+    "run-of-programs": "/runs/{program}",
     "checkpoints-none": "/runs/{queued}/checkpoints",
     "pipeline-step": "/runs/{running}/performance?step=137",
     "pipeline-paused": "/runs/{paused}/performance?step=31",
@@ -199,7 +205,8 @@ def routes() -> set[str]:
 
 
 def address(site: Site, template: str) -> str:
-    names = {"finished": FINISHED, "running": RUNNING, "paused": PAUSED, "failed": FAILED, "queued": QUEUED}
+    names = {"finished": FINISHED, "running": RUNNING, "paused": PAUSED, "failed": FAILED, "queued": QUEUED,
+             "program": PROGRAM, "waiting": WAITING}  # fmt: skip
     return template.format(**{name: site.keys[index] for name, index in names.items()})
 
 

@@ -40,7 +40,8 @@ VIOLATIONS = """([tags, part]) => axe.run(part, { runOnly: tags, resultTypes: ["
 
 @dataclass
 class Site:
-    """A running web process. `keys` are the seeded runs, in the order of `seed.STORIES`."""
+    """A running web process. `keys` are the seeded runs, in the order of `seed.STORIES`; the last two are
+    archived, and played by agent programs."""
 
     url: str
     username: str

@@ -182,7 +182,8 @@ def ids(api, admin_api, editor, make_run, person, here) -> dict[str, object]:
         "runs_prediction.run_id": predicted["id"], "simulation_id": simulation, "check_id": check["id"],
         "model_id": model["id"], "upload_id": upload["id"],
         "suite_id": suite, "evaluation_id": evaluation["id"], "package_id": package["id"], "sweep_id": sweep["id"],
-        "program_sessions_read.run_id": session[0], "session_id": session[1],
+        "program_sessions_list.run_id": session[0], "program_sessions_read.run_id": session[0],
+        "session_id": session[1],
         "compared": f"{run.key},{differs['key']}",
         "dataset_id": make_dataset(actor_of_user(editor)).dataset_id, "place": 1,
         "run_id": run.id, "runs_lag.run_id": lagging.id, "runs_load.run_id": told.id,
@@ -203,7 +204,8 @@ def ids(api, admin_api, editor, make_run, person, here) -> dict[str, object]:
 def program_session(run) -> tuple[str, str]:
     """Open a session of an agent program and have it finished; return run and session."""
     conn, no, session = store_connection(), Run.objects.get(pk=run["id"]).no, uuid.uuid4()
-    program_sessions.open_session(conn, no, session, "http://127.0.0.1:1", False, 3)
+    offer = program_sessions.SessionOffer(session, "http://127.0.0.1:1", False, 3, (1, 0, 1))
+    program_sessions.open_session(conn, no, offer)
     assert program_sessions.take(conn, no, "digest") is not None
     assert program_sessions.report(conn, no, session, {"reward": 1.0})
     return run["id"], str(session)

@@ -7,6 +7,7 @@ import pytest
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.store.control import program_sessions
+from flexmarl.store.control.program_sessions import SessionOffer
 from tests.support.controlplane import PROGRAM, key
 
 pytestmark = pytest.mark.django_db
@@ -21,10 +22,10 @@ def run(editor, make_run):
 def opened(run):
     """Return a function that opens a session, as a rollout worker does."""
 
-    def open_one(task: int = 3) -> str:
-        session = uuid.uuid4()
-        program_sessions.open_session(store_connection(), run.no, session, "http://127.0.0.1:9", False, task)
-        return str(session)
+    def open_one(task: int = 3, held_out: bool = False) -> str:
+        offer = SessionOffer(uuid.uuid4(), "http://127.0.0.1:9", held_out, task, (task, 0, 1))
+        program_sessions.open_session(store_connection(), run.no, offer)
+        return str(offer.id)
 
     return open_one
 
@@ -137,7 +138,7 @@ def test_the_page_of_a_run_says_how_a_program_takes_a_session_and_where_sessions
 ) -> None:
     opened()
     page = browser.get(f"/runs/{run.key}").content.decode()
-    assert "Sessions wait for a program" in page
+    assert page.count("Sessions wait for a program") == 1, "no other part says it too"
     assert f"http://testserver/api/v1/runs/{run.key}/sessions" in page
     session = post(api, run).json()["id"]
     program_sessions.end(store_connection(), uuid.UUID(session), "environment: program: lost <it>")

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from flexmarl.contracts.status import RunStatus
+from tests.support.controlplane import PROGRAM
 from tests.support.markup import markup
 from webui.urls import MOVED
 
@@ -58,6 +59,15 @@ def test_every_view_is_reached_from_a_tab(browser, run) -> None:
     pages = {href: markup(browser.get(href)) for href, *_ in start}
     reached = {href for html in pages.values() for href, *_ in links(html, "views")} | set(pages)
     assert reached == {f"/runs/{run.key}{path}" for path in VIEWS if not path.endswith("/speaker")}
+
+
+def test_sessions_are_a_view_of_runs_that_agent_programs_play(browser, editor, make_run, run) -> None:
+    program = make_run(editor, RunStatus.RUNNING, **PROGRAM)
+    beside = links(markup(browser.get(f"/runs/{program.key}/trajectories/sessions")), "views")
+    assert [(word, on) for _, word, on in beside] == [("Recorded", False), ("Sessions", True), ("Playground", False)]
+    html = markup(browser.get(f"/runs/{run.key}/trajectories/sessions"))
+    assert "No agent programs play this run" in html
+    assert [word for _, word, _ in links(html, "views")] == ["Recorded", "Playground"]
 
 
 def test_former_addresses_lead_on_with_their_query(browser, run) -> None:

@@ -78,6 +78,11 @@ def test_a_program_of_two_seats_trains_both(system: System, model: Path) -> None
     assert len(rows) == 2 * EPISODES
     assert set(rows) == {("solver", 0, 2), ("reviser", 0, 2)}, "each seat's calls are one chain"
     played = {**programs[0].played, **programs[1].played}
+    sessions = api.get(f"/runs/{run['id']}/sessions?limit=100&state=finished")["results"]
+    trained = [one for one in sessions if one["purpose"] == "training" and one["trajectory"] is not None]
+    assert {(one["calls"], one["chains"]) for one in trained} == {(4, 2)}
+    assert sum(one["tokens"]["delivered"] for one in trained) == tokens["delivered"]
+    assert all(one["tokens"]["sampled"] == one["tokens"]["delivered"] for one in trained)
     shown = api.get(f"/runs/{run['id']}/trajectories?limit=100")["results"]
     for one in shown:
         found = api.get(f"/runs/{run['id']}/trajectories/{one['id']}")

@@ -1,10 +1,11 @@
 """A session of an agent program under way: the real gateway, store, chains and record; tokens are scripted."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from typing import Any
+from uuid import UUID
 
 import psycopg
 from anthropic import AsyncAnthropic
@@ -78,13 +79,15 @@ class Stand:
         order = EpisodeOrder(1, 0, 1, 7, False, 1, 30.0, 30.0, None)
         stage = ProgramStage(RUN, spec, self.gateway)
         self.playing = asyncio.create_task(play_episode(order, stage, seats, self.engine))
-        while (row := self.taken()) is None:
+        while (session := self.taken()) is None:
             await asyncio.sleep(0.05)
-        self.url, self.session = row.base_url, str(row.id)
-        assert row.task == 7
+        self.session = str(session)
+        query = "SELECT base_url, task, draw, member, attempt FROM store.program_session WHERE id = %s"
+        self.url, *played = self.conn.execute(query, [session]).fetchone()
+        assert played == [7, 1, 0, 1]
         return self.client()
 
-    def taken(self) -> program_sessions.SessionRow | None:
+    def taken(self) -> UUID | None:
         return program_sessions.take(self.conn, RUN, sha256(self.key.encode()).hexdigest())
 
     def client(self, **options: Any) -> AsyncOpenAI:
@@ -104,6 +107,15 @@ class Stand:
     async def ended(self) -> EpisodeAttempt:
         assert self.playing is not None
         return await asyncio.wait_for(self.playing, 30)
+
+    async def meter(self, wanted: Callable[[int, int, float], bool]) -> tuple[int, int, float]:
+        """Return calls, tokens and seconds left as the row says them, once they are as wanted."""
+        for _ in range(100):
+            row = self.conn.execute("SELECT calls, tokens, coalesce(left_s, 1e9) FROM store.program_session").fetchone()
+            if wanted(*row):
+                return row
+            await asyncio.sleep(0.05)
+        raise AssertionError(f"the row still says {row}")
 
     async def state(self, *states: str) -> tuple[str, str]:
         """Return how the row of the session ended, once it says one of these states."""

@@ -162,7 +162,8 @@ API: dict[str, dict[str, Row]] = {
     "api-node-drain": {"POST": R(Of.INSTALLATION, S.CLUSTER_READ, LOOK)},
     "api-device-drain": {"POST": R(Of.INSTALLATION, S.CLUSTER_READ, LOOK)},
     "api-run-priority": {"POST": R(Of.RUN, S.RUNS_ACT_ANY, {"priority": 50})},
-    **{f"api-run-session{end}": {"POST": R(Of.OWN_RUN, S.RUNS_ACT, {"reward": 1})} for end in ("s", "-finish")},
+    "api-run-sessions": {**_read, "POST": R(Of.OWN_RUN, S.RUNS_ACT)},
+    "api-run-session-finish": {"POST": R(Of.OWN_RUN, S.RUNS_ACT, {"reward": 1})},
     "api-run-move-pool": {"POST": R(Of.OWN_RUN, S.RUNS_ACT, {"pool": "default"})},
     "api-run-series-data": {"GET": R(Of.RUN, S.RUNS_READ, query="?names=reward/team")},
     "api-run-series-export": {"GET": R(Of.RUN, S.RUNS_READ, query="?names=reward/team")},
@@ -248,8 +249,7 @@ API: dict[str, dict[str, Row]] = {
     "api-run-consistency": {**_read, "POST": R(Of.RUN, S.RUNS_READ)},
     "api-run-check": _read,
     "api-run-check-cancel": {"POST": R(Of.OWN_RUN, S.RUNS_ACT)},
-    "api-run-trajectories": _trajectories,
-    "api-run-trajectory": _trajectories,
+    **dict.fromkeys(("api-run-trajectories", "api-run-trajectory"), _trajectories),
     "api-stream": {"GET": R(Of.SELF)},
 }
 """Route name -> method -> who may. A route without rows fails the tests."""
@@ -261,7 +261,7 @@ _RUN_PAGES = (
     *("run", "figures", "header_part", "summary_part", "planned_part"),
     *("timeline", "timeline_part", "events", "events_part"),
     *("config", "checkpoints", "pipeline", "pipeline_part", "attempts", "playground", "what_if"),
-    *("load", "load_part", "speaking_part", "programs_part"),
+    *("load", "load_part", "speaking_part", "programs_part", "sessions"),
     *("joint_part", "store_part", "checks_part", "decisions_part", "transitions_part"),
     *("metrics", "agents", "agents_part", "agent", "agent_part", "config_yaml"),
 )

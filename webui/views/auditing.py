@@ -40,6 +40,8 @@ DONE = {
     "save": "saved",
     "start": "started",
     "retry": "retried",
+    "take": "took",
+    "finish": "finished",
     "clone": "cloned",
     "fork": "forked",
     "build": "asked to be built",

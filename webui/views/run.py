@@ -23,6 +23,8 @@ class RunPage(NamedTuple):
     key: str
     word: str
     route: str
+    environment: str = ""
+    """Type of the only environment whose runs have it."""
 
 
 class Tab(NamedTuple):
@@ -39,6 +41,7 @@ TABS = (
         "Trajectories",
         (
             RunPage("trajectories", "Recorded", "webui:trajectories"),
+            RunPage("sessions", "Sessions", "webui:sessions", environment="program"),
             RunPage("playground", "Playground", "webui:playground"),
         ),
     ),
@@ -64,9 +67,10 @@ def tabs(view: str) -> list[dict[str, Any]]:
     ]
 
 
-def views_beside(view: str) -> tuple[RunPage, ...]:
-    """The views of the tab that holds a view, none when it is alone in it."""
-    beside = next((tab.views for tab in TABS if any(one.key == view for one in tab.views)), ())
+def views_beside(view: str, environment: str) -> tuple[RunPage, ...]:
+    """The views of the tab that holds a view, none when it is alone in it, of a run with a type of environment."""
+    views = next((tab.views for tab in TABS if any(one.key == view for one in tab.views)), ())
+    beside = tuple(one for one in views if one.environment in ("", environment))
     return beside if len(beside) > 1 else ()
 
 
@@ -82,7 +86,7 @@ def run_frame(request: HttpRequest, key: str, tab: str, *, advised: bool = False
         "found": found,
         "tab": tab,
         "tabs": tabs(tab),
-        "views_beside": views_beside(tab),
+        "views_beside": views_beside(tab, row["spec"]["environment"]["type"]),
         "run": row,
         "may_edit": runs.may_edit(actor, found),
         "deletable": archivable(RunStatus(found.state.status), row["pending_verb"]),

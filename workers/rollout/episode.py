@@ -53,6 +53,11 @@ class EpisodeOrder:
     agents: int | None = None
     """Turns of the episode that are asked for at the same time; all that wait for nothing else when absent."""
 
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Draw, member and attempt."""
+        return self.draw, self.member, self.attempt
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -122,7 +127,8 @@ async def _attempt(order: EpisodeOrder, stage: Stage, seats: dict[str, Seat], as
     try:
         # A generator of its own: what happens inside an episode depends neither on its neighbours nor on lost tries.
         seed = episode_seed(order.sampling_seed, order.draw, order.member, order.breakdowns)
-        live = await begin(stage, order.task_seed, order.held_out, seed, partial(prompt_tokens, seats))
+        count = partial(prompt_tokens, seats)
+        live = await begin(stage, order.task_seed, order.held_out, seed, order.key, count)
         attempt.task = live.task
         # An environment that starts slowly has a deadline of its own.
         deadline = time.monotonic() + order.timeout_s

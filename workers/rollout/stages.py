@@ -47,15 +47,22 @@ def stage_of(spec: EnvironmentSpec) -> Stage:
     return EnvironmentPool(spec) if isinstance(spec, IsolatedEnvironmentOptions) else family_of(spec)
 
 
-async def begin(stage: Stage, task_seed: int, held_out: bool, seed: int, count: Callable[[Ask], int]) -> LiveEpisode:
+async def begin(
+    stage: Stage,
+    task_seed: int,
+    held_out: bool,
+    seed: int,
+    episode: tuple[int, int, int],
+    count: Callable[[Ask], int],
+) -> LiveEpisode:
     """Begin an episode. `seed` is of the generator that drives what happens inside it.
 
-    `count` says how many ids an ask would have as the first one of its seat.
+    `episode` is its draw, member and attempt; `count` says how many ids an ask would have as the first one of its seat.
     """
     if isinstance(stage, EnvironmentPool):
         return await stage.begin(task_seed, held_out, seed)
     if isinstance(stage, ProgramStage):
-        return await stage.begin(task_seed, held_out, count)
+        return await stage.begin(task_seed, held_out, episode, count)
     return begin_here(stage, task_seed, held_out, seed)
 
 

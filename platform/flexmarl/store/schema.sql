@@ -552,6 +552,9 @@ CREATE TABLE store.program_session (
   base_url   text NOT NULL,                   -- of the worker's gateway
   held_out   boolean NOT NULL,
   task       int NOT NULL,
+  draw       int NOT NULL,                    -- draw, member, attempt: the episode that it plays
+  member     int NOT NULL,
+  attempt    int NOT NULL,
   state      text NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'taken', 'finished', 'ended')),
   key_digest text UNIQUE,                     -- SHA-256 of the key that its program was given
   report     jsonb NOT NULL DEFAULT '{}',     -- what the program reported
@@ -559,7 +562,10 @@ CREATE TABLE store.program_session (
   opened_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
   taken_at   timestamptz,
   ended_at   timestamptz,
-  seen_at    timestamptz NOT NULL DEFAULT clock_timestamp()  -- when its worker said last that it is there
+  seen_at    timestamptz NOT NULL DEFAULT clock_timestamp(), -- when its worker said last that it is there, and then:
+  calls      int NOT NULL DEFAULT 0,          -- calls that it has answered
+  tokens     int NOT NULL DEFAULT 0,          -- sampled in these
+  left_s     real                             -- of the time that its program may take between calls
 ) WITH (fillfactor = 70);
 CREATE INDEX program_session_run ON store.program_session (run_id, opened_at);
 CREATE INDEX program_session_open ON store.program_session (run_id, opened_at) WHERE state = 'open';

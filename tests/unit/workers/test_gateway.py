@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest.mock import ANY
 
 import openai
 import psycopg
@@ -14,6 +15,8 @@ from openai import AsyncOpenAI
 from flexmarl.contracts.wire import EpisodeStatus
 from tests.support.chat_templates import END
 from tests.support.gateway_stand import CALL, WORDS, Stand, standing
+from workers.rollout.episode import tokens_of
+from workers.rollout.gateway import server
 from workers.rollout.turns import TurnRefusedError
 
 pytestmark = pytest.mark.services
@@ -226,6 +229,33 @@ async def test_time_runs_for_the_program_alone(stand: Stand) -> None:
     threading.Timer(2.0, asyncio.get_running_loop().call_soon_threadsafe, [stand.engine.free.set]).start()
     await chat(client, USER)
     assert (await stand.finished(reward=1)).status is EpisodeStatus.FINISHED
+
+
+async def test_the_store_says_how_far_a_session_is(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "SEEN_S", 0.1)
+    client = await stand.begin(run_timeout_s=20.0)
+    reply = await chat(client, USER)
+    assert reply.usage is not None
+    calls, tokens, left_s = await stand.meter(lambda calls, tokens, left_s: calls == 1)
+    assert (calls, tokens) == (1, reply.usage.completion_tokens)
+    await stand.meter(lambda calls, tokens, now_s: now_s < left_s)  # its time runs while it says nothing
+    stand.engine.free.clear()
+    asked = asyncio.create_task(chat(client, USER, said_more()))
+    while len(stand.engine.asked) < 2:
+        await asyncio.sleep(0.05)
+    before, now = (0, 0, 0.0), await stand.meter(lambda *_: True)
+    while before != now:  # until its time stands still, which it does while an agent answers
+        await asyncio.sleep(0.5)
+        before, now = now, await stand.meter(lambda *_: True)
+    assert now[2] > 0
+    stand.engine.free.set()
+    await asked
+    monkeypatch.setattr(server, "SEEN_S", 1000.0)
+    await asyncio.sleep(0.3)
+    await chat(client, USER, said_more(), said_more())
+    attempt = await stand.finished(reward=1)
+    played = tokens_of(attempt)
+    assert await stand.meter(lambda calls, *_: calls == 3) == (3, played, ANY), "the last word is written at the end"
 
 
 async def test_a_session_that_no_program_takes_fails_by_name(stand: Stand) -> None:

@@ -23,6 +23,7 @@ from aiohttp import web
 
 from flexmarl.contracts.specification.program import ProgramEnvironment
 from flexmarl.store.control import program_sessions
+from flexmarl.store.control.program_sessions import SessionOffer
 from workers.rollout.gateway import chat, messages
 from workers.rollout.gateway.calls import CallAnswer, CallRefused, ProgramCall, ended
 from workers.rollout.gateway.sessions import Count, ProgramSession
@@ -92,7 +93,13 @@ class Gateway:
         self._work: set[asyncio.Task[None]] = set()
 
     async def open(
-        self, run_id: int, spec: ProgramEnvironment, held_out: bool, task: int, count: Count
+        self,
+        run_id: int,
+        spec: ProgramEnvironment,
+        held_out: bool,
+        task: int,
+        episode: tuple[int, int, int],
+        count: Count,
     ) -> ProgramSession:
         """Open a session that a program may take. Raises EnvironmentBroke where the gateway cannot listen."""
         async with self._opening:
@@ -100,9 +107,9 @@ class Gateway:
                 await self._listen()
         session = ProgramSession(uuid4(), spec, task, self._left, count)
         self._sessions[session.id] = session
-        url, id = self._url, session.id
+        offer = SessionOffer(session.id, self._url, held_out, task, episode)
         try:
-            await self._store(lambda conn: program_sessions.open_session(conn, run_id, id, url, held_out, task))
+            await self._store(lambda conn: program_sessions.open_session(conn, run_id, offer))
         except BaseException:
             self._forget(session)
             raise
@@ -152,8 +159,8 @@ class Gateway:
             try:
                 await self._look()
                 if time.monotonic() - said > SEEN_S:
-                    said, there = time.monotonic(), tuple(self._sessions)
-                    await self._store(partial(program_sessions.seen, sessions=there))
+                    said = time.monotonic()
+                    await self._meter(*self._sessions.values())
             except psycopg.OperationalError as error:
                 log.warning("sessions not read", error=str(error))
 
@@ -169,15 +176,23 @@ class Gateway:
             if one.state == "finished":
                 session.report(one.report)
 
+    async def _meter(self, *sessions: ProgramSession) -> None:
+        meters = [session.meter() for session in sessions]
+        await self._store(partial(program_sessions.seen, meters=meters))
+
     def _left(self, session: ProgramSession) -> None:
         """Write down how a session ended; until then it refuses calls itself."""
         self._begin(self._write_end(session))
 
     async def _write_end(self, session: ProgramSession) -> None:
+        if session.reported:
+            self._forget(session)  # the store says already that it is over
         end = partial(program_sessions.end, session=session.id, reason=session.over)
-        for _ in range(0 if session.reported else END_TRIES):
+        for _ in range(END_TRIES):
             try:
-                await self._store(end)
+                await self._meter(session)
+                if not session.reported:
+                    await self._store(end)
                 break
             except psycopg.OperationalError as error:
                 log.warning("session end not written", session=str(session.id), error=str(error))

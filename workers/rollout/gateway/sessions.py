@@ -7,13 +7,15 @@ refuses every call by the reason for which it ended. Time runs for the program a
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
 from flexmarl.contracts.specification.program import ProgramEnvironment
 from flexmarl.language.renderer import Break
+from flexmarl.store.control.program_sessions import SessionMeter
 from workers.rollout.environments.base import Ask, Outcome, Reply
 from workers.rollout.gateway.calls import CallAnswer, CallRefused, ProgramCall, ended
 from workers.rollout.gateway.histories import SeatHistory
@@ -36,6 +38,32 @@ class _ProgramSeat:
     spoke: bool = False
 
 
+@dataclass(slots=True)
+class _Account:
+    """What a session has come to, and the time that its program has left."""
+
+    limit_s: float
+    calls: int = 0
+    tokens: int = 0
+    _spent_s: float = 0.0
+    _since: float | None = None
+
+    def left_s(self) -> float:
+        """Return how long the program may still take between calls."""
+        going = 0.0 if self._since is None else time.monotonic() - self._since
+        return max(0.0, self.limit_s - self._spent_s - going)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Have the program's time run."""
+        self._since = began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._spent_s += time.monotonic() - began
+            self._since = None
+
+
 class ProgramSession:
     """One session. Leave it in every case."""
 
@@ -55,12 +83,17 @@ class ProgramSession:
         self._asked: list[tuple[ProgramCall, Ask]] = []
         self._report: dict[str, Any] | None = None
         self._happened = asyncio.Event()
-        self._left_s = spec.run_timeout_s
+        self._account = _Account(spec.run_timeout_s)
 
     @property
     def reported(self) -> bool:
         """Whether it ended with a report that counts."""
         return self._report is not None and self.over == FINISHED
+
+    def meter(self) -> SessionMeter:
+        """Return how far it is."""
+        account = self._account
+        return SessionMeter(self.id, account.calls, account.tokens, account.left_s())
 
     # What the gateway tells ---------------------------------------------------------------------------------------
 
@@ -132,6 +165,8 @@ class ProgramSession:
             answer = _answer_of(call, reply)
             seat.history.answered(call.messages, answer.message)
             seat.spoke = True
+            self._account.calls += 1
+            self._account.tokens += reply.tokens
             if not call.answer.done():
                 call.answer.set_result(answer)
         self._asked = []
@@ -140,16 +175,14 @@ class ProgramSession:
     async def _next(self) -> None:
         """Wait until a call or a report is there."""
         while not self._waiting and self._report is None:
-            began = time.monotonic()
             self._happened.clear()
             try:
-                async with asyncio.timeout(self._left_s):
-                    await self._happened.wait()
+                with self._account.waiting():
+                    async with asyncio.timeout(self._account.left_s()):
+                        await self._happened.wait()
             except TimeoutError as late:
                 limit = f"environment.run_timeout_s: {self.spec.run_timeout_s:g} s"
                 raise EnvironmentBroke(f"run: the program reported nothing in its time ({limit})") from late
-            finally:
-                self._left_s -= time.monotonic() - began
         if self._report is None:
             self._ask()
         elif said := self._report.get("error"):
@@ -177,9 +210,7 @@ class ProgramSession:
     def outcome(self) -> Outcome:
         """Return what the program reported; only when `asks` is empty."""
         assert self._report is not None
-        reward, own = self._report.get("reward"), self._report.get("rewards", {})
-        team = sum(own.values()) / len(own) if reward is None else reward
-        scores = {seat: own.get(seat, team) for seat in self.spec.seats}
+        team, scores = self.spec.rewards_of(self._report)
         self.over = FINISHED
         return Outcome(scores, team, team >= self.spec.best_reward)
 

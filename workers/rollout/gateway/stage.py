@@ -16,11 +16,16 @@ class ProgramStage:
     spec: ProgramEnvironment
     gateway: Gateway
 
-    async def begin(self, task_seed: int, held_out: bool, count: Count) -> ProgramSession:
-        """Open a session, and wait for a program that takes it. Raises EnvironmentBroke."""
+    async def begin(
+        self, task_seed: int, held_out: bool, episode: tuple[int, int, int], count: Count
+    ) -> ProgramSession:
+        """Open a session, and wait for a program that takes it. Raises EnvironmentBroke.
+
+        `episode`: draw, member and attempt.
+        """
         spec = self.spec
         task = spec.tasks + task_seed % spec.held_out if held_out else task_seed % spec.tasks
-        session = await self.gateway.open(self.run_id, spec, held_out, task, count)
+        session = await self.gateway.open(self.run_id, spec, held_out, task, episode, count)
         try:
             await session.begin()
         except BaseException as error:  # also where the run does not need it any more

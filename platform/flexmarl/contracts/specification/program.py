@@ -1,7 +1,7 @@
 """Agent programs that train unmodified: an episode is a session whose calls come from outside, over HTTP."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -47,6 +47,12 @@ class ProgramEnvironment(EnvironmentOptions):
         if len(set(self.seats)) < len(self.seats):
             raise ValueError(f"seats names one twice; {list(dict.fromkeys(self.seats))} fits")
         return self
+
+    def rewards_of(self, report: Mapping[str, Any]) -> tuple[float, dict[str, float]]:
+        """Return what a report gives the team, and each seat; the report has a reward, or one of every seat."""
+        own: dict[str, float] = report.get("rewards", {})
+        team = report["reward"] if "reward" in report else sum(own.values()) / len(own)
+        return team, {seat: own.get(seat, team) for seat in self.seats}
 
     def facts(self) -> EnvironmentFacts:
         roles = tuple(

@@ -6,15 +6,18 @@ nowhere; the store has its digest. A report is a reward within the run's range, 
 
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 from uuid import UUID
+
+from django.db import transaction
 
 from flexmarl.contracts.specification.environment import EnvironmentSpec
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.specification.program import ProgramEnvironment
 from flexmarl.contracts.status import TERMINAL, RunStatus
+from flexmarl.controlplane.common.actions import record
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import (
     Conflict,
@@ -26,11 +29,11 @@ from flexmarl.controlplane.common.problems import (
 )
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.controlplane.runs import queries
+from flexmarl.controlplane.runs import queries, session_lists
 from flexmarl.controlplane.runs.choices import allowed_now
-from flexmarl.controlplane.runs.models import Run
+from flexmarl.controlplane.runs.models import ProgramSessionRow, Run
 from flexmarl.store.control import program_sessions
-from flexmarl.store.control.program_sessions import SessionCounts, SessionRow
+from flexmarl.store.control.program_sessions import SessionCounts
 
 
 class NoPrograms(Conflict):
@@ -50,6 +53,7 @@ class SessionOver(Conflict):
     title = "The session takes no report"
 
 
+@transaction.atomic
 def take(actor: Actor, run: Run) -> dict[str, Any]:
     """Hand out the session that has waited longest.
 
@@ -61,11 +65,14 @@ def take(actor: Actor, run: Run) -> dict[str, Any]:
         allowed = [verb.value for verb in allowed_now(status, run.state.pending_verb)]
         raise InvalidState(f"{run.key} is {status}: it opens no session.", state=status.value, allowed_actions=allowed)
     key = f"fms_{secrets.token_urlsafe(32)}"
-    row = program_sessions.take(store_connection(), run.no, sha256(key.encode()).hexdigest())
-    if row is None:
+    session = program_sessions.take(store_connection(), run.no, sha256(key.encode()).hexdigest())
+    if session is None:
         detail = f"{run.key} is {status}, and no session of it waits for a program. Ask again later."
         raise NoOpenSession(detail, headers={"Retry-After": "1"})
-    return {**_shown(row, environment), "key": key}
+    taken = _one(run, environment, session)
+    known = {"purpose": taken["purpose"], "task": taken["task"]}
+    record(actor, "session.take", *_named(run, session), project=run.project_id, **known)
+    return {**taken, "key": key}
 
 
 def standing(run: Run) -> SessionCounts | None:
@@ -75,15 +82,24 @@ def standing(run: Run) -> SessionCounts | None:
     return program_sessions.counts(store_connection(), run.no)
 
 
+def rows(run: Run, found: Sequence[ProgramSessionRow]) -> list[dict[str, Any]]:
+    """Return sessions as JSON values. Raises NoPrograms."""
+    return session_lists.session_rows(run, environment_of(run), found)
+
+
 def read(run: Run, session: UUID) -> dict[str, Any]:
     """Return a session as it stands. Raises NoPrograms or NotFound."""
-    environment = _environment(run)
-    row = program_sessions.find(store_connection(), run.no, session)
+    return _one(run, environment_of(run), session)
+
+
+def _one(run: Run, environment: ProgramEnvironment, session: UUID) -> dict[str, Any]:
+    row = session_lists.sessions(run).filter(id=session).first()
     if row is None:
         raise NotFound(f"{run.key} has no session {session}.")
-    return _shown(row, environment)
+    return session_lists.session_rows(run, environment, [row])[0]
 
 
+@transaction.atomic
 def finish(actor: Actor, run: Run, session: UUID, said: Mapping[str, Any]) -> dict[str, Any]:
     """Take in what a program reports.
 
@@ -92,6 +108,7 @@ def finish(actor: Actor, run: Run, session: UUID, said: Mapping[str, Any]) -> di
     report = _checked(_playing(actor, run), said)
     before = read(run, session)
     if program_sessions.report(store_connection(), run.no, session, report):
+        record(actor, "session.finish", *_named(run, session), project=run.project_id, **report)
         return read(run, session)
     if before["state"] == "finished" and before["report"] == report:
         return before  # said twice, heard once
@@ -105,10 +122,11 @@ def _playing(actor: Actor, run: Run) -> ProgramEnvironment:
     if not queries.may_act(actor, run):
         needed = Scope.RUNS_ACT if run.owner_id == actor.user_id else Scope.RUNS_ACT_ANY
         raise PermissionDenied(f"This needs the scope {needed}.", extra={"required_scopes": [str(needed)]})
-    return _environment(run)
+    return environment_of(run)
 
 
-def _environment(run: Run) -> ProgramEnvironment:
+def environment_of(run: Run) -> ProgramEnvironment:
+    """Return the environment of a run that agent programs play. Raises NoPrograms."""
     environment: EnvironmentSpec = ExperimentSpec.model_validate(run.spec).environment
     if not isinstance(environment, ProgramEnvironment):
         raise NoPrograms(f"{run.key} plays {environment.type}; sessions are those of environment.type: program.")
@@ -136,16 +154,6 @@ def _wrong(member: str, rule: str, code: str = "out_of_range") -> ValidationProb
     return ValidationProblem(f"{member}: {rule}.", errors=[FieldError(f"/{member}", code, f"{rule}.")])
 
 
-def _shown(row: SessionRow, environment: ProgramEnvironment) -> dict[str, Any]:
-    return {
-        "id": str(row.id),
-        "state": row.state,
-        "reason": row.reason,
-        "purpose": "evaluation" if row.held_out else "training",
-        "task": row.task,
-        "seats": list(environment.seats),
-        "base_url": f"{row.base_url}/v1",
-        "run_timeout_s": environment.run_timeout_s,
-        "max_calls": environment.max_calls,
-        "report": row.report,
-    }
+def _named(run: Run, session: UUID) -> tuple[str, str, str]:
+    """Return how the audit trail calls a session: its kind, id and name."""
+    return "session", f"{run.id}/{session}", f"{run.key} {session}"

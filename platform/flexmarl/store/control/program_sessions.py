@@ -6,7 +6,7 @@ worker fell silent has ended, whatever its row says.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -15,25 +15,40 @@ from psycopg import Connection
 
 SILENT_S = 10.0
 """A session whose worker was silent for longer is over."""
+SILENT = "gateway: the rollout worker that played it is gone"
+"""Why it is."""
+LIVE = ("open", "taken")
+"""States of a session that is not over."""
 
 _STATE = f"""CASE WHEN state IN ('open', 'taken') AND seen_at < clock_timestamp() - interval '{SILENT_S:g} s'
   THEN 'ended' ELSE state END"""
 _REASON = f"""CASE WHEN state IN ('open', 'taken') AND seen_at < clock_timestamp() - interval '{SILENT_S:g} s'
-  THEN 'gateway: the rollout worker that played it is gone' ELSE reason END"""
+  THEN '{SILENT}' ELSE reason END"""
 
 
 @dataclass(frozen=True, slots=True)
-class SessionRow:
-    """A session as it stands."""
+class SessionOffer:
+    """A session that waits for a program."""
 
     id: UUID
     base_url: str
     held_out: bool
     task: int
-    state: str
-    """open | taken | finished | ended"""
-    reason: str
-    report: dict[str, Any] = field(default_factory=dict)
+    episode: tuple[int, int, int]
+    """Draw, member and attempt of the episode that it plays."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionMeter:
+    """How far a session is, as its worker says."""
+
+    id: UUID
+    calls: int
+    """Answered."""
+    tokens: int
+    """Sampled in these."""
+    left_s: float
+    """Of the time that its program may take between calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +73,12 @@ class SessionCounts:
     """Why the one ended that ended last; empty where none has ended."""
 
 
-def open_session(conn: Connection, run_id: int, session: UUID, base_url: str, held_out: bool, task: int) -> None:
+def open_session(conn: Connection, run_id: int, offer: SessionOffer) -> None:
     """Write down a session that waits for a program."""
     conn.execute(
-        "INSERT INTO store.program_session (id, run_id, base_url, held_out, task) VALUES (%s, %s, %s, %s, %s)",
-        [session, run_id, base_url, held_out, task],
+        "INSERT INTO store.program_session (id, run_id, base_url, held_out, task, draw, member, attempt) "
+        "VALUES (%s, %s, %s, %s, %s, %s, %s, %s)",
+        [offer.id, run_id, offer.base_url, offer.held_out, offer.task, *offer.episode],
     )
 
 
@@ -75,9 +91,16 @@ def news(conn: Connection, sessions: Sequence[UUID]) -> list[SessionNews]:
     return [SessionNews(*row) for row in rows]
 
 
-def seen(conn: Connection, sessions: Sequence[UUID]) -> None:
-    """Say that the worker of these sessions is there."""
-    conn.execute("UPDATE store.program_session SET seen_at = clock_timestamp() WHERE id = ANY(%s)", [list(sessions)])
+def seen(conn: Connection, meters: Sequence[SessionMeter]) -> None:
+    """Say that the worker of these sessions is there, and how far they are."""
+    conn.execute(
+        """
+        UPDATE store.program_session s SET seen_at = clock_timestamp(), calls = m.calls, tokens = m.tokens,
+          left_s = m.left_s
+        FROM unnest(%s::uuid[], %s::int[], %s::int[], %s::real[]) AS m(id, calls, tokens, left_s) WHERE s.id = m.id
+        """,
+        [[getattr(meter, name) for meter in meters] for name in SessionMeter.__slots__],
+    )
 
 
 def end(conn: Connection, session: UUID, reason: str) -> None:
@@ -88,7 +111,7 @@ def end(conn: Connection, session: UUID, reason: str) -> None:
     )
 
 
-def take(conn: Connection, run_id: int, key_digest: str) -> SessionRow | None:
+def take(conn: Connection, run_id: int, key_digest: str) -> UUID | None:
     """Hand out the session of a run that has waited longest; None while there is none."""
     row = conn.execute(
         f"""
@@ -97,21 +120,11 @@ def take(conn: Connection, run_id: int, key_digest: str) -> SessionRow | None:
           SELECT id FROM store.program_session WHERE run_id = %(run)s AND state = 'open'
             AND seen_at >= clock_timestamp() - interval '{SILENT_S:g} s'
           ORDER BY opened_at LIMIT 1 FOR UPDATE SKIP LOCKED)
-        RETURNING id, base_url, held_out, task, state, reason
+        RETURNING id
         """.encode(),
         {"key": key_digest, "run": run_id},
     ).fetchone()
-    return None if row is None else SessionRow(*row)
-
-
-def find(conn: Connection, run_id: int, session: UUID) -> SessionRow | None:
-    """Return a session of a run."""
-    row = conn.execute(
-        f"SELECT id, base_url, held_out, task, {_STATE}, {_REASON}, report FROM store.program_session "
-        "WHERE run_id = %s AND id = %s".encode(),
-        [run_id, session],
-    ).fetchone()
-    return None if row is None else SessionRow(*row)
+    return None if row is None else UUID(str(row[0]))
 
 
 def counts(conn: Connection, run_id: int) -> SessionCounts:

@@ -1,31 +1,70 @@
 """Sessions of agent programs over REST."""
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from flexmarl.contracts.wire import EpisodeStatus
 from flexmarl.controlplane.accounts.queries import actor_of
-from flexmarl.controlplane.common.api.serializers import StrictSerializer
-from flexmarl.controlplane.common.api.views import ApiView
+from flexmarl.controlplane.common.api.serializers import StrictSerializer, listing
+from flexmarl.controlplane.common.api.views import ApiView, ListView
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs import program_sessions, queries
+from flexmarl.controlplane.runs.models import ProgramSessionRow
+from flexmarl.controlplane.runs.session_lists import FILTERS, ORDERINGS, PURPOSES, STATES, sessions
+
+
+class SessionTokensSerializer(serializers.Serializer[Any]):
+    sampled = serializers.IntegerField(help_text="In the calls that were answered.")
+    delivered = serializers.IntegerField(
+        allow_null=True,
+        help_text="In rows on which an optimizer step was taken. Null in evaluation and where `chains` is.",
+    )
+
+
+class SessionTrajectorySerializer(serializers.Serializer[Any]):
+    id = serializers.CharField()
+    status = serializers.ChoiceField([status.value for status in EpisodeStatus])
+    url = serializers.CharField()
+    web_url = serializers.CharField()
 
 
 class ProgramSessionSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
-    state = serializers.ChoiceField(["open", "taken", "finished", "ended"])
+    state = serializers.ChoiceField(STATES)
     reason = serializers.CharField(allow_blank=True, help_text="Why it ended without a report that counts.")
-    purpose = serializers.ChoiceField(["training", "evaluation"])
+    purpose = serializers.ChoiceField(PURPOSES)
     task = serializers.IntegerField(help_text="Number of the task; those of evaluation follow those of training.")
     seats = serializers.ListField(child=serializers.CharField(), help_text="What `model` of a call may be.")
     base_url = serializers.CharField(help_text="Base URL for a client of OpenAI's API.")
     run_timeout_s = serializers.FloatField(help_text="What the program may take between its calls, all together.")
     max_calls = serializers.IntegerField(help_text="Of each seat.")
     report = serializers.DictField(help_text="What the program reported.")
+    opened_at = serializers.DateTimeField()
+    taken_at = serializers.DateTimeField(allow_null=True)
+    ended_at = serializers.DateTimeField(allow_null=True, help_text="When it was finished, or ended.")
+    deadline_at = serializers.DateTimeField(
+        allow_null=True,
+        help_text="open: when it ends unless a program takes it. taken: when it ends unless the program calls or "
+        "reports; while agents answer it moves. Null when it is over.",
+    )
+    calls = serializers.IntegerField(help_text="Answered; of a session that is played, as of some seconds ago.")
+    chains = serializers.IntegerField(
+        allow_null=True, help_text="Rows that it became. Null before there is a trajectory, and once rows are retired."
+    )
+    tokens = SessionTokensSerializer()
+    reward = serializers.FloatField(allow_null=True, help_text="Of the team. Null: there is none.")
+    rewards = serializers.DictField(child=serializers.FloatField(), help_text="By seat; empty: there are none.")
+    trajectory = SessionTrajectorySerializer(
+        allow_null=True, help_text="Null until its group has settled, and of tries whose episode was played again."
+    )
+    url = serializers.CharField()
 
 
 class TakenSessionSerializer(ProgramSessionSerializer):
@@ -40,9 +79,23 @@ class SessionReportSerializer(StrictSerializer):
     )
 
 
-class SessionsView(ApiView):
-    scopes = {"POST": Scope.RUNS_ACT}
+class SessionsView(ListView):
+    scopes = {"GET": Scope.RUNS_READ, "POST": Scope.RUNS_ACT}
     secret_members = ("key",)
+    parameters = FILTERS
+    orderings = ORDERINGS
+
+    def query(self, request: Request) -> QuerySet[ProgramSessionRow]:
+        self.run = queries.find_run(actor_of(request), self.kwargs["run_id"])
+        return sessions(self.run)
+
+    def rows_of(self, request: Request, found: Sequence[ProgramSessionRow]) -> list[dict[str, Any]]:
+        return program_sessions.rows(self.run, found)
+
+    @extend_schema(operation_id="program_sessions_list", responses=listing(ProgramSessionSerializer))
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """List the sessions of a run that agent programs play."""
+        return super().get(request, *args, **kwargs)
 
     @extend_schema(operation_id="program_sessions_take", request=None, responses={201: TakenSessionSerializer})
     def post(self, request: Request, run_id: str) -> Response:

@@ -4,6 +4,7 @@ from flexmarl.controlplane.runs.models.check import ConsistencyCheck
 from flexmarl.controlplane.runs.models.deletion import RunDeletion
 from flexmarl.controlplane.runs.models.history import Attempt, VerbOutcome
 from flexmarl.controlplane.runs.models.label import TrajectoryLabel
+from flexmarl.controlplane.runs.models.program_session import ProgramSessionRow
 from flexmarl.controlplane.runs.models.run import Operation, Run
 from flexmarl.controlplane.runs.models.saved_view import SavedView
 from flexmarl.controlplane.runs.models.state import (
@@ -24,6 +25,7 @@ __all__ = [
     "Note",
     "Operation",
     "PolicyVersion",
+    "ProgramSessionRow",
     "Run",
     "RunDeletion",
     "RunStateRow",

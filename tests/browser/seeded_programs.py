@@ -1,0 +1,70 @@
+"""Runs that agent programs play, for looking at: one with sessions in each state, one that waits for its first.
+
+They are archived drafts, so that lists of runs do not show them. Workers of live sessions were heard of ahead of their
+time, so that the page looks the same for an hour.
+"""
+
+from typing import Any
+from uuid import UUID
+
+AHEAD_S = 3600
+SESSIONS: tuple[tuple[Any, ...], ...] = (
+    # task, held out, state, reason, report, seconds ago of opening, of taking, of the end, calls, tokens
+    (412, False, "finished", "", '{"reward": 1.0}', 540, 520, 470, 8, 1920),
+    (412, False, "finished", "", '{"rewards": {"solver": 1.0, "reviser": 0.25}}', 540, 515, 440, 12, 3071),
+    (97, False, "ended", "environment: program: the shop answered 502 three times, at /basket/checkout?step=payment",
+     '{"error": "the shop answered 502"}', 500, 480, 430, 3, 644),
+    (97, False, "ended", "environment: boot: no program took the session within 600 s", "{}", 900, None, 300, 0, 0),
+    (1003, True, "finished", "", '{"reward": 0.5}', 260, 250, 200, 8, 2210),
+    (98, False, "taken", "", "{}", 90, 20, None, 4, 1004),
+    (99, False, "open", "", "{}", 60, None, None, 0, 0),
+)  # fmt: skip
+
+
+def programs(owner: Any) -> list[Any]:
+    """Make both runs and return them."""
+    from flexmarl.controlplane.accounts.queries import actor_of_user
+    from flexmarl.controlplane.common.store import store_connection
+    from flexmarl.controlplane.experiments.plans import Draft
+    from flexmarl.controlplane.runs import actions
+    from flexmarl.store import partitions
+    from tests.support.controlplane import PROGRAM
+
+    actor = actor_of_user(owner)
+    made = [
+        actions.create_run(actor, Draft(name=name, spec=PROGRAM)) for name in ("Shop program", "Waits for a program")
+    ]
+    for run in made:
+        actions.archive(actor, run)
+    conn = store_connection()
+    partitions.ensure(conn, made[0].no)
+    for place, row in enumerate(SESSIONS):
+        _session(conn, made[0].no, place, *row)
+    conn.execute(
+        "INSERT INTO store.episode (run_id, draw, member, attempt, origin, status, scores, team_score, solved, turns, "
+        "tokens, pins, task, started_at, finished_at) SELECT run_id, draw, member, attempt, 'train', 'finished', "
+        """'{"solver": 1.0, "reviser": 1.0}', 1, true, calls, tokens, '{"solver": 0, "reviser": 0}', """
+        """'{"title": "Task 412"}', taken_at, ended_at FROM store.program_session """
+        "WHERE run_id = %s AND state = 'finished' AND draw < 2",
+        [made[0].no],
+    )
+    return made
+
+
+def _session(
+    conn: Any, run_no: int, place: int, task: int, held_out: bool, state: str, reason: str, report: str, opened: float,
+    taken: float | None, ended: float | None, calls: int, tokens: int,
+) -> None:  # fmt: skip
+    conn.execute(
+        "INSERT INTO store.program_session (id, run_id, base_url, held_out, task, draw, member, attempt, state, "
+        "reason, report, opened_at, taken_at, ended_at, seen_at, calls, tokens, left_s) VALUES "
+        "(%(id)s, %(run)s, 'http://atlas:9800', %(held_out)s, %(task)s, %(place)s, 0, 1, %(state)s, %(reason)s, "
+        "%(report)s, now() - make_interval(secs => %(opened)s), now() - make_interval(secs => %(taken)s), "
+        "now() - make_interval(secs => %(ended)s), now() + make_interval(secs => %(ahead)s), %(calls)s, %(tokens)s, "
+        "42 - %(ahead)s)",
+        {
+            "id": UUID(int=(0x5A1D_2900 + place * 0x1D_0F35) << 96 | place), "run": run_no, "held_out": held_out,
+            "task": task, "place": place, "state": state, "reason": reason, "report": report, "opened": opened,
+            "taken": taken, "ended": ended, "ahead": AHEAD_S, "calls": calls, "tokens": tokens,
+        },
+    )  # fmt: skip
