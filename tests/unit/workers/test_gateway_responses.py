@@ -130,6 +130,8 @@ async def kinds_said_alike(client: AsyncOpenAI) -> list[str]:
         "response.created", "response.in_progress", *(one for item in whole.output for one in EVENTS[item.type]),
         "response.completed",
     ]  # fmt: skip
+    begun = [event.item.model_dump() for event in seen if event.type == "response.output_item.added"]
+    assert [one.get("arguments") or one.get("content") or "" for one in begun] == [""] * len(begun)
     assert list(pieces.values()) == [said_by(item) for item in whole.output]
     return [item.type for item in whole.output]
 
