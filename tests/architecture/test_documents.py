@@ -57,7 +57,7 @@ def test_every_short_form_is_listed_with_its_full_one() -> None:
 
 def test_lines_that_connect_frameworks_are_lines_of_their_examples() -> None:
     section = (ROOT / "docs/gateway.md").read_text().partition("## Connect")[2].partition("\n## ")[0]
-    found = re.findall(r"`(with_\w+\.py)`.*?```python\n(.*?)```", section, re.DOTALL)
+    found = re.findall(r"`(with_\w+\.py)`.*?```\w+\n(.*?)```", section, re.DOTALL)
     examples = ROOT / "examples/programs"
     assert {name for name, _ in found} == {path.name for path in examples.glob("with_*.py")}
     for name, lines in found:
