@@ -55,6 +55,16 @@ def test_every_short_form_is_listed_with_its_full_one() -> None:
     assert set(re.findall(r"^\| `(tests/[\w./]+)` \|", table, re.MULTILINE)) == short_in_ci()
 
 
+def test_lines_that_connect_frameworks_are_lines_of_their_examples() -> None:
+    section = (ROOT / "docs/gateway.md").read_text().partition("## Connect")[2].partition("\n## ")[0]
+    found = re.findall(r"`(with_\w+\.py)`.*?```\w+\n(.*?)```", section, re.DOTALL)
+    examples = ROOT / "examples/programs"
+    assert {name for name, _ in found} == {path.name for path in examples.glob("with_*.py")}
+    for name, lines in found:
+        known = {line.strip() for line in (examples / name).read_text().splitlines()}
+        assert [line for line in lines.splitlines() if line not in known] == [], name
+
+
 @pytest.mark.parametrize("name", names())
 def test_links_lead_somewhere(name: str) -> None:
     assert missing_links(ROOT / name, (ROOT / name).read_text()) == []

@@ -97,8 +97,7 @@ class Stand:
         return AsyncAnthropic(base_url=self.url, **{"api_key": self.key, "max_retries": 0, **options})
 
     def report(self, **said: Any) -> bool:
-        row = self.conn.execute("SELECT id FROM store.program_session").fetchone()
-        return program_sessions.report(self.conn, RUN, row[0], said)
+        return program_sessions.report(self.conn, RUN, UUID(self.session), said)
 
     async def finished(self, **said: Any) -> EpisodeAttempt:
         assert self.report(**said)

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,6 +69,12 @@ class ProgramCall:
     max_tokens: int | None = None
     stream: bool = False
     usage_in_stream: bool = False
+    instructed: bool = False
+    """Whether its first message is an instruction that calls which follow it do not read."""
+    follows: str = ""
+    """Id of the answer whose conversation its messages go on from; empty: they are the whole one."""
+    said_again: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of its body that its dialect repeats in the answer."""
     digest: str = ""
     """Of path and body: what a repetition shares."""
     again: bool | None = None

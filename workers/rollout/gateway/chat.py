@@ -88,12 +88,7 @@ def _call(given: Any, field: str) -> ToolCall:
     function = given.get("function") if isinstance(given, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise wrong(field, "is not a call of a function", 'send {"id": ..., "type": "function", "function": {...}}')
-    try:
-        arguments = json.loads(function.get("arguments") or "{}")
-    except (TypeError, ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
-        raise wrong(f"{field}/function/arguments", "is not a JSON object in a text", "send what the agent said")
+    arguments = fields.arguments(function.get("arguments"), f"{field}/function/arguments")
     return ToolCall(function["name"], arguments, str(given.get("id") or ""))
 
 

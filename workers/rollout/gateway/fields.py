@@ -57,15 +57,26 @@ def items(given: Mapping[str, Any], name: str, field: str) -> Sequence[Any]:
     return found
 
 
-def text(content: Any, field: str) -> str:
-    """Return a text, or the texts of parts. Raises CallRefused."""
+def text(content: Any, field: str, kinds: Sequence[str] = ("text",)) -> str:
+    """Return a text, or the texts of parts of some kinds. Raises CallRefused."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []
-    texts = [part.get("text") for part in parts if isinstance(part, Mapping) and part.get("type") == "text"]
+    texts = [part.get("text") for part in parts if isinstance(part, Mapping) and part.get("type") in kinds]
     if not parts or len(texts) < len(parts) or not all(isinstance(one, str) for one in texts):
-        raise wrong(field, "is not text", "send a text, or parts of the type text")
+        raise wrong(field, "is not text", f"send a text, or parts of the type {' or '.join(kinds)}")
     return "\n".join(map(str, texts))
+
+
+def arguments(given: Any, field: str) -> dict[str, Any]:
+    """Return the arguments of a call, which OpenAI's dialects write as a text. Raises CallRefused."""
+    try:
+        found = json.loads(given or "{}")
+    except (TypeError, ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise wrong(field, "is not a JSON object in a text", "send what the agent said")
+    return found
 
 
 def listed(body: Mapping[str, Any]) -> Sequence[Any]:
@@ -75,8 +86,8 @@ def listed(body: Mapping[str, Any]) -> Sequence[Any]:
     return given
 
 
-def asking(messages: tuple[Message, ...], last: int) -> tuple[Message, ...]:
-    """Return messages that an agent can answer; `last` is the place of the last one. Raises CallRefused."""
+def asking(messages: tuple[Message, ...], last: int, name: str = "messages") -> tuple[Message, ...]:
+    """Return messages that an agent can answer; `last` is the place of the last one in `name`. Raises CallRefused."""
     if messages[-1].role == "assistant":
-        raise wrong(f"messages/{last}", "is of the assistant", "end with a message of somebody else")
+        raise wrong(f"{name}/{last}", "is of the assistant", "end with a message of somebody else")
     return messages

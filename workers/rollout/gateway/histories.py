@@ -17,6 +17,11 @@ class SeatHistory:
     def __init__(self) -> None:
         self._said: tuple[Message, ...] = ()
 
+    @property
+    def said(self) -> tuple[Message, ...]:
+        """All that the seat has read and said."""
+        return self._said
+
     def new(self, messages: Sequence[Message]) -> tuple[Message, ...] | None:
         """Return what is new to the seat; None where the history is another one. At first, all is new."""
         known = len(self._said)

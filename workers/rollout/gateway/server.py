@@ -24,7 +24,7 @@ from aiohttp import web
 from flexmarl.contracts.specification.program import ProgramEnvironment
 from flexmarl.store.control import program_sessions
 from flexmarl.store.control.program_sessions import SessionOffer
-from workers.rollout.gateway import chat, messages
+from workers.rollout.gateway import chat, messages, responses
 from workers.rollout.gateway.calls import CallAnswer, CallRefused, ProgramCall, ended
 from workers.rollout.gateway.sessions import Count, ProgramSession
 from workers.rollout.isolation import EnvironmentBroke
@@ -63,6 +63,8 @@ class Dialect(Protocol):
 
 def dialect_of(path: str) -> Dialect:
     """Return the dialect in which requests to a path are answered."""
+    if path.startswith("/v1/responses"):
+        return responses
     return messages if path.startswith("/v1/messages") else chat
 
 
@@ -128,6 +130,7 @@ class Gateway:
         app.add_routes(
             [
                 web.post("/v1/chat/completions", self._on_call),
+                web.post("/v1/responses", self._on_call),
                 web.post("/v1/messages", self._on_call),
                 web.post("/v1/messages/count_tokens", self._on_count),
                 web.get("/v1/models", self._on_models),
@@ -284,7 +287,7 @@ def _refusal(error: CallRefused | web.HTTPException | psycopg.Error, path: str) 
         case web.HTTPRequestEntityTooLarge():
             return CallRefused(413, "body_too_large", f"The body is larger than {MAX_BODY_BYTES} bytes.")
         case web.HTTPException():
-            known = "/v1/chat/completions, /v1/messages, /v1/messages/count_tokens and /v1/models"
+            known = "/v1/chat/completions, /v1/responses, /v1/messages, /v1/messages/count_tokens and /v1/models"
             return CallRefused(error.status, "not_found", f"There is nothing at {path}; available: {known}.")
     log.warning("session not read", error=str(error))
     return CallRefused(503, "store_unavailable", "The session cannot be read now; ask again.")

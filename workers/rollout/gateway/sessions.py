@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from flexmarl.contracts.specification.program import ProgramEnvironment
+from flexmarl.language.messages import Message
 from flexmarl.language.renderer import Break
 from flexmarl.store.control.program_sessions import SessionMeter
 from workers.rollout.environments.base import Ask, Outcome, Reply
@@ -35,7 +36,8 @@ class _ProgramSeat:
     history: SeatHistory = field(default_factory=SeatHistory)
     calls: int = 0
     last: ProgramCall | None = None
-    spoke: bool = False
+    answered: ProgramCall | None = None
+    """The last one that has an answer; the history ends with it."""
 
 
 @dataclass(slots=True)
@@ -109,12 +111,24 @@ class ProgramSession:
                 f"{call.seat} has answered {seat.calls} calls of this session; environment.max_calls allows no more."
             )
             raise CallRefused(403, "calls_used_up", detail)
+        if call.follows:
+            call.messages = self._followed(call)
         seat.calls += 1
         call.id = f"{self.id.hex[:12]}_{call.seat}_{seat.calls}"
         seat.last = call
         self._waiting.append(call)
         self._happened.set()
         return call
+
+    def _followed(self, call: ProgramCall) -> tuple[Message, ...]:
+        """Return the whole conversation of a call that brings what is new. Raises CallRefused."""
+        for seat in self._seats.values():
+            if (before := seat.answered) is not None and before.id == call.follows:
+                own, old = int(call.instructed), seat.history.said[int(before.instructed) :]
+                return (*call.messages[:own], *old, *call.messages[own:])
+        rule = "send the id of a seat's last response, or leave it out and send all items of the conversation as input"
+        detail = f"previous_response_id: is of no response that this session still has; {rule}."
+        raise CallRefused(400, "previous_response_not_found", detail, "previous_response_id")
 
     def count(self, call: ProgramCall) -> int:
         """Return how many ids a call would read if its chain began with it. Raises CallRefused."""
@@ -164,9 +178,9 @@ class ProgramSession:
             seat = self._seats[call.seat]
             answer = _answer_of(call, reply)
             seat.history.answered(call.messages, answer.message)
-            seat.spoke = True
             self._account.calls += 1
             self._account.tokens += reply.tokens
+            seat.answered = call
             if not call.answer.done():
                 call.answer.set_result(answer)
         self._asked = []
@@ -204,7 +218,7 @@ class ProgramSession:
             messages=call.messages if new is None else new,
             tools=call.tools,
             fresh=new is None,
-            broken=Break.OTHER_HISTORY.value if new is None and seat.spoke else "",
+            broken=Break.OTHER_HISTORY.value if new is None and seat.answered is not None else "",
         )
 
     def outcome(self) -> Outcome:
