@@ -100,7 +100,7 @@ class Stand:
         return program_sessions.report(self.conn, RUN, UUID(self.session), said)
 
     async def finished(self, **said: Any) -> EpisodeAttempt:
-        assert self.report(**said)
+        assert self.report(**said), self.conn.execute("TABLE store.program_session").fetchall()
         return await self.ended()
 
     async def ended(self) -> EpisodeAttempt:
