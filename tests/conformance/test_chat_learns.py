@@ -53,7 +53,7 @@ STUDENT = 4.303
 
 def all_weights(*policies: str) -> dict[str, Any]:
     """Return the changes that train all weights; they move less in a step than those of an adapter."""
-    tuning = {"tuning": {"type": "full"}, "optimizer": {"type": "adamw", "learning_rate": 1e-5}}
+    tuning = {"tuning": {"type": "full"}, "optimizer": {"type": "adamw", "learning_rate": 5e-5}}
     return {"policies": dict.fromkeys(policies, tuning)}
 
 
@@ -143,6 +143,9 @@ def test_a_team_of_chat_models_learns_sums_on_vllm(seed: int, tmp_path: Path) ->
 
 
 @pytest.mark.full
-def test_a_team_that_gets_each_others_scores_learns_nothing(tmp_path: Path) -> None:
-    _, after = held_out(team(Shuffled, "sums, adapters", 0, tmp_path))
-    assert after <= START
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_team_that_gets_each_others_scores_learns_nothing(seed: int, tmp_path: Path) -> None:
+    """Greedy answers get better at times whatever is paid for: they become shorter. What is sampled does not."""
+    training = team(Shuffled, "sums, adapters", seed, tmp_path)
+    held_out(training)
+    assert statistics.mean(training.rewards[STEPS // 2 :]) <= START
