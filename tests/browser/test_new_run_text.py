@@ -41,6 +41,20 @@ def test_discarding_an_edited_text_asks(seeded: Site, visit: Any) -> None:
     page.wait_for_function("() => document.querySelector('#yaml').value.includes('agents:')")
 
 
+def test_what_is_typed_before_an_answer_comes_stays(seeded: Site, visit: Any) -> None:
+    """A preset is asked for when changes are discarded; its answer once replaced what had been typed meanwhile."""
+    page = at_page(seeded, visit).page
+    held: list[Any] = []
+    page.route("**/api/v1/runs/plan", lambda route: held.append(route) if not held else route.continue_())
+    page.locator("#discard").click()
+    written(page, "budget: [unfinished")
+    page.locator("#yaml-errors li").first.wait_for()
+    with page.expect_response("**/api/v1/runs/plan"):
+        held[0].continue_()
+    page.wait_for_timeout(500)
+    assert page.locator("#yaml").input_value() == "budget: [unfinished"
+
+
 def test_a_sparse_text_is_the_template_with_changes(seeded: Site, visit: Any) -> None:
     page = at_page(seeded, visit).page
     written(page, SPARSE)

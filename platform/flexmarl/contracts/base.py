@@ -6,8 +6,11 @@ being carried along silently.
 
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
+
+from flexmarl.contracts.field_docs import field_docs
 
 _EXACT = frozenset({"int", "bool", "float"})
 
@@ -36,13 +39,26 @@ def _is_exact(node: "dict[str, Any]") -> bool:
     return node.get("type") == "function-before" and node["function"]["function"] is _whole
 
 
-class Strict(BaseModel):
+class _Described(BaseModel):
+    """Its JSON Schema describes fields by the docstrings behind them."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        made = handler(schema)
+        properties = handler.resolve_ref_schema(made).get("properties", {})
+        for name, text in field_docs(cls).items():
+            if name in properties:
+                properties[name].setdefault("description", text)
+        return made
+
+
+class Strict(_Described):
     """Refuses unknown fields and mutation; the base of everything users write.
 
     A text is no number, and a truth value neither: nothing is converted but a whole number to one with a fraction.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -52,10 +68,10 @@ class Strict(BaseModel):
         return schema
 
 
-class Record(BaseModel):
+class Record(_Described):
     """Immutable wire value between our own processes; unknown fields are refused as well."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 R = TypeVar("R", bound=Record)

@@ -1,10 +1,15 @@
 """Sides of the matrices of a language model whose layers have attention and a gated MLP."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
+
+from pydantic import ConfigDict
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
     hidden: int
     layers: int
     mlp: int

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 from pydantic import GetCoreSchemaHandler
@@ -183,7 +183,13 @@ class OneOf:
 
 @cache
 def _discovered(kind: Kind[Any]) -> tuple[dict[str, InstalledPlugin], tuple[BrokenPlugin, ...]]:
-    return discover(kind, entry_points(group=f"flexmarl.{kind.name}"))
+    return discover(kind, _offered().select(group=f"flexmarl.{kind.name}"))
+
+
+@cache
+def _offered() -> EntryPoints:
+    """Read the entry points of all distributions, once for all kinds: every process does so when it starts."""
+    return cast("EntryPoints", entry_points())  # up to Python 3.11 another type, which selects in the same way
 
 
 def discover(

@@ -24,6 +24,28 @@ def test_a_whole_number_may_have_a_point() -> None:
     assert Inner(count=3.0).count == 3  # type: ignore[arg-type]
 
 
+class Documented(Inner):
+    count: int = Field(2, ge=0)
+    seconds: float = 0.0
+    """How long
+    it takes."""
+    named: int = Field(0, description="a word of its own")
+    """Not this."""
+
+
+class Told(Documented):
+    later: int = 0
+    """When."""
+
+
+def test_a_schema_describes_fields_by_the_docstrings_behind_them() -> None:
+    found = {name: part.get("description") for name, part in Told.model_json_schema()["properties"].items()}
+    assert found == {
+        "count": None, "share": None, "on": None, "seconds": "How long\nit takes.", "named": "a word of its own",
+        "later": "When.",
+    }  # fmt: skip
+
+
 def test_a_model_stays_as_it_is_however_many_others_it_is_part_of() -> None:
     """Its schema once grew by a step with each, until a process that made many ended in a RecursionError."""
     before = str(Inner.__pydantic_core_schema__)

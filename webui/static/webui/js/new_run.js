@@ -19,13 +19,15 @@ import * as yaml from "./yaml_pane.js";
 async function usePreset() {
   const { mechanisms, ...rest } = state.document;
   const body = state.template ? { template: data.template } : { spec: rest };
+  const since = yaml.typedSoFar();
   try {
     const found = await post("/api/v1/runs/plan", { ...body, preset: state.preset });
     const fresh = found.spec?.mechanisms || mechanisms;
-    for (const document of [state.base, state.document, state.template])
+    const typed = yaml.typedSoFar() !== since;
+    for (const document of [state.base, state.template, typed ? null : state.document])
       if (document) document.mechanisms = copy(fresh);
     fillForm();
-    if (state.pane === "yaml") yaml.show();
+    if (state.pane === "yaml") yaml.show(since);
   } catch (error) {
     toast(error.message, { tone: "bad", detail: error.requestId });
   }

@@ -8,6 +8,7 @@ const READ_AFTER_MS = 250;
 const area = $("#yaml");
 const textUrl = $("#new-run").dataset.textUrl;
 let typed = null;
+let strokes = 0;
 let state;
 let replan;
 
@@ -17,6 +18,7 @@ export function begin(page, then) {
   replan = then;
   area.addEventListener("input", () => {
     state.edited = true;
+    strokes += 1;
     numberLines();
     clearTimeout(typed);
     typed = setTimeout(read, READ_AFTER_MS);
@@ -27,10 +29,14 @@ export const focus = () => area.focus();
 /** Whether something was typed that was not read yet. */
 export const unreadText = () => typed !== null;
 
-/** Write the document as text. */
-export async function show() {
+/** How often something was typed. What is typed while an answer is on its way stays as it is. */
+export const typedSoFar = () => strokes;
+
+/** Write the document as text, unless something was typed since then. */
+export async function show(since = strokes) {
   try {
     const found = await post(textUrl, { spec: state.document });
+    if (strokes !== since) return;
     area.value = found.yaml;
     state.lines = found.lines;
     sparse([]);
