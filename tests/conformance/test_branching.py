@@ -264,7 +264,7 @@ def distance(found: torch.Tensor, truth: torch.Tensor) -> float:
     return float(((found.mean(0) - truth.flatten()).abs() / error).max())
 
 
-@pytest.mark.parametrize("carry", ["first", "best"])
+@pytest.mark.parametrize("carry", [pytest.param("first", marks=pytest.mark.full), "best"])
 def test_the_gradient_is_the_enumerated_one_of_the_states_it_meets(carry: str):
     """A plain draw that carries on gives the policy's own gradient; the best one that of the states it leads to."""
     tables = Enumerated(6)

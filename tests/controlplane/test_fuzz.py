@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
 TEXTS = ["\x00", "a\x00b", "9" * 40, "-1", "NaN", "Infinity", "1e400", "%", "💥" * 300, "'", "..", "", " ", "\ud800"]
 VALUES = [*TEXTS, None, True, -1, 2**70, 1.5, [], [None], {}, {"a": {"b": [1]}}, {"\x00": "\x00"}]
-APART = form(short=3, full=1)
+APART = form(short=6, full=1)
 """Each parameter, path and member gets every third value, beginning at another one than its neighbour."""
 DEEP: object = None
 for _ in range(200):

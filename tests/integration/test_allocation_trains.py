@@ -61,7 +61,8 @@ TRAINERS = "SELECT count(DISTINCT lease_id) FROM store.interval WHERE run_id = %
 FAILED = "SELECT kind, error_code FROM store.command WHERE run_id = %(run)s AND status = 'failed'"
 
 
-@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("devices", [1, 2])
 def test_policies_that_share_devices_are_all_trained(system: System, devices: int) -> None:
     api = system.api()
     run = api.finish(api.create_run(name=f"on {devices}", template="arithmetic", spec=spec(devices))["id"], 500)

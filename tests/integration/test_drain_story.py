@@ -14,7 +14,7 @@ import pytest
 from tests.support.further_node import WITHIN_S, eventually, further_node, known_nodes
 from tests.support.system import Api, ApiError, System
 
-pytestmark = [pytest.mark.services, pytest.mark.slow]
+pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.full]
 
 SMALL = {
     "name": "moves",
@@ -65,7 +65,6 @@ def versions(api: Api, run: dict[str, Any]) -> int:
     return min(row["version"] for row in api.get(f"/runs/{run['id']}/versions")["results"])
 
 
-@pytest.mark.full
 def test_a_node_is_drained_under_a_running_run(api: Api) -> None:
     rule(api, "node", "south", "cordon", {"note": "not yet"})
     run = api.create_run(**SMALL)

@@ -193,6 +193,7 @@ def test_a_child_that_stands_alone_is_found_killed_and_replaced(workers, tmp_pat
     assert "Fatal Python error: Aborted" in (tmp_path / f"engine-{lease_id}.log").read_text()
 
 
+@pytest.mark.full
 def test_work_of_which_nothing_gets_done_is_a_hang_and_the_third_ends_the_lease(workers):
     workers.environment |= {"FAKE_CHILD_WORK": "stuck", "FLEXMARL_CHILD_STUCK_S": "2"}
     workers.start()
@@ -204,6 +205,7 @@ def test_work_of_which_nothing_gets_done_is_a_hang_and_the_third_ends_the_lease(
     assert f"no progress for 2 s, waiting throughout, {HANGS} times" in workers.story.handled[-1].reason
 
 
+@pytest.mark.full
 def test_slow_work_is_left_alone(workers):
     workers.environment |= {"FAKE_CHILD_WORK": "slow", "FLEXMARL_CHILD_STUCK_S": "2"}
     workers.start()
@@ -226,6 +228,7 @@ def test_a_child_that_dies_again_and_again_ends_the_lease_with_a_reason(workers,
     assert "code 7, saying: no space left, 5 times" in workers.story.handled[-1].reason
 
 
+@pytest.mark.full
 def test_a_child_that_says_it_cannot_work_ends_the_lease_at_once_with_its_words(workers):
     workers.environment["FAKE_CHILD_CANNOT"] = "no room for the model"
     workers.start()
@@ -239,6 +242,7 @@ def test_a_child_that_says_it_cannot_work_ends_the_lease_at_once_with_its_words(
     )
 
 
+@pytest.mark.full
 def test_a_child_that_the_kernel_kills_for_memory_ends_the_lease_with_that_reason(workers, tmp_path):
     """A real kill: its group of processes may have less memory than it takes once it is ready."""
     with little_memory(64 * 2**20) as group:
@@ -256,6 +260,7 @@ def test_a_child_that_the_kernel_kills_for_memory_ends_the_lease_with_that_reaso
     assert "free memory on that host" in why
 
 
+@pytest.mark.full
 def test_a_child_whose_address_is_not_this_hosts_says_so_and_what_to_set(workers):
     workers.environment["FLEXMARL_CHILD_HOST"] = "203.0.113.7"
     workers.start()
@@ -267,6 +272,7 @@ def test_a_child_whose_address_is_not_this_hosts_says_so_and_what_to_set(workers
     assert "set FLEXMARL_CHILD_HOST" in workers.story.handled[-1].reason
 
 
+@pytest.mark.full
 def test_a_node_agent_whose_port_is_in_use_says_so_and_what_to_set(workers):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         bind = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -153,6 +153,7 @@ def test_one_cohort_from_bind_to_served_weights(node):
     assert {"policy_bound", "step_committed", "checkpoint_written", "weights_served"} <= set(kinds)
 
 
+@pytest.mark.full
 def test_commands_are_carried_out_in_order_whatever_the_pushes_say(node):
     numbers = node.tell(*(node.bind() for _ in range(1)), push=False)
     numbers += node.tell(*(node.bind(0) for _ in range(5)), push=False)
@@ -244,6 +245,7 @@ def test_the_endpoint_asks_for_the_cluster_key(node):
     assert node.post({"run_id": "x"}) == 422
 
 
+@pytest.mark.full
 def test_busy_intervals_arrive_once(node):
     node.ended(node.tell(node.bind()))
     node.ended(node.tell(*(node.bind(0) for _ in range(3))))
@@ -265,6 +267,7 @@ def test_a_lease_of_an_ended_run_whose_worker_is_gone_is_ended_by_the_agent(node
     wait_for(lambda: len(leases.supply(node.story.conn).free) >= 2)
 
 
+@pytest.mark.full
 def test_decision_to_started_work_is_quick(node):
     """Not a benchmark: a bound that only a lost hint (0.5 s) would break."""
     node.ended(node.tell(node.bind()))
@@ -278,12 +281,14 @@ def test_decision_to_started_work_is_quick(node):
     assert statistics.median(delays) < 0.25
 
 
+@pytest.mark.full
 def test_a_second_agent_of_the_name_ends_the_first(node):
     second = node.start_node()
     assert node.processes[0].wait(60) == 1
     assert second.poll() is None
 
 
+@pytest.mark.full
 def test_sigterm_ends_the_agent_quickly(node):
     began = time.monotonic()
     node.processes[0].terminate()

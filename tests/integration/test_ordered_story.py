@@ -85,6 +85,7 @@ def test_another_schedule_and_a_second_worker_end_in_the_same_bits(
     assert_same(found, expected)
 
 
+@pytest.mark.full
 def test_a_run_that_is_not_ordered_promises_less(system: System, api: Api, expected: Bits) -> None:
     """Shows that the comparison can fail: sums by arrival and batches by chance end in other bits."""
     found = ended(system, api, begin(api, "not ordered", ordered=False, rollout_groups=1, waits=True))

@@ -29,7 +29,7 @@ from workers.vocabulary import Codec
 RUN = 1
 PIN = PolicyPin(version=1, digest="a" * 64)
 WORDS = tokenizer()
-SPEC = ProgramEnvironment(seats=("solver", "reviser"), boot_timeout_s=20, run_timeout_s=20, reply_tokens=200)
+SPEC = ProgramEnvironment(seats=("solver", "reviser"), boot_timeout_s=60, run_timeout_s=60, reply_tokens=200)
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 3}}\n</tool_call>'
 HOT_COLD = {"agents": {"guesser": {}, "hinter": {}}, "environment": {"type": "hot_cold"}}
 
@@ -88,6 +88,7 @@ class Stand:
         return self.client()
 
     def taken(self) -> UUID | None:
+        self.awake()
         return program_sessions.take(self.conn, RUN, sha256(self.key.encode()).hexdigest())
 
     def client(self, **options: Any) -> AsyncOpenAI:
@@ -96,7 +97,14 @@ class Stand:
     def anthropic(self, **options: Any) -> AsyncAnthropic:
         return AsyncAnthropic(base_url=self.url, **{"api_key": self.key, "max_retries": 0, **options})
 
+    def awake(self) -> None:
+        """Say that the worker is there: on a busy machine one process that is all of them may be silent for long."""
+        self.conn.execute(
+            "UPDATE store.program_session SET seen_at = clock_timestamp() WHERE state IN ('open', 'taken')"
+        )
+
     def report(self, **said: Any) -> bool:
+        self.awake()
         return program_sessions.report(self.conn, RUN, UUID(self.session), said)
 
     async def finished(self, **said: Any) -> EpisodeAttempt:
@@ -105,7 +113,7 @@ class Stand:
 
     async def ended(self) -> EpisodeAttempt:
         assert self.playing is not None
-        return await asyncio.wait_for(self.playing, 30)
+        return await asyncio.wait_for(self.playing, 60)
 
     async def meter(self, wanted: Callable[[int, int, float], bool]) -> tuple[int, int, float]:
         """Return calls, tokens and seconds left as the row says them, once they are as wanted."""

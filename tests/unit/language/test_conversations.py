@@ -14,8 +14,10 @@ from flexmarl.language.renderer import Break, Renderer
 from tests.support.chat_model import chat_home, chat_model  # noqa: F401 - fixtures
 from tests.support.chat_templates import END, MARKS, QWEN3, SMOLLM2, tokenizer
 from tests.support.conversations import TOOLS, Generator, Spoken
+from tests.support.forms import form
 
 OTHER = "<|endoftext|>"
+MANY = form(short=250, full=1000)
 DESCRIBED = (
     "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
     "You are provided with function signatures within <tools></tools> XML tags:\n<tools>\n"
@@ -189,10 +191,10 @@ def played(words: Tokenizer, template: str, seeds: range, *, thoughts: bool, **s
     return seen
 
 
-def test_a_thousand_conversations_on_the_template_of_qwen3() -> None:
-    seen = played(with_other_end(tokenizer(MARKS)), QWEN3, range(1000), thoughts=True)
-    assert seen["bridge"] > 1000
-    assert min(seen[cause] for cause in (Break.THOUGHTS_REWRITTEN, Break.REPLY_REWRITTEN, Break.OTHER_END)) > 20
+def test_many_conversations_on_the_template_of_qwen3() -> None:
+    seen = played(with_other_end(tokenizer(MARKS)), QWEN3, range(MANY), thoughts=True)
+    assert seen["bridge"] > MANY
+    assert min(seen[cause] for cause in (Break.THOUGHTS_REWRITTEN, Break.REPLY_REWRITTEN, Break.OTHER_END)) > MANY // 50
     assert set(seen) == {"bridge", Break.THOUGHTS_REWRITTEN, Break.REPLY_REWRITTEN, Break.OTHER_END}
 
 
@@ -201,10 +203,10 @@ def test_a_prompt_that_opens_with_an_empty_thought_is_rewritten_by_qwen3_in_ever
     assert seen["bridge"] == 0
 
 
-def test_a_thousand_conversations_on_the_template_of_smollm2() -> None:
-    seen = played(with_other_end(tokenizer()), SMOLLM2, range(1000), thoughts=False)
+def test_many_conversations_on_the_template_of_smollm2() -> None:
+    seen = played(with_other_end(tokenizer()), SMOLLM2, range(MANY), thoughts=False)
     assert set(seen) == {"bridge", Break.REPLY_REWRITTEN, Break.OTHER_END}
-    assert seen["bridge"] > 3000
+    assert seen["bridge"] > 3 * MANY
 
 
 def test_conversations_at_the_vocabulary_of_smollm2(chat_model: Path) -> None:  # noqa: F811 - a fixture

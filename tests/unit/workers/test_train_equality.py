@@ -19,6 +19,7 @@ from flexmarl.algorithms.aggregation import AGGREGATIONS
 from flexmarl.contracts.specification.losses import LOSS, LossOptions
 from flexmarl.contracts.specification.mechanisms import Mechanisms
 from flexmarl.contracts.specification.team import AdamW, FactoryModel
+from tests.support.forms import form
 from tests.unit.orchestrator.fake_cluster import make_spec, started
 from workers.models import architecture_of
 from workers.models.weights import initial_weights
@@ -38,11 +39,12 @@ PROTOCOLS = get_args(Mechanisms.model_fields["trainer_protocol"].annotation)
 SEVERAL_STEPS = {"mini_batch"}
 """Protocols that move the weights within a cohort."""
 RELATIVE_L2 = {"fp64": 1e-12, "fp32": 1e-5}
+WHOLE_LOSSES = [name for name in LOSSES.names() if not LOSS.variants()[name].paired]
+"""All but those of pairs, whose rows may not part: test_train_pairs.py."""
 OBJECTIVES = [
     pytest.param(LOSS.options(type=loss, aggregation=aggregation), id=f"{loss}-{aggregation}")
-    for loss in LOSSES.names()
-    if not LOSS.variants()[loss].paired  # whose rows may not part: test_train_pairs.py
-    for aggregation in AGGREGATIONS
+    for place, loss in enumerate(WHOLE_LOSSES)
+    for aggregation in form(short=[list(AGGREGATIONS)[place % len(AGGREGATIONS)]], full=AGGREGATIONS)
 ]
 
 

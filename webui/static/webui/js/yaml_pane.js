@@ -9,6 +9,7 @@ const area = $("#yaml");
 const textUrl = $("#new-run").dataset.textUrl;
 let typed = null;
 let strokes = 0;
+let reads = 0;
 let state;
 let replan;
 
@@ -87,10 +88,11 @@ function sparse(missing) {
 export async function read() {
   clearTimeout(typed);
   typed = null;
-  const mine = ++state.turn;
+  const mine = ++reads;
+  state.turn += 1; // a plan of what was there before is none any more
   try {
     const found = await post(textUrl, { yaml: area.value });
-    if (mine !== state.turn) return;
+    if (mine !== reads) return; // a later one reads the newer text
     state.textErrors = found.errors;
     if (found.spec) {
       const whole = state.base;
