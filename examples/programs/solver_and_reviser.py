@@ -38,9 +38,9 @@ def main() -> None:
         try:
             session = post("", {})  # 1: take a session
         except urllib.error.HTTPError as refused:
-            if json.load(refused)["code"] != "no_open_session":
+            if json.load(refused)["code"] not in {"no_open_session", "rate_limited"}:
                 break  # the run has ended
-            time.sleep(1)
+            time.sleep(float(refused.headers.get("Retry-After", 1)))
             continue
         client = OpenAI(base_url=session["base_url"], api_key=session["key"])  # 2 and 3: its base URL and key
         left, right = session["task"] % 10, session["task"] // 10 % 10  # 4: its number says which task it is

@@ -57,6 +57,17 @@ def test_a_session_is_handed_out_once_and_its_key_is_stored_nowhere(api, run, op
     assert answer.headers["Retry-After"] == "1"
 
 
+def test_many_programs_that_ask_use_up_nothing_else(api, run, opened, settings) -> None:
+    """Each asks every second while no session waits, with one token: they are counted apart."""
+    settings.API_RATES = {**settings.API_RATES, "ordinary": 3, "sessions": 5}
+    for _ in range(5):
+        refused(post(api, run), 409, "no_open_session")
+    answer = post(api, run)
+    assert "class sessions" in refused(answer, 429, "rate_limited")
+    assert int(answer.headers["Retry-After"]) >= 1
+    assert api.get(f"/api/v1/runs/{run.key}").status_code == 200
+
+
 def test_the_first_report_stands(api, run, opened) -> None:
     opened()
     session = post(api, run).json()["id"]

@@ -231,12 +231,13 @@ REST_FRAMEWORK = {
 API_RATES = {
     "ordinary": env.integer("FLEXMARL_API_REQUESTS_PER_MINUTE", 600, minimum=1),
     "ingest": env.integer("FLEXMARL_API_INGEST_PER_MINUTE", 6000, minimum=1),
+    "sessions": env.integer("FLEXMARL_API_SESSIONS_PER_MINUTE", 12_000, minimum=1),
     "models": env.integer("FLEXMARL_API_MODELS_PER_MINUTE", 120, minimum=1),
     "anonymous": env.integer("FLEXMARL_API_ANONYMOUS_PER_MINUTE", 120, minimum=1),
     "secret": env.integer("FLEXMARL_API_SECRET_PER_MINUTE", 10, minimum=1),
 }
 """Requests per minute that one token, session or (anonymous) address may send to the API, by class: ordinary ones,
-batches of figures, talks with agents, those of nobody, and those that check a password."""
+batches of figures, sessions of agent programs, talks with agents, those of nobody, and those that check a password."""
 
 SPECTACULAR_SETTINGS = {
     "TITLE": "FlexMARL",

@@ -19,6 +19,9 @@ from flexmarl.controlplane.runs import program_sessions, queries
 from flexmarl.controlplane.runs.models import ProgramSessionRow
 from flexmarl.controlplane.runs.session_lists import FILTERS, ORDERINGS, PURPOSES, STATES, sessions
 
+RATE = "sessions"
+"""Many programs share a token, and each asks again while no session waits."""
+
 
 class SessionTokensSerializer(serializers.Serializer[Any]):
     sampled = serializers.IntegerField(help_text="In the calls that were answered.")
@@ -80,6 +83,7 @@ class SessionReportSerializer(StrictSerializer):
 
 
 class SessionsView(ListView):
+    rate_class = RATE
     scopes = {"GET": Scope.RUNS_READ, "POST": Scope.RUNS_ACT}
     secret_members = ("key",)
     parameters = FILTERS
@@ -105,6 +109,7 @@ class SessionsView(ListView):
 
 
 class SessionView(ApiView):
+    rate_class = RATE
     scopes = {"GET": Scope.RUNS_READ}
 
     @extend_schema(operation_id="program_sessions_read", responses=ProgramSessionSerializer)
@@ -114,6 +119,7 @@ class SessionView(ApiView):
 
 
 class SessionFinishView(ApiView):
+    rate_class = RATE
     scopes = {"POST": Scope.RUNS_ACT}
 
     @extend_schema(
