@@ -83,11 +83,15 @@ class SessionReportSerializer(StrictSerializer):
 
 
 class SessionsView(ListView):
-    rate_class = RATE
     scopes = {"GET": Scope.RUNS_READ, "POST": Scope.RUNS_ACT}
     secret_members = ("key",)
     parameters = FILTERS
     orderings = ORDERINGS
+
+    @property
+    def rate_class(self) -> str:
+        """Count programs that ask for a session apart from people who read the list, which costs more."""
+        return RATE if self.request.method == "POST" else "ordinary"
 
     def query(self, request: Request) -> QuerySet[ProgramSessionRow]:
         self.run = queries.find_run(actor_of(request), self.kwargs["run_id"])
@@ -109,7 +113,6 @@ class SessionsView(ListView):
 
 
 class SessionView(ApiView):
-    rate_class = RATE
     scopes = {"GET": Scope.RUNS_READ}
 
     @extend_schema(operation_id="program_sessions_read", responses=ProgramSessionSerializer)
