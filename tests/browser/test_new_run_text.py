@@ -55,6 +55,21 @@ def test_what_is_typed_before_an_answer_comes_stays(seeded: Site, visit: Any) ->
     assert page.locator("#yaml").input_value() == "budget: [unfinished"
 
 
+def test_what_is_read_of_the_newest_text_counts_though_a_plan_came_between(seeded: Site, visit: Any) -> None:
+    page = at_page(seeded, visit).page
+    written(page, "budget: [unfinished")
+    page.locator("#yaml-errors li").first.wait_for()
+    held: list[Any] = []
+    page.route("**/runs/new/text", lambda route: held.append(route))  # noqa: PLW0108 - Playwright marks its handlers
+    with page.expect_request("**/runs/new/text"):
+        page.locator("#yaml").fill(SPARSE)
+    page.locator("#run-name").fill("another name")  # which is planned while the text is being read
+    page.wait_for_timeout(800)
+    for route in held:
+        route.continue_()
+    page.locator("#yaml-errors").wait_for(state="hidden")
+
+
 def test_a_sparse_text_is_the_template_with_changes(seeded: Site, visit: Any) -> None:
     page = at_page(seeded, visit).page
     written(page, SPARSE)
