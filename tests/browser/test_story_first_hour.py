@@ -1,7 +1,7 @@
 """A researcher's first hour, on the real system: from the first-visit page to a second run with one change.
 
 Sign in, start the demo team with one press, watch its reward rise without loading the page again, read what the agents
-said, pause, resume, clone with one change, stop, compare the two configurations. Then the same without a mouse.
+said in a pause, clone with one change, resume, stop, compare the two configurations. Then the same without a mouse.
 """
 
 from collections.abc import Iterator
@@ -52,14 +52,12 @@ def test_the_first_hour(system: System, visit: Any) -> None:
     )
     assert page.url == address, "the page follows the run without being loaded again"
 
-    # Reading takes its time, and the demo ends by itself when the team has learnt: it rests meanwhile.
+    # Reading takes its time, and the demo ends by itself when the team has learnt: it rests meanwhile,
+    # and keeps its devices.
     page.get_by_role("button", name="Pause", exact=True).first.click()
     page.locator("#run-head .pill", has_text="Paused").first.wait_for(timeout=90_000)
     page.get_by_role("link", name="Trajectories", exact=True).click()
     page.locator("#conversation article").first.wait_for()
-    page.wait_for_load_state()  # a press before the page's scripts are there does nothing
-    page.get_by_role("button", name="Resume", exact=True).first.click()
-    page.locator("#run-head .pill", has_text="Running").first.wait_for(timeout=90_000)
 
     key = address.rpartition("/")[2]
     guest.goto(f"/runs/{key}")
@@ -67,7 +65,7 @@ def test_the_first_hour(system: System, visit: Any) -> None:
     page.locator("#menu-verbs").get_by_role("menuitem", name="New run from this one").click()
     page.wait_for_url("**/runs/new?from=*")
     page.locator("#start[aria-disabled=false]").wait_for()
-    assert page.locator("#start").inner_text() == "Queue run", "the first run holds the devices"
+    assert page.locator("#start").inner_text() == "Queue run", "the paused run keeps its devices"
     page.locator("#run-name").fill("First hour, shorter")
     page.get_by_label("Train steps").fill("40")
     page.locator("#start").click()  # at once: the plan of the change is not back yet
@@ -76,6 +74,9 @@ def test_the_first_hour(system: System, visit: Any) -> None:
     page.locator("#run-head .pill", has_text="Queued").first.wait_for()
 
     guest.goto(f"/runs/{key}")
+    page.wait_for_load_state()  # a press before the page's scripts are there does nothing
+    page.get_by_role("button", name="Resume", exact=True).first.click()
+    page.locator("#run-head .pill", has_text="Running").first.wait_for(timeout=90_000)
     page.get_by_role("button", name="Stop", exact=True).click()
     page.locator("#confirm").get_by_role("button", name="Stop after step").click()
     page.locator("#run-head .pill", has_text="Stopped").first.wait_for(timeout=90_000)

@@ -48,6 +48,8 @@ def drivers(store_url: str, redis_url: str, short_tmp: Path) -> Iterator[list[su
     for name in ("one", "two"):
         with (short_tmp / f"{name}.log").open("wb") as out:
             started.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT))
+    logs = [short_tmp / f"{name}.log" for name in ("one", "two")]
+    _eventually(lambda: all(b"driver_ready" in log.read_bytes() for log in logs), 120.0)
     yield started
     for process in started:
         process.send_signal(signal.SIGCONT)
@@ -56,8 +58,10 @@ def drivers(store_url: str, redis_url: str, short_tmp: Path) -> Iterator[list[su
 
 
 @contextmanager
-def standing_still(process: subprocess.Popen[bytes]) -> Iterator[None]:
+def standing_still(process: subprocess.Popen[bytes], conn: psycopg.Connection) -> Iterator[None]:
+    """Stop a driver; its runs stay its own however long that takes, as if it had renewed them."""
     process.send_signal(signal.SIGSTOP)
+    conn.execute("UPDATE store.run_state SET lease_until = clock_timestamp() + interval '2 minutes' WHERE owner <> ''")
     yield
     process.send_signal(signal.SIGCONT)
 
@@ -70,11 +74,11 @@ def test_everybody_gets_a_whole_gang_and_no_quota_is_exceeded(
     first, second = drivers
     _start(store_conn, 1)
     _eventually(lambda: bool(_owners(store_conn)))
-    with standing_still(second):
+    with standing_still(second, store_conn):
         for run in (2, 3):
             _start(store_conn, run)
         _eventually(lambda: len(_owners(store_conn)) == 3)
-    with standing_still(first):
+    with standing_still(first, store_conn):
         for run in (4, 5, 6):
             _start(store_conn, run)
         _eventually(lambda: len(_owners(store_conn)) == 6)
@@ -91,7 +95,7 @@ def test_two_runs_of_two_drivers_that_hold_what_the_other_lacks_do_not_wait_for_
     _register(store_conn, 2 * GANG)
     first, second = drivers
     for run, other in ((1, second), (2, first)):
-        with standing_still(other):
+        with standing_still(other, store_conn):
             _start(store_conn, run)
             _eventually(lambda run=run: _alive(store_conn) and _gangs(store_conn)[run] == GANG)
     assert len(set(_owners(store_conn).values())) == 2, "each driver holds a run"
