@@ -7,19 +7,17 @@ import asyncio
 import json
 import os
 import shutil
-import subprocess
-import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
 from flexmarl.contracts.wire import EpisodeStatus
+from tests.support.agent_environments import Installed, installed
 from tests.support.forms import form
 from tests.support.gateway_stand import CALL, Stand, standing
 from tests.support.system import ROOT
@@ -70,38 +68,12 @@ async def stand(store_conn: psycopg.Connection, store_url: str) -> AsyncIterator
         yield made
 
 
-@dataclass(frozen=True)
-class Installed:
-    """The interpreter that has a framework, and where its commands are."""
-
-    python: str
-    commands: str
-
-
 @pytest.fixture(scope="module")
 def install(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Installed]]:
     """Install frameworks into folders of their own, once each."""
     home = tmp_path_factory.mktemp("frameworks")
     yield cache(lambda name: installed(name, home / name))
     shutil.rmtree(home)  # some are of hundreds of megabytes
-
-
-def installed(name: str, folder: Path) -> Installed:
-    wanted, python = ROOT / "requirements/programs" / name, sys.executable
-    folder.mkdir()
-    if wanted.suffix == ".json":
-        if (npm := shutil.which("npm")) is None:
-            pytest.skip("npm is not installed")
-        shutil.copy(wanted, folder / "package.json")
-        command = [npm, "install", "--prefix", folder, "--no-audit", "--no-fund", "--silent"]
-    else:
-        subprocess.run([python, "-m", "venv", "--without-pip", folder], check=True)
-        command = [python, "-m", "pip", "--python", folder, "install", "-q", "--no-compile", "--no-deps", "-r", wanted]
-        python = str(folder / "bin/python")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"{wanted.stem} cannot be installed: {done.stderr.strip()[-200:]}")
-    return Installed(python, str(folder / "node_modules/.bin"))
 
 
 async def last_word(program: Installed, example: str, options: tuple[str, ...], session: dict[str, Any]) -> str:

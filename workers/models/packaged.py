@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import os
 import subprocess
+from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
@@ -100,10 +101,15 @@ def make(name: PackageName, place: Path) -> None:
 
 def _write(file: Path, folder: Path, licence: str) -> None:
     """Read a GGUF through transformers and write the model, its tokenizer, its chat template and its licence."""
+    import gguf as reading
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
     torch.set_num_threads(1)
+    # transformers reads the file three times, and makes the map of its names anew for each tensor.
+    gguf: Any = reading
+    gguf.GGUFReader = cache(gguf.GGUFReader)
+    gguf.get_tensor_name_map = cache(gguf.get_tensor_name_map)
     tokens: Any = AutoTokenizer
     models: Any = AutoModelForCausalLM
     tokenizer = tokens.from_pretrained(str(file.parent), gguf_file=file.name)
