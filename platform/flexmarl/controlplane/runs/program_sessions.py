@@ -4,7 +4,6 @@ Invariants: who may act on a run may take its sessions and report on them. A key
 nowhere; the store has its digest. A report is a reward within the run's range, or an error, and the first stands.
 """
 
-import math
 import secrets
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -138,19 +137,12 @@ def _checked(environment: ProgramEnvironment, said: Mapping[str, Any]) -> dict[s
     report = {name: value for name, value in said.items() if value not in (None, {}, "")}
     if ("error" in report) == bool(report.keys() & {"reward", "rewards"}):
         raise _wrong("reward", "send reward, rewards or both; or error where there is no reward", "required")
-    own = report.get("rewards", {})
-    if unknown := sorted(set(own) - set(environment.seats)):
-        raise _wrong(f"rewards/{unknown[0]}", f"there is no such seat; seats are {', '.join(environment.seats)}")
-    if "reward" not in report and own and (missing := [seat for seat in environment.seats if seat not in own]):
-        raise _wrong(f"rewards/{missing[0]}", "send it, or reward for all seats without one", "required")
-    rewards = {f"rewards/{seat}": value for seat, value in own.items()}
-    for name, value in {**rewards, **({"reward": report["reward"]} if "reward" in report else {})}.items():
-        if not math.isfinite(value) or not 0 <= value <= environment.best_reward:
-            raise _wrong(name, f"send a number from 0 to {environment.best_reward:g} (environment.best_reward)")
+    if "error" not in report and (fault := environment.fault_of(report)) is not None:
+        raise _wrong(fault.member, fault.rule, fault.code)
     return report
 
 
-def _wrong(member: str, rule: str, code: str = "out_of_range") -> ValidationProblem:
+def _wrong(member: str, rule: str, code: str) -> ValidationProblem:
     return ValidationProblem(f"{member}: {rule}.", errors=[FieldError(f"/{member}", code, f"{rule}.")])
 
 
