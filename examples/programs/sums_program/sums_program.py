@@ -22,3 +22,6 @@ def play(session: Any, hint: str = "Answer with only the number.") -> float:
     """Two agents answer a sum, one after the other."""
     left, right = session.task % 10, session.task // 10 % 10  # its number says which task it is
     return float(answer(OpenAI(), left, right, hint).strip() == str(left + right))
+
+
+play.seats = ("solver", "reviser")  # type: ignore[attr-defined]

@@ -101,6 +101,8 @@ class OfferedProgram(Strict):
     summary: str = Field(max_length=1000)
     options: dict[str, JsonValue]
     """JSON Schema of what it takes beside the session."""
+    seats: tuple[Annotated[str, Field(pattern=ROLE)], ...] = Field(default=(), max_length=16)
+    """Agents that it asks, where it says so."""
 
     @field_validator("options")
     @classmethod

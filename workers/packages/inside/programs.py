@@ -1,4 +1,5 @@
 """Agent programs of a distribution: functions that are called once for each session, `function(session, **options)`.
+An attribute `seats` of a function, a tuple of names, says which agents it asks.
 
 Entry points of the group `flexmarl.program` name them; a function that was named as the package's entry is one too.
 """
@@ -50,4 +51,5 @@ def _offered(name: str, entry: str, function: Callable[..., Any]) -> dict[str, A
     if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
         raise TypeError("it takes no session: write it as function(session)")
     options = of_callable(function, without=(first.name,))
-    return {"name": name, "entry": entry, "summary": summary_of(function), "options": options}
+    seats = [str(seat) for seat in getattr(function, "seats", ())]
+    return {"name": name, "entry": entry, "summary": summary_of(function), "options": options, "seats": seats}

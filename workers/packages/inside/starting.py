@@ -134,7 +134,7 @@ class WatchedProgram:
                 if self._reading.get(descriptor) != "order":
                     self._take(descriptor)
             if self._reason is None and self._ended():
-                self._tell({"type": "ran", "reason": self._reason})
+                self._tell({"type": "ran", "reason": self._reason, "output": self._text()})
             if self._line in ready:
                 more = os.read(self._line, CHUNK)
                 going = bool(more) and self._obey(more)
@@ -230,7 +230,10 @@ class WatchedProgram:
             os.waitpid(self._pid, 0)
             self._drain()
         shutil.rmtree(self._folder, ignore_errors=True)
-        self._tell({"type": "closed", "output": self._output.decode(errors="replace")})
+        self._tell({"type": "closed", "output": self._text()})
+
+    def _text(self) -> str:
+        return self._output.decode(errors="replace")
 
     def _tell(self, said: Mapping[str, Any]) -> None:
         text = _line(said)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import structlog
 from aiohttp import web
 
@@ -118,6 +119,8 @@ class StartedProgram:
         self._pool, self._session = pool, session
         self._told, self._seed = told, seed
         self._process: ForkedProcess | None = None
+        self._output = ""
+        """End of what the program wrote, as far as that was heard."""
         self._work = asyncio.get_running_loop().create_task(self._play())
 
     def asks(self) -> list[Ask]:
@@ -168,6 +171,7 @@ class StartedProgram:
             raise EnvironmentBroke(f"run: {broke}") from broke
         if not isinstance(ran, Ran):
             raise EnvironmentBroke(f"program: garbage: {type(ran).__name__} is not how it ended")
+        self._output = ran.output
         if ran.reason:
             raise EnvironmentBroke(f"program: {ran.reason}")
         if not self._session.called:
@@ -185,8 +189,11 @@ class StartedProgram:
         self._process, url = await self._pool.fork()
         self._process.writer.write(line(StartProgram({**self._told, "base_url": url}, self._seed)))
         answer = await self._process.answer()
+        if isinstance(answer, Ran):
+            self._output = answer.output
+            raise EnvironmentBroke(answer.reason or "it ended before it began")
         if not isinstance(answer, Began):
-            raise EnvironmentBroke(getattr(answer, "reason", "") or "it ended before it began")
+            raise EnvironmentBroke(f"garbage: {type(answer).__name__} is not how it begins")
         return self._process
 
     async def _end(self) -> None:
@@ -195,13 +202,16 @@ class StartedProgram:
         if (process := self._process) is None:
             return
         try:
-            output = await within("close", self._pool.spec.close_timeout_s, self._closed(process))
-            await self._pool.gateway.wrote(self._session, without_paths(output).replace("\0", ""))
-        except Exception as error:  # its session is over and has its reason
-            log.warning("program not closed", session=str(self._session.id), reason=str(error))
+            self._output = await within("close", self._pool.spec.close_timeout_s, self._closed(process))
+        except EnvironmentBroke as broke:  # its session is over and has its reason
+            log.warning("program not closed", session=str(self._session.id), reason=str(broke))
         finally:
             process.end()
             self._pool.left()
+        try:
+            await self._pool.gateway.wrote(self._session, without_paths(self._output).replace("\0", ""))
+        except psycopg.Error as error:
+            log.warning("output not written", session=str(self._session.id), error=str(error))
 
     async def _closed(self, process: ForkedProcess) -> str:
         process.writer.write(line(Close()))

@@ -81,6 +81,8 @@ class Ran(msgspec.Struct, frozen=True, tag="ran"):
 
     reason: str
     """Why it earned nothing; empty: it may have."""
+    output: str = ""
+    """End of what it wrote."""
 
 
 class Earned(msgspec.Struct, frozen=True, tag="earned"):

@@ -14,7 +14,7 @@ from django.db import transaction
 
 from flexmarl.contracts.specification.environment import EnvironmentSpec
 from flexmarl.contracts.specification.experiment import ExperimentSpec
-from flexmarl.contracts.specification.program import ProgramEnvironment
+from flexmarl.contracts.specification.program import ProcessRunner, ProgramEnvironment
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.controlplane.common.actions import record
 from flexmarl.controlplane.common.actor import Actor
@@ -40,6 +40,13 @@ class NoPrograms(Conflict):
     title = "The run plays no agent programs"
 
 
+class StartsPrograms(Conflict):
+    """Rollout workers start the programs of the run: nobody else takes its sessions."""
+
+    code = "starts_programs"
+    title = "The run starts its programs itself"
+
+
 class NoOpenSession(Conflict):
     """Nothing waits for a program now; later something may."""
 
@@ -56,7 +63,7 @@ class SessionOver(Conflict):
 def take(actor: Actor, run: Run) -> dict[str, Any]:
     """Hand out the session that has waited longest.
 
-    Raises PermissionDenied, NoPrograms, InvalidState or NoOpenSession.
+    Raises PermissionDenied, NoPrograms, StartsPrograms, InvalidState or NoOpenSession.
     """
     environment = _playing(actor, run)
     status = RunStatus(run.state.status)
@@ -102,7 +109,7 @@ def _one(run: Run, environment: ProgramEnvironment, session: UUID) -> dict[str, 
 def finish(actor: Actor, run: Run, session: UUID, said: Mapping[str, Any]) -> dict[str, Any]:
     """Take in what a program reports.
 
-    Raises PermissionDenied, NoPrograms, ValidationProblem, NotFound or SessionOver.
+    Raises PermissionDenied, NoPrograms, StartsPrograms, ValidationProblem, NotFound or SessionOver.
     """
     report = _checked(_playing(actor, run), said)
     before = read(run, session)
@@ -117,11 +124,18 @@ def finish(actor: Actor, run: Run, session: UUID, said: Mapping[str, Any]) -> di
 
 
 def _playing(actor: Actor, run: Run) -> ProgramEnvironment:
-    """Return the environment of a run on whose sessions a caller may act."""
+    """Return the environment of a run on whose sessions a caller may act.
+
+    Raises PermissionDenied, NoPrograms, or StartsPrograms.
+    """
     if not queries.may_act(actor, run):
         needed = Scope.RUNS_ACT if run.owner_id == actor.user_id else Scope.RUNS_ACT_ANY
         raise PermissionDenied(f"This needs the scope {needed}.", extra={"required_scopes": [str(needed)]})
-    return environment_of(run)
+    environment = environment_of(run)
+    if isinstance(environment.runner, ProcessRunner):
+        detail = f"Rollout workers start {environment.runner.package} for the sessions of {run.key}."
+        raise StartsPrograms(f"{detail} Sessions are taken where environment.runner.type is remote.")
+    return environment
 
 
 def environment_of(run: Run) -> ProgramEnvironment:
