@@ -1,4 +1,4 @@
-"""Programs of packages that a rollout worker starts: real builds and processes, gateway and store; tokens are scripted."""
+"""Programs of packages that a rollout worker starts: real build, processes, gateway and store; tokens are scripted."""
 
 import asyncio
 import json
@@ -17,8 +17,8 @@ from flexmarl.contracts.package_manifests import PackageManifest
 from flexmarl.contracts.specification.package import PinnedBuild
 from flexmarl.contracts.specification.program import ProcessRunner
 from flexmarl.contracts.wire import EpisodeStatus
-from tests.support.gateway_stand import PIN, RUN, SPEC, WORDS, Stand, standing
 from tests.support.chat_templates import CHATML, renderer
+from tests.support.gateway_stand import PIN, RUN, SPEC, WORDS, Stand, standing
 from tests.support.program_package import program_wheel
 from workers.packages.building import QUIET, BuildOrder
 from workers.packages.inside.starting import MOST_OUTPUT
@@ -66,7 +66,9 @@ class Here:
 
     def stage(self, options: dict[str, Any] | None = None, runner: dict[str, Any] | None = None) -> ProgramStage:
         [offer] = self.built["manifest"]["programs"]
-        pinned = PinnedBuild(id="00000000-0000-0000-0000-000000000001", digest=self.built["digest"], entry=offer["entry"])
+        pinned = PinnedBuild(
+            id="00000000-0000-0000-0000-000000000001", digest=self.built["digest"], entry=offer["entry"]
+        )
         settings = ProcessRunner(
             program=offer["name"], options=options or {}, pinned=pinned, memory_mb=512, **(runner or {})
         )
@@ -103,7 +105,9 @@ class Here:
 
 
 @pytest.fixture
-async def here(store_conn: psycopg.Connection, store_url: str, home: Path, built: dict[str, Any]) -> AsyncIterator[Here]:
+async def here(
+    store_conn: psycopg.Connection, store_url: str, home: Path, built: dict[str, Any]
+) -> AsyncIterator[Here]:
     async with standing(store_conn, store_url) as stand:
         made = Here(stand, home, built)
         yield made
@@ -130,7 +134,12 @@ async def test_a_program_is_started_asks_and_is_paid(here: Here) -> None:
     assert len(attempt.turns) == 1
     assert attempt.outcome.scores == {"solver": 1.0, "reviser": 1.0}
     row = await here.row()
-    assert (row["state"], row["report"], row["calls"], row["output"]) == ("finished", {"reward": 1.0}, 1, "begins well\n")
+    assert (row["state"], row["report"], row["calls"], row["output"]) == (
+        "finished",
+        {"reward": 1.0},
+        1,
+        "begins well\n",
+    )
 
 
 async def test_what_a_program_is_told_and_what_it_cannot_see(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,8 +199,8 @@ async def test_what_befalls_a_program_is_named_and_nothing_is_earned(here: Here)
     played = await asyncio.gather(*(here.play(stage, member) for member, stage in enumerate(stages)))
     assert played[-1].status is EpisodeStatus.FINISHED, played[-1].reason
     rows = await here.rows()
-    for (what, reason), attempt, row in zip(BROKEN.items(), played, rows, strict=False):
-        reason = f"environment: {reason}"
+    for (what, known), attempt, row in zip(BROKEN.items(), played, rows, strict=False):
+        reason = f"environment: {known}"
         assert (attempt.status, attempt.outcome, attempt.reason) == (EpisodeStatus.FAILED, None, reason)
         assert attempt.broke, "it is played again by the rules of environments that break"
         assert (row["state"], row["reason"], row["report"]) == ("ended", reason, {})
@@ -256,7 +265,7 @@ async def main():
     pool = ProgramPool(1, runner, gateway, Builds(Path(sys.argv[1]), store))
     stage = ProgramStage(1, ProgramEnvironment(runner=runner), gateway, pool)
     playing = [asyncio.create_task(stage.begin(n, False, n, (n, 0, 1), len)) for n in range(2)]
-    while len(found := psutil.Process().children(recursive=True)) < 8:  # two hosts' halves, and three for each session
+    while len(found := psutil.Process().children(recursive=True)) < 8:  # a host has two processes, a session three
         await asyncio.sleep(0.1)
     print(json.dumps([one.pid for one in found]), flush=True)
     await asyncio.gather(*playing)
@@ -266,9 +275,9 @@ asyncio.run(main())
 
 
 async def test_no_process_outlives_a_rollout_worker_that_is_killed(home: Path, built: dict[str, Any]) -> None:
-    """Programs have children of their own, in other sessions of the kernel."""
+    """Programs have children of their own."""
     if built["manifest"]["sandbox"] != "namespaces":
-        pytest.skip("this kernel allows no name spaces: a child that leaves its session is not found")
+        pytest.skip("this kernel allows no name spaces: children of programs end with a host that ends by itself alone")
     [offer] = built["manifest"]["programs"]
     pinned = PinnedBuild(digest=built["digest"], entry=offer["entry"])
     runner = ProcessRunner(program="told", options={"what": "orphans"}, pinned=pinned)

@@ -23,7 +23,7 @@ def play(session, what: str = "well", said: str = ""):
     """Do what it is told."""
     print(f"begins {what}", flush=True)
     if what == "orphans":
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], start_new_session=True)
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
         time.sleep(3600)
     if what == "no_call":
         return 1.0

@@ -31,7 +31,10 @@ def foreign(environment: EnvironmentOptions) -> PackageEnvironment | ProcessRunn
 
 def base(package: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
     """Return what New run begins with; `environment` is as a specification pins it. Raises SpecProblems."""
-    roles = environment.get("seats", ["agent"]) if "runner" in environment else environment["pinned"]["roles"]
+    if (runner := environment.get("runner")) is not None:
+        roles, title, kind = environment.get("seats", ["agent"]), runner["program"], "An agent program"
+    else:
+        roles, title, kind = environment["pinned"]["roles"], environment["environment"], "An environment"
     spec = {
         "environment": dict(environment),
         "agents": {role: {} for role in roles},
@@ -39,18 +42,18 @@ def base(package: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str
     }
     return {
         "name": "",
-        "title": environment["runner"]["program"] if "runner" in environment else environment["environment"],
+        "title": title,
         "preset": DEFAULT_PRESET,
-        "description": f"{'An agent program' if 'runner' in environment else 'An environment'} of {package['name']} {package['release']}.",
+        "description": f"{kind} of {package['name']} {package['release']}.",
         "spec": resolve(spec).document,
     }
 
 
 def with_options(schema: Schema, named: PackageEnvironment | ProcessRunner, manifest: Mapping[str, Any]) -> Schema:
     """Return the specification's schema with the options of what is named, so that the form has an input for each."""
-    program = isinstance(named, ProcessRunner)
-    offers = {one["name"]: one["options"] for one in manifest.get("programs" if program else "environments", ())}
+    of, name = ("programs", named.program) if isinstance(named, ProcessRunner) else ("environments", named.environment)
+    offers = {one["name"]: one["options"] for one in manifest.get(of, ())}
     whole: dict[str, Any] = copy.deepcopy(dict(schema))
     properties = whole["$defs"][type(named).__name__]["properties"]
-    properties["options"] = dict(offers.get(named.program if program else named.environment, {}))
+    properties["options"] = dict(offers.get(name, {}))
     return whole

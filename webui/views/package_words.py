@@ -21,7 +21,8 @@ REASONS = {
     "other_files": ("Other files than before", "The index or the upload changed; build a new version."),
     "other_build": ("Another build than before", "The host has another platform or Python; build it there anew."),
     "no_environments": (
-        "Nothing to play found", "Name a class or a program as an entry, such as my_package.games:Maze."
+        "Nothing to play found",
+        "Name a class or a program as an entry, such as my_package.games:Maze.",
     ),
     "manifest_failed": ("Its interpreter ended", "The log below has what it wrote last."),
     "manifest_time_limit": ("It does not say what it offers", "Let its modules import within minutes."),

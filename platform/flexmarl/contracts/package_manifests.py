@@ -48,7 +48,7 @@ class PackageRequirement(Strict):
     type: Literal["requirement"] = "requirement"
     requirement: str = Field(pattern=REQUIREMENT, examples=["textarena==0.7.4"])
     entry: str = Field(default="", max_length=200, pattern=ENTRY, examples=["my_package.games:Maze"])
-    """Class or function that no registry names, of an environment or a program; empty: those of registries are found."""
+    """Class or function of an environment or a program that no registry names; empty: those of registries."""
 
 
 class PackageUpload(Strict):

@@ -8,18 +8,20 @@ waiting, by cancellation too, leaves no process behind that works for nobody. Us
 
 import asyncio
 from dataclasses import dataclass, field
+
 import structlog
 
 from flexmarl.contracts.specification.environment_base import IsolatedEnvironmentOptions
 from workers.rollout.environments.base import Ask, Outcome, Reply
-from workers.rollout.isolation.lines import Begin, Close, Closed, EpisodeProgress, ReplyBatch, ScoreOrder, outcome_of
 from workers.rollout.isolation.keeper import IDLE_S, HostKeeper, within
+from workers.rollout.isolation.lines import Begin, Close, Closed, EpisodeProgress, ReplyBatch, ScoreOrder, outcome_of
 from workers.rollout.isolation.processes import EnvironmentBroke, ForkedProcess, ForkHost, start_installed
 
 log = structlog.get_logger(__name__)
 
 CLOSING_S = 0.2
 """So long a new episode waits for a process that lets go of another one."""
+
 
 @dataclass(slots=True)
 class EnvironmentPool(HostKeeper):

@@ -1,4 +1,4 @@
-"""The host of forked processes of one kind: started when one is wanted, again where it died, ended when nobody plays."""
+"""The host of forked processes: started when one is wanted, again where it died, ended when nobody plays."""
 
 import asyncio
 from collections.abc import Awaitable
