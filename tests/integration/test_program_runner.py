@@ -19,7 +19,7 @@ from flexmarl.contracts.specification.program import ProcessRunner
 from flexmarl.contracts.wire import EpisodeStatus
 from tests.support.chat_templates import CHATML, renderer
 from tests.support.gateway_stand import PIN, RUN, SPEC, WORDS, Stand, standing
-from tests.support.program_package import program_wheel
+from tests.support.program_package import program_wheel, sample_program
 from workers.packages.building import QUIET, BuildOrder
 from workers.packages.inside.starting import MOST_OUTPUT
 from workers.packages.running import run_build
@@ -70,7 +70,7 @@ class Here:
             id="00000000-0000-0000-0000-000000000001", digest=self.built["digest"], entry=offer["entry"]
         )
         settings = ProcessRunner(
-            program=offer["name"], options=options or {}, pinned=pinned, memory_mb=512, **(runner or {})
+            program=offer["name"], options=options or {}, pinned=pinned, **{"memory_mb": 512, **(runner or {})}
         )
         spec = self.spec.model_copy(update={"runner": settings})
         pool = ProgramPool(RUN, settings, self.stand.gateway, Builds(self.home, no_store))
@@ -244,6 +244,27 @@ async def test_a_session_that_is_not_needed_any_more_leaves_no_process(here: Her
         while len(host.children(recursive=True)) > 1:
             await asyncio.sleep(0.05)
     assert (await here.row())["output"] == "begins children\n"
+
+
+async def test_the_example_is_built_and_trains_both_of_its_seats(
+    store_conn: psycopg.Connection, store_url: str, tmp_path: Path
+) -> None:
+    order = BuildOrder("sums-program", "", str(sample_program(tmp_path)))
+    said = await run_build(tmp_path, order, tmp_path / "log", went_on)
+    if said.get("code") == "index_unreachable":
+        pytest.skip("the package index cannot be reached")
+    [offer] = said["manifest"]["programs"]
+    assert (offer["name"], offer["seats"]) == ("sums", ["solver", "reviser"])
+    async with standing(store_conn, store_url) as stand:
+        here = Here(stand, tmp_path, said)
+        stand.engine.texts = ["6", "7", "7", "9"]
+        played = [await here.play(here.stage({"hint": "Be brief."}), member) for member in range(2)]
+        assert [one.reason for one in played] == ["", ""]
+        assert [[turn.role for turn in one.turns] for one in played] == [["solver", "reviser"]] * 2
+        assert [one.outcome.team_score for one in played] == [1.0, 0.0]
+        assert "Be brief." in stand.engine.asked[0].conversation[-1].content
+        print("seconds of a session:", [round(one.finished_at - one.started_at, 2) for one in played])
+        await here.rows()
 
 
 KILLED = """

@@ -21,7 +21,16 @@ from workers.rollout.gateway.server import Gateway
 from workers.rollout.gateway.sessions import ProgramSession
 from workers.rollout.isolation import EnvironmentBroke
 from workers.rollout.isolation.keeper import HostKeeper, within
-from workers.rollout.isolation.lines import Began, Close, Closed, Earned, Ran, ScoreOrder, StartProgram, line
+from workers.rollout.isolation.lines import (
+    Began,
+    Close,
+    Closed,
+    ProgramEarned,
+    ProgramRan,
+    ScoreOrder,
+    StartProgram,
+    line,
+)
 from workers.rollout.isolation.processes import ForkedProcess, ForkHost
 from workers.rollout.packages import Builds, start_packaged
 
@@ -169,14 +178,14 @@ class StartedProgram:
             ran = await process.answer()
         except EnvironmentBroke as broke:
             raise EnvironmentBroke(f"run: {broke}") from broke
-        if not isinstance(ran, Ran):
+        if not isinstance(ran, ProgramRan):
             raise EnvironmentBroke(f"program: garbage: {type(ran).__name__} is not how it ended")
         self._output = ran.output
         if ran.reason:
             raise EnvironmentBroke(f"program: {ran.reason}")
         if not self._session.called:
             raise EnvironmentBroke(NO_CALL)
-        asked = process.ask(ScoreOrder(), Earned)
+        asked = process.ask(ScoreOrder(), ProgramEarned)
         report = (await within("score", self._pool.spec.score_timeout_s, asked)).report
         if (fault := spec.fault_of(report)) is not None:
             raise EnvironmentBroke(f"score: {fault}")
@@ -189,7 +198,7 @@ class StartedProgram:
         self._process, url = await self._pool.fork()
         self._process.writer.write(line(StartProgram({**self._told, "base_url": url}, self._seed)))
         answer = await self._process.answer()
-        if isinstance(answer, Ran):
+        if isinstance(answer, ProgramRan):
             self._output = answer.output
             raise EnvironmentBroke(answer.reason or "it ended before it began")
         if not isinstance(answer, Began):

@@ -4,7 +4,7 @@ The worker sends `Begin`, one `ReplyBatch` after the other, `ScoreOrder` once no
 answer to `Close` is `Closed`, to each other one `EpisodeProgress`; to any, `Broke`.
 
 Of an agent program it sends `StartProgram`, `ScoreOrder` once it has ended, and `Close`. The answers are `Began` and,
-when it has ended, `Ran`; `Earned`; and `Closed`.
+when it has ended, `ProgramRan`; `ProgramEarned`; and `Closed`.
 """
 
 from typing import Any
@@ -76,7 +76,7 @@ class Began(msgspec.Struct, frozen=True, tag="began"):
     """The program is called now: it was imported."""
 
 
-class Ran(msgspec.Struct, frozen=True, tag="ran"):
+class ProgramRan(msgspec.Struct, frozen=True, tag="ran"):
     """The program has ended."""
 
     reason: str
@@ -85,7 +85,7 @@ class Ran(msgspec.Struct, frozen=True, tag="ran"):
     """End of what it wrote."""
 
 
-class Earned(msgspec.Struct, frozen=True, tag="earned"):
+class ProgramEarned(msgspec.Struct, frozen=True, tag="earned"):
     """What a program that has ended says it earned."""
 
     report: dict[str, Any]
@@ -108,7 +108,7 @@ class HostReady(msgspec.Struct, frozen=True, tag="hosting"):
 
 
 Order = Begin | ReplyBatch | ScoreOrder | Close
-Answer = Born | EpisodeProgress | Closed | Began | Ran | Earned | Broke
+Answer = Born | EpisodeProgress | Closed | Began | ProgramRan | ProgramEarned | Broke
 
 
 def line(message: msgspec.Struct) -> bytes:
