@@ -188,6 +188,7 @@ class Migration(migrations.Migration):
                 ("calls", models.IntegerField()),
                 ("tokens", models.IntegerField()),
                 ("left_s", models.FloatField(null=True)),
+                ("output", models.TextField()),
             ],
             options={
                 "db_table": 'store"."program_session',

@@ -18,9 +18,11 @@ ENVIRONMENT_READERS = {
     "workers/settings.py",
     "workers/adopted.py",
     "workers/children.py",
+    "workers/packages/inside/sessions.py",
 }
 """Beside the two readers: `asgi.py` and `manage.py` name the settings module, a device worker passes its environment on
-to its children (as the launcher does) and the child checks whose it is."""
+to its children (as the launcher does) and the child checks whose it is. An agent program is told its session in
+variables, which are written before it is imported."""
 PURE = ("platform/flexmarl/contracts", "platform/flexmarl/algorithms", "platform/flexmarl/orchestrator")
 
 

@@ -24,6 +24,15 @@ OFFER = {
     },
     "roles": ["walker", "guide"], "opens": ["walker"], "best_score": 1.0, "turns": 16,
 }  # fmt: skip
+PROGRAM = {
+    "name": "sums", "entry": "maze_games:play", "summary": "Two agents answer a sum.",
+    "options": {
+        "type": "object",
+        "properties": {"hint": {"type": "string", "default": "Be brief."}},
+        "additionalProperties": False,
+    },
+    "seats": ["walker", "guide"],
+}  # fmt: skip
 LOCK = [{"name": "maze-games", "version": "1.2", "sha256": "a" * 64}]
 
 
@@ -36,7 +45,9 @@ def manifest(*offers: dict[str, Any]) -> dict[str, Any]:
     return {"version": 1, "python": "3.11.7", "sandbox": "namespaces", "environments": list(offers), "left_out": []}
 
 
-def built(made: dict[str, Any], *offers: dict[str, Any], digest: str = "d" * 64) -> None:
+def built(
+    made: dict[str, Any], *offers: dict[str, Any], digest: str = "d" * 64, programs: tuple[dict[str, Any], ...] = ()
+) -> None:
     """Write what a node would write of a build."""
     from flexmarl.controlplane.common.store import store_connection
     from flexmarl.store.control import package_rows
@@ -45,7 +56,8 @@ def built(made: dict[str, Any], *offers: dict[str, Any], digest: str = "d" * 64)
     taken = package_rows.take(conn, "n1", 20.0)
     assert taken is not None
     assert str(taken.id) == made["id"]
-    said = {"digest": digest, "lock": LOCK, "manifest": manifest(*(offers or (OFFER,)))}
+    offered = {**manifest(*(offers or (OFFER,))), "programs": list(programs)}
+    said = {"digest": digest, "lock": LOCK, "manifest": offered}
     assert package_rows.goes_on(conn, taken, "installing", "Collecting maze-games", 20.0)
     assert package_rows.ready(conn, taken, said, "Successfully installed")
 
@@ -246,3 +258,49 @@ def test_new_run_has_an_input_for_each_option_of_the_manifest(api, browser) -> N
     assert 'data-pointer="/environment/options/kind"' in page
     assert "walker" in page
     assert browser.get(f"/runs/new?package={ready['id']}&environment=Other").status_code == 404
+
+
+def planned(api: Any, seats: bool = False, **runner: Any) -> Any:
+    """Plan a run whose workers start a program of the package."""
+    whole = spec()
+    whole["environment"] = {"type": "program", "runner": {"type": "process", "package": "maze-games@1.2", **runner}}
+    return api.post("/api/v1/runs/plan", {"spec": whole}, format="json")
+
+
+def test_a_run_is_pinned_to_a_program_of_a_package_and_has_the_seats_that_it_asks(api) -> None:
+    built(ask(api), programs=(PROGRAM,))
+    answer = planned(api, pinned={"digest": "e" * 64})
+    assert answer.status_code == 200, answer.json()
+    environment = answer.json()["spec"]["environment"]
+    assert environment["seats"] == ["walker", "guide"]
+    runner = environment["runner"]
+    assert (runner["program"], runner["options"]) == ("sums", {"hint": "Be brief."})
+    assert (runner["pinned"]["digest"], runner["pinned"]["entry"]) == ("d" * 64, "maze_games:play")
+    for settings, pointer, hint in (
+        ({"program": "sum"}, "/environment/runner/program", "Did you mean sums?"),
+        ({"options": {"hint": 1}}, "/environment/runner/options/hint", "a value of type string"),
+        ({"options": {"hints": ""}}, "/environment/runner/options", "hint"),
+        ({"package": "maze-games@1.3"}, "/environment/runner/package", "Did you mean maze-games@1.2?"),
+    ):
+        [error] = planned(api, **settings).json()["errors"]
+        assert error["pointer"] == pointer
+        assert hint in error["hint"]
+
+
+def test_a_package_without_programs_starts_none(api) -> None:
+    built(ask(api))
+    [error] = planned(api).json()["errors"]
+    assert (error["pointer"], error["code"]) == ("/environment/runner/program", "required")
+    assert error["detail"] == "maze-games@1.2 has no programs."
+
+
+def test_pages_offer_programs_of_a_package(api, browser) -> None:
+    ready = ask(api)
+    built(ready, programs=(PROGRAM,))
+    page = browser.get(f"/packages/{ready['id']}").content.decode()
+    for word in ("Agent programs", "maze_games:play", "Two agents answer a sum.", "walker, guide"):
+        assert word in page
+    page = browser.get(f"/runs/new?package={ready['id']}&program=sums").content.decode()
+    assert 'data-pointer="/environment/runner/options/hint"' in page
+    assert "guide" in page
+    assert browser.get(f"/runs/new?package={ready['id']}&program=other").status_code == 404

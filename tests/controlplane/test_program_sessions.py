@@ -162,3 +162,28 @@ def test_the_page_of_a_run_says_how_a_program_takes_a_session_and_where_sessions
     counted = program_sessions.counts(store_connection(), run.no)
     assert (counted.open, counted.taken, counted.finished, counted.ended) == (0, 1, 0, 1)
     assert "Agent programs" not in browser.get(f"/runs/{make_run(editor, RunStatus.RUNNING).key}").content.decode()
+
+
+@pytest.fixture
+def started(editor, make_run):
+    """Return a run whose rollout workers start its programs."""
+    run = make_run(editor, RunStatus.RUNNING, **PROGRAM)
+    runner = {"type": "process", "package": "two-seats@1.0", "program": "sums"}
+    run.spec = {**run.spec, "environment": {**run.spec["environment"], "runner": runner}}
+    run.save(update_fields=["spec"])
+    return run
+
+
+def test_sessions_of_programs_that_workers_start_are_nobody_elses(api, browser, started) -> None:
+    offer = SessionOffer(uuid.uuid4(), "http://127.0.0.1:9", False, 3, (3, 0, 1), "d" * 64)
+    program_sessions.open_session(store_connection(), started.no, offer)
+    assert "two-seats@1.0" in refused(post(api, started), 409, "starts_programs")
+    refused(post(api, started, f"/{offer.id}/finish", {"reward": 1}), 409, "starts_programs")
+    program_sessions.wrote(store_connection(), offer.id, "Traceback <of it>")
+    program_sessions.end(store_connection(), offer.id, "environment: program: exit code 3")
+    shown = api.get(f"/api/v1/runs/{started.key}/sessions").json()["results"]
+    assert [(one["state"], one["output"]) for one in shown] == [("ended", "Traceback <of it>")]
+    page = browser.get(f"/runs/{started.key}/trajectories/sessions").content.decode()
+    assert "Traceback &lt;of it&gt;" in page
+    assert "OpenAI(base_url" not in page, "no program of anybody's connects"
+    assert "Rollout workers start the program" in browser.get(f"/runs/{started.key}/parts/programs").content.decode()

@@ -14,7 +14,6 @@ from flexmarl.contracts.schema_nodes import Schema
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.environment import EnvironmentSpec
 from flexmarl.contracts.specification.environment_base import EnvironmentOptions
-from flexmarl.contracts.specification.package import PackageEnvironment
 from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.problems import NotFound, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
@@ -129,33 +128,33 @@ def _dataset(request: HttpRequest) -> dict[str, Any] | None:
 
 
 def _package(request: HttpRequest) -> dict[str, Any] | None:
-    """What a run of the package's environment begins with that the address names."""
+    """What a run of the package's environment or program begins with that the address names."""
     if "package" not in request.GET:
         return None
-    named = {"type": "package", "package": request.GET["package"], "environment": request.GET.get("environment", "")}
-    actor = actor_of(request)
+    actor, named = actor_of(request), package_choice.named(request.GET)
     try:
-        found = packages.find_package(actor, UUID(named["package"]))
-        written = pinning.pinned(actor, found.project, named)
+        found = packages.find_package(actor, UUID(request.GET["package"]))
+        written = pinning.completed(actor, found.project, named)
     except ValueError:
         raise NotFound("There is no such package.") from None
     if isinstance(written, list):
         raise NotFound(" ".join(f"{problem.detail} {problem.hint}".strip() for problem in written))
-    written["package"] = str(found)
+    assert written is not None
+    written.get("runner", written)["package"] = str(found)
     return package_choice.base(packages.package_row(found), written)
 
 
 def _schema(request: HttpRequest, environment: EnvironmentOptions) -> Schema:
-    """The schema of the specification; options of a package's environment are those of its manifest."""
+    """The schema of the specification; options of what a package offers are those of its manifest."""
     schema = experiments.config_schema()
-    if not isinstance(environment, PackageEnvironment) or not environment.pinned.id:
+    foreign = package_choice.foreign(environment)
+    if foreign is None or not foreign.pinned.id:
         return schema
     try:
-        found = packages.find_package(actor_of(request), UUID(environment.pinned.id))
+        found = packages.find_package(actor_of(request), UUID(foreign.pinned.id))
     except NotFound:
         return schema
-    offers = {one["name"]: one["options"] for one in found.manifest.get("environments", ())}
-    return package_choice.with_options(schema, offers.get(environment.environment, {}))
+    return package_choice.with_options(schema, foreign, found.manifest)
 
 
 def _preset_groups() -> list[tuple[str, list[dict[str, Any]]]]:

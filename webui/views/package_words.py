@@ -20,7 +20,10 @@ REASONS = {
     "venv_failed": ("No virtual environment", "Look at the Python of the node: it needs venv and ensurepip."),
     "other_files": ("Other files than before", "The index or the upload changed; build a new version."),
     "other_build": ("Another build than before", "The host has another platform or Python; build it there anew."),
-    "no_environments": ("No environment found", "Name its class as an entry, such as my_package.games:Maze."),
+    "no_environments": (
+        "Nothing to play found",
+        "Name a class or a program as an entry, such as my_package.games:Maze.",
+    ),
     "manifest_failed": ("Its interpreter ended", "The log below has what it wrote last."),
     "manifest_time_limit": ("It does not say what it offers", "Let its modules import within minutes."),
     "file_gone": ("The file is gone", "Upload it again."),
@@ -81,9 +84,22 @@ def environments(package: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
+def programs(package: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the agent programs that a package offers, each with the page on which a run of it begins."""
+    return [
+        {
+            **one,
+            "settings": ", ".join(one["options"].get("properties", {})),
+            "new_run_url": f"/runs/new?{urlencode({'package': package['id'], 'program': one['name']})}",
+        }
+        for one in package["manifest"].get("programs", ())[:MOST_SHOWN]
+    ]
+
+
 def naming(package: Mapping[str, Any]) -> str:
-    """Return how a specification names its first environment."""
-    offers = package["manifest"].get("environments", ())
-    name = json.dumps(offers[0]["name"]) if offers else "NAME"
-    named = f"{package['name']}@{package['release']}"
-    return f"environment: {{type: package, package: {json.dumps(named)}, environment: {name}}}"
+    """Return how a specification names its first environment, or its first program where it has none."""
+    named = f"package: {json.dumps(package['name'] + '@' + package['release'])}"
+    if offers := package["manifest"].get("environments", ()):
+        return f"environment: {{type: package, {named}, environment: {json.dumps(offers[0]['name'])}}}"
+    program = next((json.dumps(one["name"]) for one in package["manifest"].get("programs", ())), "NAME")
+    return f"environment: {{type: program, runner: {{type: process, {named}, program: {program}}}}}"

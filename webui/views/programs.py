@@ -7,6 +7,7 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
+from flexmarl.contracts.specification.program import ProcessRunner
 from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.runs import program_sessions, session_lists
@@ -50,19 +51,28 @@ def programs(request: HttpRequest, found: Any, row: Mapping[str, Any]) -> dict[s
         return {"sessions": None}
     if row["finished_at"]:
         sentence = "The run has ended: it opens no session any more."
+    elif _started(found):
+        sentence = "Rollout workers start the program of a package, a process for each session."
     elif counts.open and not counts.taken:
         sentence = "Sessions wait for a program. Start yours, with these lines:"
     elif counts.taken:
         sentence = "Programs are at work. Each further one takes the next session:"
     else:
         sentence = "No session is open now: the run has not begun to play, or trains on what was played."
-    return {"run": row, "sessions": counts, "program_sentence": sentence, "program": _lines(request, row)}
+    return {"run": row, "sessions": counts, "program_sentence": sentence, "program": _lines(request, found, row)}
 
 
-def _lines(request: HttpRequest, row: Mapping[str, Any]) -> str:
-    """Return the lines of a program; none for a run that has ended."""
+def _started(found: Any) -> bool:
+    """Tell whether rollout workers start the programs of a run."""
+    return isinstance(program_sessions.environment_of(found).runner, ProcessRunner)
+
+
+def _lines(request: HttpRequest, found: Any, row: Mapping[str, Any]) -> str:
+    """Return the lines of a program that takes sessions; none for a run that has ended, or starts its programs."""
+    if row["finished_at"] or _started(found):
+        return ""
     address = request.build_absolute_uri(f"/api/v1/runs/{row['key']}/sessions")
-    return "" if row["finished_at"] else PROGRAM.format(sessions=address, seat=row["agents"][0]["role"])
+    return PROGRAM.format(sessions=address, seat=row["agents"][0]["role"])
 
 
 @page()
@@ -84,7 +94,7 @@ def sessions(request: HttpRequest, key: str) -> HttpResponse:
         "chips": chips(request.GET, CHIPS),
         "states": [(name, words[0]) for name, words in STATES.items()],
         "orders": ORDERS,
-        "program": _lines(request, row),
+        "program": _lines(request, found, row),
     }
     return show(request, "webui/parts/session_rows.html" if is_part(request) else "webui/run_sessions.html", context)
 

@@ -13,6 +13,7 @@ import hashlib
 import os
 import subprocess
 from functools import cache
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
@@ -101,13 +102,12 @@ def make(name: PackageName, place: Path) -> None:
 
 def _write(file: Path, folder: Path, licence: str) -> None:
     """Read a GGUF through transformers and write the model, its tokenizer, its chat template and its licence."""
-    import gguf as reading
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
     torch.set_num_threads(1)
     # transformers reads the file three times, and makes the map of its names anew for each tensor.
-    gguf: Any = reading
+    gguf: Any = import_module("gguf")
     gguf.GGUFReader = cache(gguf.GGUFReader)
     gguf.get_tensor_name_map = cache(gguf.get_tensor_name_map)
     tokens: Any = AutoTokenizer

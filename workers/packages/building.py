@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from flexmarl.contracts.package_manifests import (
     BuildRefusal,
     LockedDistribution,
     OfferedEnvironment,
+    OfferedProgram,
     PackageManifest,
     digest_of,
     normal_name,
@@ -198,21 +200,31 @@ def _manifest(folder: Path, order: BuildOrder) -> PackageManifest:
 
 def read_manifest(said: dict[str, Any]) -> PackageManifest:
     """Read what a package says of itself; what cannot be used of it is left out by name. Raises BuildFailed."""
-    usable: list[OfferedEnvironment] = []
     left_out = [
         {"name": one["name"], "reason": " ".join(without_paths(one["reason"]).replace("*", "").split())}
         for one in said.get("left_out", ())
     ]
-    for one in said.get("environments", ()):
+    environments = _usable(OfferedEnvironment, said.get("environments", ()), left_out)
+    programs = _usable(OfferedProgram, said.get("programs", ()), left_out)
+    if not environments and not programs:
+        raise BuildFailed(BuildRefusal.NO_ENVIRONMENTS, f"Nothing that it offers can be used: {left_out[:3]}"[:500])
+    usable = {"environments": environments, "programs": programs, "left_out": left_out}
+    return PackageManifest.model_validate({**said, **usable})
+
+
+def _usable(
+    kind: type[OfferedEnvironment] | type[OfferedProgram], offers: Iterable[Any], left_out: list[dict[str, str]]
+) -> list[Any]:
+    """Read offers; those that cannot be used are left out with the reason."""
+    usable = []
+    for one in offers:
         try:
-            usable.append(OfferedEnvironment.model_validate(one))
+            usable.append(kind.model_validate(one))
         except ValidationError as error:
             first = error.errors()[0]
             where = "/".join(map(str, first["loc"]))
             left_out.append({"name": str(one.get("name")), "reason": f"{where}: {first['msg']}"[:300]})
-    if not usable:
-        raise BuildFailed(BuildRefusal.NO_ENVIRONMENTS, f"None of its environments can be used: {left_out[:3]}"[:500])
-    return PackageManifest.model_validate({**said, "environments": usable, "left_out": left_out})
+    return usable
 
 
 QUIET = {

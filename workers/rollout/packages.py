@@ -1,5 +1,6 @@
 """Environments of packages in a rollout worker: built on this host first where it lacks the build, then played in
 processes of the package's own interpreter, which have no credentials and are confined where the kernel allows it.
+Programs of packages (`workers.rollout.gateway.processes`) are built in the same way.
 
 Invariant: a build is made once at a time in this process, whoever waits for it, and other runs wait for nothing.
 """
@@ -8,15 +9,15 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 import psycopg
 
-from flexmarl.contracts.specification.package import PackageEnvironment
+from flexmarl.contracts.specification.package import PackageEnvironment, PinnedBuild
 from flexmarl.store.control import package_rows
 from workers.packages.building import QUIET, BuildOrder
 from workers.packages.folders import boot_of, build_of, new_folder, python_of
@@ -29,6 +30,16 @@ _making: dict[str, "asyncio.Task[Path]"] = {}
 """Builds that this process is making, by digest."""
 
 
+class NamesBuild(Protocol):
+    """Settings that name a package and the build that was pinned."""
+
+    @property
+    def package(self) -> str: ...
+
+    @property
+    def pinned(self) -> PinnedBuild: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Builds:
     """The builds of this host."""
@@ -36,7 +47,7 @@ class Builds:
     home: Path | None
     store: Store
 
-    async def of(self, spec: PackageEnvironment) -> Path:
+    async def of(self, spec: NamesBuild) -> Path:
         """Return the folder of a build, made here first where it is missing. Raises EnvironmentBroke."""
         if self.home is None:
             raise EnvironmentBroke("build: this worker has no home for packages")
@@ -48,7 +59,7 @@ class Builds:
             _making[digest].add_done_callback(lambda _: _making.pop(digest, None))
         return await asyncio.shield(_making[digest])
 
-    async def _made(self, home: Path, spec: PackageEnvironment) -> Path:
+    async def _made(self, home: Path, spec: NamesBuild) -> Path:
         package, digest = UUID(spec.pinned.id), spec.pinned.digest
         wanted = await self.store(lambda conn: package_rows.built(conn, package, digest))
         if wanted is None:
@@ -109,8 +120,13 @@ class PackagePool(EnvironmentPool):
             "reply_tokens": self.spec.reply_tokens,
             "memory": self.spec.memory_mb * 2**20,
         }
-        command = [str(python_of(self.folder)), "-I", str(boot_of()), "play", json.dumps(job)]
-        return start(command, {"PATH": os.defpath, "LANG": "C.UTF-8", **QUIET})
+        return start_packaged(self.folder, "play", job)
+
+
+def start_packaged(folder: Path, entry: str, job: Mapping[str, Any]) -> ForkHost:
+    """Start a host in a build's own interpreter, at an entry of `workers.packages.inside.boot`."""
+    command = [str(python_of(folder)), "-I", str(boot_of()), entry, json.dumps(job)]
+    return start(command, {"PATH": os.defpath, "LANG": "C.UTF-8", **QUIET})
 
 
 async def _no_store(call: Callable[[psycopg.Connection], Any]) -> Any:

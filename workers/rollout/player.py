@@ -23,7 +23,7 @@ from flexmarl.contracts.events import DemandReported
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.environment import EnvironmentSpec
 from flexmarl.contracts.specification.package import PackageEnvironment
-from flexmarl.contracts.specification.program import ProgramEnvironment
+from flexmarl.contracts.specification.program import ProcessRunner, ProgramEnvironment
 from flexmarl.contracts.specification.reward import QueuedReward
 from flexmarl.store.control import commands, demand, engines, runs
 from flexmarl.store.control.commands import ClaimStatus, Taken
@@ -37,6 +37,7 @@ from workers.rollout.demand import Reporter
 from workers.rollout.engine_client import EngineClient
 from workers.rollout.environments.dataset_questions import DatasetFamily
 from workers.rollout.external import ExternalClient
+from workers.rollout.gateway.processes import ProgramPool
 from workers.rollout.gateway.server import Gateway, GatewayPlace
 from workers.rollout.gateway.stage import ProgramStage
 from workers.rollout.keeping import TTL_S, Keeper
@@ -235,7 +236,10 @@ class Player:
         if isinstance(environment, PackageEnvironment):
             return PackagePool(environment, builds=Builds(self._home, self._store))
         if isinstance(environment, ProgramEnvironment):
-            return ProgramStage(run_id, environment, self._gateway)
+            programs = None
+            if isinstance(environment.runner, ProcessRunner):
+                programs = ProgramPool(run_id, environment.runner, self._gateway, Builds(self._home, self._store))
+            return ProgramStage(run_id, environment, self._gateway, programs)
         stage = stage_of(environment)
         if isinstance(stage, DatasetFamily):
             digest = stage.options.dataset.digest

@@ -62,7 +62,7 @@ async def begin(
     if isinstance(stage, EnvironmentPool):
         return await stage.begin(task_seed, held_out, seed)
     if isinstance(stage, ProgramStage):
-        return await stage.begin(task_seed, held_out, episode, count)
+        return await stage.begin(task_seed, held_out, seed, episode, count)
     return begin_here(stage, task_seed, held_out, seed)
 
 

@@ -48,7 +48,7 @@ class PackageRequirement(Strict):
     type: Literal["requirement"] = "requirement"
     requirement: str = Field(pattern=REQUIREMENT, examples=["textarena==0.7.4"])
     entry: str = Field(default="", max_length=200, pattern=ENTRY, examples=["my_package.games:Maze"])
-    """Class or function of an environment that no registry names; empty: those of registries are found."""
+    """Class or function of an environment or a program that no registry names; empty: those of registries."""
 
 
 class PackageUpload(Strict):
@@ -93,8 +93,25 @@ class OfferedEnvironment(Strict):
         return checkable(schema)
 
 
+class OfferedProgram(Strict):
+    """An agent program of a package: a function that is called once for each session."""
+
+    name: str = Field(min_length=1, max_length=100)
+    entry: str = Field(max_length=300)
+    summary: str = Field(max_length=1000)
+    options: dict[str, JsonValue]
+    """JSON Schema of what it takes beside the session."""
+    seats: tuple[Annotated[str, Field(pattern=ROLE)], ...] = Field(default=(), max_length=16)
+    """Agents that it asks, where it says so."""
+
+    @field_validator("options")
+    @classmethod
+    def _can_be_checked(cls, schema: dict[str, Any]) -> dict[str, Any]:
+        return checkable(schema)
+
+
 class LeftOut(Strict):
-    """An environment that a package has and that cannot be played."""
+    """An environment or a program that a package has and that cannot be played."""
 
     name: str
     reason: str
@@ -107,7 +124,8 @@ class PackageManifest(Strict):
     python: str
     sandbox: Literal["namespaces", "limits"]
     """How its processes are confined on the host that built it: the second leaves network and files open."""
-    environments: tuple[OfferedEnvironment, ...] = Field(min_length=1, max_length=500)
+    environments: tuple[OfferedEnvironment, ...] = Field(default=(), max_length=500)
+    programs: tuple[OfferedProgram, ...] = Field(default=(), max_length=500)
     left_out: tuple[LeftOut, ...] = ()
 
 

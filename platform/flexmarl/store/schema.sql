@@ -565,7 +565,8 @@ CREATE TABLE store.program_session (
   seen_at    timestamptz NOT NULL DEFAULT clock_timestamp(), -- when its worker said last that it is there, and then:
   calls      int NOT NULL DEFAULT 0,          -- calls that it has answered
   tokens     int NOT NULL DEFAULT 0,          -- sampled in these
-  left_s     real                             -- of the time that its program may take between calls
+  left_s     real,                            -- of the time that its program may take between calls
+  output     text NOT NULL DEFAULT ''         -- end of what a program wrote that a rollout worker started
 ) WITH (fillfactor = 70);
 CREATE INDEX program_session_run ON store.program_session (run_id, opened_at);
 CREATE INDEX program_session_open ON store.program_session (run_id, opened_at) WHERE state = 'open';

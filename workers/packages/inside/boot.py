@@ -1,4 +1,5 @@
-"""The entry of a package's interpreter: `python -I boot.py` and `install ...`, `manifest JOB` or `play JOB SOCKET`.
+"""The entry of a package's interpreter: `python -I boot.py` and `install ...`, `manifest JOB`, `play JOB SOCKET` or
+`programs JOB SOCKET`.
 
 This folder becomes a package under a name of its own; no folder of the product is on the path of foreign code.
 """
@@ -9,7 +10,7 @@ import sys
 from pathlib import Path
 
 NAME = "flexmarl_inside"
-ENTRIES = {"install": "installing", "manifest": "describing", "play": "playing"}
+ENTRIES = {"install": "installing", "manifest": "describing", "play": "playing", "programs": "starting"}
 
 
 def load() -> None:

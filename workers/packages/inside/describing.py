@@ -1,4 +1,5 @@
-"""Makes the manifest of a package: which environments it offers, with which options, for which roles.
+"""Makes the manifest of a package: which environments it offers, with which options, for which roles, and which
+agent programs.
 
 The last line of its output is the manifest as JSON, or why there is none; what foreign code prints goes elsewhere.
 """
@@ -12,6 +13,7 @@ from typing import Any
 
 from .adapters import offers_of
 from .jobs import confined, quietly
+from .programs import programs_of
 from .shapes import broke, offered
 
 MOST_OFFERS = 500
@@ -22,12 +24,17 @@ def main(arguments: Sequence[str]) -> None:
     """Write the manifest."""
     job, how = confined(arguments[0])
     try:
-        offers, left_out = quietly(lambda: offers_of(job))
+        programs, broken = quietly(lambda: programs_of(job))
+        offers, left_out = quietly(lambda: offers_of(job, None if programs else broken))
+        left_out = [*broken, *left_out]
+        if job.entry and offers:  # a function that makes an environment
+            programs = []
         manifest: dict[str, Any] = {
             "version": MANIFEST_VERSION,
             "python": platform.python_version(),
             "sandbox": how,
             "environments": [offered(one) for one in offers[:MOST_OFFERS]],
+            "programs": programs[:MOST_OFFERS],
             "left_out": [{"name": name, "reason": reason[:300]} for name, reason in left_out[:MOST_OFFERS]],
         }
         text = json.dumps(manifest, allow_nan=False)

@@ -26,7 +26,17 @@ MOST_PROCESSES = 32
 REAP_EVERY_S = 1.0
 _PR_SET_PDEATHSIG = 1
 
-Play = Callable[[IO[bytes]], None]
+Play = Callable[[socket.socket], None]
+
+
+def on_lines(play: Callable[[IO[bytes]], None]) -> Play:
+    """Return what plays over a socket as `play` does over a stream."""
+
+    def played(link: socket.socket) -> None:
+        with link.makefile("rwb") as stream:
+            play(cast("IO[bytes]", stream))
+
+    return played
 
 
 def ends_with_parent() -> None:
@@ -35,8 +45,11 @@ def ends_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def serve(control: socket.socket, play: Play) -> None:
-    """Fork and kill as ordered, until the worker hangs up; each child plays what comes through its own socket."""
+def serve(control: socket.socket, play: Play, left: Callable[[], None] = lambda: None) -> None:
+    """Fork and kill as ordered, until the worker hangs up; each child plays what comes through its own socket.
+
+    `left` is called at the end, when no child is there any more.
+    """
     children: set[int] = set()
     first = os.getpid() == 1
     while True:
@@ -49,7 +62,7 @@ def serve(control: socket.socket, play: Play) -> None:
             continue
         order, given, _, _ = socket.recv_fds(control, FRAME, 1, socket.MSG_WAITALL)
         if len(order) < FRAME:
-            _end(children)
+            _end(children, left)
         if order[:1] == FORK:
             children.add(_fork(control, given[0], play))
         elif (pid := int.from_bytes(order[1:], "big")) in children:
@@ -112,12 +125,13 @@ def _kill_one(pid: int) -> None:
         return
 
 
-def _end(children: set[int]) -> NoReturn:
+def _end(children: set[int], left: Callable[[], None]) -> NoReturn:
     """End every child, wait for its end, and end. A child that is left to nobody stays a zombie where nobody reaps."""
     for pid in children:
         kill(pid)
     for pid in children:
         os.waitpid(pid, 0)
+    left()
     os._exit(0)
 
 
@@ -132,9 +146,9 @@ def _fork(control: socket.socket, given: int, play: Play) -> int:
         os.setsid()
         ends_with_parent()
         control.close()
-        with socket.socket(fileno=given) as link, link.makefile("rwb") as stream:
+        with socket.socket(fileno=given) as link:
             if os.getppid() == host:
-                play(cast("IO[bytes]", stream))
+                play(link)
         status = 0
     finally:
         # Never back into the host's loop, and none of its clean-up.

@@ -14,7 +14,7 @@ from .hosting import ends_with_parent
 
 @dataclass(frozen=True)
 class Job:
-    """Either which environment to play, or of which distribution to find all."""
+    """Either which environment or program to play, or of which distribution to find all."""
 
     memory: int
     """Bytes of address space of each process."""
@@ -30,15 +30,15 @@ class Job:
     reply_tokens: int = 256
 
 
-def confined(text: str) -> tuple[Job, str]:
-    """Read a job and confine this process; returns how it is confined."""
+def confined(text: str, *, loopback: bool = False) -> tuple[Job, str]:
+    """Read a job and confine this process; returns how it is confined. `loopback`: it may speak to itself."""
     ends_with_parent()
     read = json.loads(text)
     job = Job(**{**read, "roles": tuple(read.get("roles", ()))})
     folders = {sys.prefix, sys.base_prefix, str(Path(__file__).resolve().parent)}
     # A folder within another one comes with it.
     visible = tuple(sorted(one for one in folders if not any(one.startswith(f"{other}/") for other in folders)))
-    how = sandbox.enter(sandbox.Confinement(job.memory, visible))
+    how = sandbox.enter(sandbox.Confinement(job.memory, visible, loopback=loopback))
     return job, how
 
 

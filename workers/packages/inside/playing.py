@@ -17,7 +17,7 @@ from functools import partial
 from typing import IO, Any
 
 from .adapters import environment_of
-from .hosting import serve
+from .hosting import on_lines, serve
 from .jobs import Job, confined
 from .shapes import (
     ForeignEnvironment,
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> None:
         sys.exit(1)
     gc.freeze()
     control.sendall(line({"type": "hosting", "sandbox": how}))
-    serve(control, partial(play, environment=environment, job=job))
+    serve(control, on_lines(partial(play, environment=environment, job=job)))
 
 
 def play(stream: IO[bytes], environment: ForeignEnvironment, job: Job) -> None:

@@ -6,9 +6,12 @@ from `enter` is the confined one; the one that called it waits for its end outsi
 """
 
 import ctypes
+import fcntl
 import os
 import resource
 import signal
+import socket
+import struct
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -39,6 +42,7 @@ _MOUNT_SETATTR, _AT_RECURSIVE, _AT_HERE = 442, 0x8000, -100
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _DROP_BOUNDING, _NO_NEW_PRIVILEGES = 24, 38
 _CAPABILITIES = 64
+_SET_FLAGS, _UP = 0x8914, 0x1
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ class Confinement:
     network: bool = False
     file_bytes: int = MOST_FILE_BYTES
     files: int = MOST_FILES
+    loopback: bool = False
+    """Without a network: whether it may speak to itself, and to whoever holds a socket that it listens at."""
 
 
 class _Attributes(ctypes.Structure):
@@ -128,8 +134,17 @@ def _apart(confinement: Confinement) -> None:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
         Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+    if confinement.loopback and not confinement.network:
+        _raise_loopback()
     _mount("", "/", "", _RECURSIVE | _PRIVATE)
     _new_root(confinement)
+
+
+def _raise_loopback() -> None:
+    """Have this name space's own interface, which is down at first."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = struct.pack("16sh14x", b"lo", _UP)
+        fcntl.ioctl(any_socket, _SET_FLAGS, request)
 
 
 def _opened(paths: Sequence[str]) -> dict[str, int]:

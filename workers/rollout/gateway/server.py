@@ -8,6 +8,7 @@ the next look. A client that hangs up takes nothing back: its call is answered a
 import asyncio
 import contextlib
 import re
+import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -102,20 +103,45 @@ class Gateway:
         task: int,
         episode: tuple[int, int, int],
         count: Count,
+        key: str = "",
     ) -> ProgramSession:
-        """Open a session that a program may take. Raises EnvironmentBroke where the gateway cannot listen."""
+        """Open a session that a program may take. Raises EnvironmentBroke where the gateway cannot listen.
+
+        `key`: of a program that is started here, which has the session from the beginning.
+        """
         async with self._opening:
             if self._runner is None:
                 await self._listen()
         session = ProgramSession(uuid4(), spec, task, self._left, count)
         self._sessions[session.id] = session
-        offer = SessionOffer(session.id, self._url, held_out, task, episode)
+        digest = sha256(key.encode()).hexdigest() if key else ""
+        offer = SessionOffer(session.id, self._url, held_out, task, episode, digest or None)
+        if digest:
+            self._give(session, digest)
         try:
             await self._store(lambda conn: program_sessions.open_session(conn, run_id, offer))
         except BaseException:
             self._forget(session)
             raise
         return session
+
+    async def admit(self, door: socket.socket) -> web.SockSite:
+        """Answer calls at a further socket, which listens already. Stop what is returned in the end."""
+        async with self._opening:
+            if self._runner is None:
+                await self._listen()
+        assert self._runner is not None
+        site = web.SockSite(self._runner, door)
+        await site.start()
+        return site
+
+    async def earned(self, run_id: int, session: ProgramSession, report: dict[str, Any]) -> bool:
+        """Write down what a program that was started here earned; False where its session is over."""
+        return bool(await self._store(lambda conn: program_sessions.report(conn, run_id, session.id, report)))
+
+    async def wrote(self, session: ProgramSession, output: str) -> None:
+        """Keep the end of what a program that was started here wrote."""
+        await self._store(partial(program_sessions.wrote, session=session.id, output=output))
 
     async def close(self) -> None:
         """Stop listening."""
@@ -173,11 +199,14 @@ class Gateway:
             if (session := self._sessions.get(one.id)) is None:
                 continue
             if one.id not in self._keys:
-                self._keys[one.id] = one.key_digest
-                self._by_key[one.key_digest] = session
+                self._give(session, one.key_digest)
                 session.taken()
             if one.state == "finished":
                 session.report(one.report)
+
+    def _give(self, session: ProgramSession, key_digest: str) -> None:
+        self._keys[session.id] = key_digest
+        self._by_key[key_digest] = session
 
     async def _meter(self, *sessions: ProgramSession) -> None:
         meters = [session.meter() for session in sessions]

@@ -92,6 +92,11 @@ class ProgramSession:
         """Whether it ended with a report that counts."""
         return self._report is not None and self.over == FINISHED
 
+    @property
+    def called(self) -> bool:
+        """Whether a call of its program was answered."""
+        return self._account.calls > 0
+
     def meter(self) -> SessionMeter:
         """Return how far it is."""
         account = self._account
@@ -153,11 +158,17 @@ class ProgramSession:
         self._report = said
         self._happened.set()
 
+    def fail(self, reason: str) -> None:
+        """Note why the program, which was started here, earned nothing."""
+        self.report({"failed": reason})
+
     # What the player asks -----------------------------------------------------------------------------------------
 
-    async def begin(self) -> None:
-        """Wait for a program, and for what it does first. Raises EnvironmentBroke."""
-        limit = self.spec.boot_timeout_s
+    async def begin(self, limit: float | None) -> None:
+        """Wait for a program, and for what it does first. Raises EnvironmentBroke.
+
+        `limit`: seconds until a program has taken it; None where whoever starts one sees to that.
+        """
         try:
             async with asyncio.timeout(limit):
                 await self._happened.wait()
@@ -201,6 +212,8 @@ class ProgramSession:
             self._ask()
         elif said := self._report.get("error"):
             raise EnvironmentBroke(f"program: {said}")
+        elif said := self._report.get("failed"):
+            raise EnvironmentBroke(said)
 
     def _ask(self) -> None:
         """Ask for the first call of each seat, all at once."""

@@ -7,51 +7,42 @@ waiting, by cancellation too, leaves no process behind that works for nobody. Us
 """
 
 import asyncio
-from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import structlog
 
 from flexmarl.contracts.specification.environment_base import IsolatedEnvironmentOptions
 from workers.rollout.environments.base import Ask, Outcome, Reply
+from workers.rollout.isolation.keeper import IDLE_S, HostKeeper, within
 from workers.rollout.isolation.lines import Begin, Close, Closed, EpisodeProgress, ReplyBatch, ScoreOrder, outcome_of
 from workers.rollout.isolation.processes import EnvironmentBroke, ForkedProcess, ForkHost, start_installed
 
 log = structlog.get_logger(__name__)
 
-IDLE_S = 30.0
-"""How long a process without an episode is kept, and a host without processes."""
 CLOSING_S = 0.2
 """So long a new episode waits for a process that lets go of another one."""
 
-T = TypeVar("T")
-
 
 @dataclass(slots=True)
-class EnvironmentPool:
+class EnvironmentPool(HostKeeper):
     """The processes of one run's environments in one rollout worker."""
 
     spec: IsolatedEnvironmentOptions
-    _host: ForkHost | None = None
     _resting: list[ForkedProcess] = field(default_factory=list)
-    _playing: int = 0
     _closing: "set[asyncio.Task[None]]" = field(default_factory=set)
-    _sweeper: asyncio.TimerHandle | None = None
 
     async def begin(self, task_seed: int, held_out: bool, seed: int) -> "IsolatedEpisode":
         """Begin an episode. Raises EnvironmentBroke when it does not begin in time."""
         try:
-            return await _within("boot", self.spec.setup_timeout_s, self._begin(Begin(task_seed, held_out, seed)))
+            return await within("boot", self.spec.setup_timeout_s, self._begin(Begin(task_seed, held_out, seed)))
         except EnvironmentBroke as broke:
-            if isinstance(broke.__cause__, TimeoutError) and self._host is not None and self._host.silent():
-                self._host.end()
+            self.late(broke)
             raise
 
     async def _begin(self, order: Begin) -> "IsolatedEpisode":
         if not self._resting and self._closing:  # one that is about to rest is had sooner than a new one
             await asyncio.wait(self._closing, timeout=CLOSING_S, return_when=asyncio.FIRST_COMPLETED)
-        process = self._rested() or await self._hosted().fork()
+        process = self._rested() or await self.hosted().fork()
         self._playing += 1
         try:
             progress = await process.ask(order, EpisodeProgress)
@@ -71,11 +62,6 @@ class EnvironmentPool:
             process.end()
         return None
 
-    def _hosted(self) -> ForkHost:
-        if self._host is None or not self._host.alive():
-            self._host = self.started()
-        return self._host
-
     def started(self) -> ForkHost:
         """Start the host of this environment."""
         return start_installed(self.spec.model_dump_json())
@@ -88,12 +74,12 @@ class EnvironmentPool:
             closing.add_done_callback(self._closing.discard)
         else:
             process.end()
-            self._left()
+            self.left()
 
     async def _closed(self, process: ForkedProcess) -> None:
         """Have a process let go of its episode, whose account is given already; end it where it does not in time."""
         try:
-            await _within("close", self.spec.close_timeout_s, process.ask(Close(), Closed))
+            await within("close", self.spec.close_timeout_s, process.ask(Close(), Closed))
         except EnvironmentBroke as broke:
             log.warning("environment not closed", environment=self.spec.type, reason=str(broke))
             process.end()
@@ -101,36 +87,25 @@ class EnvironmentPool:
             process.idle_since = asyncio.get_running_loop().time()
             self._resting.append(process)
         finally:
-            self._left()
+            self.left()
 
-    def _left(self) -> None:
-        self._playing -= 1
-        if self._sweeper is None:
-            self._sweeper = asyncio.get_running_loop().call_later(IDLE_S, self._sweep)
-
-    def _sweep(self) -> None:
-        """End what nobody has used for a while; the last one takes the host along."""
+    def idle(self) -> bool:
+        """End what nobody has used for a while."""
         loop = asyncio.get_running_loop()
         late = [one for one in self._resting if loop.time() - one.idle_since >= IDLE_S]
         self._resting = [one for one in self._resting if one not in late]
         for process in late:
             process.end()
-        over = not self._resting and not self._playing
-        if over and self._host is not None:
-            self._host.end()
-        self._sweeper = None if over else loop.call_later(IDLE_S, self._sweep)
+        return not self._resting and HostKeeper.idle(self)
 
     async def close(self) -> None:
         """End every process."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
         if self._closing:
             await asyncio.wait(self._closing)
         for process in self._resting:
             process.end()
         self._resting.clear()
-        if self._host is not None:
-            self._host.end()
+        await HostKeeper.close(self)
 
 
 @dataclass(slots=True)
@@ -155,7 +130,7 @@ class IsolatedEpisode:
         """Move on. Raises EnvironmentBroke for an environment that raised, hung or died."""
         self.whole = False
         asked = self.process.ask(ReplyBatch(replies), EpisodeProgress)
-        self.progress = await _within("step", self.pool.spec.step_timeout_s, asked)
+        self.progress = await within("step", self.pool.spec.step_timeout_s, asked)
         await self.tallied()
 
     async def tallied(self) -> None:
@@ -163,7 +138,7 @@ class IsolatedEpisode:
         self.whole = False
         if not self.progress.asks and self.progress.score is None:
             asked = self.process.ask(ScoreOrder(), EpisodeProgress)
-            self.progress = await _within("score", self.pool.spec.score_timeout_s, asked)
+            self.progress = await within("score", self.pool.spec.score_timeout_s, asked)
         self.whole = True
 
     def outcome(self) -> Outcome:
@@ -175,14 +150,3 @@ class IsolatedEpisode:
     def leave(self, reason: str = "") -> None:
         """Let go of the process."""
         self.pool.leave(self.process, whole=self.whole)
-
-
-async def _within(stage: str, limit: float, answer: Awaitable[T]) -> T:
-    """Wait for an answer. Raises EnvironmentBroke that names the stage, also for what the environment raised."""
-    try:
-        async with asyncio.timeout(limit):
-            return await answer
-    except TimeoutError as late:
-        raise EnvironmentBroke(f"{stage}: no answer within {limit:g} s") from late
-    except EnvironmentBroke as broke:
-        raise EnvironmentBroke(f"{stage}: {broke}") from broke

@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from flexmarl.contracts.specification.environment import EnvironmentSpec
-from workers.packages.inside.hosting import serve
+from workers.packages.inside.hosting import on_lines, serve
 from workers.rollout.environments.base import Environment, Family
 from workers.rollout.environments.registry import family_of
 from workers.rollout.isolation.lines import (
@@ -54,7 +54,7 @@ def main() -> None:
     # What is imported stays shared with the children instead of being copied by their first collection.
     gc.freeze()
     control.sendall(line(HostReady()))
-    serve(control, partial(play, family=family))
+    serve(control, on_lines(partial(play, family=family)))
 
 
 def play(stream: IO[bytes], family: Family[Any]) -> None:

@@ -2,7 +2,12 @@
 
 The worker sends `Begin`, one `ReplyBatch` after the other, `ScoreOrder` once nobody is asked any more, and `Close`. The
 answer to `Close` is `Closed`, to each other one `EpisodeProgress`; to any, `Broke`.
+
+Of an agent program it sends `StartProgram`, `ScoreOrder` once it has ended, and `Close`. The answers are `Began` and,
+when it has ended, `ProgramRan`; `ProgramEarned`; and `Closed`.
 """
+
+from typing import Any
 
 import msgspec
 
@@ -34,7 +39,10 @@ class Close(msgspec.Struct, frozen=True, tag="close"):
 
 
 class Closed(msgspec.Struct, frozen=True, tag="closed"):
-    """The episode was let go of; the process can play another one."""
+    """The episode was let go of; the process can play another one, unless it played a program."""
+
+    output: str = ""
+    """End of what a program wrote."""
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -56,6 +64,33 @@ class EpisodeProgress(msgspec.Struct, frozen=True, tag="progress"):
     task: dict[str, object] = {}
 
 
+class StartProgram(msgspec.Struct, frozen=True, tag="start"):
+    """Start an agent program."""
+
+    session: dict[str, Any]
+    """What it is told: id, task, purpose, seats, base_url and key."""
+    seed: int
+
+
+class Began(msgspec.Struct, frozen=True, tag="began"):
+    """The program is called now: it was imported."""
+
+
+class ProgramRan(msgspec.Struct, frozen=True, tag="ran"):
+    """The program has ended."""
+
+    reason: str
+    """Why it earned nothing; empty: it may have."""
+    output: str = ""
+    """End of what it wrote."""
+
+
+class ProgramEarned(msgspec.Struct, frozen=True, tag="earned"):
+    """What a program that has ended says it earned."""
+
+    report: dict[str, Any]
+
+
 class Broke(msgspec.Struct, frozen=True, tag="broke"):
     """The environment raised."""
 
@@ -73,7 +108,7 @@ class HostReady(msgspec.Struct, frozen=True, tag="hosting"):
 
 
 Order = Begin | ReplyBatch | ScoreOrder | Close
-Answer = Born | EpisodeProgress | Closed | Broke
+Answer = Born | EpisodeProgress | Closed | Began | ProgramRan | ProgramEarned | Broke
 
 
 def line(message: msgspec.Struct) -> bytes:

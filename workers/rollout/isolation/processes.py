@@ -18,7 +18,7 @@ import msgspec
 from workers.children import child_environment
 from workers.packages.inside.hosting import FORK, KILL
 from workers.packages.inside.shapes import MOST_LINE
-from workers.rollout.isolation.lines import Answer, Born, Broke, HostReady, Order, frame, line
+from workers.rollout.isolation.lines import Answer, Born, Broke, HostReady, Order, StartProgram, frame, line
 
 HOST = "workers.rollout.isolation.host"
 LEAVE_S = 5.0
@@ -47,7 +47,8 @@ class ForkHost:
 
     process: "subprocess.Popen[bytes]"
     control: socket.socket
-    ready: "asyncio.Task[None]"
+    ready: "asyncio.Task[socket.socket | None]"
+    """The socket that programs of its name space connect to, where it starts such."""
     forking: asyncio.Lock = field(default_factory=asyncio.Lock)
     gone: bool = False
     """It hung up: known before the operating system says that the process has ended."""
@@ -123,7 +124,7 @@ class ForkedProcess:
         """Whether nothing is known of its end."""
         return not self.reader.at_eof() and not self.writer.is_closing()
 
-    async def ask(self, order: Order, kind: type[Said]) -> Said:
+    async def ask(self, order: Order | StartProgram, kind: type[Said]) -> Said:
         """Send an order and wait for its answer. Raises EnvironmentBroke when the environment broke."""
         self.writer.write(line(order))
         answer = await self.answer()
@@ -179,11 +180,12 @@ def start_installed(spec: str) -> ForkHost:
     return start([sys.executable, "-m", "workers.adopted", HOST, spec], settings)
 
 
-async def _ready(control: socket.socket) -> None:
+async def _ready(control: socket.socket) -> socket.socket | None:
     """Wait until the host is ready. Raises EnvironmentBroke when it never gets ready."""
-    loop, text = asyncio.get_running_loop(), b""
+    text, door = b"", None
     while not text.endswith(b"\n"):
-        more = await loop.sock_recv(control, MOST_LINE)
+        more, given = await _received(control)
+        door = socket.socket(fileno=given[0]) if given else door
         if not more:
             raise EnvironmentBroke("the host of environments died before it was ready")
         if len(text) > MOST_LINE:
@@ -195,3 +197,23 @@ async def _ready(control: socket.socket) -> None:
         raise EnvironmentBroke(f"garbage: the host of environments says no answer: {error}") from None
     if isinstance(said, Broke):
         raise EnvironmentBroke(said.reason)
+    return door
+
+
+async def _received(control: socket.socket) -> tuple[bytes, list[int]]:
+    """Receive bytes and descriptors; loops of asyncio receive bytes alone."""
+    loop, own = asyncio.get_running_loop(), control.fileno()
+    while True:
+        try:
+            text, given, _, _ = socket.recv_fds(control, MOST_LINE, 1)
+        except BlockingIOError:
+            readable = asyncio.Event()
+            loop.add_reader(own, readable.set)
+            try:
+                await readable.wait()
+            finally:
+                loop.remove_reader(own)
+        else:
+            for descriptor in given:
+                os.set_inheritable(descriptor, False)
+            return text, given

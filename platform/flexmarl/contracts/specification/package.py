@@ -22,14 +22,19 @@ UNPINNED_ROLE = "player"
 """The seat of a package that nobody looked up yet."""
 
 
-class PinnedPackage(Strict):
-    """The build that a run plays. Set when the run is created; what is written here is replaced."""
+class PinnedBuild(Strict):
+    """A build of a package. Set when the run is created; what is written here is replaced."""
 
     id: str = ""
     digest: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     """Of all that was installed."""
-    adapter: str = ""
     entry: str = ""
+
+
+class PinnedPackage(PinnedBuild):
+    """The build that a run plays. Set when the run is created; what is written here is replaced."""
+
+    adapter: str = ""
     title: str = ""
     roles: tuple[str, ...] = ()
     opens: tuple[str, ...] = ()

@@ -1,16 +1,62 @@
 """Agent programs that train unmodified: an episode is a session whose calls come from outside, over HTTP."""
 
+import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
+from flexmarl.contracts.base import Strict
 from flexmarl.contracts.ids import Name
 from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.specification.environment_base import EnvironmentFacts, EnvironmentOptions, RoleFacts
+from flexmarl.contracts.specification.package import NAMED, PinnedBuild
 
 if TYPE_CHECKING:
     from flexmarl.contracts.specification.experiment import ExperimentSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFault:
+    """What is wrong with the report of a program."""
+
+    member: str
+    rule: str
+    code: str = "out_of_range"
+
+    def __str__(self) -> str:
+        return f"{self.member}: {self.rule}"
+
+
+class RemoteRunner(Strict):
+    """You start the program, wherever you like: it takes sessions over REST, one after the other."""
+
+    type: Literal["remote"] = "remote"
+
+
+class ProcessRunner(Strict):
+    """Rollout workers start the program, a process for each session: a function of a package, without credentials."""
+
+    type: Literal["process"] = "process"
+    package: str = Field(default="example@1.0.0", pattern=NAMED, examples=["two-seats@1.0"])
+    """NAME@VERSION of a package of the run's project, or the id of one that the submitter may read."""
+    program: str = Field(default="", max_length=100, examples=["sums"])
+    """Name of the program; may be absent where the package has one."""
+    options: Annotated[dict[str, JsonValue], Field(max_length=64)] = {}
+    """Options of the program, as the package's manifest describes them."""
+    memory_mb: int = Field(default=2048, ge=64, le=65_536)
+    """Address space of each of its processes in MiB; a session that needs more fails."""
+    score_timeout_s: float = Field(default=20.0, gt=0.0, le=600.0)
+    """Timeout for the reward of a program that has ended."""
+    close_timeout_s: float = Field(default=5.0, gt=0.0, le=600.0)
+    """Timeout for ending its processes and removing its folder; then they are killed. The session counts
+    nevertheless."""
+    pinned: PinnedBuild = PinnedBuild()
+    """Build that the control plane writes down when the run is made; not set by hand."""
+
+
+Runner = Annotated[RemoteRunner | ProcessRunner, Field(discriminator="type")]
 
 
 class ProgramEnvironment(EnvironmentOptions):
@@ -24,6 +70,8 @@ class ProgramEnvironment(EnvironmentOptions):
     isolated: ClassVar[bool] = True
 
     type: Literal["program"] = "program"
+    runner: Runner = RemoteRunner()
+    """Who starts the program: you do, or rollout workers start one of a package."""
     seats: Annotated[tuple[Name, ...], Field(min_length=1, max_length=16)] = ("agent",)
     """Agents that the program may ask; `model` of a call is one of them."""
     tasks: int = Field(default=1000, ge=1, le=10_000_000)
@@ -31,7 +79,7 @@ class ProgramEnvironment(EnvironmentOptions):
     held_out: int = Field(default=20, ge=1, le=100_000)
     """Tasks kept for evaluation; their numbers follow those of training."""
     boot_timeout_s: float = Field(default=600.0, gt=0.0, le=86_400.0)
-    """Maximum time an open session waits for a program to take it."""
+    """Maximum time until a program has the session: one of yours takes it, or one of a package begins to run."""
     run_timeout_s: float = Field(default=60.0, gt=0.0, le=86_400.0)
     """Maximum time that a program spends between calls in a session, all of it together, the report of its reward
     included; the time in which agents answer counts for `batch.episode_timeout_s` alone."""
@@ -53,6 +101,25 @@ class ProgramEnvironment(EnvironmentOptions):
         own: dict[str, float] = report.get("rewards", {})
         team = report["reward"] if "reward" in report else sum(own.values()) / len(own)
         return team, {seat: own.get(seat, team) for seat in self.seats}
+
+    def fault_of(self, report: Mapping[str, Any]) -> ReportFault | None:
+        """Return what is wrong with a report that says what was earned; None: nothing."""
+        if unknown := sorted(set(report) - {"reward", "rewards"}):
+            return ReportFault(unknown[0], "it is not known; known are reward and rewards", "unknown_field")
+        own = report.get("rewards", {})
+        if not isinstance(own, Mapping):
+            return ReportFault("rewards", "send an object with a number for each seat", "invalid")
+        if unknown := sorted(set(own) - set(self.seats)):
+            return ReportFault(f"rewards/{unknown[0]}", f"there is no such seat; seats are {', '.join(self.seats)}")
+        if "reward" not in report and (missing := [seat for seat in self.seats if seat not in own]):
+            return ReportFault(f"rewards/{missing[0]}", "send it, or reward for all seats without one", "required")
+        rewards = {f"rewards/{seat}": value for seat, value in own.items()}
+        for name, value in {**rewards, **({"reward": report["reward"]} if "reward" in report else {})}.items():
+            finite = isinstance(value, int | float) and math.isfinite(value)
+            if not finite or not 0 <= value <= self.best_reward:
+                rule = f"send a number from 0 to {self.best_reward:g} (environment.best_reward)"
+                return ReportFault(name, rule)
+        return None
 
     def facts(self) -> EnvironmentFacts:
         roles = tuple(

@@ -1,8 +1,9 @@
-"""Which build of a package a specification names: found with the rights of whoever submits, pinned by digest, and its
-options checked by the schema of its manifest, without any of its code."""
+"""Which build of a package a specification names, for its environment or its agent program: found with the rights of
+whoever submits, pinned by digest, and its options checked by the schema of its manifest, without any of its code."""
 
 import uuid
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from flexmarl.contracts.problems import Problem, nearest
@@ -11,44 +12,81 @@ from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.packages import queries
 from flexmarl.controlplane.packages.models import Package
 
-WHERE = "/environment"
 SHOWN = 10
 MOST_PROBLEMS = 20
 
 
-def named_in(environment: object) -> Mapping[str, Any] | None:
-    """Return the environment when it names a package well enough to look for it; types refuse the rest."""
-    if not isinstance(environment, Mapping) or environment.get("type") != "package":
-        return None
-    texts = [environment.get(name, "") for name in ("package", "environment")]
-    if not all(isinstance(text, str) and "\0" not in text for text in texts):
-        return None
-    return environment if isinstance(environment.get("options", {}), Mapping) else None
+@dataclass(frozen=True, slots=True)
+class NamedPart:
+    """What a specification names of a package."""
+
+    word: str
+    """Member of the specification that says which one."""
+    offers: str
+    """Member of the manifest that lists them."""
+    where: str
+    """Pointer to what names it."""
+    kept: tuple[str, ...]
+    """What of an offer is pinned."""
 
 
-def pinned(actor: Actor, project: str, named: Mapping[str, Any]) -> dict[str, Any] | list[Problem]:
-    """Return an environment with the build that it names, or the refusals.
+ENVIRONMENT = NamedPart(
+    "environment", "environments", "/environment", ("adapter", "entry", "title", "roles", "opens", "best_score")
+)
+PROGRAM = NamedPart("program", "programs", "/environment/runner", ("entry",))
+
+
+def completed(actor: Actor, project: str, environment: object) -> dict[str, Any] | list[Problem] | None:
+    """Return an environment with the build that it or its runner names, or the refusals; None where it names none.
 
     A package of a project that the submitter may not read is refused as if it did not exist.
     """
-    found = _found(actor, project, named.get("package", ""))
+    if not isinstance(environment, Mapping):
+        return None
+    runner = environment.get("runner")
+    if environment.get("type") == "package" and _well(environment, ENVIRONMENT):
+        return pinned(actor, project, environment, ENVIRONMENT)
+    process = isinstance(runner, Mapping) and runner.get("type") == "process"
+    if environment.get("type") == "program" and process and _well(runner, PROGRAM):
+        found = pinned(actor, project, runner, PROGRAM)
+        return found if isinstance(found, list) else {**_seats(actor, found), **environment, "runner": found}
+    return None
+
+
+def _seats(actor: Actor, runner: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the seats of a run that names none: those that its program says it asks."""
+    offers = queries.find_package(actor, uuid.UUID(runner["pinned"]["id"])).manifest["programs"]
+    seats = next(one.get("seats", ()) for one in offers if one["name"] == runner["program"])
+    return {"seats": list(seats)} if seats else {}
+
+
+def _well(named: Mapping[str, Any], part: NamedPart) -> bool:
+    """Tell whether a package is named well enough to look for it; types refuse the rest."""
+    texts = [named.get(name, "") for name in ("package", part.word)]
+    well = all(isinstance(text, str) and "\0" not in text for text in texts)
+    return well and isinstance(named.get("options", {}), Mapping)
+
+
+def pinned(actor: Actor, project: str, named: Mapping[str, Any], part: NamedPart) -> dict[str, Any] | list[Problem]:
+    """Return what names a package with its build, or the refusals."""
+    found = _found(actor, project, named.get("package", ""), part)
     if isinstance(found, Problem):
         return [found]
-    offers = {one["name"]: one for one in found.manifest["environments"]}
-    name = named.get("environment") or (next(iter(offers)) if len(offers) == 1 else "")
+    offers = {one["name"]: one for one in found.manifest.get(part.offers, ())}
+    name = named.get(part.word) or (next(iter(offers)) if len(offers) == 1 else "")
     offer = offers.get(name)
     if offer is None:
         close = nearest(name, offers) if name else None
-        hint = f"Did you mean {close}?" if close else f"It has {', '.join(list(offers)[:SHOWN])}."
-        detail = f"{found} has no environment {name}." if name else f"{found} has several environments."
-        code = "unknown_environment" if name else "required"
-        return [Problem(pointer=f"{WHERE}/environment", code=code, detail=detail, hint=hint)]
+        hint = f"Did you mean {close}?" if close else f"It has {', '.join(list(offers)[:SHOWN]) or 'none'}."
+        many = f"several {part.offers}" if offers else f"no {part.offers}"
+        detail = f"{found} has no {part.word} {name}." if name else f"{found} has {many}."
+        code = f"unknown_{part.word}" if name else "required"
+        return [Problem(pointer=f"{part.where}/{part.word}", code=code, detail=detail, hint=hint)]
     options = {**defaults(offer), **named.get("options", {})}
-    if refused := list(refusals(offer["options"], options)):
+    if refused := list(refusals(offer["options"], options, part)):
         return refused
-    kept = ("adapter", "entry", "title", "roles", "opens", "best_score")
-    pin = {"id": str(found.id), "digest": found.digest, **{key: offer[key] for key in kept}}
-    return {**named, "environment": name, "options": options, "pinned": pin}
+    pin = {"id": str(found.id), "digest": found.digest, **{key: offer[key] for key in part.kept}}
+    return {**named, part.word: name, "options": options, "pinned": pin}
 
 
 def defaults(offer: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,7 +95,7 @@ def defaults(offer: Mapping[str, Any]) -> dict[str, Any]:
     return {name: node["default"] for name, node in properties.items() if "default" in node}
 
 
-def refusals(schema: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[Problem]:
+def refusals(schema: Mapping[str, Any], options: Mapping[str, Any], part: NamedPart) -> Iterator[Problem]:
     """Return what of some options a schema does not take, each with field, rule and legal value."""
     for number, error in enumerate(checker(dict(schema)).iter_errors(dict(options))):
         if number == MOST_PROBLEMS:
@@ -65,7 +103,7 @@ def refusals(schema: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[
         place = [str(part) for part in error.instance_path]
         hint = _legal(schema, place)
         yield Problem(
-            pointer="/".join([f"{WHERE}/options", *place]), code="invalid", detail=error.message[:300], hint=hint
+            pointer="/".join([f"{part.where}/options", *place]), code="invalid", detail=error.message[:300], hint=hint
         )
 
 
@@ -84,7 +122,7 @@ def _legal(schema: Mapping[str, Any], place: list[str]) -> str:
     return f"Legal: {', '.join(rules) or 'see the page of the package'}{given}."
 
 
-def _found(actor: Actor, project: str, reference: str) -> Package | Problem:
+def _found(actor: Actor, project: str, reference: str, part: NamedPart) -> Package | Problem:
     rows = queries.usable(actor)
     name, _, release = reference.partition("@")
     try:
@@ -100,4 +138,4 @@ def _found(actor: Actor, project: str, reference: str) -> Package | Problem:
     known = f"Did you mean {close}?" if close else f"There are {', '.join(names[:SHOWN])}." if names else ""
     detail = f"There is no package {reference} that is ready in {project}, or you may not read it."
     hint = known or "Build it first, on the page of packages."
-    return Problem(pointer=f"{WHERE}/package", code="unknown_package", detail=detail, hint=hint)
+    return Problem(pointer=f"{part.where}/package", code="unknown_package", detail=detail, hint=hint)

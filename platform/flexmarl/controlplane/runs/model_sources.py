@@ -17,7 +17,7 @@ from flexmarl.contracts.fork_rules import fork_rules
 from flexmarl.contracts.problems import Problem, SpecProblems
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.dataset import DatasetTasks, NamedDataset
-from flexmarl.contracts.specification.package import PackageEnvironment
+from flexmarl.contracts.specification.environment import EnvironmentSpec
 from flexmarl.contracts.specification.team import CheckpointModel, Lora, RegisteredModel
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.agents.naming import defined
@@ -64,12 +64,11 @@ class CheckpointSources:
                 refused.append(dataset)
             else:
                 written["environment"] = {**raw["environment"], "dataset": dataset}
-        if (foreign := packages.named_in(raw.get("environment"))) is not None:
-            environment = packages.pinned(self.actor, self.project, foreign)
-            if isinstance(environment, list):
-                refused += environment
-            else:
-                written["environment"] = environment
+        environment = packages.completed(self.actor, self.project, raw.get("environment"))
+        if isinstance(environment, list):
+            refused += environment
+        elif environment is not None:
+            written["environment"] = environment
         if refused:
             raise SpecProblems(refused)
         return {**raw, **written}
@@ -88,8 +87,7 @@ class CheckpointSources:
         """Return what of a specification does not fit the checkpoints that its policies begin with."""
         if isinstance(spec.environment, DatasetTasks):
             yield from self._dataset_refusals(spec.environment.dataset)
-        if isinstance(spec.environment, PackageEnvironment):
-            yield from self._package_refusals(spec.environment)
+        yield from self._package_refusals(spec.environment)
         for name, policy in spec.policies.items():
             if isinstance(policy.model, RegisteredModel):
                 self._check_pinned(name, policy.model)
@@ -123,13 +121,13 @@ class CheckpointSources:
         if isinstance(found, Problem) or found["digest"] != dataset.digest:
             raise AssertionError("environment.dataset was not completed")
 
-    def _package_refusals(self, environment: PackageEnvironment) -> Iterator[Problem]:
+    def _package_refusals(self, environment: EnvironmentSpec) -> Iterator[Problem]:
         """Refuse a package that nobody named; make sure that the build of another is the one that was found here."""
-        found = packages.pinned(self.actor, self.project, environment.model_dump(mode="json"))
+        found = packages.completed(self.actor, self.project, environment.model_dump(mode="json"))
         if isinstance(found, list):
             yield from found
-        elif found["pinned"]["digest"] != environment.pinned.digest:
-            raise AssertionError("environment.pinned was not completed")
+        elif found is not None and type(environment).model_validate(found) != environment:
+            raise AssertionError("the package of the environment was not pinned")
 
     def pin(self, run: Run, spec: ExperimentSpec) -> None:
         """Write where the policies of a new run come from. Raises ValidationProblem for what went meanwhile."""

@@ -4,7 +4,6 @@ Invariants: who may act on a run may take its sessions and report on them. A key
 nowhere; the store has its digest. A report is a reward within the run's range, or an error, and the first stands.
 """
 
-import math
 import secrets
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -15,7 +14,7 @@ from django.db import transaction
 
 from flexmarl.contracts.specification.environment import EnvironmentSpec
 from flexmarl.contracts.specification.experiment import ExperimentSpec
-from flexmarl.contracts.specification.program import ProgramEnvironment
+from flexmarl.contracts.specification.program import ProcessRunner, ProgramEnvironment
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.controlplane.common.actions import record
 from flexmarl.controlplane.common.actor import Actor
@@ -41,6 +40,13 @@ class NoPrograms(Conflict):
     title = "The run plays no agent programs"
 
 
+class StartsPrograms(Conflict):
+    """Rollout workers start the programs of the run: nobody else takes its sessions."""
+
+    code = "starts_programs"
+    title = "The run starts its programs itself"
+
+
 class NoOpenSession(Conflict):
     """Nothing waits for a program now; later something may."""
 
@@ -57,7 +63,7 @@ class SessionOver(Conflict):
 def take(actor: Actor, run: Run) -> dict[str, Any]:
     """Hand out the session that has waited longest.
 
-    Raises PermissionDenied, NoPrograms, InvalidState or NoOpenSession.
+    Raises PermissionDenied, NoPrograms, StartsPrograms, InvalidState or NoOpenSession.
     """
     environment = _playing(actor, run)
     status = RunStatus(run.state.status)
@@ -103,7 +109,7 @@ def _one(run: Run, environment: ProgramEnvironment, session: UUID) -> dict[str, 
 def finish(actor: Actor, run: Run, session: UUID, said: Mapping[str, Any]) -> dict[str, Any]:
     """Take in what a program reports.
 
-    Raises PermissionDenied, NoPrograms, ValidationProblem, NotFound or SessionOver.
+    Raises PermissionDenied, NoPrograms, StartsPrograms, ValidationProblem, NotFound or SessionOver.
     """
     report = _checked(_playing(actor, run), said)
     before = read(run, session)
@@ -118,11 +124,18 @@ def finish(actor: Actor, run: Run, session: UUID, said: Mapping[str, Any]) -> di
 
 
 def _playing(actor: Actor, run: Run) -> ProgramEnvironment:
-    """Return the environment of a run on whose sessions a caller may act."""
+    """Return the environment of a run on whose sessions a caller may act.
+
+    Raises PermissionDenied, NoPrograms, or StartsPrograms.
+    """
     if not queries.may_act(actor, run):
         needed = Scope.RUNS_ACT if run.owner_id == actor.user_id else Scope.RUNS_ACT_ANY
         raise PermissionDenied(f"This needs the scope {needed}.", extra={"required_scopes": [str(needed)]})
-    return environment_of(run)
+    environment = environment_of(run)
+    if isinstance(environment.runner, ProcessRunner):
+        detail = f"Rollout workers start {environment.runner.package} for the sessions of {run.key}."
+        raise StartsPrograms(f"{detail} Sessions are taken where environment.runner.type is remote.")
+    return environment
 
 
 def environment_of(run: Run) -> ProgramEnvironment:
@@ -138,19 +151,12 @@ def _checked(environment: ProgramEnvironment, said: Mapping[str, Any]) -> dict[s
     report = {name: value for name, value in said.items() if value not in (None, {}, "")}
     if ("error" in report) == bool(report.keys() & {"reward", "rewards"}):
         raise _wrong("reward", "send reward, rewards or both; or error where there is no reward", "required")
-    own = report.get("rewards", {})
-    if unknown := sorted(set(own) - set(environment.seats)):
-        raise _wrong(f"rewards/{unknown[0]}", f"there is no such seat; seats are {', '.join(environment.seats)}")
-    if "reward" not in report and own and (missing := [seat for seat in environment.seats if seat not in own]):
-        raise _wrong(f"rewards/{missing[0]}", "send it, or reward for all seats without one", "required")
-    rewards = {f"rewards/{seat}": value for seat, value in own.items()}
-    for name, value in {**rewards, **({"reward": report["reward"]} if "reward" in report else {})}.items():
-        if not math.isfinite(value) or not 0 <= value <= environment.best_reward:
-            raise _wrong(name, f"send a number from 0 to {environment.best_reward:g} (environment.best_reward)")
+    if "error" not in report and (fault := environment.fault_of(report)) is not None:
+        raise _wrong(fault.member, fault.rule, fault.code)
     return report
 
 
-def _wrong(member: str, rule: str, code: str = "out_of_range") -> ValidationProblem:
+def _wrong(member: str, rule: str, code: str) -> ValidationProblem:
     return ValidationProblem(f"{member}: {rule}.", errors=[FieldError(f"/{member}", code, f"{rule}.")])
 
 

@@ -82,6 +82,7 @@ def _row(
         "id": str(row.id),
         "state": row.standing,
         "reason": row.why,
+        "output": row.output,
         "purpose": PURPOSES[row.held_out],
         "task": row.task,
         "seats": list(environment.seats),

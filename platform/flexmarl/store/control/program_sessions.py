@@ -36,6 +36,8 @@ class SessionOffer:
     task: int
     episode: tuple[int, int, int]
     """Draw, member and attempt of the episode that it plays."""
+    key_digest: str | None = None
+    """Of the key of a program that its worker starts itself; None: it waits for one that takes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +76,17 @@ class SessionCounts:
 
 
 def open_session(conn: Connection, run_id: int, offer: SessionOffer) -> None:
-    """Write down a session that waits for a program."""
+    """Write down a session that waits for a program, or has one from the beginning."""
     conn.execute(
         "INSERT INTO store.program_session (id, run_id, base_url, held_out, task, draw, member, attempt) "
         "VALUES (%s, %s, %s, %s, %s, %s, %s, %s)",
         [offer.id, run_id, offer.base_url, offer.held_out, offer.task, *offer.episode],
     )
+    if offer.key_digest:
+        conn.execute(
+            "UPDATE store.program_session SET state = 'taken', key_digest = %s, taken_at = opened_at WHERE id = %s",
+            [offer.key_digest, offer.id],
+        )
 
 
 def news(conn: Connection, sessions: Sequence[UUID]) -> list[SessionNews]:
@@ -109,6 +116,11 @@ def end(conn: Connection, session: UUID, reason: str) -> None:
         "UPDATE store.program_session SET state = 'ended', reason = %s, ended_at = clock_timestamp() WHERE id = %s",
         [reason, session],
     )
+
+
+def wrote(conn: Connection, session: UUID, output: str) -> None:
+    """Keep the end of what the program of a session wrote."""
+    conn.execute("UPDATE store.program_session SET output = %s WHERE id = %s", [output, session])
 
 
 def take(conn: Connection, run_id: int, key_digest: str) -> UUID | None:

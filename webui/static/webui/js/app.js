@@ -36,7 +36,7 @@ document.addEventListener("click", (event) => {
   else if ("copyCall" in target.dataset) copy($(".code:not([hidden])", target.closest("li")).textContent);
   else if (target.dataset.language) speak(target.dataset.language);
   else if (target.dataset.copyFrom) copy($(`#${target.dataset.copyFrom}`).textContent);
-  else if (target.matches("tr.go") && !event.target.closest("a, button") && !String(getSelection()))
+  else if (target.matches("tr.go") && !event.target.closest("a, button, details") && !String(getSelection()))
     location.assign(target.dataset.href);
 });
 

@@ -90,6 +90,9 @@ function wait(region, html) {
 }
 
 function replace(old, fresh) {
+  // What a reader has opened stays open.
+  for (const box of old.querySelectorAll("details[open][id]"))
+    fresh.querySelector(`#${CSS.escape(box.id)}`)?.setAttribute("open", "");
   const before = [...old.children].filter((child) => child.id);
   const after = [...fresh.children];
   const same =

@@ -25,18 +25,22 @@ def environment_of(job: Job) -> ForeignEnvironment:
     return made
 
 
-def offers_of(job: Job) -> Found:
-    """Ask every adapter what a distribution offers. Raises LookupError where that is nothing."""
+def offers_of(job: Job, broken: list[tuple[str, str]] | None = None) -> Found:
+    """Ask every adapter what a distribution offers. Raises LookupError where that is nothing.
+
+    `broken`: its programs that cannot be used; None: it has others, so that no environment is needed.
+    """
     offers: list[Offer] = []
     left_out: list[tuple[str, str]] = []
     for name in ADAPTERS:
         found, missing = _module(name).offers(job)
         offers += found
         left_out += missing
-    if not offers:
+    if not offers and broken is not None:
         known = ", ".join(ADAPTERS)
-        why = "; ".join(f"{name}: {reason}" for name, reason in left_out[:5])
-        raise LookupError(f"no environment of {known} was found in {job.distribution}{f' ({why})' if why else ''}")
+        why = "; ".join(f"{name}: {reason}" for name, reason in [*broken, *left_out][:5])
+        nothing = f"no program and no environment of {known} was found in {job.distribution}"
+        raise LookupError(f"{nothing} ({why})" if why else nothing)
     return offers, left_out
 
 

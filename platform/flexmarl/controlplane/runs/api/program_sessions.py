@@ -42,6 +42,9 @@ class ProgramSessionSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     state = serializers.ChoiceField(STATES)
     reason = serializers.CharField(allow_blank=True, help_text="Why it ended without a report that counts.")
+    output = serializers.CharField(
+        allow_blank=True, help_text="End of what its program wrote, where a rollout worker started it."
+    )
     purpose = serializers.ChoiceField(PURPOSES)
     task = serializers.IntegerField(help_text="Number of the task; those of evaluation follow those of training.")
     seats = serializers.ListField(child=serializers.CharField(), help_text="What `model` of a call may be.")

@@ -24,6 +24,7 @@ class ProgramSessionRow(models.Model):
     calls = models.IntegerField()
     tokens = models.IntegerField()
     left_s = models.FloatField(null=True)
+    output = models.TextField()
 
     standing: str
     """Its state now, which is `ended` where its worker fell silent. Annotated, as what follows."""
