@@ -21,6 +21,7 @@ from tests.conformance.trl_reference import (
     recorded,
     tables,
 )
+from workers.training.high_entropy import threshold
 from workers.training.objective import Objective, total
 from workers.training.pairs import weigh
 from workers.training.wire import TrainRow
@@ -38,6 +39,9 @@ def own(case: Case, given: Tables) -> tuple[torch.Tensor, torch.Tensor]:
     logprobs = given["logprobs"].clone().requires_grad_()
     near = given["reference"] if objective.algorithm.kl.coefficient else None
     advantages, fresh = given["advantages"][:, None], torch.zeros_like(logprobs)
+    if objective.entropy_quantile:
+        sampled = given["entropy"][given["present"] > 0].double().numpy()
+        advantages = advantages * (given["entropy"].double() >= threshold(sampled, objective.entropy_quantile))
     rows = Rows.masked(logprobs, given["behaviour"], given["present"], advantages, fresh, near)
     coefficients = torch.tensor([[c] for c, _ in shares])
     value, _ = total(rows, given["entropy"], coefficients, objective, case.entropy_coef)

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,6 +52,28 @@ CASES = (
         {"type": "ppo_clip", **ROW_MEAN},
         {"kl": {"coefficient": 0.5, "estimator": "k3"}},
     ),
+    Case(
+        "grpo_kl_weighted",
+        {"loss_type": "grpo", "beta": 0.5, "weighted_kl": True},
+        {"type": "ppo_clip", **ROW_MEAN},
+        {"kl": {"coefficient": 0.5, "estimator": "k3_weighted"}},
+    ),
+    Case(
+        "dapo_kl_weighted",
+        {"loss_type": "dapo", "beta": 0.04, "weighted_kl": True},
+        {"type": "ppo_clip"},
+        {"kl": {"coefficient": 0.04, "estimator": "k3_weighted"}},
+    ),
+    *(
+        Case(
+            f"{kind}_entropy_{quantile}",
+            {"loss_type": kind, "top_entropy_quantile": round(1.0 - quantile, 9), "beta": 0.04},
+            {"type": "ppo_clip", **average, "entropy_quantile": quantile},
+            {"kl": {"coefficient": 0.04}},
+        )
+        for kind, average in (("dapo", {}), ("grpo", ROW_MEAN))
+        for quantile in (0.8, 0.3)
+    ),
     Case("dr_grpo", {"loss_type": "dr_grpo"}, {"type": "ppo_clip", **CONSTANT}),
     Case("cispo", {"loss_type": "cispo", "epsilon_high": 1.4}, {"type": "cispo", "clip_low": 1.0, "clip_high": 0.4}),
     Case(
@@ -91,7 +114,8 @@ CASES = (
 PAIR_BETAS = (0.1, 0.5, 3.0)
 DEFAULTS: dict[str, Any] = {
     "delta": None, "epsilon_low": 0.2, "epsilon_high": 0.2, "importance_sampling_level": "token", "entropy_coef": 0.0,
-    "off_policy_mask_threshold": None, "clip_min": None, "clip_max": None, "beta": 0.0,
+    "off_policy_mask_threshold": None, "clip_min": None, "clip_max": None, "beta": 0.0, "weighted_kl": False,
+    "top_entropy_quantile": 1.0,
 }  # fmt: skip
 
 
@@ -137,20 +161,25 @@ def computed(case: Case, given: Tables) -> tuple[float, list[list[float]]]:
 def _stand_in(own: dict[str, Any], logprobs: torch.Tensor, entropy: torch.Tensor, sampled: bool) -> SimpleNamespace:
     from trl import GRPOTrainer
 
-    nothing = SimpleNamespace(gather=lambda x: x, reduce=lambda x, reduction: x, num_processes=1, sync_gradients=False)
+    nothing = SimpleNamespace(
+        gather=lambda x: x, reduce=lambda x, reduction: x, num_processes=1, sync_gradients=False,
+        pad_across_processes=lambda x, dim, pad_index: x,
+    )  # fmt: skip
     args = SimpleNamespace(
-        delta=own["delta"], use_bias_correction_kl=False, steps_per_generation=1, sapo_temperature_pos=1.0,
+        delta=own["delta"], use_bias_correction_kl=own["weighted_kl"], steps_per_generation=1, sapo_temperature_pos=1.0,
         sapo_temperature_neg=1.05, vespo_k_pos=2.0, vespo_lambda_pos=3.0, vespo_k_neg=3.0, vespo_lambda_neg=2.0,
     )  # fmt: skip
     return SimpleNamespace(
         args=args, loss_type=own["loss_type"], epsilon_low=own["epsilon_low"], epsilon_high=own["epsilon_high"],
-        importance_sampling_level=own["importance_sampling_level"], beta=own["beta"], top_entropy_quantile=1.0,
+        importance_sampling_level=own["importance_sampling_level"], beta=own["beta"],
         off_policy_mask_threshold=own["off_policy_mask_threshold"], aux_loss_enabled=False, use_vllm=sampled,
         vllm_importance_sampling_correction=sampled, max_completion_length=LONGEST, accelerator=nothing,
         current_gradient_accumulation_steps=1, model=SimpleNamespace(training=True), use_adaptive_entropy=False,
         _entropy_bonus_enabled=own["entropy_coef"] > 0, entropy_coef=own["entropy_coef"],
         _metrics={"train": defaultdict(list)}, get_off_policy_mask=GRPOTrainer.get_off_policy_mask,
         get_gamma_weights=GRPOTrainer.get_gamma_weights,
+        top_entropy_quantile=own["top_entropy_quantile"],
+        get_high_entropy_mask=partial(GRPOTrainer.get_high_entropy_mask, SimpleNamespace(accelerator=nothing)),
         _get_per_token_logps_and_entropies=lambda *args, **kwargs: (logprobs, entropy, None),
     )  # fmt: skip
 

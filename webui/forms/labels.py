@@ -54,6 +54,7 @@ LABELS_AT = {
     "/algorithm/loss/clip_low": "Clip range, low",
     "/algorithm/loss/clip_high": "Clip range, high",
     "/algorithm/loss/dual_clip": "Dual-clip ratio",
+    "/algorithm/loss/entropy_quantile": "Entropy quantile",
     "/algorithm/loss/gate_positive": "Positive gate",
     "/algorithm/loss/gate_negative": "Negative gate",
     "/algorithm/loss/norm_tokens": "Length normalizer, tokens",

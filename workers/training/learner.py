@@ -20,6 +20,7 @@ from workers.training.back_ends import order_of, trained_model
 from workers.training.blocks import NO_VERSION, blocks_of
 from workers.training.critic import Critic, Judged
 from workers.training.errors import RefusalCode, TrainerRefusal
+from workers.training.high_entropy import least_certain
 from workers.training.objective import BatchSums, Objective, evaluate
 from workers.training.optimizer import FlatAdamW
 from workers.training.packing import pack
@@ -166,7 +167,10 @@ class Learner:
         blocks = blocks_of(rows, objective.aggregate, self.decoder.vocabulary, version)
         self.accumulator.begin()
         sums = BatchSums()
-        for batch in pack(blocks, self.decoder.vocabulary, self._budget):
+        batches = pack(blocks, self.decoder.vocabulary, self._budget)
+        if objective.entropy_quantile:
+            batches = least_certain(self.decoder, batches, objective.entropy_quantile, self._beat)
+        for batch in batches:
             value, figures = evaluate(self.decoder, batch, objective, entropy_coef, reference)
             value.backward()  # type: ignore[no-untyped-call]
             del value  # else what its graph holds would lie beside the next pass

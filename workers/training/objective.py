@@ -15,7 +15,7 @@ from flexmarl.algorithms.aggregation import Aggregation, aggregation_of
 from flexmarl.algorithms.losses import LOG_RATIO_LIMIT, Corrector, Loss, Rows, TokenTerms
 from flexmarl.contracts.specification.algorithm import AlgorithmSpec
 from flexmarl.contracts.specification.corrections import NoCorrectionOptions
-from flexmarl.contracts.specification.losses import LossOptions
+from flexmarl.contracts.specification.losses import LossOptions, RowLossOptions
 from workers.training.losses import CORRECTIONS, KL_ESTIMATORS, LOSSES
 from workers.training.packing import PackedTokens
 from workers.training.trained_model import TrainedModel
@@ -41,6 +41,12 @@ class Objective:
     def paired(self) -> bool:
         """Tell whether rows are weighed in pairs before they are taken one by one."""
         return bool(self.loss.options.paired)
+
+    @property
+    def entropy_quantile(self) -> float:
+        """Return the quantile of entropies below which tokens carry no policy gradient; 0: all of them do."""
+        options = self.loss.options
+        return options.entropy_quantile if isinstance(options, RowLossOptions) else 0.0
 
     @classmethod
     def of(cls, settings: LossOptions, algorithm: AlgorithmSpec | None = None) -> "Objective":
@@ -121,7 +127,7 @@ def total(
     distance = torch.zeros_like(rows.logprobs)
     if rows.reference is not None:
         kl = objective.algorithm.kl
-        distance = KL_ESTIMATORS[kl.estimator](rows.logprobs - rows.reference)
+        distance = KL_ESTIMATORS[kl.estimator](rows.logprobs - rows.reference, rows.log_ratio())
         value = value + kl.coefficient * (weights * distance).sum()
     with torch.no_grad():
         gap = rows.logprobs - rows.behaviour

@@ -29,6 +29,15 @@ def hints(raw: dict) -> str:
     return " ".join(p.hint for p in caught.value.problems)
 
 
+def test_a_dual_clip_may_end_where_the_clip_range_does() -> None:
+    for high in (0.1, 0.2, 0.28, 0.7, 1.1):
+        loss = {"type": "ppo_clip", "clip_high": high, "dual_clip": round(1.0 + high, 2)}
+        resolve({**GAME, "algorithm": {"loss": loss}})
+        with pytest.raises(SpecProblems, match="dual_clip") as caught:
+            resolve({**GAME, "algorithm": {"loss": {**loss, "dual_clip": 1.0 + high - 0.01}}})
+        assert f"Set at least {1.0 + high:g}" in caught.value.problems[0].hint
+
+
 def test_sources_tell_default_preset_and_user_apart() -> None:
     resolved = resolve({**GAME, "batch": {"tasks_per_step": 16}}, preset="sync")
     assert resolved.spec.mechanisms.trainer_protocol == "batch"
@@ -64,6 +73,10 @@ def test_a_changed_environment_type_replaces_the_variant() -> None:
         ({"algorithm": {"loss": {"type": "dapo"}}}, ("/algorithm/loss/type", "said_otherwise")),
         ({"algorithm": {"loss": {"type": "gspo"}}}, ("/algorithm/loss/clip_high", "out_of_range")),
         ({"algorithm": {"loss": {"dual_clip": 3.0}}}, ("/algorithm/loss/dual_clip", "not_read")),
+        (
+            {"algorithm": {"loss": {"type": "ppo_clip", "clip_high": 0.28, "dual_clip": 1.2}}},
+            ("/algorithm/loss/dual_clip", "out_of_range"),
+        ),
         ({"algorithm": {"loss": {"norm_tokens": 8}}}, ("/algorithm/loss/norm_tokens", "not_read")),
         ({"algorithm": {"loss": {"type": "topr", "clip_low": 0.1}}}, ("/algorithm/loss/clip_low", "not_read")),
         ({"algorithm": {"correction": "icepop"}}, ("/algorithm/correction/type", "said_otherwise")),

@@ -43,11 +43,12 @@ class ReferenceKl(Strict):
 
     coefficient: float = Field(default=0.0, ge=0.0, le=100.0, json_schema_extra=read_when((_BY_ROWS,)))
     """Weight of the KL penalty; 0: none, and no reference weights are held."""
-    estimator: Literal["k2", "k3"] = Field(
+    estimator: Literal["k2", "k3", "k3_weighted"] = Field(
         default="k3", json_schema_extra=read_when((_BY_ROWS, none_of("coefficient", 0)))
     )
-    """Of KL(policy || reference) from sampled tokens. k2: half the squared log-ratio, whose gradient is that of the KL;
-    k3: p_ref / p - 1 - log p_ref / p, an unbiased value."""
+    """Of KL(policy || reference) from sampled tokens. k2: half the squared log-ratio, whose gradient is that of the KL
+    for fresh tokens; k3: p_ref / p - 1 - log p_ref / p, an unbiased value; k3_weighted: k3 times p / p_engine, whose
+    gradient is that of the KL for older tokens too."""
     reference: AnyReference = Field(
         default=FirstVersion(),
         json_schema_extra=read_when((_BY_ROWS, none_of("coefficient", 0)), (is_such(LOSS, "paired"),)),

@@ -39,15 +39,27 @@ class RowLossOptions(LossOptions):
         json_schema_extra=read_when((one_of("aggregation", "constant_norm"),)),
     )
     """Constant length by which every row is normalised; only with `constant_norm`."""
+    entropy_quantile: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Only tokens whose entropy reaches this quantile of their micro-batch carry the policy gradient: 0.8 keeps the
+    upper fifth. 0: all tokens."""
 
     def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
-        """Refuse a normaliser that the aggregation does not use."""
+        """Refuse a normaliser that the aggregation does not use, and a quantile of what no rank sees."""
         if self.aggregation != "constant_norm" and self.norm_tokens != PLAIN_NORM:
             yield Problem(
                 pointer="/algorithm/loss/norm_tokens",
                 code="not_read",
                 detail=f"norm_tokens is {self.norm_tokens}, and aggregation {self.aggregation} does not use it.",
                 hint=f"Remove it, or set {PLAIN_NORM}.",
+            )
+        shared = [name for name in spec.trainable_policies() if spec.policies[name].devices.most > 1]
+        if self.entropy_quantile and shared:
+            yield Problem(
+                pointer="/algorithm/loss/entropy_quantile",
+                code="not_with_ranks",
+                detail=f"entropy_quantile compares the tokens of a whole micro-batch, and each of the "
+                f"{spec.policies[shared[0]].devices.most} trainer ranks of {shared[0]} sees a part of it.",
+                hint=f"Set 0, or 1 in /policies/{shared[0]}/devices.",
             )
 
 
@@ -74,7 +86,20 @@ class PpoClipOptions(ClippedLossOptions):
 
     type: Literal["ppo_clip"] = "ppo_clip"
     dual_clip: float | None = Field(default=None, gt=1.0, le=100.0)
-    """Maximum ratio for tokens of negative advantage. Absent: no bound."""
+    """Maximum ratio for tokens of negative advantage, at least 1 + clip_high. Absent: no bound."""
+
+    def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
+        """Refuse a bound on bad tokens inside of the range that good ones may move in."""
+        yield from super().refusals(spec)
+        least = round(1.0 + self.clip_high, 9)
+        if self.dual_clip is not None and self.dual_clip < least:
+            yield Problem(
+                pointer="/algorithm/loss/dual_clip",
+                code="out_of_range",
+                detail=f"dual_clip is {self.dual_clip}, below 1 + clip_high = {least:g}: it would drop the gradient of "
+                "bad tokens that are still within the clip range.",
+                hint=f"Set at least {least:g}, or remove it.",
+            )
 
 
 class GspoOptions(ClippedLossOptions):
