@@ -145,9 +145,7 @@ class LocalTraining:
 
     def _begin(self, draw: int, member: int, origin: Origin, seats: dict[str, Seat]) -> _Episode:
         held_out, seed = origin is Origin.EVAL, self.spec.seed
-        task = (
-            self.plan.evaluation_seed(draw - EVALUATION_DRAWS) if held_out else self.plan.sampler.train(seed, draw).seed
-        )
+        task = self.plan.evaluation_seed(draw - EVALUATION_DRAWS) if held_out else self.plan.training_seed(draw)
         order = EpisodeOrder(draw, member, 1, task, held_out, seed, 120.0, 120.0, None)
         own = episode_seed(seed, draw, member)
         random.seed(own)  # what games of packages draw from

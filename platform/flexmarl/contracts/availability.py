@@ -75,7 +75,7 @@ SLOTS: dict[str, Slot] = {
             "icepop": "correction: {type: masked_importance, floor: 0.5, limit: 5}",
         },
     ),
-    "/sampling/task_sampler/type": Slot(_names(TASK_SAMPLER), ("vade",)),
+    "/sampling/task_sampler/type": Slot(_names(TASK_SAMPLER), ()),
     "/sampling/branch_controller/type": Slot(
         _names(BRANCH_CONTROLLER), ("trace", "echo"), {"at_grpo": "sampling: {branch_controller: at_grpo_tree}"}
     ),

@@ -106,6 +106,17 @@ class SettlementPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskPlan:
+    """Which tasks are played. Read by `cohorts.task_choice`."""
+
+    sampler: TaskSampler[Any]
+    chosen_from: int
+    """Size of the set that the sampler chooses from; 0: it chooses none, and a draw's number is its task."""
+    best_score: float
+    """Of the team, in an episode; read where tasks are chosen."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     spec: ExperimentSpec
     policies: tuple[str, ...]
@@ -118,7 +129,7 @@ class Plan:
     """Policies of the first turns of an episode."""
     ordered: bool
     mover: Mover[Any]
-    sampler: TaskSampler[Any]
+    tasks: TaskPlan
     cohort: CohortPlan
     cutting: CuttingPlan
     lag: LagPlan
@@ -126,17 +137,18 @@ class Plan:
     trainers: TrainerPlan
     settlement: SettlementPlan
 
-    def training_seed(self, draw: int) -> int:
-        """Return the task seed of a training draw: the draw itself, where the environment lists its tasks."""
-        if self.spec.environment.lists_training:
-            return draw
-        return self.sampler.train(self.spec.seed, draw).seed
+    def training_seed(self, number: int) -> int:
+        """Return the task seed of a draw, or of a chosen task: its number, where the environment lists its tasks."""
+        environment = self.spec.environment
+        if environment.lists_training or (self.tasks.chosen_from and environment.training_tasks):
+            return number
+        return self.tasks.sampler.train(self.spec.seed, number).seed
 
     def evaluation_seed(self, index: int) -> int:
         """Return the task seed of the `index`-th evaluation task: its place, where the environment lists them."""
         if self.spec.environment.lists_held_out:
             return index
-        return self.sampler.evaluation(self.spec.seed, index).seed
+        return self.tasks.sampler.evaluation(self.spec.seed, index).seed
 
     def members_of(self, long_round: bool) -> int:
         """Return the members that a group of a cohort plays: a long round plays none beyond those it needs."""
@@ -166,7 +178,7 @@ def make_plan(spec: ExperimentSpec, opening: frozenset[str] | None = None) -> Pl
         opening=opening,
         ordered=spec.mechanisms.ordered,
         mover=MOVERS.make(spec.mechanisms.mover),
-        sampler=TASK_SAMPLERS.make(spec.sampling.task_sampler),
+        tasks=_task_plan(spec),
         cohort=_cohort_plan(spec),
         cutting=_cutting_plan(spec),
         lag=_lag_plan(spec),
@@ -182,6 +194,14 @@ def make_plan(spec: ExperimentSpec, opening: frozenset[str] | None = None) -> Pl
         ),
         settlement=_settlement_plan(spec),
     )
+
+
+def _task_plan(spec: ExperimentSpec) -> TaskPlan:
+    options, environment = spec.sampling.task_sampler, spec.environment
+    sampler = TASK_SAMPLERS.make(options)
+    if not options.chooses:
+        return TaskPlan(sampler, 0, 1.0)
+    return TaskPlan(sampler, options.own_tasks or environment.training_tasks or 0, environment.facts().best_score)
 
 
 def _cohort_plan(spec: ExperimentSpec) -> CohortPlan:

@@ -96,9 +96,7 @@ def test_bonus_penalty_and_normaliser_are_of_all_tokens():
     settings, plain = LOSS.options("ppo_clip", entropy_quantile=0.9), LOSS.options("ppo_clip")
     assert gradient(plain, rows).abs().sum() > 0
     assert torch.equal(gradient(settings, rows), gradient(plain, rows))
-    own = [
-        learner_of(loss).backward(rows, 0.0, Objective.of(loss), 0, None).z for loss in (settings, plain)
-    ]
+    own = [learner_of(loss).backward(rows, 0.0, Objective.of(loss), 0, None).z for loss in (settings, plain)]
     assert own[0] == own[1] > 0
 
 

@@ -72,6 +72,11 @@ class DatasetTasks(EnvironmentOptions):
             raise broken_at(("scores",), "no score pays the team; write pays: all at one of them")
         return self
 
+    @property
+    def training_tasks(self) -> int:
+        """Return how many there are: the rows to train on; 0 before they are known."""
+        return self.dataset.training
+
     def judges(self) -> tuple[JudgeOptions, ...]:
         """Return the scores that an agent of the run gives."""
         return tuple(score for score in self.scores if isinstance(score, JudgeOptions))

@@ -85,6 +85,11 @@ class EnvironmentOptions(PluginOptions):
     demonstrates: ClassVar[bool] = False
     """Whether it has correct replies for a supervised warm-up."""
 
+    @property
+    def training_tasks(self) -> int | None:
+        """Return how many training tasks there are, numbered from 0; None: any number, each made of its seed."""
+        return None
+
     def facts(self) -> EnvironmentFacts:
         """Return what every process knows of the environment without playing it: roles, turns, reference scores."""
         raise NotImplementedError(f"{type(self).__name__} has no facts()")

@@ -96,6 +96,11 @@ class ProgramEnvironment(EnvironmentOptions):
             raise ValueError(f"seats names one twice; {list(dict.fromkeys(self.seats))} fits")
         return self
 
+    @property
+    def training_tasks(self) -> int:
+        """Return how many there are: the numbers that sessions are told."""
+        return self.tasks
+
     def rewards_of(self, report: Mapping[str, Any]) -> tuple[float, dict[str, float]]:
         """Return what a report gives the team, and each seat; the report has a reward, or one of every seat."""
         own: dict[str, float] = report.get("rewards", {})

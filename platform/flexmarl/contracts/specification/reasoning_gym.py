@@ -60,5 +60,10 @@ class ReasoningGym(IsolatedEnvironmentOptions):
     reply_tokens: int = Field(default=64, ge=1, le=4096)
     """Maximum tokens in a reply; `sampling.max_tokens` of an agent may set fewer."""
 
+    @property
+    def training_tasks(self) -> int:
+        """Return how many there are: the questions to train on."""
+        return self.training
+
     def facts(self) -> EnvironmentFacts:
         return team_facts("Reasoning gym", self.graph, self.reply_tokens, "the team's answer gets full score")

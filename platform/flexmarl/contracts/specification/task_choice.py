@@ -13,8 +13,20 @@ if TYPE_CHECKING:
     from flexmarl.contracts.specification.experiment import ExperimentSpec
 
 
+MOST_TASKS = 1_000_000
+"""Of a set that a sampler keeps a belief of."""
+
+
 class TaskSamplerOptions(PluginOptions):
     """Which task an episode group plays."""
+
+    chooses: ClassVar[bool] = False
+    """Whether it chooses tasks from a fixed set by how earlier groups ended; else a draw's number is its task."""
+
+    @property
+    def own_tasks(self) -> int | None:
+        """Return the size of the set that it chooses from; None: all training tasks that the environment lists."""
+        return None
 
 
 class UniformOptions(TaskSamplerOptions):
@@ -23,8 +35,67 @@ class UniformOptions(TaskSamplerOptions):
     type: Literal["uniform"] = "uniform"
 
 
+class VadeOptions(TaskSamplerOptions):
+    """Prefers tasks that are solved about one time in three, by what earlier groups say of each. Experimental."""
+
+    type: Literal["vade"] = "vade"
+    tasks: int | None = Field(default=None, ge=2, le=MOST_TASKS)
+    """Tasks that are chosen from. Absent: all training tasks of the environment, which must list them."""
+    keep_when_played: float = Field(default=0.2, ge=0.0, le=0.99)
+    """Share of the evidence about a task that is kept when it is played again."""
+    keep_when_idle: float = Field(default=0.999, gt=0.0, le=1.0)
+    """Share of the evidence about a task that is kept in each step that does not play it."""
+
+    chooses: ClassVar[bool] = True
+
+    @property
+    def own_tasks(self) -> int | None:
+        """Return the size of the set that it chooses from."""
+        return self.tasks
+
+    def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
+        """A belief needs a fixed set of tasks, more of them than a step plays, and episodes that are whole."""
+        listed, name = spec.environment.training_tasks, spec.environment.type
+        if self.tasks is None and listed is None:
+            yield _of_tasks(
+                "needs_tasks",
+                f"vade chooses from a fixed set of tasks, and {name} makes up any number of them.",
+                "Set how many it may choose from, such as 512, or type: uniform.",
+            )
+            return
+        # A list that is not known yet, of a dataset before the run is created, is 0 long.
+        tasks = self.tasks or listed or MOST_TASKS
+        least = spec.batch.tasks_per_step
+        most = min(listed or MOST_TASKS, MOST_TASKS)
+        if not least <= tasks <= most:
+            known = f"{name} lists {listed} training tasks" if listed else f"a set has at most {MOST_TASKS}"
+            yield _of_tasks(
+                "out_of_range",
+                f"A step plays {least} different tasks, and {known}; the set has {tasks}.",
+                f"Set {least} to {most}." if least <= most else f"Set at most {most} in /batch/tasks_per_step.",
+            )
+        if spec.batch.settle == "episode":
+            yield Problem(
+                pointer="/batch/settle",
+                code="needs_group",
+                detail="Episodes settle one by one, but vade counts what a whole group earned.",
+                hint="Set group, or task_sampler: uniform in /sampling.",
+            )
+        if spec.sampling.branches:
+            yield Problem(
+                pointer="/sampling/task_sampler/type",
+                code="not_with_branches",
+                detail="vade counts how often a task's own episodes are solved; members that branch share one.",
+                hint="Set uniform, or branch_controller: none in /sampling.",
+            )
+
+
+def _of_tasks(code: str, detail: str, hint: str) -> Problem:
+    return Problem(pointer="/sampling/task_sampler/tasks", code=code, detail=detail, hint=hint)
+
+
 TASK_SAMPLER: Kind[TaskSamplerOptions] = Kind(
-    "task_sampler", "/sampling/task_sampler", TaskSamplerOptions, (UniformOptions,)
+    "task_sampler", "/sampling/task_sampler", TaskSamplerOptions, (UniformOptions, VadeOptions)
 )
 
 

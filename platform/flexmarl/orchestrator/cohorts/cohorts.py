@@ -34,6 +34,7 @@ from flexmarl.orchestrator.cohorts.redundancy import (
 )
 from flexmarl.orchestrator.cohorts.resampling import draw_again, drawn_text
 from flexmarl.orchestrator.cohorts.staleness import ages_of, count_made
+from flexmarl.orchestrator.cohorts.task_choice import forget_draws, tell_sampler
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.group_commands import drive_rollout, newly_ended, settle_draw
 from flexmarl.orchestrator.state.cohort import Cohort, CohortTimes, PendingGroup, Pin, PolicyCohort, Row
@@ -73,6 +74,7 @@ def close_cohort(ctx: Context, cohort: Cohort) -> None:
     state = ctx.state
     state.cohorts.remove(cohort)
     state.past_cohorts.last_closed_at = ctx.now
+    forget_draws(ctx)
     for name, own in cohort.policies.items():
         if own.carried:
             state.policies[name].carry = own
@@ -106,6 +108,7 @@ def on_train_group(ctx: Context, event: GroupSettled) -> None:
     ctx.state.totals.tokens_generated += cohort.tally.tokens - before[1]
     to_train = count_tokens(ctx.state.totals.tokens, event.episodes, ctx.plan.trained_roles)
     rows = cohort.tally.samples - before[0]
+    tell_sampler(ctx, cohort, event.draw, finished)
     kept = _keep(ctx, cohort, event, finished)
     if kept is None:
         ctx.state.totals.samples_recorded += rows

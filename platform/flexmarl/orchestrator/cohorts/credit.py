@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from flexmarl.contracts.status import RunStatus
 from flexmarl.orchestrator.cohorts.admission import may_fill
+from flexmarl.orchestrator.cohorts.task_choice import choose_tasks
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.group_commands import drive_rollout, open_draws
 from flexmarl.orchestrator.serving.weight_sync import served
@@ -27,6 +28,7 @@ def propose(ctx: Context, cohort: Cohort, groups: int, deferred: Sequence[int] =
     cohort.open |= draws
     again = dict(zip(draws, deferred or state.backlog.repeated, strict=False))
     cohort.tasks |= again
+    choose_tasks(ctx, cohort, [draw for draw in draws if draw not in again])
     if not deferred:
         del state.backlog.repeated[: len(again)]
     cohort.size += groups

@@ -8,6 +8,7 @@ other without a gap, until so many of them are not refused.
 """
 
 from flexmarl.contracts.decisions import NoteLevel
+from flexmarl.orchestrator.cohorts.task_choice import choose_tasks
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.group_commands import open_draws
 from flexmarl.orchestrator.state.cohort import Cohort
@@ -27,6 +28,7 @@ def draw_again(ctx: Context, cohort: Cohort) -> str:
     state.numbers.draw += 1
     cohort.size += 1
     cohort.open |= open_draws(ctx, draw, 1, 1)
+    choose_tasks(ctx, cohort, [draw])
     # What is open while the run is frozen is proposed when it goes on.
     if not state.lifecycle.pause.frozen:
         state.totals.train_episodes.proposed += plan.cohort.members

@@ -76,7 +76,8 @@ def _command(
 
 def _train_orders(ctx: Context, cohort: Cohort, draws: list[int]) -> Iterator[GroupOrder]:
     for draw in draws:
-        seed = ctx.plan.training_seed(cohort.tasks.get(draw, draw))
+        number = cohort.tasks.get(draw, draw)
+        seed = ctx.plan.training_seed(ctx.state.choice.of_draw.get(number, number))
         yield GroupOrder(
             draw=draw,
             task_seed=seed,

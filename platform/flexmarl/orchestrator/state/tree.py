@@ -8,6 +8,7 @@ core's modules. Times are seconds of the driver's clock.
 from dataclasses import dataclass, field
 from typing import Literal
 
+from flexmarl.algorithms.task_belief import TaskBelief
 from flexmarl.orchestrator.state.cohort import Cohort, EvaluationState, Pin
 from flexmarl.orchestrator.state.fleet import FleetState
 from flexmarl.orchestrator.state.history import History
@@ -78,6 +79,15 @@ class DrawBacklog:
 
 
 @dataclass(slots=True)
+class TaskChoice:
+    """Tasks that a sampler chose, and what it believes of all. Owner: `cohorts.task_choice`."""
+
+    of_draw: dict[int, int] = field(default_factory=dict)
+    """Draw that is played, or may be again -> number of its task in the set; empty where draws are tasks."""
+    belief: TaskBelief = field(default_factory=TaskBelief)
+
+
+@dataclass(slots=True)
 class PastCohorts:
     """What is remembered of cohorts that are closed. Owner: `cohorts.cohorts`."""
 
@@ -113,6 +123,7 @@ class RunState:
     """Oldest first. Only the first is cut, accumulated and stepped; the others play."""
     backlog: DrawBacklog = field(default_factory=DrawBacklog)
     past_cohorts: PastCohorts = field(default_factory=PastCohorts)
+    choice: TaskChoice = field(default_factory=TaskChoice)
     evaluation: EvaluationState | None = None
     checkpoints: dict[str, WantedCheckpoint] = field(default_factory=dict)
     totals: RunTotals = field(default_factory=RunTotals)

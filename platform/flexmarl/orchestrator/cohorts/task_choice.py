@@ -1,0 +1,62 @@
+"""Tasks that a sampler chooses by how earlier groups ended: asked when draws are proposed, told when they settle.
+
+Invariants: a draw keeps its task, whichever cohort it moves to; a task that is played is not chosen again before it has
+settled, unless the set has too few; what a sampler is told of a group is what all of its finished members earned, before
+any filter, and is told once. Where samplers choose nothing, none of this is touched.
+"""
+
+from collections.abc import Sequence
+
+from flexmarl.algorithms.task_sampler import PlayedTask, Wanted
+from flexmarl.contracts.wire import EpisodeOutcome
+from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.state.cohort import Cohort
+
+
+def choose_tasks(ctx: Context, cohort: Cohort, draws: Sequence[int]) -> None:
+    """Give fresh draws of a cohort their tasks."""
+    tasks, choice = ctx.plan.tasks, ctx.state.choice
+    waiting = list(draws) if tasks.chosen_from else []
+    while waiting:
+        excluded = _excluded(ctx, cohort)
+        count = min(len(waiting), tasks.chosen_from - len(excluded))
+        wanted = Wanted(
+            run_seed=ctx.plan.spec.seed,
+            draw=waiting[0],
+            step=cohort.no,
+            tasks=tasks.chosen_from,
+            count=count,
+            members=ctx.plan.cohort.members,
+            excluded=excluded,
+        )
+        choice.of_draw |= zip(waiting[:count], tasks.sampler.choose(choice.belief, wanted), strict=True)
+        del waiting[:count]
+
+
+def _excluded(ctx: Context, cohort: Cohort) -> set[int]:
+    """Return the tasks that are not to be chosen: all that are played, or where these are all, the cohort's own."""
+    of_draw, most = ctx.state.choice.of_draw, ctx.plan.tasks.chosen_from
+    own = {task for draw, task in of_draw.items() if draw in cohort.open}
+    return next((tasks for tasks in (set(of_draw.values()), own) if len(tasks) < most), set())
+
+
+def tell_sampler(ctx: Context, cohort: Cohort, draw: int, finished: Sequence[EpisodeOutcome]) -> None:
+    """Let the sampler see how a group ended; one of which nothing finished says nothing of its task."""
+    tasks, choice = ctx.plan.tasks, ctx.state.choice
+    task = choice.of_draw.get(cohort.tasks.get(draw, draw))
+    if task is None or not finished:
+        return
+    shares = tuple(min(max(episode.team_score / tasks.best_score, 0.0), 1.0) for episode in finished)
+    tasks.sampler.observe(choice.belief, PlayedTask(tasks.chosen_from, task, cohort.no, shares))
+
+
+def forget_draws(ctx: Context) -> None:
+    """Forget the tasks of draws that are over and will not be played again."""
+    state = ctx.state
+    if not state.choice.of_draw:
+        return
+    backlog = state.backlog
+    kept = {*backlog.repeated, *backlog.deferred, *backlog.cancelled}
+    for cohort in state.cohorts:
+        kept |= {*cohort.open, *cohort.tasks.values(), *(group.draw for group in cohort.pending)}
+    state.choice.of_draw = {draw: task for draw, task in state.choice.of_draw.items() if draw in kept}

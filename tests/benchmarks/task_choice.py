@@ -1,0 +1,88 @@
+"""What choosing tasks costs: a draw of a step's tasks from large sets, and what a group that ended costs.
+
+`python tests/benchmarks/task_choice.py --out FILE`: every rate sampled and the window around 1/3, in turn, on the same
+beliefs, with the median and the slowest of each.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from flexmarl.algorithms import vade
+from flexmarl.algorithms.task_belief import TaskBelief
+from flexmarl.algorithms.task_sampler import TASK_SAMPLERS, PlayedTask, Wanted
+from flexmarl.contracts.specification.task_choice import TASK_SAMPLER
+
+GROUPS, MEMBERS = 64, 8
+SAMPLER = TASK_SAMPLERS.make(TASK_SAMPLER.options("vade"))
+MOST_MS = {"draw": 20.0, "group": 1.0}
+
+
+def beliefs(tasks: int) -> dict[str, TaskBelief]:
+    """Nothing known; some played lately, as in a run; all played, each with a pass rate and an age of its own."""
+    rng = np.random.default_rng(1)
+    made = {"nothing known": TaskBelief()}
+    for name, share in (("a twentieth played", 0.05), ("all played", 1.0)):
+        belief = TaskBelief()
+        belief.put(tasks, 0, 0.0, 0.0, 0)
+        played = rng.random(tasks) < share
+        solved = played * rng.binomial(MEMBERS, rng.random(tasks))
+        belief.solved = bytearray(solved.astype("<f4").tobytes())
+        belief.missed = bytearray((played * MEMBERS - solved).astype("<f4").tobytes())
+        belief.as_of = bytearray(rng.integers(0, 1000, tasks).astype("<i4").tobytes())
+        made[name] = belief
+    return made
+
+
+def timed(work: Callable[[int], object], repeats: int) -> dict[str, float]:
+    """Return milliseconds: the median and the slowest."""
+    found = []
+    for number in range(repeats):
+        began = time.perf_counter()
+        work(number)
+        found.append((time.perf_counter() - began) * 1e3)
+    return {"median_ms": round(statistics.median(found), 4), "slowest_ms": round(max(found), 4)}
+
+
+def measured(tasks: int, repeats: int) -> dict[str, object]:
+    few = vade.FEW_TASKS
+    found: dict[str, object] = {}
+    for name, belief in beliefs(tasks).items():
+
+        def draw(number: int, belief: TaskBelief = belief) -> list[int]:
+            return SAMPLER.choose(belief, Wanted(3, number, 1000, tasks, GROUPS, MEMBERS, frozenset(range(GROUPS))))
+
+        rows = {}
+        for way, limit in (("window", few), ("every rate", tasks)) * 2:
+            vade.FEW_TASKS = limit
+            rows.setdefault(way, []).append(timed(draw, repeats))
+        vade.FEW_TASKS = few
+        found[name] = {way: {key: min(one[key] for one in own) for key in own[0]} for way, own in rows.items()}
+    belief = beliefs(tasks)["all played"]
+    played = [PlayedTask(tasks, task, 1000, (1.0, 0.0) * (MEMBERS // 2)) for task in range(200)]
+    found["a group that ended"] = timed(lambda number: SAMPLER.observe(belief, played[number]), 200)
+    return found
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__)
+    asked.add_argument("--out", type=Path, required=True)
+    asked.add_argument("--repeats", type=int, default=20)
+    given = asked.parse_args()
+    document = {
+        "groups": GROUPS,
+        "members": MEMBERS,
+        "numpy": np.__version__,
+        "sets": {tasks: measured(tasks, given.repeats) for tasks in (1_000, 100_000, 1_000_000)},
+    }
+    given.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(document, indent=1))
+
+
+if __name__ == "__main__":
+    main()
