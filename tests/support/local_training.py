@@ -14,6 +14,8 @@ from typing import Any, Self
 import numpy as np
 
 from flexmarl.algorithms.seeds import episode_seed
+from flexmarl.algorithms.task_belief import TaskBelief
+from flexmarl.algorithms.task_sampler import PlayedTask, Wanted
 from flexmarl.contracts.commands import PlayGroups
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.specification import ExperimentSpec
@@ -83,6 +85,11 @@ class LocalTraining:
         self.gaps: dict[str, float] = {}
         """By policy: the mean difference of trainer's and engine's log-probabilities in its last step."""
         self.evaluations: list[Evaluated] = []
+        self.tokens = 0
+        """Sampled in training episodes."""
+        self.belief = TaskBelief()
+        self._task_of: dict[int, int] = {}
+        """Draw -> task that the sampler chose for it."""
         self.family = family_of(spec.environment)
         self._trainer = Trainer(spec, 1, LIFE, home, device, IntervalLog())
         self._engine = TorchEngine(device, rows=ROWS)
@@ -107,11 +114,13 @@ class LocalTraining:
         batch, step = self.spec.batch, self.steps_done
         first = step * batch.tasks_per_step
         draws = range(first, first + batch.tasks_per_step)
+        self._task_of = self._chosen(draws)
         groups = self.play(draws, Origin.TRAIN, batch.episodes_per_task)
         rows: dict[str, list[list[TrainRow]]] = {policy: [] for policy in self.plan.trainable}
         scores = []
-        for group in groups:
+        for draw, group in zip(draws, groups, strict=True):
             settled, values = self._judged(group)
+            self._observe(draw, settled)
             scores += [outcome.team_score for outcome in settled.event.episodes]
             for policy, own in self._rows(settled, values).items():
                 rows[policy].append(own)
@@ -120,6 +129,23 @@ class LocalTraining:
             if found:  # of a policy that was never asked, the version stays
                 self._train(policy, found, step)
         self.steps_done += 1
+
+    def _chosen(self, draws: range) -> dict[int, int]:
+        """Return the task of each draw of a step, where the sampler chooses."""
+        tasks, members = self.plan.tasks, self.plan.cohort.members
+        if not tasks.chosen_from:
+            return {}
+        wanted = Wanted(self.spec.seed, draws[0], self.steps_done, tasks.chosen_from, len(draws), members, frozenset())
+        return dict(zip(draws, tasks.sampler.choose(self.belief, wanted), strict=True))
+
+    def _observe(self, draw: int, settled: SettledGroup) -> None:
+        """Count what a group said, and let the sampler see how it ended."""
+        episodes, tasks = settled.event.episodes, self.plan.tasks
+        self.tokens += sum(sample.tokens for episode in episodes for sample in episode.samples)
+        if draw in self._task_of:
+            shares = tuple(episode.team_score / tasks.best_score for episode in episodes)
+            played = PlayedTask(tasks.chosen_from, self._task_of[draw], self.steps_done, shares)
+            tasks.sampler.observe(self.belief, played)
 
     def evaluate(self) -> Evaluated:
         """Play the held-out tasks, greedily, as the run does."""
@@ -145,7 +171,11 @@ class LocalTraining:
 
     def _begin(self, draw: int, member: int, origin: Origin, seats: dict[str, Seat]) -> _Episode:
         held_out, seed = origin is Origin.EVAL, self.spec.seed
-        task = self.plan.evaluation_seed(draw - EVALUATION_DRAWS) if held_out else self.plan.training_seed(draw)
+        task = (
+            self.plan.evaluation_seed(draw - EVALUATION_DRAWS)
+            if held_out
+            else self.plan.training_seed(self._task_of.get(draw, draw))
+        )
         order = EpisodeOrder(draw, member, 1, task, held_out, seed, 120.0, 120.0, None)
         own = episode_seed(seed, draw, member)
         random.seed(own)  # what games of packages draw from

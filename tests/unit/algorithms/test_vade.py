@@ -164,7 +164,7 @@ def test_chosen_tasks_differ_and_none_is_excluded(tasks: int):
     assert choose(TaskBelief(), 1, 20, tasks) != choose(TaskBelief(), 2, 20, tasks)
     assert choose(TaskBelief(), 1, 20, tasks, run_seed=6) != choose(TaskBelief(), 1, 20, tasks)
     assert sorted(choose(TaskBelief(), 1, 50, 50)) == list(range(50))
-    with pytest.raises(ValueError, match="too few|are wanted"):
+    with pytest.raises(ValueError, match="are wanted"):
         choose(TaskBelief(), 0, 26, 50, excluded=set(range(25)))
 
 

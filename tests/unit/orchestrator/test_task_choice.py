@@ -1,4 +1,4 @@
-"""Tasks chosen by how earlier groups ended: each draw keeps its own, each group is told once, a restart goes on alike."""
+"""Tasks chosen by how earlier groups ended: a draw keeps its own, a group is told once, a restart goes on alike."""
 
 from collections import Counter
 

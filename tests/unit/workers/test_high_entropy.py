@@ -17,7 +17,7 @@ from workers.training.blocks import blocks_of
 from workers.training.high_entropy import threshold
 from workers.training.learner import Learner
 from workers.training.losses import LOSSES
-from workers.training.objective import Objective, token_scores, total
+from workers.training.objective import Objective, token_scores
 from workers.training.packing import pack
 from workers.training.wire import TrainRow
 

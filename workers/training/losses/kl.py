@@ -5,8 +5,8 @@ r = p / p_engine, their gradients by log p are
 
 - `k3`: 1 - e^-d. Never negative and of little variance as a value, but its gradient is not that of the divergence.
 - `k2`: d. Biased as a value; the true gradient on policy, the same that -d as a reward has.
-- `k3_weighted`: r d, since r is differentiated too. Unbiased as a value and as a gradient, on policy and off it. TRL has
-  it by default (`use_bias_correction_kl`), after DeepSeek-V3.2 (arXiv 2512.02556).
+- `k3_weighted`: r d, since r is differentiated too. Unbiased as a value and as a gradient, on policy and off it. TRL
+  has it by default (`use_bias_correction_kl`), after DeepSeek-V3.2 (arXiv 2512.02556).
 
 The plain log-ratio is no option: the mean of its gradient is zero.
 """

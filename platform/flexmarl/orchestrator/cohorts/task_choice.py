@@ -1,8 +1,8 @@
 """Tasks that a sampler chooses by how earlier groups ended: asked when draws are proposed, told when they settle.
 
 Invariants: a draw keeps its task, whichever cohort it moves to; a task that is played is not chosen again before it has
-settled, unless the set has too few; what a sampler is told of a group is what all of its finished members earned, before
-any filter, and is told once. Where samplers choose nothing, none of this is touched.
+settled, unless the set has too few; what a sampler is told of a group is what all of its finished members earned,
+before any filter, and is told once. Where samplers choose nothing, none of this is touched.
 """
 
 from collections.abc import Sequence
