@@ -46,8 +46,9 @@ def completed(actor: Actor, project: str, environment: object) -> dict[str, Any]
     runner = environment.get("runner")
     if environment.get("type") == "package" and _well(environment, ENVIRONMENT):
         return pinned(actor, project, environment, ENVIRONMENT)
-    process = isinstance(runner, Mapping) and runner.get("type") == "process"
-    if environment.get("type") == "program" and process and _well(runner, PROGRAM):
+    if environment.get("type") != "program" or not isinstance(runner, Mapping) or runner.get("type") != "process":
+        return None
+    if _well(runner, PROGRAM):
         found = pinned(actor, project, runner, PROGRAM)
         return found if isinstance(found, list) else {**_seats(actor, found), **environment, "runner": found}
     return None
