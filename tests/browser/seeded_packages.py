@@ -19,6 +19,18 @@ MANIFEST: dict[str, Any] = {
         }
         for name in ("Maze-v0", "TicTacToe-v0", "A-game-with-rather-a-long-name-that-has-no-place-to-break-v0")
     ],
+    "servers": [
+        {
+            "name": "mcp-server-time", "entry": "mcp_server_time:main", "title": "mcp-time 2026.10.10",
+            "tools": [
+                {
+                    "name": name, "description": f"{words} in a zone, by its name in the IANA database.",
+                    "parameters": {"type": "object", "properties": {"zone": {}, "form": {}}, "required": ["zone"]},
+                }
+                for name, words in (("get_current_time", "The time"), ("a_tool_with_rather_a_long_name_" * 2, "More"))
+            ],
+        }
+    ],
     "left_out": [{"name": "Wordle-v0", "reason": "LookupError: Resource 'words' not found."}],
 }  # fmt: skip
 LOCK = [{"name": name, "version": "1.2.3", "sha256": "5e" * 32} for name in ("textarena", "nltk", "rich")]

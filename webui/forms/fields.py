@@ -68,7 +68,11 @@ class Field:
 
 OPTIONAL = {"/budget/target": "/budget/target/value"}
 """An object that may be absent -> the one field that stands for it."""
-WHOLE = {"/environment/dataset": ("Dataset", "dataset"), "/environment/scores": ("Scores", "json")}
+WHOLE = {
+    "/environment/dataset": ("Dataset", "dataset"),
+    "/environment/scores": ("Scores", "json"),
+    "/environment/tools/servers": ("Tool servers", "json"),
+}
 """A value that is chosen or written in one piece -> what it is called, and the kind of its field."""
 _CHOSEN = {
     "/algorithm/kl/reference": "The earlier version of the policy that the KL penalty refers to.",

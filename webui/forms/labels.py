@@ -25,6 +25,8 @@ LABELS = {
     "decay_steps": "Entropy decay steps",
 }
 LABELS_AT = {
+    "/environment/tools/turns": "Tool turns",
+    "/environment/tools/result_characters": "Result characters",
     "/algorithm/loss/type": "Loss",
     "/algorithm/loss/aggregation": "Loss aggregation",
     "/algorithm/group_key": "Group key",

@@ -49,6 +49,18 @@ def base(package: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str
     }
 
 
+def with_tools(spec: Mapping[str, Any], server: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a specification whose agents may call tools of a server as well; what others were pinned to is left out,
+    since it is found anew."""
+    environment = spec["environment"]
+    if "tools" not in environment:
+        return dict(spec)
+    servers = [*environment["tools"]["servers"], *([server] if server else [])]
+    written = [{name: value for name, value in one.items() if name != "pinned"} for one in servers]
+    tools = {**environment["tools"], "servers": written}
+    return {**spec, "environment": {**environment, "tools": tools}}
+
+
 def with_options(schema: Schema, named: PackageEnvironment | ProcessRunner, manifest: Mapping[str, Any]) -> Schema:
     """Return the specification's schema with the options of what is named, so that the form has an input for each."""
     of, name = ("programs", named.program) if isinstance(named, ProcessRunner) else ("environments", named.environment)

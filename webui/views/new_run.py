@@ -52,10 +52,10 @@ def new_run(request: HttpRequest) -> HttpResponse:
     base = foreign or (_clone(request, cloned) if cloned else experiments.template(name))
     fork = _fork(request, cloned) if cloned and "checkpoint" in request.GET else None
     base |= {"title": f"Fork of {cloned}"} if fork else {}
+    base |= {"spec": package_choice.with_tools(base["spec"], _tools(request))}
     environment = ExperimentSpec.model_validate(base["spec"]).environment
     facts = environment.facts()
-    seats = {role.name: base["spec"]["agents"][role.name] for role in facts.roles}
-    document = {**base["spec"], "agents": seats}
+    document = {**base["spec"], "agents": {role.name: base["spec"]["agents"][role.name] for role in facts.roles}}
     marks = {mark["role"]: mark for mark in reading.role_marks(list(document["agents"]))}
     schema = _schema(request, environment)
     rows, groups = sections.agent_rows(document, schema), sections.sections(document, schema)
@@ -142,6 +142,17 @@ def _package(request: HttpRequest) -> dict[str, Any] | None:
     assert written is not None
     written.get("runner", written)["package"] = str(found)
     return package_choice.base(packages.package_row(found), written)
+
+
+def _tools(request: HttpRequest) -> dict[str, Any] | None:
+    """The server of tools that the address names, which agents shall have."""
+    if "tools" not in request.GET:
+        return None
+    try:
+        found = packages.find_package(actor_of(request), UUID(request.GET["tools"]))
+    except ValueError:
+        raise NotFound("There is no such package.") from None
+    return {"type": "mcp", "package": str(found), "server": request.GET.get("server", "")}
 
 
 def _schema(request: HttpRequest, environment: EnvironmentOptions) -> Schema:

@@ -21,8 +21,8 @@ REASONS = {
     "other_files": ("Other files than before", "The index or the upload changed; build a new version."),
     "other_build": ("Another build than before", "The host has another platform or Python; build it there anew."),
     "no_environments": (
-        "Nothing to play found",
-        "Name a class or a program as an entry, such as my_package.games:Maze.",
+        "Nothing that can be used found",
+        "Name a class, a program or a server as an entry, such as my_package.games:Maze.",
     ),
     "manifest_failed": ("Its interpreter ended", "The log below has what it wrote last."),
     "manifest_time_limit": ("It does not say what it offers", "Let its modules import within minutes."),
@@ -37,6 +37,8 @@ REASONS = {
 STATUS = {"building": "running", "ready": "done"}
 """States that have another word among those of all work."""
 MOST_SHOWN = 300
+WITH_TOOLS = "chat_dataset"
+"""Template of a run whose agents may call tools."""
 
 
 def row(package: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,6 +96,33 @@ def programs(package: Mapping[str, Any]) -> list[dict[str, Any]]:
         }
         for one in package["manifest"].get("programs", ())[:MOST_SHOWN]
     ]
+
+
+def servers(package: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the servers of tools of a package, each with the page on which a run with it begins."""
+    named = json.dumps(f"{package['name']}@{package['release']}")
+    found = []
+    for one in package["manifest"].get("servers", ()):
+        asked = {"template": WITH_TOOLS, "tools": package["id"], "server": one["name"]}
+        written = f"{{type: mcp, package: {named}, server: {json.dumps(one['name'])}}}"
+        found.append(
+            {
+                **one,
+                "tools": [{**tool, "takes": _takes(tool["parameters"])} for tool in one["tools"]],
+                "naming": f"tools: {{servers: [{written}]}}",
+                "new_run_url": f"/runs/new?{urlencode(asked)}",
+            }
+        )
+    return found
+
+
+def _takes(schema: Mapping[str, Any]) -> str:
+    """Return the arguments of a tool; those that may be absent end in a question mark."""
+    properties, needed = schema.get("properties"), schema.get("required")
+    if not isinstance(properties, Mapping):
+        return ""
+    required = [name for name in needed if name in properties] if isinstance(needed, list) else []
+    return ", ".join([*required, *(f"{name}?" for name in sorted(properties) if name not in required)])
 
 
 def naming(package: Mapping[str, Any]) -> str:

@@ -23,6 +23,8 @@ from flexmarl.contracts.package_manifests import (
     LockedDistribution,
     OfferedEnvironment,
     OfferedProgram,
+    OfferedServer,
+    OfferedTool,
     PackageManifest,
     digest_of,
     normal_name,
@@ -200,15 +202,19 @@ def _manifest(folder: Path, order: BuildOrder) -> PackageManifest:
 
 def read_manifest(said: dict[str, Any]) -> PackageManifest:
     """Read what a package says of itself; what cannot be used of it is left out by name. Raises BuildFailed."""
+    servers: list[OfferedServer] = []
     left_out = [
         {"name": one["name"], "reason": " ".join(without_paths(one["reason"]).replace("*", "").split())}
         for one in said.get("left_out", ())
     ]
     environments = _usable(OfferedEnvironment, said.get("environments", ()), left_out)
     programs = _usable(OfferedProgram, said.get("programs", ()), left_out)
-    if not environments and not programs:
+    for one in said.get("servers", ()):
+        if (server := _server(one, left_out)) is not None:
+            servers.append(server)
+    if not environments and not programs and not servers:
         raise BuildFailed(BuildRefusal.NO_ENVIRONMENTS, f"Nothing that it offers can be used: {left_out[:3]}"[:500])
-    usable = {"environments": environments, "programs": programs, "left_out": left_out}
+    usable = {"environments": environments, "programs": programs, "servers": servers, "left_out": left_out}
     return PackageManifest.model_validate({**said, **usable})
 
 
@@ -221,10 +227,31 @@ def _usable(
         try:
             usable.append(kind.model_validate(one))
         except ValidationError as error:
-            first = error.errors()[0]
-            where = "/".join(map(str, first["loc"]))
-            left_out.append({"name": str(one.get("name")), "reason": f"{where}: {first['msg']}"[:300]})
+            left_out.append({"name": str(one.get("name")), "reason": _first(error)})
     return usable
+
+
+def _server(said: dict[str, Any], left_out: list[dict[str, str]]) -> OfferedServer | None:
+    """Read what a package says of a server; None where it has no tool that can be used."""
+    tools: dict[str, OfferedTool] = {}
+    for one in said["tools"]:
+        name = f"{said['name']}: {one['name']}"
+        try:
+            tool = OfferedTool.model_validate(one)
+        except ValidationError as error:
+            left_out.append({"name": name[:200], "reason": _first(error)})
+        else:
+            tools.setdefault(tool.name, tool)
+    try:
+        return OfferedServer.model_validate({**said, "tools": list(tools.values())})
+    except ValidationError as error:
+        left_out.append({"name": str(said["name"]), "reason": _first(error)})
+    return None
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors()[0]
+    return f"{'/'.join(map(str, first['loc']))}: {first['msg']}"[:300]
 
 
 QUIET = {

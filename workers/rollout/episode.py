@@ -23,9 +23,10 @@ from workers.rollout.engine_client import EngineClient
 from workers.rollout.environments.base import Ask, Outcome, Reply, RewardMissing
 from workers.rollout.external import ExternalClient
 from workers.rollout.isolation import EnvironmentBroke
+from workers.rollout.live_episode import LiveEpisode
 from workers.rollout.slots import Slots, slots
 from workers.rollout.speech import Seat, Speech, prompt_tokens
-from workers.rollout.stages import LiveEpisode, Stage, begin
+from workers.rollout.stages import Stage, begin
 from workers.rollout.turn_barrier import TurnBarrier
 from workers.rollout.turns import TurnRefusedError, TurnReply, TurnRequest, TurnTimeoutError, WeightsTimeoutError, Where
 from workers.rollout.waiting import AttemptWaits

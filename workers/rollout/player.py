@@ -49,6 +49,8 @@ from workers.rollout.rewarding import Push, Rewards
 from workers.rollout.run_context import RunContext
 from workers.rollout.slots import slots
 from workers.rollout.stages import Stage, stage_of
+from workers.rollout.tool_servers import ToolPool
+from workers.rollout.tool_use import ToolStage
 from workers.vocabulary import Codec, renderer_of
 
 log = structlog.get_logger(__name__)
@@ -246,6 +248,10 @@ class Player:
             stage.lines = datasets.kept(digest) or await self._store(
                 lambda conn: datasets.keep(digest, dataset_contents.lines(conn, digest))
             )
+            if (use := stage.options.tools).servers:
+                builds = Builds(self._home, self._store)
+                pools = tuple(ToolPool(server, builds, use.result_characters) for server in use.servers)
+                return ToolStage(stage, use, pools, stage.options.graph.tokens is not None)
         return stage
 
     def _load_reporter(self, run_id: int, worker: str, client: EngineClient) -> LoadReporter:

@@ -9,7 +9,7 @@ import copy
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from flexmarl.contracts.specification.environment import EnvironmentSpec
 from flexmarl.contracts.specification.environment_base import IsolatedEnvironmentOptions
@@ -17,29 +17,10 @@ from workers.rollout.environments.base import Ask, Environment, Family, Outcome,
 from workers.rollout.environments.registry import family_of
 from workers.rollout.gateway.stage import ProgramStage
 from workers.rollout.isolation import EnvironmentPool
+from workers.rollout.live_episode import LiveEpisode
+from workers.rollout.tool_use import ToolStage
 
-Stage = Family[Any] | EnvironmentPool | ProgramStage
-
-
-class LiveEpisode(Protocol):
-    """An episode being played, wherever that is. Leave it in every case."""
-
-    task: dict[str, object]
-
-    def asks(self) -> list[Ask]:
-        """Return who must act now; empty when the episode is over."""
-
-    async def score(self, replies: list[Reply]) -> None:
-        """Have the replies to the last asks scored, where that takes long. Raises RewardMissing."""
-
-    async def act(self, replies: list[Reply]) -> None:
-        """Take the replies to the last asks, in their order, and move on."""
-
-    def outcome(self) -> Outcome:
-        """Return the account; only when `asks` is empty."""
-
-    def leave(self, reason: str = "") -> None:
-        """Let go of what it played in. `reason`: why the attempt failed; empty where it did not."""
+Stage = Family[Any] | EnvironmentPool | ProgramStage | ToolStage
 
 
 def stage_of(spec: EnvironmentSpec) -> Stage:
@@ -63,12 +44,14 @@ async def begin(
         return await stage.begin(task_seed, held_out, seed)
     if isinstance(stage, ProgramStage):
         return await stage.begin(task_seed, held_out, seed, episode, count)
+    if isinstance(stage, ToolStage):
+        return stage.around(begin_here(stage.family, task_seed, held_out, seed))
     return begin_here(stage, task_seed, held_out, seed)
 
 
 def begin_here(stage: Stage, task_seed: int, held_out: bool, seed: int) -> "Here":
     """Begin an episode of which copies can be made. Raises ValueError where it would play elsewhere."""
-    if isinstance(stage, EnvironmentPool | ProgramStage):
+    if isinstance(stage, EnvironmentPool | ProgramStage | ToolStage):
         raise ValueError("what plays outside of this process has a state that cannot be copied")
     environment = stage.make(task_seed, held_out, random.Random(seed))
     return Here(environment, stage, environment.describe())

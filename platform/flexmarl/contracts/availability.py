@@ -100,7 +100,11 @@ SLOTS: dict[str, Slot] = {
     "/mechanisms/allocation/type": Slot(("agent_centric", "static", "colocated"), ()),
     "/mechanisms/arbiter": Slot(("fair_share",), ()),
     "/resources/engine": Slot(("torch", "vllm"), ()),
-    "/environment/type": Slot(_names(ENVIRONMENT), ("mcp",)),
+    "/environment/type": Slot(
+        _names(ENVIRONMENT),
+        (),
+        {"mcp": "type: dataset, with tools: {servers: [{type: mcp, package: mcp-server-time@2026.10.10}]}"},
+    ),
     "/reward/type": Slot(_names(REWARD), ()),
     "/policies/*/model/type": Slot(("factory", "folder", "package", "registered", "checkpoint"), ("hub",)),
     "/policies/*/optimizer/type": Slot(("adamw",), ("muon", "sgd")),

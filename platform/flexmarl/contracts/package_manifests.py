@@ -7,9 +7,9 @@ import hashlib
 import json
 import re
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.specification.scores import checkable
@@ -20,6 +20,9 @@ REQUIREMENT = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}(\[[A-Za-z0-9._, -]{1,200}\])?==
 ENTRY = r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?$"
 ROLE = r"^[A-Za-z][A-Za-z0-9_]{0,31}$"
 SHA256 = r"^[0-9a-f]{64}$"
+TOOL = r"^[A-Za-z0-9_.-]{1,64}$"
+MOST_TOOL_BYTES = 2**15
+"""Bytes of a tool's description and schema, as JSON."""
 
 
 class BuildRefusal(StrEnum):
@@ -110,8 +113,35 @@ class OfferedProgram(Strict):
         return checkable(schema)
 
 
+class OfferedTool(Strict):
+    """A tool of a server, as it lists it."""
+
+    name: str = Field(pattern=TOOL)
+    description: str = ""
+    parameters: dict[str, JsonValue]
+    """JSON Schema of its arguments."""
+
+    @model_validator(mode="after")
+    def _fits_into_a_prompt(self) -> Self:
+        if (size := len(self.model_dump_json())) > MOST_TOOL_BYTES:
+            raise ValueError(f"description and schema have {size} bytes, at most {MOST_TOOL_BYTES} are taken")
+        return self
+
+
+class OfferedServer(Strict):
+    """A program of a package that speaks the Model Context Protocol over its input and output."""
+
+    name: str = Field(min_length=1, max_length=100)
+    """Of its console script, or the entry that was named."""
+    entry: str = Field(max_length=300)
+    """The function that the script calls."""
+    title: str = Field(max_length=200)
+    """Name and version that the server says of itself."""
+    tools: tuple[OfferedTool, ...] = Field(min_length=1, max_length=128)
+
+
 class LeftOut(Strict):
-    """An environment or a program that a package has and that cannot be played."""
+    """What a package has and that cannot be used."""
 
     name: str
     reason: str
@@ -126,7 +156,14 @@ class PackageManifest(Strict):
     """How its processes are confined on the host that built it: the second leaves network and files open."""
     environments: tuple[OfferedEnvironment, ...] = Field(default=(), max_length=500)
     programs: tuple[OfferedProgram, ...] = Field(default=(), max_length=500)
+    servers: tuple[OfferedServer, ...] = Field(default=(), max_length=16)
     left_out: tuple[LeftOut, ...] = ()
+
+    @model_validator(mode="after")
+    def _offers_something(self) -> Self:
+        if not self.environments and not self.programs and not self.servers:
+            raise ValueError("it offers neither environments nor programs nor servers of tools")
+        return self
 
 
 def digest_of(lock: tuple[LockedDistribution, ...], entry: str) -> str:

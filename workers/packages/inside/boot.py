@@ -1,5 +1,5 @@
-"""The entry of a package's interpreter: `python -I boot.py` and `install ...`, `manifest JOB`, `play JOB SOCKET` or
-`programs JOB SOCKET`.
+"""The entry of a package's interpreter: `python -I boot.py` and `install ...`, `manifest JOB`, `play JOB SOCKET`,
+`programs JOB SOCKET` or `tools JOB SOCKET`.
 
 This folder becomes a package under a name of its own; no folder of the product is on the path of foreign code.
 """
@@ -10,7 +10,13 @@ import sys
 from pathlib import Path
 
 NAME = "flexmarl_inside"
-ENTRIES = {"install": "installing", "manifest": "describing", "play": "playing", "programs": "starting"}
+ENTRIES = {
+    "install": "installing",
+    "manifest": "describing",
+    "play": "playing",
+    "programs": "starting",
+    "tools": "tooling",
+}
 
 
 def load() -> None:

@@ -1,5 +1,5 @@
-"""Makes the manifest of a package: which environments it offers, with which options, for which roles, and which
-agent programs.
+"""Makes the manifest of a package: which environments it offers, with which options, for which roles, which agent
+programs, and which servers of tools.
 
 The last line of its output is the manifest as JSON, or why there is none; what foreign code prints goes elsewhere.
 """
@@ -14,6 +14,7 @@ from typing import Any
 from .adapters import offers_of
 from .jobs import confined, quietly
 from .programs import programs_of
+from .servers import served, servers_of
 from .shapes import broke, offered
 
 MOST_OFFERS = 500
@@ -24,8 +25,13 @@ def main(arguments: Sequence[str]) -> None:
     """Write the manifest."""
     job, how = confined(arguments[0])
     try:
-        programs, broken = quietly(lambda: programs_of(job))
-        offers, left_out = quietly(lambda: offers_of(job, None if programs else broken))
+        servers, silent = quietly(lambda: servers_of(job))
+        named = bool(job.entry and servers)
+        programs, broken = ([], []) if named else quietly(lambda: programs_of(job))
+        broken = [*broken, *silent]
+        offers, left_out = (
+            ([], []) if named else quietly(lambda: offers_of(job, None if programs or servers else broken))
+        )
         left_out = [*broken, *left_out]
         if job.entry and offers:  # a function that makes an environment
             programs = []
@@ -35,6 +41,7 @@ def main(arguments: Sequence[str]) -> None:
             "sandbox": how,
             "environments": [offered(one) for one in offers[:MOST_OFFERS]],
             "programs": programs[:MOST_OFFERS],
+            "servers": [served(one) for one in servers],
             "left_out": [{"name": name, "reason": reason[:300]} for name, reason in left_out[:MOST_OFFERS]],
         }
         text = json.dumps(manifest, allow_nan=False)

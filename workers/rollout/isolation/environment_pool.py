@@ -1,111 +1,49 @@
 """A run's isolated environments, as the rollout worker sees them: episodes that can be begun, moved and left.
 
-Invariants. A process plays one episode at a time, so what hangs, dies or seeds its process does so to one episode
-alone. Every answer has a deadline; a process that misses it is killed and its episode told why; the others go on. A
-process is used again only after an episode that was left between two moves and let go of in time. Whoever stops
-waiting, by cancellation too, leaves no process behind that works for nobody. Used from one event loop.
+Invariant: a process plays one episode at a time, so what hangs, dies or seeds its process does so to one episode alone.
 """
 
-import asyncio
-from dataclasses import dataclass, field
-
-import structlog
+from dataclasses import dataclass
 
 from flexmarl.contracts.specification.environment_base import IsolatedEnvironmentOptions
 from workers.rollout.environments.base import Ask, Outcome, Reply
-from workers.rollout.isolation.keeper import IDLE_S, HostKeeper, within
-from workers.rollout.isolation.lines import Begin, Close, Closed, EpisodeProgress, ReplyBatch, ScoreOrder, outcome_of
+from workers.rollout.isolation.keeper import within
+from workers.rollout.isolation.lines import Begin, EpisodeProgress, ReplyBatch, ScoreOrder, outcome_of
+from workers.rollout.isolation.process_pool import ProcessPool
 from workers.rollout.isolation.processes import EnvironmentBroke, ForkedProcess, ForkHost, start_installed
-
-log = structlog.get_logger(__name__)
-
-CLOSING_S = 0.2
-"""So long a new episode waits for a process that lets go of another one."""
 
 
 @dataclass(slots=True)
-class EnvironmentPool(HostKeeper):
+class EnvironmentPool(ProcessPool):
     """The processes of one run's environments in one rollout worker."""
 
     spec: IsolatedEnvironmentOptions
-    _resting: list[ForkedProcess] = field(default_factory=list)
-    _closing: "set[asyncio.Task[None]]" = field(default_factory=set)
+
+    @property
+    def title(self) -> str:
+        return self.spec.type
+
+    @property
+    def close_timeout_s(self) -> float:
+        return self.spec.close_timeout_s
 
     async def begin(self, task_seed: int, held_out: bool, seed: int) -> "IsolatedEpisode":
         """Begin an episode. Raises EnvironmentBroke when it does not begin in time."""
-        try:
-            return await within("boot", self.spec.setup_timeout_s, self._begin(Begin(task_seed, held_out, seed)))
-        except EnvironmentBroke as broke:
-            self.late(broke)
-            raise
+        return await self.booted(self.spec.setup_timeout_s, self._begin(Begin(task_seed, held_out, seed)))
 
     async def _begin(self, order: Begin) -> "IsolatedEpisode":
-        if not self._resting and self._closing:  # one that is about to rest is had sooner than a new one
-            await asyncio.wait(self._closing, timeout=CLOSING_S, return_when=asyncio.FIRST_COMPLETED)
-        process = self._rested() or await self.hosted().fork()
-        self._playing += 1
+        process, progress = await self.taken(order, EpisodeProgress)
+        episode = IsolatedEpisode(self, process, progress, progress.task)
         try:
-            progress = await process.ask(order, EpisodeProgress)
-            episode = IsolatedEpisode(self, process, progress, progress.task)
             await episode.tallied()
-        except BaseException:  # broken or cancelled: the process may still work, and nobody waits for it
+        except BaseException:  # broken or cancelled
             self.leave(process, whole=False)
             raise
         return episode
 
-    def _rested(self) -> ForkedProcess | None:
-        """Take a process that plays nothing and is still there."""
-        while self._resting:
-            process = self._resting.pop()
-            if process.alive():
-                return process
-            process.end()
-        return None
-
     def started(self) -> ForkHost:
         """Start the host of this environment."""
         return start_installed(self.spec.model_dump_json())
-
-    def leave(self, process: ForkedProcess, *, whole: bool) -> None:
-        """Take a process back when it waits for an order, end it when it was left in the middle of one."""
-        if whole:
-            closing = asyncio.get_running_loop().create_task(self._closed(process))
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
-        else:
-            process.end()
-            self.left()
-
-    async def _closed(self, process: ForkedProcess) -> None:
-        """Have a process let go of its episode, whose account is given already; end it where it does not in time."""
-        try:
-            await within("close", self.spec.close_timeout_s, process.ask(Close(), Closed))
-        except EnvironmentBroke as broke:
-            log.warning("environment not closed", environment=self.spec.type, reason=str(broke))
-            process.end()
-        else:
-            process.idle_since = asyncio.get_running_loop().time()
-            self._resting.append(process)
-        finally:
-            self.left()
-
-    def idle(self) -> bool:
-        """End what nobody has used for a while."""
-        loop = asyncio.get_running_loop()
-        late = [one for one in self._resting if loop.time() - one.idle_since >= IDLE_S]
-        self._resting = [one for one in self._resting if one not in late]
-        for process in late:
-            process.end()
-        return not self._resting and HostKeeper.idle(self)
-
-    async def close(self) -> None:
-        """End every process."""
-        if self._closing:
-            await asyncio.wait(self._closing)
-        for process in self._resting:
-            process.end()
-        self._resting.clear()
-        await HostKeeper.close(self)
 
 
 @dataclass(slots=True)

@@ -4,13 +4,15 @@ The worker sends `Begin`, one `ReplyBatch` after the other, `ScoreOrder` once no
 answer to `Close` is `Closed`, to each other one `EpisodeProgress`; to any, `Broke`.
 
 Of an agent program it sends `StartProgram`, `ScoreOrder` once it has ended, and `Close`. The answers are `Began` and,
-when it has ended, `ProgramRan`; `ProgramEarned`; and `Closed`.
+when it has ended, `ProgramRan`; `ProgramEarned`; and `Closed`. A session with a server of tools is sent `OpenTools`, one
+`CallTools` after the other, and `Close`; the answer to the first two is `ToolResults`.
 """
 
 from typing import Any
 
 import msgspec
 
+from flexmarl.language.messages import ToolCall
 from workers.packages.inside.hosting import FRAME
 from workers.rollout.environments.base import Ask, Outcome, Reply
 
@@ -43,6 +45,33 @@ class Closed(msgspec.Struct, frozen=True, tag="closed"):
 
     output: str = ""
     """End of what a program wrote."""
+
+
+class OpenTools(msgspec.Struct, frozen=True, tag="open"):
+    """Begin a session with a server of tools."""
+
+
+class CallTools(msgspec.Struct, frozen=True, tag="calls"):
+    """Make calls, one after the other."""
+
+    calls: list[ToolCall]
+
+
+class ToolResult(msgspec.Struct, frozen=True):
+    """What a call came to."""
+
+    text: str
+    """As much of it as an agent reads."""
+    characters: int
+    """How many there were."""
+    failed: bool
+    """The tool, or its server, says that it did not do what was asked."""
+
+
+class ToolResults(msgspec.Struct, frozen=True, tag="results"):
+    """The results of calls, in their order; none where a session was begun."""
+
+    results: list[ToolResult]
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -108,7 +137,8 @@ class HostReady(msgspec.Struct, frozen=True, tag="hosting"):
 
 
 Order = Begin | ReplyBatch | ScoreOrder | Close
-Answer = Born | EpisodeProgress | Closed | Began | ProgramRan | ProgramEarned | Broke
+ToolOrder = OpenTools | CallTools | Close
+Answer = Born | EpisodeProgress | ToolResults | Closed | Began | ProgramRan | ProgramEarned | Broke
 
 
 def line(message: msgspec.Struct) -> bytes:

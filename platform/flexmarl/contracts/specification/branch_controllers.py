@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from flexmarl.contracts.plugins import Kind, PluginOptions
 from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.specification.advantages import ADVANTAGE
+from flexmarl.contracts.specification.dataset import DatasetTasks
 from flexmarl.contracts.specification.environment import ENVIRONMENT
 from flexmarl.contracts.specification.redundancies import Beyond
 
@@ -56,6 +57,13 @@ class BranchingOptions(BranchControllerOptions):
     def _environment(self, spec: "ExperimentSpec") -> Iterator[Problem]:
         """Every answer is tried on a copy of the episode, and earns something by itself."""
         environment = spec.environment
+        if isinstance(environment, DatasetTasks) and environment.tools.servers:
+            yield Problem(
+                pointer="/environment/tools/servers",
+                code="not_copyable",
+                detail="A session with a server of tools cannot be copied, so no turn can be answered several times.",
+                hint="Set [], or branch_controller: none in /sampling.",
+            )
         if environment.isolated:
             others = [name for name, options in ENVIRONMENT.variants().items() if not options.isolated]
             yield Problem(

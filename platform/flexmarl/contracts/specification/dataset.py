@@ -12,6 +12,7 @@ from flexmarl.contracts.problems import Problem, broken_at
 from flexmarl.contracts.specification.environment_base import EnvironmentFacts, EnvironmentOptions, RoleFacts
 from flexmarl.contracts.specification.graphs import ALONE, GraphSpec, team_facts
 from flexmarl.contracts.specification.scores import ExactOptions, JudgeOptions, ScoreSpec, distinct
+from flexmarl.contracts.specification.tools import NO_TOOLS, ToolUse
 
 if TYPE_CHECKING:
     from flexmarl.contracts.specification.experiment import ExperimentSpec
@@ -55,6 +56,8 @@ class DatasetTasks(EnvironmentOptions):
     """Who speaks when in the team, and who reads what; as it comes, one solver answers."""
     reply_tokens: int = Field(default=256, ge=1, le=16_384)
     """Maximum tokens in a reply; `sampling.max_tokens` of an agent may set fewer."""
+    tools: ToolUse = NO_TOOLS
+    """What the seats may call before they answer."""
 
     @model_validator(mode="after")
     def _everybody_has_a_score(self) -> Self:
@@ -82,7 +85,9 @@ class DatasetTasks(EnvironmentOptions):
         return tuple(score for score in self.scores if isinstance(score, JudgeOptions))
 
     def facts(self) -> EnvironmentFacts:
-        facts = team_facts("Dataset", self.graph, self.reply_tokens, "every score of the team's answer is 1")
+        facts = self._with_tools(
+            team_facts("Dataset", self.graph, self.reply_tokens, "every score of the team's answer is 1")
+        )
         agents = tuple(dict.fromkeys(judge.agent for judge in self.judges()))
         if not agents:
             return facts
@@ -91,10 +96,22 @@ class DatasetTasks(EnvironmentOptions):
         roles = tuple(RoleFacts(name, 0, most[name], hears=seats, graded=False) for name in agents)
         return replace(facts, roles=(*facts.roles, *roles), stages=(*facts.stages, agents))
 
+    def _with_tools(self, facts: EnvironmentFacts) -> EnvironmentFacts:
+        """Return facts with the turns in which seats call tools."""
+        if not self.tools.servers:
+            return facts
+        most = self.tools.turns + 1
+        roles = tuple(
+            replace(role, max_turns=most * role.max_turns) if self.tools.has_any(role.name) else role
+            for role in facts.roles
+        )
+        return replace(facts, roles=roles)
+
     def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
         """Refuse an evaluation of more rows than are held out, once they are known, and what the scores refuse."""
         for score in self.scores:
             yield from score.refusals(spec)
+        yield from self.tools.problems([seat.name for seat in self.graph.seats()], spec)
         held_out, wanted = self.dataset.held_out, spec.evaluation.tasks
         if self.dataset.digest and held_out < wanted:
             hint = f"Set {held_out}." if held_out else "Import it with a share of held-out rows."

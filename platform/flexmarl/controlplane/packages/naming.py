@@ -70,7 +70,7 @@ def _well(named: Mapping[str, Any], part: NamedPart) -> bool:
 
 def pinned(actor: Actor, project: str, named: Mapping[str, Any], part: NamedPart) -> dict[str, Any] | list[Problem]:
     """Return what names a package with its build, or the refusals."""
-    found = _found(actor, project, named.get("package", ""), part)
+    found = found_package(actor, project, named.get("package", ""), f"{part.where}/package")
     if isinstance(found, Problem):
         return [found]
     offers = {one["name"]: one for one in found.manifest.get(part.offers, ())}
@@ -123,7 +123,8 @@ def _legal(schema: Mapping[str, Any], place: list[str]) -> str:
     return f"Legal: {', '.join(rules) or 'see the page of the package'}{given}."
 
 
-def _found(actor: Actor, project: str, reference: str, part: NamedPart) -> Package | Problem:
+def found_package(actor: Actor, project: str, reference: str, where: str) -> Package | Problem:
+    """Return the package that a reference names, or the refusal of what stands at `where`."""
     rows = queries.usable(actor)
     name, _, release = reference.partition("@")
     try:
@@ -139,4 +140,4 @@ def _found(actor: Actor, project: str, reference: str, part: NamedPart) -> Packa
     known = f"Did you mean {close}?" if close else f"There are {', '.join(names[:SHOWN])}." if names else ""
     detail = f"There is no package {reference} that is ready in {project}, or you may not read it."
     hint = known or "Build it first, on the page of packages."
-    return Problem(pointer=f"{part.where}/package", code="unknown_package", detail=detail, hint=hint)
+    return Problem(pointer=where, code="unknown_package", detail=detail, hint=hint)

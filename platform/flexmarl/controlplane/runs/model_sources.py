@@ -19,6 +19,7 @@ from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.dataset import DatasetTasks, NamedDataset
 from flexmarl.contracts.specification.environment import EnvironmentSpec
 from flexmarl.contracts.specification.team import CheckpointModel, Lora, RegisteredModel
+from flexmarl.contracts.specification.tools import ToolUse
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.agents.naming import defined
 from flexmarl.controlplane.common.actor import Actor
@@ -27,6 +28,7 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.datasets import naming as datasets
 from flexmarl.controlplane.experiments.plans import as_field_error
 from flexmarl.controlplane.packages import naming as packages
+from flexmarl.controlplane.packages import tool_naming
 from flexmarl.controlplane.registry import naming
 from flexmarl.controlplane.runs import queries
 from flexmarl.controlplane.runs.models import Checkpoint, Run
@@ -69,9 +71,23 @@ class CheckpointSources:
             refused += environment
         elif environment is not None:
             written["environment"] = environment
+        if (servers := tool_naming.tools_in(raw.get("environment"))) is not None:
+            self._tools(written.get("environment", raw["environment"]), servers, written, refused)
         if refused:
             raise SpecProblems(refused)
         return {**raw, **written}
+
+    def _tools(
+        self,
+        environment: Mapping[str, Any],
+        servers: list[Mapping[str, Any]],
+        written: dict[str, Any],
+        refused: list[Problem],
+    ) -> None:
+        """Write down which tools an environment has."""
+        found, problems = tool_naming.pinned_servers(self.actor, self.project, servers)
+        refused += problems
+        written["environment"] = {**environment, "tools": {**environment["tools"], "servers": found}}
 
     def _policy(self, name: str, policy: object) -> dict[str, Any] | Problem | None:
         """Return a policy as it is to be written; None where it stays as it is."""
@@ -87,6 +103,7 @@ class CheckpointSources:
         """Return what of a specification does not fit the checkpoints that its policies begin with."""
         if isinstance(spec.environment, DatasetTasks):
             yield from self._dataset_refusals(spec.environment.dataset)
+            yield from self._tool_refusals(spec.environment.tools)
         yield from self._package_refusals(spec.environment)
         for name, policy in spec.policies.items():
             if isinstance(policy.model, RegisteredModel):
@@ -128,6 +145,14 @@ class CheckpointSources:
             yield from found
         elif found is not None and type(environment).model_validate(found) != environment:
             raise AssertionError("the package of the environment was not pinned")
+
+    def _tool_refusals(self, tools: ToolUse) -> Iterator[Problem]:
+        """Make sure that builds and tools are those that were found here, never what somebody sent."""
+        named = tools.model_dump(mode="json")["servers"]
+        found, problems = tool_naming.pinned_servers(self.actor, self.project, named)
+        yield from problems
+        if not problems and found != named:
+            raise AssertionError("environment.tools was not completed")
 
     def pin(self, run: Run, spec: ExperimentSpec) -> None:
         """Write where the policies of a new run come from. Raises ValidationProblem for what went meanwhile."""

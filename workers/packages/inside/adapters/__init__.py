@@ -28,7 +28,7 @@ def environment_of(job: Job) -> ForeignEnvironment:
 def offers_of(job: Job, broken: list[tuple[str, str]] | None = None) -> Found:
     """Ask every adapter what a distribution offers. Raises LookupError where that is nothing.
 
-    `broken`: its programs that cannot be used; None: it has others, so that no environment is needed.
+    `broken`: its programs and servers that cannot be used; None: it has others, so that no environment is needed.
     """
     offers: list[Offer] = []
     left_out: list[tuple[str, str]] = []
@@ -39,7 +39,7 @@ def offers_of(job: Job, broken: list[tuple[str, str]] | None = None) -> Found:
     if not offers and broken is not None:
         known = ", ".join(ADAPTERS)
         why = "; ".join(f"{name}: {reason}" for name, reason in [*broken, *left_out][:5])
-        nothing = f"no program and no environment of {known} was found in {job.distribution}"
+        nothing = f"no program, no server of tools and no environment of {known} was found in {job.distribution}"
         raise LookupError(f"{nothing} ({why})" if why else nothing)
     return offers, left_out
 
