@@ -29,9 +29,8 @@ def main(arguments: Sequence[str]) -> None:
         named = bool(job.entry and servers)
         programs, broken = ([], []) if named else quietly(lambda: programs_of(job))
         broken = [*broken, *silent]
-        offers, left_out = (
-            ([], []) if named else quietly(lambda: offers_of(job, None if programs or servers else broken))
-        )
+        needed = None if programs or servers else broken
+        offers, left_out = ([], []) if named else quietly(lambda: offers_of(job, needed))
         left_out = [*broken, *left_out]
         if job.entry and offers:  # a function that makes an environment
             programs = []

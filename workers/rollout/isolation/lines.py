@@ -4,8 +4,10 @@ The worker sends `Begin`, one `ReplyBatch` after the other, `ScoreOrder` once no
 answer to `Close` is `Closed`, to each other one `EpisodeProgress`; to any, `Broke`.
 
 Of an agent program it sends `StartProgram`, `ScoreOrder` once it has ended, and `Close`. The answers are `Began` and,
-when it has ended, `ProgramRan`; `ProgramEarned`; and `Closed`. A session with a server of tools is sent `OpenTools`, one
-`CallTools` after the other, and `Close`; the answer to the first two is `ToolResults`.
+when it has ended, `ProgramRan`; `ProgramEarned`; and `Closed`.
+
+A session with a server of tools is sent `OpenTools`, one `CallTools` after the other, and `Close`; the answer to the
+first two is `ToolResults`.
 """
 
 from typing import Any
