@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import IO, Any
 
-from .hosting import serve
+from .hosting import on_lines, serve
 from .jobs import Job, confined
 from .rpc import Main, NoAnswer, RequestRefused, ServerBroke, ServerProcess
 from .servers import program
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> None:
         sys.exit(1)
     gc.freeze()
     control.sendall(line({"type": "hosting", "sandbox": how}))
-    serve(control, partial(hold, main=server, job=job))
+    serve(control, on_lines(partial(hold, main=server, job=job)))
 
 
 def hold(stream: IO[bytes], main: Main, job: Job) -> None:
