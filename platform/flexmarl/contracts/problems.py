@@ -204,6 +204,10 @@ def _node(path: list[int | str], schema: Mapping[str, Any], raw: object) -> Mapp
     here = raw
     for part in path:
         node = variant(deref(node, schema), here, schema)
+        if isinstance(part, int):
+            here = here[part] if isinstance(here, list) and part < len(here) else None
+            node = node.get("items") or {}
+            continue
         here = here.get(part) if isinstance(here, Mapping) else None
         properties = node.get("properties", {})
         node = properties.get(part) or node.get("additionalProperties") or by_pattern(node) or {}

@@ -115,6 +115,10 @@ REQUIRED = {
     "/agents/speaker/sampling/structured/of": {"agents": {"speaker": structured("json_schema"), "listener": {}}},
     "/reward/url": {"reward": {"type": "service"}},
     "/environment/latency/scale_s": {"environment": {"type": "reference_game", "latency": {}}},
+    "/environment/tools/servers/0/package": {
+        "environment": {"type": "dataset", "tools": {"servers": [{"type": "mcp"}]}},
+        "agents": {"solver": {}},
+    },
     "/environment/type": {"environment": {}},
     "/environment": {"environment": None},
     "/agents": {"agents": None},
