@@ -76,7 +76,7 @@ class Stand:
         seats = {
             role: Seat(role, PIN, codec, 200, 1.0, renderer=chats, instructions=instructions) for role in spec.seats
         }
-        order = EpisodeOrder(1, 0, 1, 7, False, 1, 30.0, 30.0, None)
+        order = EpisodeOrder(1, 0, 1, 7, False, 1, 120.0, 120.0, None)
         stage = ProgramStage(RUN, spec, self.gateway)
         self.playing = asyncio.create_task(play_episode(order, stage, seats, self.engine))
         while (session := self.taken()) is None:
