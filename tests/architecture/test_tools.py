@@ -101,7 +101,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         shutil.copytree(ROOT / tree, copy / tree, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for file in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, copy)
-    run("pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", "out", ".", cwd=copy)
+    offline = ("--no-index", "--disable-pip-version-check", "--no-deps", "--no-build-isolation")
+    run("pip", "wheel", "--quiet", *offline, "--wheel-dir", "out", ".", cwd=copy)
     (built,) = (copy / "out").glob("*.whl")
     return set(zipfile.ZipFile(built).namelist())
 

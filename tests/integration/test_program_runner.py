@@ -246,6 +246,7 @@ async def test_a_session_that_is_not_needed_any_more_leaves_no_process(here: Her
     assert (await here.row())["output"] == "begins children\n"
 
 
+@pytest.mark.full
 async def test_the_example_is_built_and_trains_both_of_its_seats(
     store_conn: psycopg.Connection, store_url: str, tmp_path: Path
 ) -> None:
