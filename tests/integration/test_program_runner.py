@@ -17,6 +17,7 @@ from flexmarl.contracts.package_manifests import PackageManifest
 from flexmarl.contracts.specification.package import PinnedBuild
 from flexmarl.contracts.specification.program import ProcessRunner
 from flexmarl.contracts.wire import EpisodeStatus
+from tests.support.builds import no_store, went_on
 from tests.support.chat_templates import CHATML, renderer
 from tests.support.gateway_stand import PIN, RUN, SPEC, WORDS, Stand, standing
 from tests.support.program_package import program_wheel, sample_program
@@ -32,14 +33,6 @@ from workers.roots import python_path
 from workers.vocabulary import Codec
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-async def went_on(now: str, log: str) -> bool:
-    return True
-
-
-async def no_store(call: Any) -> Any:
-    raise AssertionError("the build is here")
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from flexmarl.contracts.package_manifests import PackageManifest
 from flexmarl.contracts.specification.package import PackageEnvironment, PinnedPackage
 from flexmarl.language.messages import Message, ToolCall
 from flexmarl.store.control import package_rows
+from tests.support.builds import no_store, went_on
 from tests.support.package_files import NAME, wheel
 from workers.nodes.packages import Packages
 from workers.packages.building import BuildOrder
@@ -33,14 +34,6 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 SHORT_S = 3.0
 ENTRY = f"{NAME}:Mischief"
 MOVE = Message("assistant", "", tool_calls=(ToolCall("move", {"kind": "left"}, "1"),))
-
-
-async def went_on(now: str, log: str) -> bool:
-    return True
-
-
-async def _no_store(call: Any) -> Any:
-    raise AssertionError("the build is here")
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +67,7 @@ def pool_of(home: Path, built: dict[str, Any], **settings: Any) -> PackagePool:
         package="mischief-games@1.0", environment=offer["name"], pinned=pinned, setup_timeout_s=60.0,
         step_timeout_s=60.0, max_turns=4, memory_mb=512, **settings,
     )  # fmt: skip
-    return PackagePool(spec, builds=Builds(home, _no_store))
+    return PackagePool(spec, builds=Builds(home, no_store))
 
 
 async def played(pool: PackagePool, heard: list[str] | None = None) -> Outcome:

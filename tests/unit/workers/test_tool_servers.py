@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from flexmarl.contracts.specification.tools import McpServer, PinnedServer
 from flexmarl.language.messages import ToolCall
+from tests.support.builds import no_store, went_on
 from tests.support.tool_files import tools_wheel
 from workers.packages.building import BuildOrder
 from workers.packages.running import run_build
@@ -24,14 +25,6 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
 SHORT_S = 1.0
 CUT = 100
-
-
-async def went_on(now: str, log: str) -> bool:
-    return True
-
-
-async def _no_store(call: Any) -> Any:
-    raise AssertionError("the build is here")
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +45,7 @@ def pool_of(home: Path, built: dict[str, Any], **settings: Any) -> ToolPool:
     tools = offer["tools"]
     pinned = PinnedServer(id="1", digest=built["digest"], entry=offer["entry"], tools=tools)
     spec = McpServer(package="mcp-tools@1.0", server=offer["name"], memory_mb=512, pinned=pinned, **settings)
-    return ToolPool(spec, Builds(home, _no_store), CUT)
+    return ToolPool(spec, Builds(home, no_store), CUT)
 
 
 @pytest_asyncio.fixture(loop_scope="module")

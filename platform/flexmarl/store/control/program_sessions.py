@@ -78,15 +78,16 @@ class SessionCounts:
 def open_session(conn: Connection, run_id: int, offer: SessionOffer) -> None:
     """Write down a session that waits for a program, or has one from the beginning."""
     conn.execute(
-        "INSERT INTO store.program_session (id, run_id, base_url, held_out, task, draw, member, attempt) "
-        "VALUES (%s, %s, %s, %s, %s, %s, %s, %s)",
-        [offer.id, run_id, offer.base_url, offer.held_out, offer.task, *offer.episode],
+        """
+        INSERT INTO store.program_session
+          (id, run_id, base_url, held_out, task, draw, member, attempt, key_digest, state, taken_at)
+        SELECT v.*, CASE WHEN v.key_digest IS NULL THEN 'open' ELSE 'taken' END,
+          CASE WHEN v.key_digest IS NOT NULL THEN clock_timestamp() END
+        FROM (VALUES (%s::uuid, %s::bigint, %s, %s::boolean, %s::int, %s::int, %s::int, %s::int, %s::text))
+          AS v (id, run_id, base_url, held_out, task, draw, member, attempt, key_digest)
+        """,
+        [offer.id, run_id, offer.base_url, offer.held_out, offer.task, *offer.episode, offer.key_digest],
     )
-    if offer.key_digest:
-        conn.execute(
-            "UPDATE store.program_session SET state = 'taken', key_digest = %s, taken_at = opened_at WHERE id = %s",
-            [offer.key_digest, offer.id],
-        )
 
 
 def news(conn: Connection, sessions: Sequence[UUID]) -> list[SessionNews]:
