@@ -74,20 +74,29 @@ def pinned(actor: Actor, project: str, named: Mapping[str, Any], part: NamedPart
     if isinstance(found, Problem):
         return [found]
     offers = {one["name"]: one for one in found.manifest.get(part.offers, ())}
-    name = named.get(part.word) or (next(iter(offers)) if len(offers) == 1 else "")
-    offer = offers.get(name)
-    if offer is None:
-        close = nearest(name, offers) if name else None
-        hint = f"Did you mean {close}?" if close else f"It has {', '.join(list(offers)[:SHOWN]) or 'none'}."
-        many = f"several {part.offers}" if offers else f"no {part.offers}"
-        detail = f"{found} has no {part.word} {name}." if name else f"{found} has {many}."
-        code = f"unknown_{part.word}" if name else "required"
-        return [Problem(pointer=f"{part.where}/{part.word}", code=code, detail=detail, hint=hint)]
+    chosen = chosen_offer(found, offers, named.get(part.word, ""), part.word, part.where)
+    if isinstance(chosen, Problem):
+        return [chosen]
+    name, offer = chosen
     options = {**defaults(offer), **named.get("options", {})}
     if refused := list(refusals(offer["options"], options, part)):
         return refused
     pin = {"id": str(found.id), "digest": found.digest, **{key: offer[key] for key in part.kept}}
     return {**named, part.word: name, "options": options, "pinned": pin}
+
+
+def chosen_offer(
+    package: Package, offers: Mapping[str, dict[str, Any]], name: str, word: str, where: str
+) -> tuple[str, dict[str, Any]] | Problem:
+    """Return which of a package's offers is named, the only one where none is, or the refusal of `where`/`word`."""
+    name = name or (next(iter(offers)) if len(offers) == 1 else "")
+    if (offer := offers.get(name)) is not None:
+        return name, offer
+    close = nearest(name, offers) if name else None
+    hint = f"Did you mean {close}?" if close else f"It has {', '.join(list(offers)[:SHOWN]) or 'none'}."
+    many = f"several {word}s" if offers else f"no {word}s"
+    detail = f"{package} has no {word} {name}." if name else f"{package} has {many}."
+    return Problem(pointer=f"{where}/{word}", code=f"unknown_{word}" if name else "required", detail=detail, hint=hint)
 
 
 def defaults(offer: Mapping[str, Any]) -> dict[str, Any]:

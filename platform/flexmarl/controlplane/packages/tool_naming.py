@@ -9,7 +9,7 @@ from flexmarl.contracts.specification.tools import WHERE
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.packages import queries
 from flexmarl.controlplane.packages.models import Package
-from flexmarl.controlplane.packages.naming import SHOWN, found_package
+from flexmarl.controlplane.packages.naming import SHOWN, chosen_offer, found_package
 
 
 def tools_in(environment: object) -> list[Mapping[str, Any]] | None:
@@ -56,13 +56,10 @@ def _pinned(actor: Actor, project: str, named: Mapping[str, Any], where: str) ->
     offers = {one["name"]: one for one in package.manifest.get("servers", ())}
     if not offers:
         return [_without_tools(actor, project, package, where)]
-    name = named.get("server") or (next(iter(offers)) if len(offers) == 1 else "")
-    if (offer := offers.get(name)) is None:
-        close = nearest(name, offers) if name else None
-        hint = f"Did you mean {close}?" if close else f"It has {', '.join(list(offers)[:SHOWN])}."
-        detail = f"{package} has no server {name}." if name else f"{package} has several servers."
-        code = "unknown_server" if name else "required"
-        return [Problem(pointer=f"{where}/server", code=code, detail=detail, hint=hint)]
+    chosen = chosen_offer(package, offers, named.get("server", ""), "server", where)
+    if isinstance(chosen, Problem):
+        return [chosen]
+    name, offer = chosen
     tools = {tool["name"]: tool for tool in offer["tools"]}
     only = named.get("only") or list(tools)
     if unknown := [place for place, tool in enumerate(only) if tool not in tools]:
