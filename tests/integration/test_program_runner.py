@@ -199,7 +199,7 @@ async def test_what_befalls_a_program_is_named_and_nothing_is_earned(here: Here)
         assert (row["state"], row["reason"], row["report"]) == ("ended", reason, {})
         if what == "flood":
             assert len(row["output"]) == MOST_OUTPUT
-            assert row["output"].endswith("flood" * 100)
+            assert row["output"] in "flood" * MOST_OUTPUT, "its end, wherever the program was cut off"
         else:
             assert row["output"].startswith(f"begins {what}\n"), what
         if what == "raise":

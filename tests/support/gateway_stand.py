@@ -92,10 +92,14 @@ class Stand:
         return program_sessions.take(self.conn, RUN, sha256(self.key.encode()).hexdigest())
 
     def client(self, **options: Any) -> AsyncOpenAI:
-        return AsyncOpenAI(base_url=f"{self.url}/v1", **{"api_key": self.key, "max_retries": 0, **options})
+        return AsyncOpenAI(base_url=f"{self.url}/v1", **{**self.options(), **options})
+
+    def options(self) -> dict[str, Any]:
+        """Clients give up after 5 s that make no connection; one process is all of them, and may be busy for as long."""
+        return {"api_key": self.key, "max_retries": 0, "timeout": 120.0}
 
     def anthropic(self, **options: Any) -> AsyncAnthropic:
-        return AsyncAnthropic(base_url=self.url, **{"api_key": self.key, "max_retries": 0, **options})
+        return AsyncAnthropic(base_url=self.url, **{**self.options(), **options})
 
     def awake(self) -> None:
         """Say that the worker is there: on a busy machine one process that is all of them may be silent for long."""

@@ -27,14 +27,14 @@ EXTEND_EVERY_S = 1.0
 LOOK_EVERY_S = 0.5
 """Nobody having said so, it is seen this often whether commands are held that may be."""
 
-Extend = Callable[[Sequence[Taken]], Awaitable[Sequence[ClaimStatus]]]
+Standings = Callable[[Sequence[Taken]], Awaitable[Sequence[ClaimStatus]]]
 """Says of each command what becomes of it."""
-Look = Callable[[Sequence[Taken]], Awaitable[Sequence[bool]]]
-"""Says of each command whether it is held."""
 
 
 class Keeper:
-    def __init__(self, extend: Extend, look: Look) -> None:
+    """`extend` moves the deadlines of commands, `look` writes nothing; both say how they stand."""
+
+    def __init__(self, extend: Standings, look: Standings) -> None:
         self._extend, self._look = extend, look
         self._held: dict[UUID, tuple[Taken, asyncio.Task[None], Hold]] = {}
         self._extending: asyncio.Task[None] | None = None
@@ -91,9 +91,12 @@ class Keeper:
         if not pausing:
             return
         with contextlib.suppress(psycopg.Error):  # the next extension says that the store is away
-            held = await self._look([taken for taken, _, _ in pausing])
-            for (_, _, hold), stands in zip(pausing, held, strict=True):
-                hold.set(stands)
+            standings = await self._look([taken for taken, _, _ in pausing])
+            for (_, _, hold), standing in zip(pausing, standings, strict=True):
+                if (
+                    standing is not ClaimStatus.GONE
+                ):  # what is gone stands still until an extension ends it
+                    hold.set(standing is ClaimStatus.HELD)
 
 
 def _pauses(taken: Taken) -> bool:

@@ -196,7 +196,7 @@ class Player:
     async def _extend(self, held: Sequence[Taken]) -> list[ClaimStatus]:
         return await self._store(lambda conn: commands.extend(conn, held, TTL_S))
 
-    async def _held(self, pausing: Sequence[Taken]) -> list[bool]:
+    async def _held(self, pausing: Sequence[Taken]) -> list[ClaimStatus]:
         return await self._store(lambda conn: commands.held_among(conn, pausing))
 
     async def _context(self, run_id: int) -> RunContext:

@@ -28,16 +28,17 @@ class Store:
 
     async def extend(self, held: list[Taken]) -> list[ClaimStatus]:
         self.asked.append(sorted(one.no for one in held))
+        return self.standings(held)
+
+    async def look(self, pausing: list[Taken]) -> list[ClaimStatus]:
+        self.looked.append([one.no for one in pausing])
+        return self.standings(pausing)
+
+    def standings(self, commands: list[Taken]) -> list[ClaimStatus]:
         if self.away:
             raise psycopg.OperationalError("away")
         names = {**dict.fromkeys(self.held, ClaimStatus.HELD), **dict.fromkeys(self.lost, ClaimStatus.GONE)}
-        return [names.get(one.no, ClaimStatus.GOES_ON) for one in held]
-
-    async def look(self, pausing: list[Taken]) -> list[bool]:
-        self.looked.append([one.no for one in pausing])
-        if self.away:
-            raise psycopg.OperationalError("away")
-        return [one.no in self.held for one in pausing]
+        return [names.get(one.no, ClaimStatus.GOES_ON) for one in commands]
 
     async def asked_again(self) -> None:
         seen = len(self.asked)
@@ -144,3 +145,21 @@ async def test_what_may_be_held_is_looked_at_between_two_extensions(
         for play in plays:
             play.cancel()
         await asyncio.gather(*plays, return_exceptions=True)
+
+
+async def test_what_is_held_and_then_lost_stands_still_until_its_work_ends(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else has it, held: to go on for a moment would ask an engine for what nobody wants."""
+    monkeypatch.setattr(keeping, "EXTEND_EVERY_S", 600.0)
+    keeper, hold, store.held = Keeper(store.extend, store.look), Hold(), {4}
+    async with asyncio.timeout(60):
+        play = asyncio.create_task(kept(keeper, taken(4, True), hold))
+        while not hold.held:
+            await asyncio.sleep(0.001)
+        store.held, store.lost, looks = set(), {4}, len(store.looked)
+        while len(store.looked) < looks + 3:
+            await asyncio.sleep(0.001)
+        assert hold.held
+        play.cancel()
+        await asyncio.gather(play, return_exceptions=True)

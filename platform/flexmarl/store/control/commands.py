@@ -162,22 +162,25 @@ def extend(conn: Connection, held: Sequence[Taken], ttl_s: float) -> list[ClaimS
             "ttl": ttl_s,
         },
     ).fetchall()
-    alive = {token: ClaimStatus.HELD if stands else ClaimStatus.GOES_ON for token, stands in rows}
-    return [alive.get(taken.token, ClaimStatus.GONE) for taken in held]
+    return _standings(held, rows)
 
 
-def held_among(conn: Connection, taken: Sequence[Taken]) -> list[bool]:
+def held_among(conn: Connection, taken: Sequence[Taken]) -> list[ClaimStatus]:
     """Say of commands whether what they play stands still; writes nothing, so that it can be asked often."""
     rows = conn.execute(
         """
-        SELECT c.token FROM store.command c
+        SELECT c.token, c.held FROM store.command c
         JOIN unnest(%s::bigint[], %s::bigint[]) AS t(run_id, no) ON t.run_id = c.run_id AND t.no = c.no
-        WHERE c.held AND c.status = 'taken'
+        WHERE c.status = 'taken'
         """,
         [[one.run_id for one in taken], [one.no for one in taken]],
     ).fetchall()
-    held = {token for (token,) in rows}
-    return [one.token in held for one in taken]
+    return _standings(taken, rows)
+
+
+def _standings(taken: Sequence[Taken], rows: Sequence[tuple[UUID, bool]]) -> list[ClaimStatus]:
+    alive = {token: ClaimStatus.HELD if held else ClaimStatus.GOES_ON for token, held in rows}
+    return [alive.get(one.token, ClaimStatus.GONE) for one in taken]
 
 
 def guard(conn: Connection, taken: Taken) -> None:
