@@ -25,6 +25,7 @@ from flexmarl.contracts.packaged_models import (
     PackageName,
     install_command,
 )
+from flexmarl.host.exits import last_words
 from workers.children import child_environment
 from workers.models.cards import CARD, card_of
 from workers.models.errors import UnsupportedModel
@@ -65,7 +66,7 @@ def packaged_folder(name: PackageName) -> Path:
         raise UnsupportedModel(f"{name} was not made into a model within {MAKE_S:.0f} s") from late
     if done.returncode == 0 and place.is_dir():
         return place
-    last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+    last = last_words(done.stderr, done.returncode)
     if done.returncode < 0:
         last = f"its process was ended by signal {-done.returncode}; it needs about 1.5 GB of memory"
     raise UnsupportedModel(last if done.returncode == REFUSED else f"{name} could not be made into a model: {last}")

@@ -16,6 +16,7 @@ import sys
 import time
 from functools import lru_cache
 
+from flexmarl.host.exits import last_words
 from flexmarl.language.bounded_templates import OutOfBounds
 from flexmarl.language.chat_format import ChatFormat
 from flexmarl.language.templates import TemplateError
@@ -68,7 +69,7 @@ def _sampled(chat: str) -> str:
     if done.returncode < 0:  # the kernel ended it: at its limit of time
         raise ModelRefused("template_too_slow", slow)
     if done.returncode:
-        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        last = last_words(done.stderr, done.returncode)
         raise TemplateError(f"the process that renders the chat template ended with code {done.returncode}: {last}")
     return said
 

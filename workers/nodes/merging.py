@@ -10,6 +10,7 @@ from pathlib import Path
 
 import structlog
 
+from flexmarl.host.exits import last_words
 from flexmarl.store.server_paths import without_paths
 from workers.training.folders import Inspector
 from workers.training.merging import merged_folder
@@ -68,6 +69,6 @@ class WholeModels:
                     process.kill()
                     await process.wait()
         if process.returncode:
-            last = without_paths(said.decode(errors="replace").strip().rpartition("\n")[2])
+            last = without_paths(last_words(said, process.returncode))
             log.warning("not merged", folder=str(folder), policy=policy, error=last)
             raise ArchiveError("not_merged", f"{policy} could not be merged: {last}; download the adapter instead")

@@ -22,6 +22,7 @@ import structlog
 from flexmarl.contracts.hub_models import SETTING as HUB
 from flexmarl.contracts.uploaded_models import SETTING as CONTROL_URL
 from flexmarl.contracts.uploaded_models import upload_token
+from flexmarl.host.exits import last_words
 from flexmarl.store.control import model_rows
 from flexmarl.store.control.model_rows import Import
 from flexmarl.store.control.nodes import addresses_for
@@ -169,7 +170,7 @@ class Importing:
         if code < 0:
             text = f"Its process was ended by signal {-code}, most likely for lack of memory."
             return {"code": "out_of_memory", "detail": text}
-        last = without_paths((await said).strip().rpartition("\n")[2])[:MOST_WORDS]
+        last = without_paths(last_words(await said, code))[:MOST_WORDS]
         return {"code": "fault", "detail": f"The import ended with code {code}: {last}"}
 
 

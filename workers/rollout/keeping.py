@@ -93,9 +93,7 @@ class Keeper:
         with contextlib.suppress(psycopg.Error):  # the next extension says that the store is away
             standings = await self._look([taken for taken, _, _ in pausing])
             for (_, _, hold), standing in zip(pausing, standings, strict=True):
-                if (
-                    standing is not ClaimStatus.GONE
-                ):  # what is gone stands still until an extension ends it
+                if standing is not ClaimStatus.GONE:  # what is gone stands still until an extension ends it
                     hold.set(standing is ClaimStatus.HELD)
 
 

@@ -1,5 +1,10 @@
-"""How a process ends that its environment does not let work: one line, and a code that says so to its supervisor."""
+"""How processes end.
 
+One that its environment does not let work ends with one line, and a code that says so to its supervisor. Of one that
+failed, whoever started it says what it wrote last.
+"""
+
+import re
 import sys
 from typing import NoReturn
 
@@ -12,3 +17,13 @@ def refuse(text: str) -> NoReturn:
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
     raise SystemExit(CONFIGURATION)
+
+
+_WARNING = re.compile(r"^.*\b\w*Warning: .*\n?(?:^[ \t]+.*\n?)?", re.MULTILINE)
+"""A warning of Python's, and the line of source below it."""
+
+
+def last_words(said: bytes | str, status: int) -> str:
+    """Return the last line that a failed process wrote which is no warning, or its exit status where there is none."""
+    text = said.decode(errors="replace") if isinstance(said, bytes) else said
+    return _WARNING.sub("", text).strip().rpartition("\n")[2].strip() or f"exit status {status}"

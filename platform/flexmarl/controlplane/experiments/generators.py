@@ -12,6 +12,7 @@ from functools import lru_cache
 from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.reasoning_gym import ReasoningGym
+from flexmarl.host.exits import last_words
 
 LIMIT_S = 30.0
 _MODULE = "workers.rollout.environments.generators"
@@ -58,7 +59,7 @@ def _checked(asked: str) -> dict[str, str]:
     except subprocess.TimeoutExpired:
         raise GeneratorUnchecked(f"makes no questions within {LIMIT_S:g} s") from None
     if done.returncode != 0:
-        last = done.stderr.strip().rpartition("\n")[2][:300] or f"exit status {done.returncode}"
+        last = last_words(done.stderr, done.returncode)[:300]
         raise GeneratorUnchecked(f"cannot be built: {last}")
     said: dict[str, str] = json.loads(done.stdout)
     return said
