@@ -164,6 +164,12 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call("The agent and the settings of its newest version", "/agents/{agent_id}"),
         Call("Its versions", "/agents/{agent_id}/versions"),
     ),
+    "teams": (Call("The teams of this list", "/teams", query=(("project", "project"),)),),
+    "new_team": (Call("Teams that are described already", "/teams"),),
+    "team": (
+        Call("The team and the settings of its newest version", "/teams/{team_id}"),
+        Call("Its versions", "/teams/{team_id}/versions"),
+    ),
     "simulations": (Call("The simulations of this list", "/simulations", all_but=PAGE_ONLY),),
     "new_simulation": (Call("Workloads to choose from", "/workloads"), Call("Presets", "/presets")),
     "simulation": (

@@ -42,6 +42,7 @@ LIST_PAGES = frozenset(
         "checkpoints",
         "simulations",
         "agent_definitions",
+        "teams",
         "models",
         "datasets",
         "experiments",

@@ -21,6 +21,7 @@ LARGE_VALUES = {
     "EngineRow": (17, "mirrors the columns that the table of engines shows"),
     "EpisodeFilter": (17, "one field for each parameter of the list of episodes"),
     "EpisodeRow": (21, "mirrors the table of episodes"),
+    "ExperimentSpec": (17, "the root of a specification: one branch for each of its parts"),
     "EpisodeSummary": (17, "mirrors the columns that the list of episodes shows"),
     "ModelFacts": (17, "the flat facts of a model that REST and its page show"),
     "PolicyNeeds": (17, "facts of one policy that the allocator compares; flat, and hidden from the garbage collector"),

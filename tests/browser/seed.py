@@ -24,7 +24,7 @@ from flexmarl.store.control import decisions, nodes, runs
 from flexmarl.store.control.attempts import Timed
 from flexmarl.store.control.decisions import LogEntry, Logged, StoredDecision
 from flexmarl.store.control.runs import RunLease
-from tests.browser.seeded_agents import agents
+from tests.browser.seeded_agents import agents, teams
 from tests.browser.seeded_datasets import datasets
 from tests.browser.seeded_decisions import decisions as decided
 from tests.browser.seeded_evaluations import evaluations
@@ -93,6 +93,7 @@ def seed(owner: Any) -> list[Any]:
     models(owner)
     packages(owner)
     agents(owner)
+    teams(owner)
     datasets(owner)
     experiments(owner, told)
     evaluations(owner)

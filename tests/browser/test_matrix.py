@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from django.urls import get_resolver
 
-from tests.browser.seeded_agents import AGENT
+from tests.browser.seeded_agents import AGENT, TEAM
 from tests.browser.seeded_datasets import DATASET
 from tests.browser.seeded_evaluations import EVALUATION, SUITE
 from tests.browser.seeded_experiments import EXPERIMENT, SWEEP
@@ -85,6 +85,9 @@ EXAMPLES: dict[str, str] = {
     "agent_definitions": "/agents",
     "new_agent_definition": "/agents/new",
     "agent_definition": f"/agents/{AGENT}",
+    "teams": "/teams",
+    "new_team": "/teams/new",
+    "team": f"/teams/{TEAM}",
     "simulations": "/simulations",
     "new_simulation": "/simulations/new?workload=long_tail&preset=sync",
     "simulation": f"/simulations/{SIMULATIONS[0]}?ordering=-tokens_s",

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from flexmarl.controlplane.agents.actions import MOST_VERSIONS
 from flexmarl.controlplane.agents.models import AgentDefinition, AgentVersion
+from flexmarl.controlplane.agents.versions import MOST_VERSIONS
 from flexmarl.controlplane.common.models import AuditEntry
 from tests.support.controlplane import key, make_person
 

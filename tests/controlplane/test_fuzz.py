@@ -45,7 +45,7 @@ def arguments(name: str, run) -> dict[str, str]:
     known = {
         "run_id": run.key, "name": "default", "action": "cordon", "verb": "pause", "trajectory_id": "0-0-1",
         "device_id": "box.cpu0", "operation_id": str(run.id), "user_id": str(run.owner_id), "token_id": str(run.id),
-        "experiment_id": str(run.id), "agent_id": str(run.id), "number": "1",
+        "experiment_id": str(run.id), "agent_id": str(run.id), "team_id": str(run.id), "number": "1",
         "draw": "1", "step": "3", "role": "speaker", "entry_id": str(run.id), "project": "default",
         "external_id": "job-1", "view_id": str(run.id), "simulation_id": str(run.id), "check_id": str(run.id),
         "model_id": str(run.id), "upload_id": str(run.id), "file": "config.json",

@@ -196,6 +196,7 @@ def ids(api, admin_api, editor, make_run, person, here) -> dict[str, object]:
         "service_tokens_list.user_id": robot["id"], "token_id": token["id"],
         "experiment_id": made(admin_api, "experiments", {"name": "e"})["id"],
         "agent_id": made(api, "agents", {"name": "terse", "settings": {"trainable": False}})["agent"], "number": 1,
+        "team_id": made(api, "teams", {"name": "pair", "settings": {"agents": {"a": {}, "b": {}}}})["team"],
         "view_id": made(admin_api, "saved-views", {"name": "v", "page": "runs"})["id"],
         "entry_id": admin_api.get("/api/v1/audit").json()["results"][0]["id"],
     }  # fmt: skip

@@ -19,7 +19,7 @@ from flexmarl.controlplane.accounts import actions as accounts
 from flexmarl.controlplane.accounts.choices import PROJECT_SCOPES_OF, SCOPES_OF, SERVICE_SCOPES, ProjectRole, Role
 from flexmarl.controlplane.accounts.models import ApiToken, User
 from flexmarl.controlplane.accounts.queries import actor_of_user
-from flexmarl.controlplane.agents.actions import save_agent
+from flexmarl.controlplane.agents.actions import save_agent, save_team
 from flexmarl.controlplane.agents.models import AgentDefinition
 from flexmarl.controlplane.api import urlpatterns
 from flexmarl.controlplane.common.actions import record
@@ -55,6 +55,7 @@ from tests.support.permissions import (
     OWNED,
     PAGES,
     SWEEP,
+    TEAM,
     UPLOAD,
     Held,
     Of,
@@ -155,6 +156,7 @@ def world(db: None) -> World:
     sweep = create_sweep(actor, "s", Draft(spec=SPEC), SWEEP["plan"], project=HOME)
     agent = AgentDefinition.objects.filter(project_id=HOME)[0]
     save_agent(actor, name=agent.role, settings={}, project=HOME)
+    team = save_team(actor, name=TEAM["name"], settings=TEAM["settings"], project=HOME)
     view = saved_views.create(actor, name="v", page="runs", shared=True, project=HOME)
     token, _ = accounts.create_token(actor, "t")
     simulation = create_comparison(actor, Comparison(workload="long_tail", presets=("sync",)), project=HOME)
@@ -174,6 +176,7 @@ def world(db: None) -> World:
             "run_id": run.key, "step": 3, "trajectory_id": played.trajectory, "draw": 0, "name": "default",
             "device_id": "box.cpu0",
             "operation_id": operation.id, "experiment_id": experiment.id, "agent_id": agent.id,
+            "team_id": team.team_id,
             "user_id": otto.id, "token_id": token.id, "entry_id": row.id, "project": HOME, "external_id": "job-1",
             "verb": "pause", "role": "speaker", "action": "cordon", "view_id": view.id,
             "simulation_id": simulation.id, "check_id": consistency_check.id,
@@ -329,8 +332,8 @@ def test_pages_open_for_those_who_may(world: World) -> None:
 def _page_arguments(world: World, name: str) -> dict[str, Any]:
     known = {"key": world.run.key, "tid": world.arguments[""]["trajectory_id"], "role": "speaker"}
     made = (
-        "simulation_id", "agent_id", "model_id", "dataset_id", "experiment_id", "sweep_id", "suite_id", "evaluation_id",
-        "package_id",
+        "simulation_id", "agent_id", "team_id", "model_id", "dataset_id", "experiment_id", "sweep_id", "suite_id",
+        "evaluation_id", "package_id",
     )  # fmt: skip
     known |= {part: world.arguments[""][part] for part in made}
     text = next(str(pattern.pattern) for pattern in pages if pattern.name == name)

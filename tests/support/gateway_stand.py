@@ -95,7 +95,7 @@ class Stand:
         return AsyncOpenAI(base_url=f"{self.url}/v1", **{**self.options(), **options})
 
     def options(self) -> dict[str, Any]:
-        """Clients give up after 5 s that make no connection; one process is all of them, and may be busy for as long."""
+        """Clients give up after 5 s without a connection; one process is all of them, and may be busy for as long."""
         return {"api_key": self.key, "max_retries": 0, "timeout": 120.0}
 
     def anthropic(self, **options: Any) -> AsyncAnthropic:

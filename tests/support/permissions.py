@@ -89,6 +89,7 @@ run-lineage run-versions run-attempts run-agents run-agent run-config-diff run-o
 run-bubble run-pipeline run-cohorts run-decisions run-engines run-engine-moves run-swaps run-prediction run-load
 run-lag run-session run-store run-transitions run-series run-timeline run-events run-notes
 """
+TEAM = {"name": "pair", "project": HOME, "settings": {"agents": {"speaker": {}, "listener": {}}}}
 AGENT = {"name": "terse", "project": HOME, "settings": {"instructions": "Be terse."}}
 PREVIEW = {"instructions": "Be {{ role }}.", "role": "a", "team": ["a"], "environment": ""}
 SIMULATION = {"workload": "long_tail", "presets": ["sync"], "project": HOME}
@@ -184,6 +185,9 @@ API: dict[str, dict[str, Row]] = {
     "api-agents": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, AGENT)},
     "api-agents-preview": {"POST": R(Of.INSTALLATION, S.RUNS_READ, PREVIEW)},
     **{f"api-agent{name}": _read for name in ("", "-versions", "-version")},
+    "api-teams": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, TEAM)},
+    "api-teams-check": {"POST": R(Of.INSTALLATION, S.RUNS_READ, {"settings": TEAM["settings"]})},
+    **{f"api-team{name}": _read for name in ("", "-versions", "-version")},
     "api-run-what-if": {**_read, "POST": R(Of.RUN, S.RUNS_WRITE)},
     "api-models": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, MODEL)},
     **dict.fromkeys(("api-model", "api-model-download", "api-package", "api-simulation-timeline"), _read),
@@ -282,15 +286,11 @@ PAGES: dict[str, Row] = {
     "cluster": _cluster_page,
     "queue": _cluster_page,
     "cluster_timeline": _cluster_page,
-    "agent_definitions": R(Of.INSTALLATION, S.RUNS_READ),
-    "new_agent_definition": R(Of.INSTALLATION, S.RUNS_WRITE),
-    "agent_definition": _run_page,
-    "simulations": R(Of.INSTALLATION, S.RUNS_READ),
-    "new_simulation": R(Of.INSTALLATION, S.RUNS_WRITE),
+    **dict.fromkeys(("agent_definitions", "teams", "simulations", "models"), R(Of.INSTALLATION, S.RUNS_READ)),
+    **dict.fromkeys(("new_agent_definition", "new_team"), R(Of.INSTALLATION, S.RUNS_WRITE)),
+    **dict.fromkeys(("new_simulation", "import_model"), R(Of.INSTALLATION, S.RUNS_WRITE)),
+    **dict.fromkeys(("agent_definition", "team", "model"), _run_page),
     **dict.fromkeys(("simulation", "simulation_figures", "simulation_csv"), _run_page),
-    "models": R(Of.INSTALLATION, S.RUNS_READ),
-    "import_model": R(Of.INSTALLATION, S.RUNS_WRITE),
-    "model": _run_page,
     **dict.fromkeys(("evaluations", "suites"), R(Of.INSTALLATION, S.RUNS_READ)),
     **dict.fromkeys(("new_evaluation", "new_suite"), R(Of.INSTALLATION, S.RUNS_WRITE)),
     **dict.fromkeys(("evaluation", "suite"), _run_page),

@@ -1,6 +1,6 @@
 """Agent definitions: the list, and the editor of one with its versions and what differs between them."""
 
-from difflib import unified_diff
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -10,14 +10,13 @@ from flexmarl.contracts.specification.instructions import FILTERS, MOST_CHARACTE
 from flexmarl.contracts.specification.team import AgentSettings
 from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.agents import queries as agents
-from flexmarl.controlplane.common.problems import NotFound
+from flexmarl.controlplane.agents import versions
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs import queries as runs
 from webui import yamltext
+from webui.versions import Version, asked, before, differences
 from webui.views.base import page, project_of, show
 
-Version = dict[str, Any]
-"""A version as `agents.version_row` makes it."""
 MOST_ROWS = 200
 MOST_VERSIONS = 50
 MOST_RUNS = 20
@@ -61,8 +60,9 @@ def detail(request: HttpRequest, agent_id: UUID) -> HttpResponse:
     actor = actor_of(request)
     agent = agents.find_agent(actor, agent_id)
     saved = [agents.version_row(one) for one in agents.versions(agent)[:MOST_VERSIONS]]
-    shown = _asked(request, agent, "version") or (saved[0] if saved else None)
-    against = _asked(request, agent, "against") or (_before(saved, shown) if shown else None)
+    find = partial(_version, agent)
+    shown = asked(request, "version", find) or (saved[0] if saved else None)
+    against = asked(request, "against", find) or (before(saved, shown) if shown else None)
     context = {
         "agent": _row(agent),
         "settings": _settings(shown["settings"] if shown else {}),
@@ -72,11 +72,15 @@ def detail(request: HttpRequest, agent_id: UUID) -> HttpResponse:
         "based_on": saved[0]["number"] if saved else 0,
         "versions": saved,
         "against": against,
-        "changed": differences(against, shown) if shown and against else [],
+        "changed": differences(_lines(against), _lines(shown)) if shown and against else [],
         "used_by": runs.run_rows(runs.of_agent(actor, agent.project_id, agent.role)[:MOST_RUNS]),
         "may_write": actor.may(Scope.RUNS_WRITE, agent.project_id),
     }
     return show(request, "webui/agent_definition.html", {**context, **_words()})
+
+
+def _version(agent: Any, number: int) -> Version:
+    return agents.version_row(versions.find(agents.versions(agent), number))
 
 
 def _row(agent: Any) -> dict[str, Any]:
@@ -100,27 +104,6 @@ def _without_field(saved: dict[str, Any]) -> str:
     kept = {name: value for name, value in saved.items() if name not in FIELDS}
     sampling = {name: value for name, value in saved.get("sampling", {}).items() if name not in SAMPLING_FIELDS}
     return yamltext.dump(kept | ({"sampling": sampling} if sampling else {})) if kept or sampling else ""
-
-
-def _asked(request: HttpRequest, agent: Any, name: str) -> Version | None:
-    """Return the version that the address names. Raises NotFound."""
-    if not (text := request.GET.get(name)):
-        return None
-    if not text.isdecimal() or len(text) > 9:
-        raise NotFound(f"{agent.role} has no version {text[:20]}.")
-    return agents.version_row(agents.find_version(agent, int(text)))
-
-
-def _before(saved: list[Version], shown: Version) -> Version | None:
-    return next((one for one in saved if one["number"] < shown["number"]), None)
-
-
-def differences(old: Version, new: Version) -> list[dict[str, str]]:
-    """Return the lines of two versions, marked where they differ; empty when they are the same."""
-    was, now = _lines(old), _lines(new)
-    kinds = {"+": "added", "-": "removed"}
-    lines = list(unified_diff(was, now, lineterm="", n=len(was) + len(now)))[3:]  # without names and place
-    return [{"kind": kinds.get(line[:1], "same"), "text": line} for line in lines]
 
 
 def _lines(version: Version) -> list[str]:

@@ -60,6 +60,7 @@ NAV: tuple[tuple[str, tuple[NavItem, ...]], ...] = (
             NavItem("datasets", "database", "Datasets", "webui:datasets", Scope.RUNS_READ),
             NavItem("packages", "box", "Packages", "webui:packages", Scope.RUNS_READ),
             NavItem("agent_definitions", "users-group", "Agents", "webui:agent_definitions", Scope.RUNS_READ),
+            NavItem("teams", "route", "Teams", "webui:teams", Scope.RUNS_READ),
             NavItem("evaluations", "list-check", "Evaluations", "webui:evaluations", Scope.RUNS_READ),
             NavItem("simulations", "chart-dots", "Simulations", "webui:simulations", Scope.RUNS_READ),
         ),

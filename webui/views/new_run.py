@@ -2,6 +2,7 @@
 
 import json
 from typing import Any
+from urllib.parse import urlencode
 from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -15,6 +16,8 @@ from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.environment import EnvironmentSpec
 from flexmarl.contracts.specification.environment_base import EnvironmentOptions
 from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.agents import queries as agents
+from flexmarl.controlplane.agents import versions
 from flexmarl.controlplane.common.problems import NotFound, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.datasets import queries as datasets
@@ -29,7 +32,7 @@ from flexmarl.simulator.reporting.report import CAUSES, USES
 from webui import reading, yamltext
 from webui.figures.simulated import word_of
 from webui.figures.team import team_graph
-from webui.forms import model_choices, package_choice, sections
+from webui.forms import model_choices, package_choice, sections, team_choice
 from webui.forms.fields import unions
 from webui.views.base import page, project_of, projects_of, show
 
@@ -45,11 +48,11 @@ def new_run(request: HttpRequest) -> HttpResponse:
     """Choose a template, then change and start it."""
     choices = experiments.templates()
     name, cloned = request.GET.get("template", ""), request.GET.get("from", "")
-    model, foreign = _model(request), _package(request)
+    model, foreign, team = _model(request), _package(request), _team(request)
     if not name and not cloned and foreign is None:
-        shown = {"nav": "runs", "templates": [_choice(row) for row in choices], "model": model}
-        return show(request, "webui/new_run_choose.html", shown)
+        return _choose(request, model, team)
     base = foreign or (_clone(request, cloned) if cloned else experiments.template(name))
+    base = base if team is None or cloned else team_choice.with_team(base, team, team["project"])
     fork = _fork(request, cloned) if cloned and "checkpoint" in request.GET else None
     base |= {"title": f"Fork of {cloned}"} if fork else {}
     base |= {"spec": package_choice.with_tools(base["spec"], _tools(request))}
@@ -103,6 +106,16 @@ def new_run(request: HttpRequest) -> HttpResponse:
     return show(request, "webui/new_run.html", context)
 
 
+def _choose(request: HttpRequest, model: dict[str, Any] | None, team: dict[str, Any] | None) -> HttpResponse:
+    """Show the templates, those alone that a team can play where one is named."""
+    rows = [row for row in experiments.templates() if team is None or team_choice.fits(team, row["spec"])]
+    more = ({"model": model["id"]} if model else {}) | (
+        {"team": team["team"], "version": team["number"]} if team else {}
+    )
+    shown = {"nav": "runs", "templates": [_choice(row) for row in rows], "model": model, "team": team}
+    return show(request, "webui/new_run_choose.html", {**shown, "more": f"&{urlencode(more)}" if more else ""})
+
+
 def _model(request: HttpRequest) -> dict[str, Any] | None:
     """The imported model that the address names, which the run's policies shall be of."""
     try:
@@ -112,6 +125,21 @@ def _model(request: HttpRequest) -> dict[str, Any] | None:
     except ValueError:
         raise NotFound("There is no such model.") from None
     return registry.model_row(registry.find_model(actor_of(request), reference))
+
+
+def _team(request: HttpRequest) -> dict[str, Any] | None:
+    """The version of a team that the address names, which shall play the run."""
+    if "team" not in request.GET:
+        return None
+    number = request.GET.get("version", "")
+    try:
+        found = agents.find_team(actor_of(request), UUID(request.GET["team"]))
+    except ValueError:
+        raise NotFound("There is no such team.") from None
+    rows = agents.team_versions(found)
+    last = rows[0].number
+    wanted = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else last
+    return {**agents.team_version_row(versions.find(rows, wanted)), "project": found.project_id}
 
 
 def _dataset(request: HttpRequest) -> dict[str, Any] | None:

@@ -6,6 +6,8 @@ from django.http import HttpRequest, HttpResponse
 
 from flexmarl.contracts.wire import EpisodeStatus, Origin
 from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.agents import queries as definitions
+from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.telemetry import queries as telemetry
 from webui.formats import DASH, number, percent, si, tiny
@@ -50,8 +52,21 @@ def agents(request: HttpRequest, key: str) -> HttpResponse:
     return show(
         request,
         "webui/run_agents.html",
-        {**context, "graph": graph_of(row, policies_of(row)), **matrix(context["found"], row)},
+        {
+            **context,
+            "graph": graph_of(row, policies_of(row)),
+            "team": _team(context["found"]),
+            "may_save_team": actor_of(request).may(Scope.RUNS_WRITE, row["project"]),
+            **matrix(context["found"], row),
+        },
     )
+
+
+def _team(found: Any) -> dict[str, Any] | None:
+    """The team that a run names, as far as it is still there."""
+    named = found.spec.get("team")
+    team = definitions.team_named(found.project_id, named["name"]) if named else None
+    return None if team is None else {"name": team.name, "web_url": f"/teams/{team.pk}"}
 
 
 @page()

@@ -124,6 +124,8 @@ def resolve(raw: Mapping[str, Any], *, preset: str | None = None, template: str 
     merged: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for source, layer in layers:
+        if layer.get("team"):
+            merged = _without_team(merged)
         merged = _merge(merged, _typed(layer), source, sources, ())
     not_built = unavailable(merged)
     if not_built:
@@ -141,6 +143,14 @@ def resolve(raw: Mapping[str, Any], *, preset: str | None = None, template: str 
         template=template or "",
         warnings=tuple(warnings(spec)),
     )
+
+
+def _without_team(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document that says nothing of who plays: a team that is named takes the place of a template's."""
+    rest = {name: value for name, value in document.items() if name not in {"agents", "policies"}}
+    if isinstance(environment := rest.get("environment"), Mapping):
+        rest["environment"] = {name: value for name, value in environment.items() if name != "graph"}
+    return rest
 
 
 def layered(*layers: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from flexmarl.contracts.specification.environment import EnvironmentSpec
 from flexmarl.contracts.specification.mechanisms import LagPolicy, Mechanisms
 from flexmarl.contracts.specification.resources import Budget, Checkpoints, Evaluation, Resources, Trajectories
 from flexmarl.contracts.specification.reward import REWARD, EnvironmentReward, RewardOptions
-from flexmarl.contracts.specification.team import AgentSpec, PolicySpec
+from flexmarl.contracts.specification.team import AgentSpec, PolicySpec, TeamReference
 
 SPEC_SCHEMA_VERSION = 1
 
@@ -23,6 +23,9 @@ class ExperimentSpec(Strict):
     schema_version: int = Field(default=SPEC_SCHEMA_VERSION, ge=1, le=SPEC_SCHEMA_VERSION)
     name: str = Field(default="untitled", min_length=1, max_length=64)
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
+    team: TeamReference | None = None
+    """Team that agents, policies and the environment's graph come from, in place of those of a template; what is set
+    beside it is laid over."""
     agents: dict[Name, AgentSpec] = Field(min_length=1, max_length=16)
     policies: dict[Name, PolicySpec] = {}
     """Settings per policy; policies named by agents only get the defaults."""

@@ -67,6 +67,14 @@ class AgentReference(Strict):
     """The newest where absent; pinned when the run is created."""
 
 
+class TeamReference(Strict):
+    """A version of a team of the run's project."""
+
+    name: Name
+    version: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    """The newest where absent; pinned when the run is created."""
+
+
 class AgentSpec(AgentSettings):
     definition: AgentReference | None = None
     """Agent definition that the agent's settings come from; what is set beside it is laid over."""

@@ -1,15 +1,13 @@
-"""Which version of an agent definition a specification names, and the settings that the agent gets from it."""
+"""Which versions of agents and teams a specification names, and what it gets from them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flexmarl.contracts.problems import Problem, nearest
 from flexmarl.contracts.resolve import layered
-from flexmarl.controlplane.agents.models import AgentDefinition, AgentVersion
-
-SHOWN = 10
-MOST = 2**31
-"""Numbers of versions are below it."""
+from flexmarl.contracts.specification.environment import ENVIRONMENT
+from flexmarl.controlplane.agents.models import AgentDefinition, AgentVersion, TeamDefinition, TeamVersion
+from flexmarl.controlplane.agents.versions import SHOWN, reference_in, without_version
 
 
 def defined(project: str, role: str, agent: object) -> dict[str, Any] | Problem | None:
@@ -17,35 +15,72 @@ def defined(project: str, role: str, agent: object) -> dict[str, Any] | Problem 
 
     None: it names none, or so badly that the types refuse it. `project` is the run's, whose definitions it may name.
     """
-    named = agent.get("definition") if isinstance(agent, Mapping) else None
-    if not isinstance(agent, Mapping) or not isinstance(named, Mapping):
+    named = reference_in(agent, "definition")
+    if named is None:
         return None
-    name, number = named.get("name"), named.get("version")
-    whole = number is None or (isinstance(number, int) and not isinstance(number, bool) and 0 < number < MOST)
-    if not whole or not isinstance(name, str) or "\0" in name or set(named) - {"name", "version"}:
-        return None
+    assert isinstance(agent, Mapping)
+    name, number = named
     where = f"/agents/{role}/definition"
     rows = AgentVersion.objects.filter(agent__project_id=project, agent__role=name).order_by("-number")
     found = rows.first() if number is None else rows.filter(number=number).first()
     if found is not None:
         return {**layered(found.settings, agent), "definition": {"name": name, "version": found.number}}
-    numbers = ", ".join(map(str, rows.values_list("number", flat=True)[:SHOWN]))
-    if numbers:
-        detail = f"{name} has no version {number}."
-        return Problem(pointer=f"{where}/version", code="unknown_version", detail=detail, hint=f"It has {numbers}.")
-    return Problem(
+    known = AgentDefinition.objects.filter(project_id=project, versions__number=1).order_by("role")
+    return without_version(where, name, number, rows) or Problem(
         pointer=f"{where}/name",
         code="unknown_agent",
         detail=f"There is no agent definition {name} in {project}.",
-        hint=_instead(project, name),
+        hint=_instead(name, list(known.values_list("role", flat=True)), "agents"),
     )
 
 
-def _instead(project: str, name: str) -> str:
+def with_team(project: str, raw: Mapping[str, Any]) -> dict[str, Any] | Problem | None:
+    """Return a specification with what the team that it names is, under what is written beside it, or the refusal.
+
+    None: it names none, or so badly that the types refuse it. `project` is the run's, whose teams it may name.
+    """
+    named = reference_in(raw, "team")
+    if named is None:
+        return None
+    name, number = named
+    rows = TeamVersion.objects.filter(team__project_id=project, team__name=name).order_by("-number")
+    found = rows.first() if number is None else rows.filter(number=number).first()
+    if found is None:
+        known = list(TeamDefinition.objects.filter(project_id=project).order_by("name").values_list("name", flat=True))
+        return without_version("/team", name, number, rows) or Problem(
+            pointer="/team/name",
+            code="unknown_team",
+            detail=f"There is no team {name} in {project}.",
+            hint=_instead(name, known, "teams"),
+        )
+    team = {part: found.settings.get(part, {}) for part in ("agents", "policies")}
+    written, environment = dict(raw), raw.get("environment", {})
+    if isinstance(environment, str):
+        written["environment"] = environment = {"type": environment}
+    if (graph := found.settings.get("graph")) is not None:
+        kind = environment.get("type") if isinstance(environment, Mapping) else None
+        if isinstance(kind, str) and (problem := _takes_no_graph(kind)) is not None:
+            return problem
+        team["environment"] = {"graph": graph}
+    return {**layered(team, written), "team": {"name": name, "version": found.number}}
+
+
+def _takes_no_graph(environment: str) -> Problem | None:
+    """Refuse a team with a graph in an environment that says itself who speaks when."""
+    fit = [name for name, options in ENVIRONMENT.variants().items() if "graph" in options.model_fields]
+    if environment in fit or environment not in ENVIRONMENT.variants():
+        return None
+    return Problem(
+        pointer="/team/name",
+        code="incompatible",
+        detail=f"The team has a graph, and {environment} says itself who speaks when.",
+        hint=f"Use an environment that takes a graph: {', '.join(fit)}; or a team without one.",
+    )
+
+
+def _instead(name: str, known: Sequence[str], page: str) -> str:
     """Return what could have been meant."""
-    defined_ones = AgentDefinition.objects.filter(project_id=project, versions__number=1)
-    names = list(defined_ones.order_by("role").values_list("role", flat=True))
-    if close := nearest(name, names):
+    if close := nearest(name, known):
         return f"Did you mean {close}?"
-    known = ", ".join(names[:SHOWN])
-    return f"Defined: {known}." if known else "None is defined yet; save one on the page of agents."
+    text = ", ".join(known[:SHOWN])
+    return f"Defined: {text}." if text else f"None is defined yet; save one on the page of {page}."

@@ -1,4 +1,4 @@
-"""What others read of agents: hues, monograms, the catalogue."""
+"""What others read of agents and teams: hues, monograms, the catalogues."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -7,7 +7,7 @@ from uuid import UUID
 
 from django.db.models import Max, QuerySet
 
-from flexmarl.controlplane.agents.models import AgentDefinition, AgentVersion
+from flexmarl.controlplane.agents.models import AgentDefinition, AgentVersion, TeamDefinition, TeamVersion
 from flexmarl.controlplane.agents.models.definition import HUES
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import NotFound
@@ -73,19 +73,6 @@ def versions(agent: AgentDefinition) -> QuerySet[AgentVersion]:
     return AgentVersion.objects.filter(agent=agent).select_related("agent").order_by("-number")
 
 
-def newest(agent: AgentDefinition) -> AgentVersion | None:
-    """Return the last version that was saved; None for a role that nobody has defined."""
-    return versions(agent).first()
-
-
-def find_version(agent: AgentDefinition, number: int) -> AgentVersion:
-    """Return a version of an agent. Raises NotFound."""
-    found = versions(agent).filter(number=number).first()
-    if found is None:
-        raise NotFound(f"{agent.role} has no version {number}.")
-    return found
-
-
 def newest_of(agent: AgentDefinition) -> int | None:
     """Return the number of the newest version of an agent of the catalogue."""
     number: int | None = agent.newest_number  # type: ignore[attr-defined] # annotated by catalogue
@@ -111,7 +98,7 @@ def agent_row(agent: AgentDefinition) -> dict[str, Any]:
 
 def agent_detail(agent: AgentDefinition) -> dict[str, Any]:
     """Return an agent with the settings of its newest version."""
-    last = newest(agent)
+    last = versions(agent).first()
     return {**agent_row(agent), "settings": {} if last is None else last.settings}
 
 
@@ -126,4 +113,70 @@ def version_row(made: AgentVersion) -> dict[str, Any]:
         "author": made.author,
         "created_at": rfc3339(made.created_at),
         "url": f"/api/v1/agents/{made.agent_id}/versions/{made.number}",
+    }
+
+
+def teams(actor: Actor) -> QuerySet[TeamDefinition]:
+    """The teams of all projects whose runs the caller may read, by name."""
+    rows = TeamDefinition.objects.annotate(newest_number=Max("versions__number")).order_by("project_id", "name")
+    return in_reach(rows, actor, Scope.RUNS_READ)
+
+
+def find_team(actor: Actor, team_id: UUID) -> TeamDefinition:
+    """Return a team that the caller may read. Raises NotFound."""
+    team = teams(actor).filter(pk=team_id).first()
+    if team is None:
+        raise NotFound("There is no such team.")
+    return team
+
+
+def newest_settings(teams: Sequence[TeamDefinition]) -> dict[UUID, dict[str, Any]]:
+    """Map teams to the settings of their newest versions; one query."""
+    rows = TeamVersion.objects.filter(team__in=teams).order_by("team_id", "-number").distinct("team_id")
+    return dict(rows.values_list("team_id", "settings"))
+
+
+def team_named(project: str, name: str) -> TeamDefinition | None:
+    """Return the team that a run of a project names."""
+    return TeamDefinition.objects.filter(project_id=project, name=name).first()
+
+
+def team_versions(team: TeamDefinition) -> QuerySet[TeamVersion]:
+    """Return the versions of a team, the newest first."""
+    return TeamVersion.objects.filter(team=team).select_related("team").order_by("-number")
+
+
+def team_row(team: TeamDefinition) -> dict[str, Any]:
+    """Return a team of the list as a plain value."""
+    return {
+        "id": str(team.id),
+        "project": team.project_id,
+        "name": team.name,
+        "description": team.description,
+        "newest": team.newest_number,  # type: ignore[attr-defined] # annotated by teams
+        "created_at": rfc3339(team.created_at),
+        "updated_at": rfc3339(team.updated_at),
+        "version": team.version,
+        "url": f"/api/v1/teams/{team.id}",
+        "web_url": f"/teams/{team.id}",
+    }
+
+
+def team_detail(team: TeamDefinition) -> dict[str, Any]:
+    """Return a team with the settings of its newest version."""
+    last = team_versions(team).first()
+    return {**team_row(team), "settings": {} if last is None else last.settings}
+
+
+def team_version_row(made: TeamVersion) -> dict[str, Any]:
+    """Return a version of a team as a plain value."""
+    return {
+        "team": str(made.team_id),
+        "name": made.team.name,
+        "number": made.number,
+        "settings": made.settings,
+        "note": made.note,
+        "author": made.author,
+        "created_at": rfc3339(made.created_at),
+        "url": f"/api/v1/teams/{made.team_id}/versions/{made.number}",
     }

@@ -1,5 +1,5 @@
 """What a specification names and is pinned when it is submitted, with the rights of whoever does: checkpoints of
-runs and imported models by digest, agent definitions by version.
+runs and imported models by digest, agent definitions and teams by version.
 
 Invariants: a run that the submitter may not read and one that does not exist are refused in the same words. What a
 policy begins with is an origin row, written in the transaction of its run and never changed; nothing else decides
@@ -21,7 +21,7 @@ from flexmarl.contracts.specification.environment import EnvironmentSpec
 from flexmarl.contracts.specification.team import CheckpointModel, Lora, RegisteredModel
 from flexmarl.contracts.specification.tools import ToolUse
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
-from flexmarl.controlplane.agents.naming import defined
+from flexmarl.controlplane.agents.naming import defined, with_team
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import NotFound, ValidationProblem
 from flexmarl.controlplane.common.store import store_connection
@@ -52,8 +52,13 @@ class CheckpointSources:
 
     def completed(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Return a document whose models of checkpoints say what they are of, whose imported models say their digests,
-        and whose agents have the settings of the definitions that they name. Raises SpecProblems."""
+        whose agents have the settings of the definitions that they name, and which has what its team is. Raises
+        SpecProblems."""
         refused: list[Problem] = []
+        team = with_team(self.project, raw)
+        if isinstance(team, Problem):
+            raise SpecProblems([team])
+        raw = team or raw
         agents = partial(defined, self.project)
         written = {
             part: _written(raw[part], complete, refused)

@@ -79,6 +79,11 @@ def of_agent(actor: Actor, project: str, name: str) -> QuerySet[Run]:
     return runs(actor).filter(named, project_id=project)
 
 
+def of_team(actor: Actor, project: str, name: str) -> QuerySet[Run]:
+    """The runs of a project that name a team, newest first."""
+    return runs(actor).filter(project_id=project, spec__team__contains={"name": name})
+
+
 def of_dataset(actor: Actor, project: str, name: str) -> QuerySet[Run]:
     """The runs that name a dataset of a project, newest first."""
     named = {"type": "dataset", "dataset": {"project": project, "name": name}}

@@ -1,10 +1,10 @@
 // The editor of an agent definition: what the model is told is rendered by the server while one writes, and saving makes
 // the next version of what was edited, or says that somebody else saved one meanwhile.
 import { post } from "./api.js";
-import { $, $$, announce } from "./dom.js";
+import { $ } from "./dom.js";
+import { saveOnSubmit } from "./saved_version.js";
 
 const form = $("#agent-definition");
-const refused = $("#refused");
 const saved = JSON.parse($("#saved-settings").textContent);
 const PAUSE_MS = 250;
 
@@ -19,34 +19,6 @@ function settings() {
     sampling: { ...saved.sampling, ...sampling },
     trainable: at.trainable.checked,
   };
-}
-
-function clear() {
-  if (refused) refused.hidden = true;
-  for (const place of $$("[data-error]", form)) place.hidden = true;
-  for (const field of $$("[aria-invalid]", form)) field.removeAttribute("aria-invalid");
-}
-
-/** Say what the API refuses beside its field; what belongs to no field stands above the button. */
-function tell(error) {
-  const left = [];
-  for (const one of error.errors) {
-    const place = $$("[data-error]", form).find((node) => one.pointer === node.dataset.error);
-    const text = [one.detail, one.hint].filter(Boolean).join(" ");
-    if (!place) {
-      left.push(text);
-      continue;
-    }
-    place.textContent = text;
-    place.hidden = false;
-    form.elements[place.dataset.error.split("/").pop()]?.setAttribute("aria-invalid", "true");
-  }
-  if (left.length || !error.errors.length) {
-    refused.textContent = left.join(" ") || error.message;
-    refused.hidden = false;
-  }
-  announce(error.message);
-  $("[aria-invalid]", form)?.focus();
 }
 
 let waits;
@@ -90,27 +62,7 @@ form.addEventListener("input", () => {
   waits = setTimeout(preview, PAUSE_MS);
 });
 
-form.addEventListener("submit", async (event) => {
-  event.preventDefault();
-  clear();
-  const button = $("button.pri", form);
-  const { name, description, note } = form.elements;
-  const body = {
-    name: form.dataset.name || name.value,
-    project: form.dataset.project,
-    description: description.value,
-    note: note.value,
-    settings: settings(),
-    based_on: Number(form.dataset.basedOn),
-  };
-  button.disabled = true;
-  try {
-    location.assign(`/agents/${(await post(form.dataset.url, body)).agent}`);
-  } catch (error) {
-    tell(error);
-    button.disabled = false;
-  }
-});
+saveOnSubmit(form, settings, (made) => `/agents/${made.agent}`);
 
 count();
 preview();

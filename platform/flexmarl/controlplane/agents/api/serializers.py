@@ -1,4 +1,4 @@
-"""Shapes of agents."""
+"""Shapes of agents and teams."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.common.api.serializers import StrictSerializer, VersionedNameField
 
 _SETTINGS = "What was set of the agent's settings in a specification: instructions, sampling, trainable."
+_TEAM_SETTINGS = "What was set of graph, agents and policies, as a specification has them."
 
 
 class AgentSerializer(serializers.Serializer[Any]):
@@ -42,15 +43,67 @@ class AgentVersionSerializer(serializers.Serializer[Any]):
     url = serializers.CharField()
 
 
-class NewAgentVersionSerializer(StrictSerializer):
+class NewVersionSerializer(StrictSerializer):
+    """Of an agent or a team."""
+
     name = VersionedNameField()
     project = serializers.SlugField(required=False, default=DEFAULT_PROJECT, max_length=64)
     description = serializers.CharField(required=False, allow_blank=True, max_length=300)
-    settings = serializers.DictField(help_text=_SETTINGS)
     note = serializers.CharField(required=False, allow_blank=True, max_length=300, help_text="What changed, and why.")
     based_on = serializers.IntegerField(
         required=False, min_value=0, help_text="Version that was edited, 0 for none: 409 if a newer one is there."
     )
+
+
+class NewAgentVersionSerializer(NewVersionSerializer):
+    settings = serializers.DictField(help_text=_SETTINGS)
+
+
+class TeamSerializer(serializers.Serializer[Any]):
+    id = serializers.UUIDField()
+    project = serializers.CharField()
+    name = serializers.CharField()
+    description = serializers.CharField(allow_blank=True)
+    newest = serializers.IntegerField(help_text="Number of the newest version.")
+    created_at = serializers.DateTimeField()
+    updated_at = serializers.DateTimeField()
+    version = serializers.IntegerField()
+    url = serializers.CharField()
+    web_url = serializers.CharField()
+
+
+class TeamDetailSerializer(TeamSerializer):
+    settings = serializers.JSONField(help_text=_TEAM_SETTINGS)
+
+
+class TeamVersionSerializer(serializers.Serializer[Any]):
+    team = serializers.UUIDField()
+    name = serializers.CharField()
+    number = serializers.IntegerField(min_value=1)
+    settings = serializers.JSONField(help_text=_TEAM_SETTINGS)
+    note = serializers.CharField(allow_blank=True)
+    author = serializers.CharField()
+    created_at = serializers.DateTimeField()
+    url = serializers.CharField()
+
+
+class NewTeamVersionSerializer(NewVersionSerializer):
+    settings = serializers.DictField(help_text=_TEAM_SETTINGS)
+
+
+class TeamCheckSerializer(StrictSerializer):
+    settings = serializers.DictField(help_text=_TEAM_SETTINGS)
+
+
+class TeamProblemSerializer(serializers.Serializer[Any]):
+    pointer = serializers.CharField(help_text="JSON pointer into the request.")
+    code = serializers.CharField()
+    detail = serializers.CharField()
+    hint = serializers.CharField(allow_blank=True)
+
+
+class TeamCheckedSerializer(serializers.Serializer[Any]):
+    refused = TeamProblemSerializer(many=True, help_text="What saving would refuse; empty where it would save.")
 
 
 class PreviewRequestSerializer(StrictSerializer):

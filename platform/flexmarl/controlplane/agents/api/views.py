@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from flexmarl.controlplane.accounts.queries import actor_of
-from flexmarl.controlplane.agents import actions, queries
+from flexmarl.controlplane.agents import actions, queries, versions
 from flexmarl.controlplane.agents.api.serializers import (
     AgentDetailSerializer,
     AgentSerializer,
@@ -100,4 +100,4 @@ class AgentVersionView(ApiView):
     def get(self, request: Request, agent_id: UUID, number: int) -> Response:
         """Read a version of an agent."""
         agent = queries.find_agent(actor_of(request), agent_id)
-        return Response(queries.version_row(queries.find_version(agent, number)))
+        return Response(queries.version_row(versions.find(queries.versions(agent), number)))

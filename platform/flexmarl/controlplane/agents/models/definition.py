@@ -1,12 +1,10 @@
-"""A role as a project knows it. It gets its hue on first use and keeps it on every page, in every run.
-
-Invariant: a version of its settings is never changed; a run names one by its number.
-"""
+"""A role as a project knows it. It gets its hue on first use and keeps it on every page, in every run."""
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
 from flexmarl.controlplane.accounts.models import Project
+from flexmarl.controlplane.agents.models.saved_version import SavedVersion
 from flexmarl.controlplane.common.models import Entity
 
 HUES = 8
@@ -33,16 +31,10 @@ class AgentDefinition(Entity):
         return f"{self.project_id}/{self.role}"
 
 
-class AgentVersion(models.Model):
-    """Settings of an agent as they were saved once; numbers of an agent begin at 1 and have no gap."""
+class AgentVersion(SavedVersion):
+    """Settings of an agent, of `AgentSettings`."""
 
     agent = models.ForeignKey(AgentDefinition, on_delete=models.CASCADE, related_name="versions")
-    number = models.PositiveIntegerField()
-    settings = models.JSONField()
-    """What was set of `AgentSettings`; the rest has its defaults."""
-    note = models.CharField(max_length=300, blank=True)
-    author = models.CharField(max_length=150)
-    created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
         ordering = ["agent", "-number"]

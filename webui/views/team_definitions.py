@@ -1,0 +1,178 @@
+"""Teams of a project: the list, and the editor of one with its drawing, its versions and what differs between them."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.http import HttpRequest, HttpResponse
+from pydantic import ValidationError
+
+from flexmarl.contracts.specification.environment import Sums
+from flexmarl.contracts.specification.graphs import GraphOptions, SeatOptions
+from flexmarl.contracts.specification.team_settings import TeamSettings
+from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.agents import queries as agents
+from flexmarl.controlplane.agents import versions
+from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.experiments import queries as experiments
+from flexmarl.controlplane.runs import queries as runs
+from webui import reading, yamltext
+from webui.figures.team import TeamGraph, team_graph
+from webui.versions import Version, asked, before, differences
+from webui.views.base import page, project_of, show
+
+MOST_ROWS = 200
+MOST_VERSIONS = 50
+MOST_RUNS = 20
+FIRST = "chat_sums"
+"""Template whose team a new one begins with."""
+
+
+@page()
+def listing(request: HttpRequest) -> HttpResponse:
+    """Show the teams of the projects in reach."""
+    actor, place, wanted = actor_of(request), project_of(request), request.GET.get("q", "").strip()
+    rows = agents.teams(actor)
+    rows = rows.filter(project_id=place) if place else rows
+    rows = rows.filter(name__icontains=wanted) if wanted else rows
+    listed = list(rows[:MOST_ROWS])
+    settings = agents.newest_settings(listed)
+    context = {
+        "nav": "teams",
+        "rows": [_row(one, settings[one.pk]) for one in listed],
+        "total": rows.count(),
+        "q": wanted,
+        "place": place,
+        "may_write": actor.may(Scope.RUNS_WRITE, place) if place else actor.may(Scope.RUNS_WRITE),
+    }
+    return show(request, "webui/teams.html", context)
+
+
+@page(Scope.RUNS_WRITE)
+def new(request: HttpRequest) -> HttpResponse:
+    """Show the editor of a team that is not there yet; it begins with the team of a template or of a run."""
+    if "from" in request.GET:
+        run = runs.find_run(actor_of(request), request.GET["from"])
+        place, settings, begins = run.project_id, team_of(run.spec), run.key
+    else:
+        row = experiments.template(request.GET.get("template", FIRST))
+        place, settings, begins = project_of(request) or "default", team_of(row["spec"]), row["title"]
+    context = {"team": {"project": place}, "based_on": 0, "may_write": True, "begins": begins, **_editor(settings)}
+    return show(request, "webui/team.html", {**context, "templates": _templates()})
+
+
+@page()
+def detail(request: HttpRequest, team_id: UUID) -> HttpResponse:
+    """Show a team's newest version in the editor, or the one that the address names, and what others changed."""
+    actor = actor_of(request)
+    team = agents.find_team(actor, team_id)
+    find = partial(_version, team)
+    saved = [agents.team_version_row(one) for one in agents.team_versions(team)[:MOST_VERSIONS]]
+    shown = asked(request, "version", find) or saved[0]
+    against = asked(request, "against", find) or before(saved, shown)
+    context = {
+        "team": agents.team_row(team),
+        "shown": shown,
+        "based_on": saved[0]["number"],
+        "versions": saved,
+        "against": against,
+        "changed": differences(_lines(against), _lines(shown)) if against else [],
+        "used_by": runs.run_rows(runs.of_team(actor, team.project_id, team.name)[:MOST_RUNS]),
+        "may_write": actor.may(Scope.RUNS_WRITE, team.project_id),
+        **_editor(shown["settings"]),
+    }
+    return show(request, "webui/team.html", context)
+
+
+def team_of(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a team as a whole specification has them, without what is none of the team's own."""
+    graph = spec["environment"].get("graph")
+    settings = {"agents": spec["agents"], "policies": spec["policies"]}
+    whole = TeamSettings.model_validate(settings if graph is None else {"graph": graph, **settings})
+    short = _with_types(whole.model_dump(mode="json"), whole.model_dump(mode="json", exclude_defaults=True))
+    return short if whole.graph is None else {**short, "graph": _with_seats(whole.graph)}
+
+
+def _with_seats(graph: GraphOptions) -> dict[str, Any]:
+    """Return a graph with all of its seats and what else is not as by default."""
+    plain, shown = type(graph).model_fields, dict[str, Any]()
+    for name, value in graph:
+        if isinstance(value, SeatOptions):
+            shown[name] = _seat(value)
+        elif isinstance(value, tuple) and all(isinstance(one, SeatOptions) for one in value):
+            shown[name] = [_seat(one) for one in value]
+        elif name == "type" or value != plain[name].default:
+            shown[name] = value
+    return shown
+
+
+def _seat(seat: SeatOptions) -> str | dict[str, Any]:
+    shown = seat.model_dump(mode="json", exclude_defaults=True)
+    return shown if len(shown) > 1 else seat.name
+
+
+def _with_types(whole: Mapping[str, Any], short: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is not as by default, with the types of which it is, which a variant has by default."""
+    typed = {"type": whole["type"]} if "type" in whole else {}
+    return typed | {
+        name: _with_types(whole[name], value) if isinstance(value, Mapping) else value for name, value in short.items()
+    }
+
+
+def _row(team: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    row = agents.team_row(team)
+    return {**row, "marks": reading.role_marks(_seats(settings), row["project"])}
+
+
+def _read(settings: Mapping[str, Any]) -> TeamSettings | None:
+    """Read settings that were saved; None where they name a plug-in that is not here any more."""
+    try:
+        return TeamSettings.model_validate(settings)
+    except ValidationError:
+        return None
+
+
+def _seats(settings: Mapping[str, Any]) -> list[str]:
+    """List the seats of a team in the order of its graph."""
+    team = _read(settings)
+    return list(settings["agents"]) if team is None or team.graph is None else [one.name for one in team.graph.seats()]
+
+
+def _editor(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the editor shows of settings: their text and the drawing."""
+    return {"nav": "teams", "settings": settings, "text": "\n".join(_text(settings)), "graph": _drawing(settings)}
+
+
+def _drawing(settings: Mapping[str, Any]) -> TeamGraph | None:
+    """Draw who hears whom; None where the environment says it, or the graph is of a plug-in that is not here."""
+    team = _read(settings)
+    if team is None or team.graph is None:
+        return None
+    facts = Sums(graph=team.graph).facts()
+    marks = {mark["role"]: mark for mark in reading.role_marks([role.name for role in facts.roles])}
+    return team_graph(facts.roles, marks, facts.stages)
+
+
+def _text(settings: Mapping[str, Any]) -> list[str]:
+    """Return settings as lines of YAML: the graph first, agents in the order of their seats, policies in theirs."""
+    team = _read(settings)
+    parts = dict(settings) if team is None else team.model_dump(mode="json", exclude_unset=True)
+    agents_of = {name: parts["agents"][name] for name in _seats(settings)}
+    policies = parts.get("policies", {})
+    used = dict.fromkeys(agent.get("policy") or name for name, agent in agents_of.items())
+    ordered = {"agents": agents_of, "policies": {name: policies[name] for name in used if name in policies}}
+    return yamltext.dump({**parts, **{name: part for name, part in ordered.items() if part}}).splitlines()
+
+
+def _lines(version: Version) -> list[str]:
+    return _text(version["settings"])
+
+
+def _version(team: Any, number: int) -> Version:
+    return agents.team_version_row(versions.find(agents.team_versions(team), number))
+
+
+def _templates() -> list[dict[str, Any]]:
+    """Return the templates whose teams have a graph."""
+    return [row for row in experiments.templates() if "graph" in row["spec"]["environment"]]
