@@ -117,7 +117,7 @@ def test_what_a_client_that_went_away_asked_for_is_cancelled(server, watcher, to
     with slow("runs_run"):
         for path, headers, purpose in (("/api/v1/runs", token, "api"), ("/runs", cookie, "pages")):
             lines = [ask(server, path, headers) for _ in range(3)]
-            assert wait_until(lambda purpose=purpose: running(watcher, purpose) == 3, 20), watcher.execute(
+            assert wait_until(lambda purpose=purpose: running(watcher, purpose) == 3, 60), watcher.execute(
                 SHOWN
             ).fetchall()
             for line in lines:
@@ -134,7 +134,7 @@ def test_neither_health_nor_pages_wait_for_an_api_that_is_full(server, watcher, 
     most = django_settings.DATABASE_LIMITS["api"].connections
     with ThreadPoolExecutor(most + 4) as pool, slow("agents_agentdefinition"):
         answers = [pool.submit(timed, f"{server}/api/v1/agents", token) for _ in range(most + 4)]
-        assert wait_until(lambda: running(watcher, "api") == most, 20), "all connections of the API are in use"
+        assert wait_until(lambda: running(watcher, "api") == most, 60), "all connections of the API are in use"
         for path, headers in (("/healthz", None), ("/readyz", None), ("/settings/profile", cookie)):
             status, seconds, _, body = timed(f"{server}{path}", headers)
             assert (status, seconds < QUICK_S) == (200, True), (path, status, seconds, body)

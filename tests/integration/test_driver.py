@@ -100,14 +100,14 @@ class Bench:
     def stored(self, run_id: int = 1) -> runs.StoredRun:
         return runs.load_run(self.conn, run_id)
 
-    def wait(self, done: Callable[[runs.StoredRun], bool], run_id: int = 1, timeout_s: float = 30.0) -> runs.StoredRun:
+    def wait(self, done: Callable[[runs.StoredRun], bool], run_id: int = 1, timeout_s: float = 90.0) -> runs.StoredRun:
         until = time.monotonic() + timeout_s
         while not done(run := self.stored(run_id)):
             assert time.monotonic() < until, f"{run.status} {run.reason_text} at step {run.step}: {run.progress}"
             time.sleep(0.01)
         return run
 
-    def finish(self, run_id: int = 1, timeout_s: float = 30.0) -> runs.StoredRun:
+    def finish(self, run_id: int = 1, timeout_s: float = 90.0) -> runs.StoredRun:
         return self.wait(lambda run: run.status in TERMINAL, run_id, timeout_s)
 
     def settle(self, run_id: int = 1) -> None:

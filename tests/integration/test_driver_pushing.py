@@ -61,7 +61,7 @@ def node() -> Iterator[FakeNode]:
     node.stop()
 
 
-def eventually(done, timeout_s: float = 30.0) -> None:
+def eventually(done, timeout_s: float = 90.0) -> None:
     until = time.monotonic() + timeout_s
     while not done():
         assert time.monotonic() < until

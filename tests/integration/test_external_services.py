@@ -122,7 +122,7 @@ def test_the_servers_are_those_of_the_packages(services: DebianServices) -> None
 
 
 def test_a_team_trains(api: Api, services: DebianServices) -> None:
-    assert wait_until(lambda: len(api.get("/devices")["results"]) >= 2, 30), log_of(services)
+    assert wait_until(lambda: len(api.get("/devices")["results"]) >= 2, 60), log_of(services)
     run = api.create_run(name="external", spec=SPEC)
     done = api.finish(run["id"], 120)
     assert (done["status"], done["step"]) == ("completed", STEPS), log_of(services)

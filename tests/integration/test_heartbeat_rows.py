@@ -45,7 +45,7 @@ def test_a_process_reports_and_takes_its_row_away(conn: psycopg.Connection, url:
     heartbeat = Heartbeat("driver", node="box")
     heartbeat.start()
     heartbeat.report(url)
-    assert wait_until(lambda: kinds(conn) == [("driver", os.getpid(), "running")], 10)
+    assert wait_until(lambda: kinds(conn) == [("driver", os.getpid(), "running")], 60)
     heartbeat.stop(5.0)
     assert kinds(conn) == []
 
@@ -55,7 +55,7 @@ def test_a_stuck_loop_is_in_the_row(conn: psycopg.Connection, url: str) -> None:
     heartbeat.watch("loop", 1.0)()
     heartbeat.start()
     heartbeat.report(url)
-    assert wait_until(lambda: kinds(conn) == [("driver", os.getpid(), "stuck")], 15)
+    assert wait_until(lambda: kinds(conn) == [("driver", os.getpid(), "stuck")], 60)
     heartbeat.stop(5.0)
 
 
@@ -69,7 +69,7 @@ def test_a_successor_buries_what_a_dead_one_left(conn: psycopg.Connection, url: 
     heartbeat = Heartbeat("driver", node="box")
     heartbeat.report(url)
     expected = {("driver", os.getpid()), ("driver", lives), ("web", ended.pid), ("driver", ended.pid)}
-    assert wait_until(lambda: {(kind, pid) for kind, pid, _ in kinds(conn)} == expected and len(kinds(conn)) == 4, 10)
+    assert wait_until(lambda: {(kind, pid) for kind, pid, _ in kinds(conn)} == expected and len(kinds(conn)) == 4, 60)
     heartbeat.stop(5.0)
 
 

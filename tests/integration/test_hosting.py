@@ -135,7 +135,7 @@ def test_a_released_lease_ends_after_its_child_even_a_stubborn_one(workers):
     leases.request_release(workers.story.conn, 1, lease_id)
     wait_for(lambda: workers.lease()[0] == "ended", 60)
     assert ended(pid)
-    assert leases.supply(workers.story.conn).free
+    assert wait_for(lambda: leases.supply(workers.story.conn).free), "free again, once its node is heard of"
     status = workers.story.conn.execute("SELECT status FROM store.command WHERE no = %s", [no]).fetchone()
     assert status == ("done",)
 
@@ -234,7 +234,7 @@ def test_a_child_that_says_it_cannot_work_ends_the_lease_at_once_with_its_words(
     workers.start()
     workers.host()
     workers.push()
-    wait_for(lambda: workers.lease()[0] == "ended", 30)
+    wait_for(lambda: workers.lease()[0] == "ended", 60)
     assert workers.story.kinds()[-1] == "lease_ended"
     assert workers.story.handled[-1].cannot_start
     assert workers.story.handled[-1].reason == (
@@ -266,7 +266,7 @@ def test_a_child_whose_address_is_not_this_hosts_says_so_and_what_to_set(workers
     workers.start()
     workers.host()
     workers.push()
-    wait_for(lambda: workers.lease()[0] == "ended", 30)
+    wait_for(lambda: workers.lease()[0] == "ended", 60)
     workers.story.decide()
     assert workers.story.handled[-1].reason.startswith("the child cannot work: address: cannot listen on 203.0.113.7: ")
     assert "set FLEXMARL_CHILD_HOST" in workers.story.handled[-1].reason
@@ -288,7 +288,7 @@ def test_an_engine_that_this_node_has_no_environment_for_ends_the_lease_with_the
     workers.start()
     workers.host()
     workers.push()
-    wait_for(lambda: workers.lease()[0] == "ended", 30)
+    wait_for(lambda: workers.lease()[0] == "ended", 60)
     workers.story.decide()
     assert "FLEXMARL_VLLM_PYTHON is not set on this node" in workers.story.handled[-1].reason
     assert workers.story.handled[-1].cannot_start
@@ -303,7 +303,7 @@ def test_a_child_that_dies_before_it_is_ready_is_told_to_the_run_the_first_time(
     workers.start()
     workers.host()
     workers.push()
-    wait_for(lambda: "child_lost" in workers.story.kinds(), 30)
+    wait_for(lambda: "child_lost" in workers.story.kinds(), 60)
     [first, *_] = [fact for fact in workers.story.handled if fact.kind == "child_lost"]
     assert not first.ready
     assert first.reason == "the child ended with code 3, saying: no module named vllm"

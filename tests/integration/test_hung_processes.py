@@ -33,7 +33,7 @@ NAMES = ("driver", "web", "rollout-worker", "node", "simulations", "device-worke
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     with System(tmp_path_factory.mktemp("hung") / "home") as system:
-        assert wait_until(lambda: set(system.processes()) == set(NAMES), 30)
+        assert wait_until(lambda: set(system.processes()) == set(NAMES), 60)
         assert wait_until(lambda: ready(system)[1].get("status") == "ok", BACK_S), ready(system)
         assert wait_until(lambda: beating(system) == len(NAMES), BACK_S), (
             "a process that still starts may take a minute"
@@ -116,7 +116,7 @@ def test_a_stopped_driver_is_seen_in_readiness_and_doctor(running: System) -> No
     running.process.send_signal(signal.SIGSTOP)
     os.kill(driver, signal.SIGSTOP)
     try:
-        assert wait_until(lambda: ready(running)[0] == 503, 15), ready(running)
+        assert wait_until(lambda: ready(running)[0] == 503, 60), ready(running)
         _, body = ready(running)
         assert body["checks"]["driver"] == "failed"
         assert [process["process"] for process in body["processes"]] == ["driver"]

@@ -51,7 +51,7 @@ def test_the_next_start_ends_what_survived_the_supervisor(home: Home) -> None:
         for code in (SLEEP, WITH_DETACHED)
     ]
     write_state(home, launch=LAUNCH, url="", ready=True, records=[record_of("a", survivors[0].pid)])
-    assert wait_until(lambda: len(list(marked(LAUNCH))) == 3, 5)
+    assert wait_until(lambda: len(list(marked(LAUNCH))) == 3, 60)
     try:
         assert end_left_overs(home) == ["a"]
         assert not list(marked(LAUNCH))

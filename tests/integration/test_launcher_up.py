@@ -82,8 +82,8 @@ def up_again(system: System, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_all_processes_run_and_one_address_is_printed(running: System) -> None:
-    assert wait_until(lambda: set(running.processes()) == NAMES, 10)
-    assert wait_until(lambda: answers(f"{running.url}/readyz"), 10), read(f"{running.url}/readyz")
+    assert wait_until(lambda: set(running.processes()) == NAMES, 60)
+    assert wait_until(lambda: answers(f"{running.url}/readyz"), 60), read(f"{running.url}/readyz")
     lines = [line for line in running.log.read_text().splitlines() if "http://" in line]
     assert len(lines) == 1
     assert running.url in lines[0]
@@ -94,7 +94,7 @@ def test_the_node_registers_with_its_devices(running: System) -> None:
         nodes = running.api().get("/nodes")["results"]
         return bool(nodes) and nodes[0]["state"] == "ready" and bool(nodes[0]["devices"])
 
-    assert wait_until(registered, 20)
+    assert wait_until(registered, 60)
 
 
 def test_other_commands_find_the_running_installation(running: System) -> None:

@@ -35,11 +35,11 @@ def test_lines_of_a_worker_and_of_its_child_reach_the_store(workers, store_conn,
     workers.start()
     workers.host()
     workers.serving()
-    wait_for(lambda: "child ready" in said(store_conn, run_id, "device"), 10)
+    wait_for(lambda: "child ready" in said(store_conn, run_id, "device"), 60)
     [file] = (tmp_path / "logs").glob("engine-*.log")
     with file.open("a") as child:
         child.write('{"event": "a line of the child", "level": "warning"}\n')
-    wait_for(lambda: "a line of the child" in said(store_conn, run_id, "engine"), 10)
+    wait_for(lambda: "a line of the child" in said(store_conn, run_id, "engine"), 60)
 
 
 def test_a_log_that_cannot_be_written_stops_nothing(workers, store_conn, store_url):
@@ -47,7 +47,7 @@ def test_a_log_that_cannot_be_written_stops_nothing(workers, store_conn, store_u
     workers.start()
     workers.host()
     first = workers.serving()
-    wait_for(lambda: "child ready" in said(store_conn, run_id, "device"), 10)
+    wait_for(lambda: "child ready" in said(store_conn, run_id, "device"), 60)
     with psycopg.connect(store_url) as holder:
         holder.execute("LOCK TABLE store.log IN ACCESS EXCLUSIVE MODE")
         pid = workers.lease()[1]
@@ -60,4 +60,4 @@ def test_a_log_that_cannot_be_written_stops_nothing(workers, store_conn, store_u
         os.kill(workers.lease()[1], signal.SIGKILL)
         workers.serving(second.incarnation)
         holder.rollback()
-    wait_for(lambda: said(store_conn, run_id, "device").count("child lost") == 2, 15)
+    wait_for(lambda: said(store_conn, run_id, "device").count("child lost") == 2, 60)

@@ -188,7 +188,7 @@ async def test_groups_wait_for_space_on_a_full_disk_and_are_written_then(
         assert not playing.done()
         assert counts(store_conn) == (0, 0, 0)
         full[0] = False
-        await asyncio.wait_for(playing, 30)
+        await asyncio.wait_for(playing, 90)
         await player.close()
     folder.close()
     assert counts(store_conn)[0] == 8

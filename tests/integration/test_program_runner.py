@@ -233,7 +233,7 @@ async def test_a_session_that_is_not_needed_any_more_leaves_no_process(here: Her
     host = psutil.Process(stage.programs.hosted().process.pid)
     playing.cancel()
     await asyncio.gather(playing, return_exceptions=True)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while len(host.children(recursive=True)) > 1:
             await asyncio.sleep(0.05)
     assert (await here.row())["output"] == "begins children\n"

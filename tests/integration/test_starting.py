@@ -91,7 +91,7 @@ def test_a_start_that_meets_another_one_names_the_right_process(system: System) 
 
 
 def test_an_admin_who_never_signed_in_is_led_to_the_password(system: System) -> None:
-    assert wait_until(lambda: "http://" in system.log.read_text(), 10)
+    assert wait_until(lambda: "http://" in system.log.read_text(), 60)
     text = system.log.read_text()
     told = re.search(r"No sign-in as admin yet; .*: (FLEXMARL_HOME=.* manage.py changepassword admin)", text)
     assert told, text

@@ -218,7 +218,7 @@ def _owners(conn: psycopg.Connection) -> dict[int, str]:
     return dict(conn.execute("SELECT run_id, owner FROM store.run_state WHERE owner <> ''").fetchall())
 
 
-def _eventually(done: Callable[[], bool], timeout_s: float = 40.0) -> None:
+def _eventually(done: Callable[[], bool], timeout_s: float = 90.0) -> None:
     until = time.monotonic() + timeout_s
     while not done():
         assert time.monotonic() < until

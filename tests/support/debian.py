@@ -65,7 +65,7 @@ class DebianServices:
         folder = self._own("redis")
         arguments = ["--port", str(self.ports[1]), "--bind", "127.0.0.1", "--requirepass", self.password, "--save", ""]
         self._start([str(REDIS), *arguments, "--dir", str(folder)], folder)
-        assert wait_until(self._answer, 30), self.log()
+        assert wait_until(self._answer, 60), self.log()
         return self
 
     def __exit__(self, *_: object) -> None:

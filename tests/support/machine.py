@@ -72,7 +72,7 @@ class Machine:
             )
         commands.mark_sent(self.story.conn, 1, [one.no for one in due])
 
-    def serving(self, besides: str = "", within_s: float = 20.0) -> engines.EngineRoute:
+    def serving(self, besides: str = "", within_s: float = 60.0) -> engines.EngineRoute:
         """Wait for an engine of another incarnation, pushing meanwhile."""
 
         def look() -> engines.EngineRoute | None:

@@ -207,7 +207,7 @@ async def test_a_fork_bomb_ends_with_its_episode(home: Path, built: dict[str, An
         await played(pool)
     assert pool._host is not None
     host = psutil.Process(pool._host.process.pid)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while len(host.children(recursive=True)) > 1:
             await asyncio.sleep(0.1)
     await pool.close()

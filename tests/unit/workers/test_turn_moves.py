@@ -275,7 +275,7 @@ async def test_a_request_that_nobody_waits_for_is_ended() -> None:
         while not engine.requests:
             await asyncio.sleep(0.005)
         turn.cancel()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while not engine.hung_up:
                 await asyncio.sleep(0.005)
         await client.close()
@@ -290,7 +290,7 @@ async def test_an_engine_is_told_which_replies_of_a_request_nobody_waits_for() -
         while not engine.requests:
             await asyncio.sleep(0.005)
         turns[1].cancel()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while not engine.aborted:
                 await asyncio.sleep(0.005)
         engine.release.set()
