@@ -30,10 +30,10 @@ from flexmarl.launcher.up import Up
 from tests.support.system import ROOT
 
 LAUNCH = f"test-home-{os.getpid()}"
-SLEEP = "import time; time.sleep(60)"
+SLEEP = "import time; time.sleep(600)"
 WITH_DETACHED = (
-    "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'],"
-    " start_new_session=True); time.sleep(60)"
+    "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'],"
+    " start_new_session=True); time.sleep(600)"
 )
 
 
