@@ -51,7 +51,7 @@ NEEDED = {
     "runs_series_export": {"names": "reward/team"},
 }
 """Query of reads that answer nothing without one."""
-UNSEEN = {"packages_read.lock", "runs_trajectory.judged", "suites_leaderboard.rows"}
+UNSEEN = {"datasets_solve_rates.results", "packages_read.lock", "runs_trajectory.judged", "suites_leaderboard.rows"}
 """Lists that only workers fill: of a package that was built, of judged replies, of an evaluation that was played."""
 
 

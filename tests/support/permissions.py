@@ -201,7 +201,7 @@ API: dict[str, dict[str, Row]] = {
     "api-datasets": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, DATASET)},
     "api-dataset-files": {"POST": R(Of.IN_PROJECT, S.RUNS_WRITE, query=FILE, content=BYTES)},
     "api-dataset-preview": {"POST": R(Of.IN_PROJECT, S.RUNS_WRITE, LOOKED_AT)},
-    **{f"api-dataset{name}": _read for name in ("", "-versions", "-version", "-download", "-rows")},
+    **{f"api-dataset{name}": _read for name in ("", "-versions", "-version", "-download", "-rows", "-solve-rates")},
     **{f"api-dataset-{verb}": {"POST": R(Of.RUN, S.RUNS_WRITE)} for verb in ("archive", "restore")},
     "api-dataset-score": {"POST": R(Of.RUN, S.RUNS_READ, {"reply": "4"})},
     "api-suites": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, SUITE)},

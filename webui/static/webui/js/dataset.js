@@ -1,6 +1,7 @@
-// The page of a dataset: what a reply to one of its rows would be worth by scores that are tried here.
-import { post } from "./api.js";
-import { $ } from "./dom.js";
+// The page of a dataset: how often its rows were solved, and what a reply to one of them would be worth by scores that
+// are tried here.
+import { get, post } from "./api.js";
+import { $, $$, el } from "./dom.js";
 
 const form = $("#try-scores");
 const refused = $("#refused");
@@ -41,4 +42,24 @@ form.addEventListener("submit", async (event) => {
   } finally {
     button.disabled = false;
   }
+});
+
+/** Say of each row that is shown how often it was solved; counting takes a moment where runs are long. */
+async function rates() {
+  const cells = new Map($$("[data-rate]").map((cell) => [Number(cell.dataset.rate), cell]));
+  if (!cells.size) return;
+  const asked = [...cells.keys()].map((place) => `place=${place}`).join("&");
+  const { results } = await get(`${$("#dataset-rows").dataset.ratesUrl}?${asked}`);
+  for (const { place, solved, episodes, mean_score: mean } of results) {
+    const cell = cells.get(place);
+    cell.replaceChildren(
+      `${Math.round((100 * solved) / episodes)} %`,
+      el("div", { class: "muted s11", text: `of ${episodes}` }),
+    );
+    cell.title = `${solved} of ${episodes} episodes solved it; mean score ${mean.toFixed(2)}`;
+  }
+}
+
+rates().catch(() => {
+  for (const cell of $$("[data-rate]")) cell.title = "Not counted: the runs have too many episodes, or the API is away";
 });

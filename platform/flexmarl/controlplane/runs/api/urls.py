@@ -11,6 +11,7 @@ from flexmarl.controlplane.runs.api import (
     program_sessions,
     queue,
     saved_views,
+    solve_rates,
     storage,
     views,
 )
@@ -33,6 +34,11 @@ urlpatterns = [
     path("runs/<str:run_id>/actions/restore", many.RestoreView.as_view(), name="api-run-restore"),
     path("runs/<str:run_id>/actions/set-priority", queue.PriorityView.as_view(), name="api-run-priority"),
     path("runs/<str:run_id>/actions/move-pool", queue.MovePoolView.as_view(), name="api-run-move-pool"),
+    path(
+        "datasets/<uuid:dataset_id>/versions/<int:number>/solve-rates",
+        solve_rates.SolveRatesView.as_view(),
+        name="api-dataset-solve-rates",
+    ),
     path("queue", queue.QueueView.as_view(), name="api-queue"),
     path("nodes/<str:name>/actions/drain", queue.NodeDrainView.as_view(), name="api-node-drain"),
     path("devices/<str:device_id>/actions/drain", queue.DeviceDrainView.as_view(), name="api-device-drain"),
