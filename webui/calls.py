@@ -194,6 +194,9 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call("Devices and who holds them", "/devices"),
     ),
     "tokens": (Call("Your tokens, without their text", "/tokens"),),
+    "serving_keys": (
+        Call("Serving keys of the project, and what each used today", "/projects/{project}/serving-keys"),
+    ),
     "members": (
         Call("Members of the project", "/projects/{project}/members"),
         Call("Projects you are in", "/projects"),

@@ -37,6 +37,7 @@ LIST_PAGES = frozenset(
         "cluster",
         "trajectories",
         "tokens",
+        "serving_keys",
         "audit",
         "members",
         "checkpoints",

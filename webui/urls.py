@@ -35,6 +35,7 @@ from webui.views import (
     run_config,
     run_metrics,
     runs,
+    serving,
     simulations,
     storage,
     sweeps,
@@ -111,6 +112,7 @@ urlpatterns = [
     path("users", people.users, name="users"),
     path("audit", auditing.trail, name="audit"),
     path("settings/tokens", account.tokens, name="tokens"),
+    path("serving-keys", serving.serving_keys, name="serving_keys"),
     path("settings/profile", account.profile, name="profile"),
     # agent definitions
     path("agents", agent_definitions.listing, name="agent_definitions"),

@@ -36,6 +36,7 @@ from tests.browser.seeded_packages import packages
 from tests.browser.seeded_pipeline import lines, pipeline
 from tests.browser.seeded_play import devices, episodes
 from tests.browser.seeded_programs import programs
+from tests.browser.seeded_serving import serving_keys
 from tests.browser.seeded_simulations import simulations
 
 
@@ -94,6 +95,7 @@ def seed(owner: Any) -> list[Any]:
     packages(owner)
     agents(owner)
     teams(owner)
+    serving_keys(told[0].key)
     datasets(owner)
     experiments(owner, told)
     evaluations(owner)

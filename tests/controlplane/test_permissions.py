@@ -31,6 +31,7 @@ from flexmarl.controlplane.evaluations.models import ModelEvaluation, Suite
 from flexmarl.controlplane.experiments.actions import create_experiment
 from flexmarl.controlplane.experiments.plans import Draft
 from flexmarl.controlplane.packages.actions import build as build_package
+from flexmarl.controlplane.playground.keys import create as create_key
 from flexmarl.controlplane.registry import uploads
 from flexmarl.controlplane.registry.actions import import_model
 from flexmarl.controlplane.registry.models import LanguageModel, ModelUpload
@@ -169,6 +170,7 @@ def world(db: None) -> World:
     evaluation = evaluate(actor, save_suite(actor, **SUITE), name="e", entries=EVALUATION["entries"])
     consistency_check = checks.start(actor, run)
     row = record(actor, "run.stop", "run", run.id, run.key, project=HOME)
+    serving, _ = create_key(Actor.system(), HOME, "app", 60, 1000)
     robot = User.objects.get(username="robot")
     service = {"name": HOME, "user_id": robot.id}
     arguments: dict[str, dict[str, Any]] = {
@@ -186,6 +188,7 @@ def world(db: None) -> World:
         },
         "api-project": {"name": HOME}, "api-members": {"name": HOME}, "api-member": {"name": HOME, "user_id": otto.id},
         "api-service-accounts": {"name": HOME}, "api-service-account": service, "api-service-tokens": service,
+        **{f"api-serving-{name}": {"name": HOME, "key_id": serving.id} for name in ("keys", "key", "days")},
         "api-template": {"name": "reference_game"}, "api-node-drain": {"name": "box"},
     }  # fmt: skip
     ApiToken.objects.update(last_used_at=timezone.now() + timedelta(hours=1))  # else each request would note its use

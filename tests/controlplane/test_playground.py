@@ -54,7 +54,8 @@ def test_a_completion_takes_several_prompts_and_draws(stage) -> None:
 def test_a_stop_word_ends_the_reply_and_is_no_part_of_it(stage) -> None:
     answer = stage.chat(max_tokens=6, stop=["big"], logprobs=True)
     assert (answer.choices[0].message.content, answer.choices[0].finish_reason) == ("round square", "stop")
-    assert len(answer.choices[0].logprobs.content) == answer.usage.completion_tokens == 2
+    assert len(answer.choices[0].logprobs.content) == 2
+    assert answer.usage.completion_tokens == 3, "the engine sampled the word that ends it"
 
 
 @pytest.mark.parametrize("parts", [False, True])
@@ -136,6 +137,19 @@ def test_an_engine_that_starts_is_told_with_the_moment_to_ask_again(stage) -> No
     assert caught.value.status_code == 503
     assert caught.value.response.headers["Retry-After"] == "1"
     assert caught.value.body["code"] == "engine_starting"
+
+
+def test_engines_that_are_all_in_use_are_waited_for(stage) -> None:
+    stage.live(None)
+    busy = (409, {"code": "engines_busy", "detail": "the 2 engines of box answer for other runs (numbers 4, 7)"})
+    stage.node(busy, busy, (200, {"endpoint": stage.engine.url, "token": "n", "digest": digest(1)}))
+    assert stage.chat(max_tokens=1).choices[0].message.content == "round"
+    stage.node(busy)
+    with pytest.raises(openai.InternalServerError) as caught:
+        stage.chat(extra_headers={"Prefer": "wait=0"})
+    assert (caught.value.status_code, caught.value.code) == (503, "no_engine_free")
+    assert caught.value.response.headers["Retry-After"] == "5"
+    assert "the 2 engines of box answer for other runs" in caught.value.message
 
 
 def test_weights_that_are_gone_and_nodes_that_are_away_are_named(stage) -> None:

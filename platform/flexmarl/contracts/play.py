@@ -27,6 +27,10 @@ class PlayEngine(Record):
     """Seconds since the start was asked for."""
 
 
+ENGINES_BUSY = "engines_busy"
+"""Code of a refusal for now: all engines of the node answer somebody."""
+
+
 class PlayRefusal(Record):
     """Why there will be none."""
 

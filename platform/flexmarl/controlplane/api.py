@@ -10,6 +10,7 @@ from flexmarl.controlplane.evaluations.api.urls import urlpatterns as evaluation
 from flexmarl.controlplane.experiments.api.urls import urlpatterns as experiments
 from flexmarl.controlplane.inventory.api.urls import urlpatterns as inventory
 from flexmarl.controlplane.packages.api.urls import urlpatterns as packages
+from flexmarl.controlplane.playground.api.key_urls import urlpatterns as serving_keys
 from flexmarl.controlplane.registry.api.urls import urlpatterns as registry
 from flexmarl.controlplane.runs.api.urls import urlpatterns as runs
 from flexmarl.controlplane.simulations.api.urls import urlpatterns as simulations
@@ -31,5 +32,6 @@ urlpatterns: list[URLPattern | URLResolver] = [
     *sweeps,
     *simulations,
     *evaluations,
+    *serving_keys,
     *stream,
 ]

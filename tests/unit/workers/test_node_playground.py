@@ -10,12 +10,13 @@ import psutil
 import pytest
 
 from flexmarl.contracts.plane_tokens import TokenPlane, check
-from flexmarl.contracts.play import PlayEngine, PlayRefusal, PlayRequest
+from flexmarl.contracts.play import ENGINES_BUSY, PlayEngine, PlayRefusal, PlayRequest
 from flexmarl.store.data.steps import PolicyVersionRow
 from flexmarl.store.errors import Refused
 from workers import settings
 from workers.nodes import playground
 from workers.nodes.playground import Playground
+from workers.rollout.engines.wire import Stats
 
 ROOT = Path(__file__).resolve().parents[3]
 URLS = {"DATABASE_URL": "postgresql://here/x", "REDIS_URL": "redis://here/0"}
@@ -66,6 +67,15 @@ async def ready(ground, session, run=1):
     return await until(lambda: ground.ask(session, asked(run)), lambda a: isinstance(a, PlayRefusal) or a.endpoint)
 
 
+def answering(busy):
+    """Stand in for what engines say of themselves: those of some runs answer somebody."""
+
+    async def stats(client):
+        return Stats("e", int(client.child.run_id in busy), 0, 8, 0, 0, {})
+
+    return stats
+
+
 def children():
     return [p for p in psutil.Process().children() if p.status() != psutil.STATUS_ZOMBIE]
 
@@ -88,7 +98,9 @@ async def test_an_engine_starts_when_somebody_asks_and_ends_when_nobody_does(mak
     assert len(children()) == before
 
 
-async def test_the_run_asked_least_recently_makes_room(make, session) -> None:
+async def test_the_run_asked_least_recently_makes_room(make, session, monkeypatch) -> None:
+    monkeypatch.setattr(playground, "CLAIMED_S", 0.0)
+    monkeypatch.setattr(playground.ChildClient, "stats", answering(set()))
     ground, before = make(), len(children())
     for run in (1, 2, 1, 3):
         await ready(ground, session, run)
@@ -96,6 +108,24 @@ async def test_the_run_asked_least_recently_makes_room(make, session) -> None:
     assert len(children()) == before + playground.MOST_ENGINES
     await ground.close()
     assert len(children()) == before
+
+
+async def test_an_engine_that_somebody_waits_for_makes_no_room(make, session, monkeypatch) -> None:
+    ground = make()
+    for run in (1, 2):
+        await ready(ground, session, run)
+    refused = await ground.ask(session, asked(3))
+    assert isinstance(refused, PlayRefusal), "whoever was just told of them is about to ask"
+    assert refused.code == ENGINES_BUSY
+    assert "numbers 1, 2" in refused.detail
+    monkeypatch.setattr(playground, "CLAIMED_S", 0.0)
+    busy = {1}
+    monkeypatch.setattr(playground.ChildClient, "stats", answering(busy))
+    await ready(ground, session, 3)
+    assert set(ground._lives) == {1, 3}, "1 was asked less recently, and answers somebody"
+    busy |= {3}
+    assert isinstance(await ground.ask(session, asked(2)), PlayRefusal)
+    await ground.close()
 
 
 async def test_what_is_not_there_is_refused_before_anything_starts(make, session) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from django.conf import settings
 
 PREFIX = "fmx_"
-_PATTERN = re.compile(r"fmx_([0-9a-z]{12})\.([A-Za-z0-9_-]{43})")
+_PATTERN = re.compile(r"([0-9a-z]{12})\.([A-Za-z0-9_-]{43})")
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -22,11 +22,11 @@ class NewToken:
     text: str
 
 
-def make() -> NewToken:
+def make(prefix: str = PREFIX) -> NewToken:
     """Draw a key and a secret of 256 bits."""
     key = "".join(secrets.choice(_ALPHABET) for _ in range(12))
     secret = new_secret()
-    return NewToken(key, digest(secret), f"{PREFIX}{key}.{secret}")
+    return NewToken(key, digest(secret), f"{prefix}{key}.{secret}")
 
 
 def new_secret() -> str:
@@ -39,9 +39,9 @@ def new_password() -> str:
     return secrets.token_urlsafe(12)
 
 
-def split(text: str) -> tuple[str, str] | None:
+def split(text: str, prefix: str = PREFIX) -> tuple[str, str] | None:
     """Return (key, secret) of a token's text, None when it is not one."""
-    found = _PATTERN.fullmatch(text)
+    found = _PATTERN.fullmatch(text.removeprefix(prefix)) if text.startswith(prefix) else None
     return (found[1], found[2]) if found else None
 
 

@@ -1,12 +1,12 @@
 """What this web process counts of itself for Prometheus: requests by route, open sockets and streams.
 
-Labels are bounded: a route is the name of a view, never an address, and a status is one of five classes. Counting never
-fails a request.
+Labels are bounded: a route is the name of a view, never an address, a status is one of five classes, and projects are
+few. Counting never fails a request.
 """
 
 import prometheus_client
 from django.http import HttpRequest
-from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 5.0, 10.0)
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -30,6 +30,28 @@ class Measurements:
         self._open = {
             kind: Gauge(f"flexmarl_web_{kind}", f"{words}.", registry=self.registry) for kind, words in _KINDS.items()
         }
+
+        self._served = Counter(
+            "flexmarl_serving_requests",
+            "Calls with serving keys, by project and whether they were let in.",
+            ("project", "outcome"),
+            registry=self.registry,
+        )
+        self._tokens = Counter(
+            "flexmarl_serving_tokens",
+            "Tokens charged to serving keys, by project and kind.",
+            ("project", "kind"),
+            registry=self.registry,
+        )
+
+    def served(self, project: str, outcome: str) -> None:
+        """Count a call with a serving key that was `let_in` or `refused`."""
+        self._served.labels(project, outcome).inc()
+
+    def charged(self, project: str, prompt_tokens: int, completion_tokens: int) -> None:
+        """Count what a call with a serving key used."""
+        self._tokens.labels(project, "prompt").inc(prompt_tokens)
+        self._tokens.labels(project, "completion").inc(completion_tokens)
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request that has been answered."""

@@ -72,8 +72,8 @@ class Shape:
         }
 
     def usage(self, replies: list[PartialReply]) -> dict[str, int]:
-        """Count tokens."""
-        made = sum(len(reply.ids) for reply in replies)
+        """Count tokens as the engine did: those that end a reply are among them."""
+        made = sum(reply.sampled for reply in replies)
         prompt = self.talk.prompt_tokens
         return {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made}
 

@@ -21,7 +21,7 @@ import orjson
 from django.conf import settings
 from pydantic import ValidationError
 
-from flexmarl.contracts.play import PlayEngine, PlayRefusal, PlayRequest
+from flexmarl.contracts.play import ENGINES_BUSY, PlayEngine, PlayRefusal, PlayRequest
 from flexmarl.controlplane.common.problems import Busy, Conflict, FieldError, ProblemError, RateLimited
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.playground.models_of import Model
@@ -36,6 +36,8 @@ CONNECT_S = 5.0
 NODE_S = 35.0
 """A node answers at once, save when it loads weights."""
 AGAIN_S = 0.2
+BUSY_S, FREE_S = 0.5, 5
+"""When to look again for an engine that answers others, here, and by whoever was refused."""
 NODES = 3
 """Nodes that are asked for an engine, those that trained the run first."""
 
@@ -43,6 +45,11 @@ NODES = 3
 class EngineStarting(Busy):
     code = "engine_starting"
     title = "An engine is starting"
+
+
+class NoEngineFree(Busy):
+    code = "no_engine_free"
+    title = "All engines of nodes are in use"
 
 
 class EngineFailed(Busy):
@@ -120,18 +127,24 @@ def live(model: Model) -> ServingEngine | None:
 def bring_up(model: Model, wait_s: float) -> ServingEngine:
     """Return an engine of a node that holds the model.
 
-    Raises EngineStarting when none is up after `wait_s`, VersionGone or EngineFailed when there will be none.
+    Raises EngineStarting when none is up after `wait_s`, NoEngineFree when all answer for other runs until then,
+    VersionGone or EngineFailed when there will be none.
     """
     addresses = nodes.addresses_for(store_connection(), model.run.no)[:NODES]
     if not addresses:
         raise EngineFailed("No running node can start an engine.", headers={"Retry-After": "5"})
-    deadline, refused = time.monotonic() + wait_s, []
-    for address in addresses:
-        answer = _from_node(address, model, deadline)
-        if isinstance(answer, ServingEngine):
-            return answer
-        refused.append(answer)
-    raise _no_engine(model, refused)
+    deadline = time.monotonic() + wait_s
+    while True:
+        refused = []
+        for address in addresses:
+            answer = _from_node(address, model, deadline)
+            if isinstance(answer, ServingEngine):
+                return answer
+            refused.append(answer)
+        busy = any(one.code == ENGINES_BUSY for one in refused)
+        if not busy or time.monotonic() + BUSY_S > deadline:
+            raise _no_engine(model, refused)
+        time.sleep(BUSY_S)
 
 
 def _live(model: Model) -> list[ServingEngine]:
@@ -183,6 +196,9 @@ def _no_engine(model: Model, refused: list[PlayRefusal]) -> ProblemError:
         detail = f"{model.name}: its weights are no longer stored ({said})."
         hint = f"Use a newer version, or {model.run.key}/{model.role} for the newest."
         return VersionGone(detail, errors=[FieldError("/model", VersionGone.code, detail, hint)])
+    if any(one.code == ENGINES_BUSY for one in refused):
+        detail = f"No engine is free for {model.name}: {said}. Ask again when one of their answers has ended."
+        return NoEngineFree(detail, headers={"Retry-After": str(FREE_S)})
     if any(one.code == "unsupported_model" for one in refused):
         return NotServed(f"{model.name} is available only while the run's own engines serve it: {said}.")
     return EngineFailed(f"No engine answers for {model.name}: {said}.", headers={"Retry-After": "5"})

@@ -6,7 +6,7 @@ archived run is not talked to; both are refused by name.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from flexmarl.store.data.steps import newest_versions, version_of
 
 MOST_LISTED = 200
 """Runs whose agents `/v1/models` lists, newest first; any other is there too when it is named."""
+SHOWN_NAMES = 5
 _NAME = re.compile(r"([^/@\s]+)/([^/@\s]+)(?:@(\d{1,9}))?")
 
 
@@ -51,7 +52,12 @@ class Model:
     @property
     def name(self) -> str:
         """The name under which this version and no other answers."""
-        return f"{self.run.key}/{self.role}@{self.version}"
+        return f"{self.newest_name}@{self.version}"
+
+    @property
+    def newest_name(self) -> str:
+        """The name of whichever version is the newest."""
+        return f"{self.run.key}/{self.role}"
 
     @property
     def agent(self) -> dict[str, Any]:
@@ -60,8 +66,18 @@ class Model:
         return found
 
 
-def find(actor: Actor, text: str) -> Model:
-    """Return the model of a name. Raises ModelNotFound, also for runs that the caller may not know of."""
+def find(actor: Actor, text: str, only: Collection[str] = ()) -> Model:
+    """Return the model of a name. `only`: names of the models that may be asked, all if empty.
+
+    Raises ModelNotFound, also for runs that the caller may not know of.
+    """
+    model = _found(actor, text)
+    if only and not {model.name, model.newest_name} & set(only):
+        raise ModelNotFound(f"The key may not ask {text}; it may ask {', '.join(sorted(only))}.")
+    return model
+
+
+def _found(actor: Actor, text: str) -> Model:
     named = _NAME.fullmatch(text)
     if named is None:
         raise ModelNotFound(f"{text!r} is not a model name.")
@@ -69,7 +85,9 @@ def find(actor: Actor, text: str) -> Model:
     try:
         run = runs.find_run(actor, key, Scope.MODELS_USE)
     except NotFound:
-        raise ModelNotFound(f"There is no run {key}, or you may not see it.") from None
+        some = ", ".join([str(row["id"]) for row in listed(actor)][:SHOWN_NAMES])
+        known = f" Known models are {some}." if some else ""
+        raise ModelNotFound(f"There is no run {key}, or you may not see it.{known}") from None
     if run.archived_at is not None:
         raise RunArchived(f"{key} is archived. Restore it to use its agents.")
     if role not in run.spec["agents"]:
@@ -104,11 +122,28 @@ def _newest_served(run: Run, policy: str, otherwise: tuple[int, str]) -> tuple[i
     return max(((pin.version, pin.digest) for pin in held), default=otherwise)
 
 
-def listed(actor: Actor) -> list[dict[str, Any]]:
-    """List the newest version of each agent of the newest runs in reach, as OpenAI's model objects."""
+def listed(actor: Actor, only: Collection[str] = ()) -> list[dict[str, Any]]:
+    """List the newest version of each agent of the newest runs in reach, as OpenAI's model objects.
+
+    With `only`, the models of these names that can be asked now.
+    """
+    if only:
+        return [described(name, model) for name in only if (model := _askable(actor, name))]
     found = list(runs.light(runs.runs(actor, Scope.MODELS_USE)).filter(archived_at=None)[:MOST_LISTED])
     newest = _newest({run.no for run in found})
     return [row for run in found for row in _rows(run, newest)]
+
+
+def described(name: str, model: Model) -> dict[str, Any]:
+    """Return a model under the name by which it was asked for."""
+    return model_object(name, model.run, model.version, int(model.run.created_at.timestamp()))
+
+
+def _askable(actor: Actor, name: str) -> Model | None:
+    try:
+        return _found(actor, name)
+    except (ModelNotFound, RunArchived):
+        return None
 
 
 def _newest(numbers: Iterable[int]) -> dict[tuple[int, str], PolicyVersion]:

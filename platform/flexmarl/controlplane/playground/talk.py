@@ -1,7 +1,8 @@
 """One talk with an agent: from a question to its replies, whole or as they come.
 
-Invariant: a place is taken before an engine is waited for and given back once, however the talk ends. An engine that
-let the version go before it answered is replaced once, by one that a node brings up.
+Invariant: a place is taken before an engine is waited for and given back once, however the talk ends; so is what a
+serving key reserves, which is charged then. An engine that let the version go before it answered is replaced once, by
+one that a node brings up.
 """
 
 import secrets
@@ -14,8 +15,10 @@ from tokenizers import Tokenizer
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.playground import engines, models_of
 from flexmarl.controlplane.playground.engines import EngineFailed, ReplyPart, ServingEngine, VersionReleased
+from flexmarl.controlplane.playground.models import ServingKey
 from flexmarl.controlplane.playground.models_of import Model
 from flexmarl.controlplane.playground.questions import Question
+from flexmarl.controlplane.playground.quotas import Meter
 from flexmarl.controlplane.playground.speaking import TokenizedQuestion, spoken, tokenizer_of
 from flexmarl.controlplane.telemetry.trajectories.decoding import text_of, token_texts
 from flexmarl.language.stops import before, certain
@@ -34,11 +37,14 @@ class PartialReply:
     """Texts that end it and are no part of what is read."""
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    sampled: int = 0
+    """Tokens that the engine sampled, those that only end it included."""
     finish: str = ""
 
     def take(self, part: ReplyPart) -> None:
         """Append what came."""
         ids, logprobs = part.token_ids, part.logprobs
+        self.sampled += len(ids)
         if part.finish == "stop" and ids and ids[-1] in self.ends:
             ids, logprobs = ids[:-1], logprobs[:-1]
         self.ids += ids
@@ -60,17 +66,21 @@ class PartialReply:
 class Talk:
     """A question that was understood, and the engine that answers it."""
 
-    def __init__(self, actor: Actor, question: Question, wait_s: float = WAIT_S) -> None:
+    def __init__(self, actor: Actor, question: Question, wait_s: float = WAIT_S, key: ServingKey | None = None) -> None:
         self.question = question
-        self.model: Model = models_of.find(actor, question.model)
+        self.model: Model = models_of.find(actor, question.model, key.model_names if key else ())
         self.tokenizer = tokenizer_of(self.model)
         self.asked: TokenizedQuestion = spoken(self.model, question, self.tokenizer)
         self._wait_s = wait_s
         held = engines.live(self.model)
         self._places = engines.LIVE_PLACES if held else engines.PLAY_PLACES
-        self._places.take()
-        self._open = True
+        self._made, self._open = 0, False
+        self.meter = Meter(key) if key else None
+        if self.meter:
+            self.meter.open(self.prompt_tokens + self.asked.max_tokens * len(self.asked.prompts) * question.n)
         try:
+            self._places.take()
+            self._open = True
             self._engine: ServingEngine = held or engines.bring_up(self.model, wait_s)
         except BaseException:
             self.close()
@@ -90,7 +100,10 @@ class Talk:
                 replies[part.index].take(part)
             return replies
 
-        return async_to_sync(collect)()
+        try:
+            return async_to_sync(collect)()
+        finally:
+            self.close()
 
     def fresh(self) -> list[PartialReply]:
         """Return the replies before anything came."""
@@ -104,19 +117,26 @@ class Talk:
         try:
             try:
                 async for part in engines.parts(self._engine, self.model, self.asked, seeds):
+                    self._made += len(part.token_ids)
                     yield part
             except VersionReleased:
                 other = await sync_to_async(engines.bring_up)(self.model, self._wait_s)
                 async for part in engines.parts(other, self.model, self.asked, seeds):
+                    self._made += len(part.token_ids)
                     yield part
         except VersionReleased:
             detail = f"{self.model.name} was unloaded during the request. Try again."
             raise EngineFailed(detail, headers={"Retry-After": "1"}) from None
         finally:
-            self.close()
+            self._leave()
 
     def close(self) -> None:
-        """Give the place back, if it still is held."""
+        """Give the place back, if it still is held, and charge what was made; a second time does nothing."""
+        self._leave()
+        if self.meter:
+            self.meter.close(self.prompt_tokens if self._made else 0, self._made)
+
+    def _leave(self) -> None:
         if self._open:
             self._open = False
             self._places.leave()

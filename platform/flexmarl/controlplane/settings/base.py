@@ -91,7 +91,7 @@ INSTALLED_APPS = [
     *(f"flexmarl.controlplane.{app}" for app in APPS),
     "webui",
 ]
-MIGRATION_MODULES = {app: f"migrations.{app}" for app in APPS if app not in {"telemetry", "playground"}}
+MIGRATION_MODULES = {app: f"migrations.{app}" for app in APPS if app != "telemetry"}
 
 MIDDLEWARE = [
     "flexmarl.controlplane.common.middleware.request_id",

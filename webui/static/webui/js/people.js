@@ -52,14 +52,15 @@ function bodyOf(form) {
 }
 
 function showOnce(answer) {
-  const text = answer.token || answer.password;
+  const text = answer.token || answer.secret || answer.password;
   const box = $("#once");
   if (!text || !box) return false;
   $("#once-text").textContent = text;
   const what = $("[data-once-what]", box);
-  if (what) what.textContent = answer.token ? answer.name : answer.username;
+  if (what) what.textContent = answer.password ? answer.username : answer.name;
   const curl = $("#once-curl");
-  if (curl) curl.textContent = `curl -H "Authorization: Bearer ${text}" ${curl.dataset.origin}/api/v1/me`;
+  if (curl)
+    curl.textContent = `curl -H "Authorization: Bearer ${text}" ${curl.dataset.origin}${answer.secret ? "/v1/models" : "/api/v1/me"}`;
   box.hidden = false;
   box.scrollIntoView({ block: "nearest" });
   announce("Created. Copy it now; it is not shown again.");

@@ -10,20 +10,21 @@ from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.api.views import ApiView
 from flexmarl.controlplane.common.middleware import request_id_of
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.playground import answers, models_of, questions, refusals
 from flexmarl.controlplane.playground.api import shapes
+from flexmarl.controlplane.playground.api.authentication import ServingKeyAuthentication, asker_of, key_of, limits_of
 from flexmarl.controlplane.playground.talk import WAIT_S, Talk
 
 _WAIT = re.compile(r"\bwait=(\d{1,2})\b")
 
 
 class OpenAIView(ApiView):
-    """Permission, limits and strictness as everywhere; refusals in OpenAI's shape."""
+    """Permission, limits and strictness as everywhere; refusals in OpenAI's shape. Serving keys open these alone."""
 
+    authentication_classes = (ServingKeyAuthentication, *ApiView.authentication_classes)
     stores_answers = False
     refusal = shapes.RefusalSerializer
 
@@ -38,7 +39,7 @@ class ModelsView(OpenAIView):
     @extend_schema(operation_id="openai_models", responses=shapes.ModelListSerializer)
     def get(self, request: Request) -> Response:
         """List the agents that the caller may talk to."""
-        return Response({"object": "list", "data": models_of.listed(actor_of(request))})
+        return Response({"object": "list", "data": models_of.listed(asker_of(request), limits_of(request))})
 
 
 class ModelView(OpenAIView):
@@ -47,9 +48,8 @@ class ModelView(OpenAIView):
     @extend_schema(operation_id="openai_model", responses=shapes.ModelSerializer)
     def get(self, request: Request, name: str) -> Response:
         """Describe one agent, or one version of it."""
-        model = models_of.find(actor_of(request), name)
-        created = int(model.run.created_at.timestamp())
-        return Response(models_of.model_object(name, model.run, model.version, created))
+        model = models_of.find(asker_of(request), name, limits_of(request))
+        return Response(models_of.described(name, model))
 
 
 class _AskView(OpenAIView):
@@ -60,13 +60,14 @@ class _AskView(OpenAIView):
     def post(self, request: Request) -> HttpResponseBase:
         """Ask an agent. `Prefer: wait=<seconds>` says how long to wait for an engine to start."""
         question = questions.read(request.data, chat=self.chat)
-        talk = Talk(actor_of(request), question, _wait_s(request))
+        talk = Talk(asker_of(request), question, _wait_s(request), key_of(request))
+        left = talk.meter.headers if talk.meter else None
         if not question.stream:
-            return Response(answers.whole(talk, talk.replies()))
+            return Response(answers.whole(talk, talk.replies()), headers=left)
         answer = StreamingHttpResponse(
             AnswerStream(talk, request_id_of(request)),
             content_type="text/event-stream",
-            headers={"Cache-Control": "no-store"},
+            headers={"Cache-Control": "no-store", **(left or {})},
         )
         answer.headers["X-Accel-Buffering"] = "no"
         return answer
@@ -107,7 +108,7 @@ class AnswerStream:
         return self._events
 
     def close(self) -> None:
-        """Give the talk's place back."""
+        """End the talk: give its place back and charge what was made."""
         self._talk.close()
 
 

@@ -1,0 +1,61 @@
+"""How the routes of OpenAI's dialect learn which serving key was sent, and what its bearer may do."""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from rest_framework.authentication import BaseAuthentication, get_authorization_header
+from rest_framework.request import Request
+
+from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.common.middleware import request_id_of
+from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.playground import keys
+from flexmarl.controlplane.playground.models import ServingKey
+
+
+class KeyBearer:
+    """Whoever sends a serving key: nobody in particular."""
+
+    is_authenticated = True
+    everywhere: frozenset[Scope] = frozenset()
+
+    def __init__(self, key: ServingKey) -> None:
+        self.pk: UUID = key.pk
+        self.in_projects = key.held
+
+
+class ServingKeyAuthentication(BaseAuthentication):
+    """`Authorization: Bearer fmk_<key>.<secret>`; any other credential is left to those behind it."""
+
+    def authenticate(self, request: Request) -> tuple[Any, ServingKey] | None:
+        """Return the bearer and the key; None when no serving key was sent. Raises InvalidKey."""
+        parts = get_authorization_header(request).decode("latin-1").split()
+        if len(parts) != 2 or parts[0].lower() != "bearer" or not parts[1].startswith(keys.PREFIX):
+            return None
+        key = keys.check(parts[1])
+        return KeyBearer(key), key
+
+    def authenticate_header(self, request: Request) -> str:
+        """Name the scheme for the 401 answer."""
+        return 'Bearer realm="flexmarl"'
+
+
+def key_of(request: Request) -> ServingKey | None:
+    """Return the serving key of a request, None for people and their tokens."""
+    return request.auth if isinstance(request.auth, ServingKey) else None
+
+
+def asker_of(request: Request) -> Actor:
+    """Return who asks: the project's key, or a person or service account."""
+    key = key_of(request)
+    if key is None:
+        return actor_of(request)
+    return Actor(None, f"key {key.name}", frozenset(), request_id_of(request), key.held)
+
+
+def limits_of(request: Request) -> Sequence[str]:
+    """Return the names of the models that the caller is limited to; empty: all that it reaches."""
+    key = key_of(request)
+    return key.model_names if key else ()
