@@ -25,6 +25,18 @@ _BROKER_SCHEMES = frozenset({"redis", "rediss", "unix"})
 
 
 @dataclass(frozen=True, slots=True)
+class HostShare:
+    """The part of its machine that a node has, where a scheduler gave it one."""
+
+    pool: str = ""
+    """Pool that all its devices join when they register for the first time; empty: what they are decides."""
+    memory_mib: int = 0
+    """Memory of its processors' devices together; 0: the machine's."""
+    gpus: frozenset[int] | None = None
+    """Numbers of its GPUs, as nvidia-smi counts; None: all of the machine."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What a worker process was told. Addresses are host:port."""
 
@@ -74,6 +86,7 @@ class Settings:
     """Address at which a rollout worker answers agent programs; port 0 takes a free one."""
     gateway_url: str = ""
     """Base URL in front of it that programs are told; empty: its own address."""
+    share: HostShare = HostShare()
     place: str = ""
     """Name of this machine's one process of each role, empty when there may be several."""
     heartbeat_descriptor: int = -1
@@ -128,6 +141,7 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         object_store=_object_store(env),
         gateway_bind=_address(env, "FLEXMARL_GATEWAY_BIND", f"{child_host}:0"),
         gateway_url=_base_url(env, "FLEXMARL_GATEWAY_URL", "https://gateway.example.org"),
+        share=_share(env),
         place=env.get("FLEXMARL_PLACE", ""),
         heartbeat_descriptor=_count(env, "FLEXMARL_HEARTBEAT_FD", 0) if env.get("FLEXMARL_HEARTBEAT_FD") else -1,
     )
@@ -179,6 +193,15 @@ def _model_roots(env: Mapping[str, str]) -> tuple[str, ...]:
         return read_roots(env.get(SETTING, ""))
     except ValueError as error:
         raise SettingsError(str(error)) from None
+
+
+def _share(env: Mapping[str, str]) -> HostShare:
+    gpus = env.get("FLEXMARL_GPUS")
+    words = (gpus or "").replace(",", " ").split()
+    if not all(word.isdecimal() for word in words):
+        raise SettingsError(f"FLEXMARL_GPUS is {gpus!r}; it must list numbers of GPUs, such as 0,1, or be empty")
+    chosen = None if gpus is None else frozenset(int(word) for word in words)
+    return HostShare(env.get("FLEXMARL_POOL", ""), _count(env, "FLEXMARL_MEMORY_MIB", 0), chosen)
 
 
 def _hub(env: Mapping[str, str]) -> str:

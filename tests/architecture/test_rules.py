@@ -17,12 +17,13 @@ ENVIRONMENT_READERS = {
     "platform/flexmarl/controlplane/asgi.py",
     "workers/settings.py",
     "workers/adopted.py",
+    "workers/allocated.py",
     "workers/children.py",
     "workers/packages/inside/sessions.py",
 }
-"""Beside the two readers: `asgi.py` and `manage.py` name the settings module, a device worker passes its environment on
-to its children (as the launcher does) and the child checks whose it is. An agent program is told its session in
-variables, which are written before it is imported."""
+"""Beside the two readers: `asgi.py` and `manage.py` name the settings module, a device worker and the job of a cluster
+pass their environment on to their children (as the launcher does) and the child checks whose it is. An agent
+program is told its session in variables, which are written before it is imported."""
 PURE = ("platform/flexmarl/contracts", "platform/flexmarl/algorithms", "platform/flexmarl/orchestrator")
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 
 pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow]
@@ -70,3 +71,68 @@ def test_members_read_and_do_not_rule(seeded: Any, visit: Callable[..., Any]) ->
     guest.goto("/cluster?drain=atlas")
     assert "You can read this node, not drain it." in guest.page.locator("#rail").inner_text()
     assert guest.page.locator("#rail .btn.pri").count() == 0
+
+
+def test_a_pool_asks_slurm_for_hosts_and_shows_their_jobs(seeded: Any, visit: Callable[..., Any]) -> None:
+    guest = visit(seeded)
+    guest.sign_in()
+    guest.goto("/cluster?edit=new")
+    guest.page.get_by_label("Name", exact=True).fill("batch")
+    guest.page.get_by_label("Price of a device hour").fill("2.5")
+    assert guest.page.get_by_label("Partition").is_hidden()
+    guest.page.get_by_label("Where its hosts come from").select_option("slurm")
+    guest.page.get_by_label("Partition").fill("gpu")
+    options = guest.page.get_by_label("Further options of sbatch")
+    options.fill("--constraint=a100\n--time=5")
+    guest.page.get_by_role("button", name="Create pool").click()
+    error = guest.page.locator("#rail .fe").first
+    error.wait_for()
+    assert "--time is set by FlexMARL; set time_limit_minutes instead" in error.inner_text()
+    assert options.get_attribute("aria-invalid") == "true"
+    options.fill("--constraint=a100")
+    guest.page.get_by_role("button", name="Create pool").click()
+    guest.page.wait_for_url("**/cluster")
+    guest.goto("/cluster?pool=batch")
+    hosts = guest.page.locator("#hosts")
+    assert "No host has been asked for" in hosts.inner_text()
+    assert "no process asks providers for hosts" in guest.page.locator("#no-provide").inner_text()
+    hosts.get_by_role("link", name="Dry run").click()
+    guest.page.wait_for_url("**try=batch**")
+    assert "#SBATCH --constraint=a100" in guest.page.locator("#script").inner_text()
+    _add_jobs(seeded.environment["DATABASE_URL"])
+    for theme, width in (("light", 1440), ("dark", 1440), ("light", 390)):
+        other = visit(seeded, theme=theme, width=width)
+        other.sign_in()
+        for rail in ("", "&try=batch", "&edit=batch"):
+            other.goto(f"/cluster?pool=batch{rail}")
+            other.keep(f"cluster-hosts{rail[1:4]}-{width}-{theme}")
+            assert (other.sideways(), other.violations("#main, main")) == (0, [])
+        assert "Invalid account" in other.page.locator("#refused-batch-3").inner_text()
+        rows = other.page.locator("#hosts tbody tr")
+        states = [row.split("\t")[1].split()[0] for row in rows.all_inner_texts()]
+        assert sorted(states) == ["Failed", "Leaving", "Pending", "Refused"]
+        assert states[-1] == "Failed", "what has ended comes last"
+
+
+def _add_jobs(url: str) -> None:
+    """Add a job that works, one that waits, one that Slurm refused and one that ended."""
+    with psycopg.connect(url, autocommit=True) as conn:
+        conn.execute(
+            """
+            INSERT INTO store.host_job (id, pool, provider, node, options, state, native, reason, next_step, place, why,
+              started_at, leaving_at, ended_at)
+            SELECT gen_random_uuid(), 'batch', 'slurm', node, '{"type": "slurm"}', state, native, reason, step, place,
+              why, now() - make_interval(mins => began), now() + make_interval(mins => leaves),
+              now() - make_interval(mins => ended)
+            FROM (VALUES
+              ('batch-1', 'leaving', '4711', 'RUNNING', '', 'node-017', 'its time limit is near', 62, 4, NULL::int),
+              ('batch-2', 'pending', '4712', 'PENDING (QOSMaxJobsPerUserLimit)', '', '', '2 requests for devices wait',
+               NULL, NULL, NULL),
+              ('batch-3', 'refused', '', 'Invalid account or account/partition combination specified',
+               'Set account to one that sacctmgr show associations user=$USER lists.', '', '1 request waits',
+               NULL, NULL, NULL),
+              ('batch-1', 'failed', '4700', 'FAILED (NonZeroExitCode): allocated: the database does not answer this '
+               'host: connection refused', '', 'node-003', '1 request waits', 200, NULL, 190)
+            ) AS v (node, state, native, reason, step, place, why, began, leaves, ended)
+            """
+        )

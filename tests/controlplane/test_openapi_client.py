@@ -13,14 +13,16 @@ from flexmarl.contracts.attempts import AttemptBegan
 from flexmarl.contracts.decisions import Metric
 from flexmarl.contracts.events import Verb
 from flexmarl.contracts.live import Progress
+from flexmarl.contracts.providers import SlurmProvider
 from flexmarl.contracts.rulings import Ruling, RulingKind
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.accounts.queries import actor_of_user
+from flexmarl.controlplane.common.ids import uuid7
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.simulations import executing
 from flexmarl.controlplane.sweeps.advancing import advance
-from flexmarl.store.control import attempts, nodes, program_sessions, runs
+from flexmarl.store.control import attempts, host_jobs, nodes, program_sessions, runs
 from flexmarl.store.control.decisions import Logged, _write_metrics, _write_rulings
 from flexmarl.store.control.nodes import DeviceFacts, NodeFacts
 from flexmarl.store.reads import storage
@@ -145,7 +147,8 @@ def ids(api, admin_api, editor, make_run, person, here) -> dict[str, object]:
     robot = made(admin_api, "projects/default/service-accounts", {"name": "nightly"})
     service = f"projects/default/service-accounts/{robot['id']}"
     made(admin_api, f"{service}/tokens", {"name": "t"})
-    made(admin_api, "pools", {"name": "gpu", "projects": ["default"]})
+    made(admin_api, "pools", {"name": "gpu", "projects": ["default"], "provider": {"type": "slurm"}})
+    host_jobs.ask(store_connection(), host_job := uuid7(), "gpu", SlurmProvider().model_dump(mode="json"), "a test")
     made(admin_api, "projects/default/default-pool", {"pool": "gpu"}, 200, "put")
     made(admin_api, "pools/gpu/quotas/default", {"devices": 2}, 200, "put", **{"If-Match": 'W/"0"'})
     ask(make_run(editor, RunStatus.QUEUED))
@@ -191,6 +194,7 @@ def ids(api, admin_api, editor, make_run, person, here) -> dict[str, object]:
         "runs_checkpoints.run_id": kept, "checkpoints_read.run_id": kept, "step": 4, "runs_lineage.run_id": forked,
         "other": other["id"], "role": "speaker", "draw": 1, "trajectory_id": played.trajectory,
         "operation_id": operation["id"], "device_id": "box.cpu0", "nodes_read.name": "box", "pools_read.name": "gpu",
+        "pools_jobs.name": "gpu", "pools_job.name": "gpu", "pools_submission.name": "gpu", "job": host_job,
         "quotas_read.name": "gpu", "templates_read.name": "reference_game", "name": "default",
         "project": "default", "user_id": editor.id, "service_accounts_read.user_id": robot["id"],
         "service_tokens_list.user_id": robot["id"], "token_id": token["id"],

@@ -185,6 +185,7 @@ def world(db: None) -> World:
             "model_id": model.id, "number": 1, "dataset_id": dataset.dataset_id, "place": 1,
             "sweep_id": sweep.pk, "suite_id": suite.id, "evaluation_id": evaluation.id,
             "package_id": package.id, "session_id": run.pk, "upload_id": upload.id, "file": "config.json",
+            "job": run.pk,
         },
         "api-project": {"name": HOME}, "api-members": {"name": HOME}, "api-member": {"name": HOME, "user_id": otto.id},
         "api-service-accounts": {"name": HOME}, "api-service-account": service, "api-service-tokens": service,
@@ -197,7 +198,7 @@ def world(db: None) -> World:
 
 MISSING_IS_FINE = {
     "api-quota", "api-node", "api-node-action", "api-device", "api-device-action", "api-run-prediction",
-    "api-run-comparison",
+    "api-run-comparison", "api-pool-job", "api-pool-job-cancel",
 }  # fmt: skip
 """Objects that are not there in this world: for those who may ask, the answer is 404."""
 

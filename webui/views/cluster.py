@@ -12,7 +12,7 @@ from django.utils import timezone
 from flexmarl.controlplane.accounts.queries import actor_of, project_names
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.scopes import Scope
-from flexmarl.controlplane.inventory import changes
+from flexmarl.controlplane.inventory import changes, provided
 from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.controlplane.inventory.joining import joining
 from flexmarl.controlplane.inventory.processes import processes
@@ -20,6 +20,7 @@ from flexmarl.controlplane.runs import drains, queue
 from flexmarl.controlplane.runs.pool_look import PoolLook
 from flexmarl.controlplane.telemetry import queries as telemetry
 from webui.figures.pools import device_marks, heat_rows
+from webui.views import provided_words
 from webui.views.base import is_part, page, show
 
 VIEWS = (("nodes", "Nodes"), ("devices", "Devices"))
@@ -61,6 +62,7 @@ def cluster(request: HttpRequest) -> HttpResponse:
         "admin": actor.may(Scope.CLUSTER_ADMIN),
         "log": changes.latest(LOG_LINES),
         "processes": processes(),
+        **_hosts(request, pool, pools),
         "here": request.get_full_path(),
         "joining": joining(),
         **_rail(request, actor, ClusterRows(every, devices, pools, seen)),
@@ -105,6 +107,29 @@ def _pools(found: list[dict[str, Any]], devices: list[dict[str, Any]], waiting: 
     return found
 
 
+def _hosts(request: HttpRequest, pool: str, pools: list[dict[str, Any]]) -> dict[str, Any]:
+    """What stands of the jobs of pools that grow: a line on each card, and the table of the pool that is chosen."""
+    growing = {one["name"]: one["provider"] for one in pools if one["provider"]["type"] != "static"}
+    if not growing:
+        return {}
+    living = provided.living()
+    for one in pools:
+        if one["name"] in growing:
+            own = living.get(one["name"], [])
+            one["growth"] = provided_words.summary(own, growing[one["name"]]["max_nodes"])
+            one["refused"] = next((job for job in own if job["state"] == "refused"), None)
+    if pool not in growing:
+        return {}
+    jobs = provided_words.with_icons(provided.jobs(pool))
+    return {
+        "growing": growing[pool],
+        "jobs": jobs,
+        "refusals": [job for job in jobs if job["state"] == "refused"],
+        "provides": provided.is_provided(),
+        "try_url": _with(request, **{"try": pool}),
+    }
+
+
 def _rail(request: HttpRequest, actor: Actor, read: ClusterRows) -> dict[str, Any]:
     """What stands beside the list: a drain before it is pressed, a pool's rules, or how to add a node."""
     asked = request.GET
@@ -117,7 +142,19 @@ def _rail(request: HttpRequest, actor: Actor, read: ClusterRows) -> dict[str, An
     if asked.get("edit"):
         name = asked["edit"]
         found = None if name == NEW_POOL else inventory.one([p for p in read.pools if p["name"] == name], "pool", name)
-        return {"rail": "pool", "editing": found, "projects_known": project_names(actor), "close_url": _closed(request)}
+        fields = provided_words.option_fields(found["provider"] if found else {})
+        return {
+            "rail": "pool",
+            "editing": found,
+            "projects_known": project_names(actor),
+            "options": fields,
+            "option_kinds": provided_words.KINDS,
+            "close_url": _closed(request),
+        }
+    if asked.get("try") and actor.may(Scope.CLUSTER_ADMIN):
+        found = inventory.one([p for p in read.pools if p["name"] == asked["try"]], "pool", asked["try"])
+        shown = None if found["provider"]["type"] == "static" else provided.submission(found["name"])
+        return {"rail": "try", "trying": found["name"], "submission": shown, "close_url": _closed(request)}
     if asked.get("add") == "node":
         return {"rail": "add", "close_url": _closed(request)}
     return {"rail": "", "close_url": _closed(request)}
@@ -157,7 +194,7 @@ def _moment(mode: drains.DrainMode, runs: list[dict[str, Any]]) -> str:
 
 
 def _closed(request: HttpRequest) -> str:
-    return _with(request, **{"drain": "", "drain-device": "", "mode": "", "edit": "", "add": ""})
+    return _with(request, **{"drain": "", "drain-device": "", "mode": "", "edit": "", "add": "", "try": ""})
 
 
 def _with(request: HttpRequest, **changes: str) -> str:

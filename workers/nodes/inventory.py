@@ -10,7 +10,7 @@ a pool of their own, so that the default pool is all of one kind.
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import psutil
@@ -18,6 +18,7 @@ import structlog
 
 from flexmarl.contracts.hardware import Hardware, class_of
 from flexmarl.store.control.nodes import DeviceFacts
+from workers.settings import HostShare
 
 log = structlog.get_logger(__name__)
 
@@ -27,14 +28,21 @@ CPU_POOL_BESIDE_GPUS = "cpu"
 _QUERY = ["nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits"]
 
 
-def discover(node: str, classes: Mapping[str, Hardware] | None = None, cpu_shares: int = 0) -> list[DeviceFacts]:
+def discover(
+    node: str,
+    classes: Mapping[str, Hardware] | None = None,
+    cpu_shares: int = 0,
+    share: HostShare = HostShare(),  # noqa: B008 - immutable
+) -> list[DeviceFacts]:
     """Return this machine's devices, each with what it is good at where `classes` declare that of its type.
 
-    Its processors are offered in as many shares as told, or one per core.
+    Its processors are offered in as many shares as told, or one per core. A node that has a `share` of its machine in
+    a pool offers devices of one kind there: its GPUs where it has any.
     """
-    gpus = cuda_devices(node, nvidia_smi())
-    cpus = cpu_devices(node, CPU_POOL_BESIDE_GPUS if gpus else DEFAULT_POOL, cpu_shares)
-    return [classed(device, {"CPU": Hardware.CPU, **(classes or {})}) for device in (*gpus, *cpus)]
+    gpus = cuda_devices(node, "" if share.gpus == frozenset() else nvidia_smi(), share.gpus)
+    cpus = cpu_devices(node, CPU_POOL_BESIDE_GPUS if gpus else DEFAULT_POOL, cpu_shares, share.memory_mib)
+    found = [classed(device, {"CPU": Hardware.CPU, **(classes or {})}) for device in (*gpus, *cpus)]
+    return [replace(device, pool=share.pool) for device in found[: len(gpus)] or found] if share.pool else found
 
 
 def classed(device: DeviceFacts, classes: Mapping[str, Hardware]) -> DeviceFacts:
@@ -56,20 +64,24 @@ def node_facts(vllm_python: str = "") -> dict[str, object]:
     }
 
 
-def cpu_devices(node: str, pool: str, shares: int = 0) -> list[DeviceFacts]:
+def cpu_devices(node: str, pool: str, shares: int = 0, memory_mib: int = 0) -> list[DeviceFacts]:
     """Offer one share per core this process may use, or as many as told; two at least."""
     cores = _cores()
     count = max(shares or cores, MIN_DEVICES)
-    memory = psutil.virtual_memory().total // count
+    memory = (memory_mib * 2**20 or psutil.virtual_memory().total) // count
     return [
         DeviceFacts(f"{node}.cpu{i}", "cpu", i, f"CPU share {i + 1} of {count}", memory, pool, {"cores": cores / count})
         for i in range(count)
     ]
 
 
-def cuda_devices(node: str, listing: str) -> list[DeviceFacts]:
-    """Read nvidia-smi's listing. A single GPU is offered as two shares: an engine and a trainer live on it together."""
+def cuda_devices(node: str, listing: str, chosen: Collection[int] | None = None) -> list[DeviceFacts]:
+    """Read nvidia-smi's listing, of it those `chosen` where somebody chose.
+
+    A single GPU is offered as two shares: an engine and a trainer live on it together.
+    """
     rows = [[field.strip() for field in line.split(",")] for line in listing.splitlines() if line.count(",") >= 2]
+    rows = [row for row in rows if chosen is None or int(row[0]) in chosen]
     shares = 2 if len(rows) == 1 else 1
     found: list[DeviceFacts] = []
     for index, name, memory in rows:

@@ -730,7 +730,7 @@ CREATE TABLE store.node (
   incarnation  text NOT NULL,
   version      text NOT NULL DEFAULT '',
   facts        jsonb NOT NULL DEFAULT '{}',   -- cpus, memory_bytes, os, python, gpus
-  state        text NOT NULL DEFAULT 'ready', -- ready | cordoned | draining; drained: draining with no lease left
+  state        text NOT NULL DEFAULT 'ready', -- ready | cordoned | draining | gone; drained: draining with no lease left
   registered_at timestamptz NOT NULL DEFAULT now(),
   heartbeat_at timestamptz NOT NULL DEFAULT now(),
   note         text NOT NULL DEFAULT '',
@@ -827,6 +827,33 @@ CREATE TABLE store.engine_policy (
   former_digest  text,
   PRIMARY KEY (lease_id, policy)
 );
+
+-- Hosts that a pool's provider was asked for: one row per job. A row is written before its job is asked for and named by
+-- its id, so that a job whose number was never noted is found again.
+CREATE TABLE store.host_job (
+  id           uuid PRIMARY KEY,
+  pool         text NOT NULL,
+  provider     text NOT NULL,                 -- slurm
+  node         text NOT NULL,                 -- name under which its host registers
+  options      jsonb NOT NULL,                -- as the pool had them
+  state        text NOT NULL DEFAULT 'requested', -- requested | refused | pending | running | leaving | ended | failed
+  native       text NOT NULL DEFAULT '',      -- the provider's name of it
+  reason       text NOT NULL DEFAULT '',      -- in the provider's words
+  next_step    text NOT NULL DEFAULT '',
+  place        text NOT NULL DEFAULT '',      -- the provider's name of the host
+  why          text NOT NULL DEFAULT '',      -- what it was asked for, then what ended it
+  unwanted     boolean NOT NULL DEFAULT false,
+  tries        int NOT NULL DEFAULT 0,        -- refusals
+  try_at       timestamptz NOT NULL DEFAULT now(),
+  requested_at timestamptz NOT NULL DEFAULT now(),
+  submitted_at timestamptz,
+  started_at   timestamptz,
+  leaving_at   timestamptz,                   -- when its host goes
+  idle_since   timestamptz,
+  ended_at     timestamptz
+);
+CREATE UNIQUE INDEX host_job_node ON store.host_job (node) WHERE ended_at IS NULL;
+CREATE INDEX host_job_pool ON store.host_job (pool, requested_at DESC);
 
 -- A pool without bindings is open to all projects.
 CREATE TABLE store.pool_binding (pool text NOT NULL, project text NOT NULL, PRIMARY KEY (pool, project));

@@ -4,7 +4,10 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from django.db import transaction
+from pydantic import ValidationError
 
+from flexmarl.contracts.problems import problems_of
+from flexmarl.contracts.providers import PoolProvider
 from flexmarl.controlplane.accounts.models import Project
 from flexmarl.controlplane.common import live
 from flexmarl.controlplane.common.actions import record
@@ -13,10 +16,11 @@ from flexmarl.controlplane.common.preconditions import Precondition
 from flexmarl.controlplane.common.problems import Conflict, DuplicateName, FieldError, NotFound, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.inventory import queries
 from flexmarl.controlplane.inventory.models import Device, Pool, ProjectPool
 from flexmarl.store.control import pool_rules
 
-MEMBERS = ("description", "note", "device_hour_price", "is_default")
+MEMBERS = ("description", "note", "device_hour_price", "is_default", "provider")
 """What of a pool may be changed besides its bindings."""
 
 
@@ -25,6 +29,7 @@ def create_pool(actor: Actor, name: str, projects: Collection[str] = (), **membe
     """Describe a pool; with projects, for these alone."""
     actor.require(Scope.CLUSTER_ADMIN)
     _check_projects(projects)
+    _check_provider(members)
     if Pool.objects.filter(name=name).exists():
         existing = Pool.objects.get(name=name)
         raise DuplicateName(f"There is a pool named {name}.", extra={"existing": str(existing.id)})
@@ -47,6 +52,8 @@ def update_pool(actor: Actor, name: str, precondition: Precondition, changes: Ma
     if "projects" in changes:
         _check_projects(changes["projects"])
         pool_rules.bind(store_connection(), name, set(changes["projects"]))
+    changes = dict(changes)
+    _check_provider(changes)
     if changes.get("is_default"):
         _no_default()
     for member in MEMBERS:
@@ -64,6 +71,10 @@ def delete_pool(actor: Actor, name: str, precondition: Precondition) -> None:
     count = Device.objects.filter(pool=name).count()
     if count:
         raise Conflict(f"{count} devices are in {name}. Move them to another pool first.")
+    if queries.has_jobs(name):
+        raise Conflict(
+            f"Hosts of {name} have jobs that have not ended. Set its provider to static and wait until they have."
+        )
     before = _facts(pool)
     pool_rules.forget_pool(store_connection(), name)
     record(actor, "pool.delete", "pool", name, name, before=before)
@@ -148,6 +159,20 @@ def _no_default() -> None:
 def _raise_version(pool: Pool) -> None:
     pool.version += 1
     pool.save()
+
+
+def _check_provider(members: dict[str, Any]) -> None:
+    """Complete what is said of a provider. Raises ValidationProblem with every refusal."""
+    if "provider" not in members:
+        return
+    given = {"provider": members["provider"]}
+    try:
+        members["provider"] = PoolProvider.model_validate(given).provider.model_dump(mode="json")
+    except ValidationError as error:
+        errors = [
+            FieldError(one.pointer, one.code, one.detail, one.hint) for one in problems_of(error, PoolProvider, given)
+        ]
+        raise ValidationProblem(errors[0].detail, errors=errors) from error
 
 
 def _check_projects(projects: Collection[str]) -> None:

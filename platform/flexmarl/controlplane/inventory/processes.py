@@ -12,6 +12,7 @@ NAMES = {
     "web": "Web process",
     "driver": "Driver",
     "simulations": "Simulation process",
+    "provide": "Provider of hosts",
     "node": "Node agent",
     "device": "Device worker",
     "rollout": "Rollout worker",
@@ -21,12 +22,14 @@ COMMANDS = {
     "web": "manage.py serve",
     "driver": "manage.py drive",
     "simulations": "manage.py simulations",
+    "provide": "manage.py provide",
     "node": "python -m workers.node",
     **{role: f"python -m workers.run --role {role}" for role in ("device", "rollout", "reward")},
 }
 CONSEQUENCES = {
     "driver": "no run makes progress and no action is carried out",
     "simulations": "simulations and predictions wait",
+    "provide": "pools get no new hosts, and idle ones are not given back",
     "node": "commands to engines and trainers of its host wait",
     "device": "no engine or trainer is started or restarted on its host",
     "rollout": "its episodes are replayed elsewhere",

@@ -9,22 +9,31 @@ from django.db.models import Count, OuterRef, Prefetch, Subquery
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
+from flexmarl.contracts.providers import PoolProvider, SlurmProvider
 from flexmarl.controlplane.common.problems import NotFound
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.inventory.models import INSTALLATION_POOL, Device, Lease, Node, Pool, ProjectPool
-from flexmarl.store.control import pool_rules
+from flexmarl.store.control import host_jobs, pool_rules
 from flexmarl.store.control.nodes import ALIVE_S
 
 SILENT_AFTER = timedelta(seconds=ALIVE_S)
 """A node without a heartbeat for this long shows as silent."""
 ENDED = "ended"
+GONE = "gone"
+"""State of a node whose host was given back: it is not shown until a host takes its name again."""
 
 
 def devices(device_id: str | None = None) -> list[dict[str, Any]]:
     """All devices (or one) with the lease that holds each now; `lease.run_no` is the number of the run."""
-    rows = Device.objects.select_related("node").prefetch_related(
-        Prefetch("leases", Lease.objects.exclude(state=ENDED).select_related("leader").order_by("id"), to_attr="held")
+    rows = (
+        Device.objects.exclude(node__state=GONE)
+        .select_related("node")
+        .prefetch_related(
+            Prefetch(
+                "leases", Lease.objects.exclude(state=ENDED).select_related("leader").order_by("id"), to_attr="held"
+            )
+        )
     )
     if device_id is not None:
         rows = rows.filter(pk=device_id)
@@ -98,7 +107,7 @@ def nodes(name: str | None = None) -> list[dict[str, Any]]:
     """All nodes (or one) with how long they have been silent."""
     live = Lease.objects.exclude(state=ENDED).filter(device__node=OuterRef("pk")).order_by()
     counted = live.values("device__node").annotate(n=Count("pk")).values("n")
-    rows = Node.objects.prefetch_related("devices").annotate(leases=Coalesce(Subquery(counted), 0))
+    rows = Node.objects.exclude(state=GONE).prefetch_related("devices").annotate(leases=Coalesce(Subquery(counted), 0))
     if name is not None:
         rows = rows.filter(pk=name)
     now = timezone.now()
@@ -160,6 +169,11 @@ def pools(
     ]
 
 
+def has_jobs(pool: str) -> bool:
+    """Tell whether a provider was asked for hosts of a pool that have not ended."""
+    return any(job.pool == pool for job in host_jobs.open_jobs(store_connection()))
+
+
 def pool_names() -> list[str]:
     """Name all pools, described or only named by a device."""
     described = Pool.objects.order_by().values_list("name", flat=True)
@@ -194,6 +208,7 @@ def _pool_row(name: str, pool: Pool | None, own: Sequence[Mapping[str, Any]]) ->
         "description": pool.description if pool else "",
         "note": pool.note if pool else "",
         "device_hour_price": pool.device_hour_price if pool else None,
+        "provider": (pool.provider if pool else None) or {"type": "static"},
         "is_default": pool.is_default if pool else False,
         "default_of": sorted(row.project_id for row in pool.default_of.all()) if pool else [],
         "devices": len(own),
@@ -237,10 +252,18 @@ def may_use(project: str, pool: str) -> bool:
     return not bound or project in bound
 
 
+def growth(pool: str) -> tuple[int, int]:
+    """Return how many hosts a pool's provider may give it, and the whole devices of each; zeros where none does."""
+    kept = Pool.objects.filter(name=pool).values_list("provider", flat=True).first()
+    options = PoolProvider.model_validate({"provider": kept}).provider if kept else None
+    return (options.max_nodes, options.offered) if isinstance(options, SlurmProvider) else (0, 0)
+
+
 def host_sizes(pool: str, found: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
     """Count the devices of each host of a pool that could be those of one engine: of one kind, each a whole one."""
     own = [one for one in (devices() if found is None else found) if one["pool"] == pool and one["state"] != "lost"]
-    return list(Counter((one["node"], one["kind"]) for one in own if one["facts"].get("share", 1) == 1).values())
+    there = Counter((one["node"], one["kind"]) for one in own if one["facts"].get("share", 1) == 1)
+    return [*there.values(), *([growth(pool)[1]] if found is None and growth(pool)[0] else [])]
 
 
 def fit(demand: Mapping[str, tuple[str, int]], each: int = 1) -> dict[str, Any]:
@@ -254,7 +277,8 @@ def fit(demand: Mapping[str, tuple[str, int]], each: int = 1) -> dict[str, Any]:
         own = [device for device in found if device["pool"] == pool]
         free = sum(device["free"] for device in own)
         healthy = sum(device["state"] == "ready" and device["node_state"] == "ready" for device in own)
-        enough, ever = enough and free >= count, ever and healthy >= count
+        hosts, each_has = growth(pool)
+        enough, ever = enough and free >= count, ever and max(healthy, hosts * each_has) >= count
         lines.append(f"Needs {count} in {pool}: {free} of {len(own)} free.")
     if each > 1 and "engine" in demand:
         pool, count = demand["engine"]

@@ -69,6 +69,17 @@ HEARTBEAT_DESCRIPTOR = env.integer("FLEXMARL_HEARTBEAT_FD", -1, minimum=-1)
 """The pipe to the supervisor that started this process; -1 without one."""
 NODE = env.text("FLEXMARL_NODE")
 """Name of this machine; its host name when empty."""
+HOST_SETTINGS = env.given(
+    (
+        "FLEXMARL_CHILD_STUCK_S", "FLEXMARL_CHILD_THREADS", "FLEXMARL_CONTROL_URL", "FLEXMARL_DEVICE_CLASSES",
+        "FLEXMARL_EXTERNAL_HOSTS", "FLEXMARL_HUB", "FLEXMARL_MODEL_ROOTS", "FLEXMARL_OBJECT_STORE",
+        "FLEXMARL_PAYLOAD_BY_VALUE_BYTES", "FLEXMARL_REWARD_TASKS", "FLEXMARL_ROLLOUT_COMMANDS", "FLEXMARL_VLLM_PYTHON",
+    ),
+    ("FLEXMARL_EXTERNAL_SECRET_",),
+)  # fmt: skip
+"""What of this process's settings the hosts of a provider get as well."""
+COMMAND_ENVIRONMENT = env.given(("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "SLURM_CONF", "KRB5CCNAME", "TZ"))
+"""What the commands of a scheduler get of this process's environment: nothing secret."""
 DEFAULT_PROJECT = "default"
 
 APPS = (

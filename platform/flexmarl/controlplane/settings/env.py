@@ -24,6 +24,11 @@ def text(name: str, default: str = "") -> str:
     return os.environ.get(name, default).strip()
 
 
+def given(names: tuple[str, ...], beginnings: tuple[str, ...] = ()) -> dict[str, str]:
+    """Return those of some variables that are set, and all that begin in a certain way."""
+    return {name: value for name, value in os.environ.items() if name in names or name.startswith(beginnings)}
+
+
 def flag(name: str, default: bool = False) -> bool:
     """Read a yes/no variable."""
     value = os.environ.get(name)

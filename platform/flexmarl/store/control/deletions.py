@@ -100,7 +100,8 @@ def carry_out(conn: Connection, run_id: int, removed_files: Callable[[], object]
         """
         UPDATE store.run_deletion d SET rows_gone_at = clock_timestamp(), nodes = n.names,
           ended_at = CASE WHEN n.names = '{}' THEN clock_timestamp() END
-        FROM (SELECT coalesce(array_agg(name ORDER BY name), '{}') AS names FROM store.node) n
+        FROM (SELECT coalesce(array_agg(name ORDER BY name), '{}') AS names FROM store.node
+              WHERE state <> 'gone') n
         WHERE d.run_id = %s AND d.rows_gone_at IS NULL
         """,
         [run_id],
@@ -166,7 +167,7 @@ def cleared(conn: Connection, node: str, run_ids: Collection[int]) -> None:
           SELECT o.run_id, coalesce(array_agg(w.name) FILTER (WHERE w.name IS NOT NULL), '{}') AS left_over
           FROM store.run_deletion o LEFT JOIN LATERAL (
             SELECT name FROM unnest(o.nodes) AS name
-            WHERE name <> %(node)s AND name IN (SELECT r.name FROM store.node r)) w ON true
+            WHERE name <> %(node)s AND name IN (SELECT r.name FROM store.node r WHERE r.state <> 'gone')) w ON true
           WHERE o.run_id = ANY(%(runs)s) AND o.ended_at IS NULL GROUP BY o.run_id) n
         WHERE d.run_id = n.run_id AND d.ended_at IS NULL
         """,

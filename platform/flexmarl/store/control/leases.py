@@ -45,6 +45,7 @@ __all__ = [
     "children_of",
     "devices_of",
     "end",
+    "end_of_node",
     "end_orphan",
     "endpoint",
     "expire",
@@ -298,6 +299,22 @@ def end_orphan(conn: Connection, orphan: Orphan, reason: str) -> bool:
             return False
         _put_ended(conn, orphan.run_id, orphan.lease_id, reason)
     return True
+
+
+def end_of_node(conn: Connection, node: str, reason: str) -> int:
+    """End all leases of a node whose host is gone, as whoever provided it says; returns how many."""
+    with conn.transaction():
+        rows = conn.execute(
+            """
+            SELECT l.id, l.run_id FROM store.lease l JOIN store.device d ON d.id = l.device_id
+            WHERE d.node = %s AND l.state <> 'ended' AND l.leader IS NULL ORDER BY l.id FOR UPDATE OF l
+            """,
+            [node],
+        ).fetchall()
+        for lease_id, run_id in rows:
+            conn.execute(_END, [reason[:1000], lease_id])
+            _put_ended(conn, run_id, lease_id, reason)
+    return len(rows)
 
 
 def expire(conn: Connection, run_id: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 Invariants: a node's newest incarnation owns its rows; an older process learns at its heartbeat that it was replaced.
 Pools and cordons are an administrator's choice and survive a registration. A device that a node no longer announces is
-`lost`, never deleted.
+`lost`, never deleted. A node is `gone` when whoever provided its host says that the host is: nothing of it runs.
 """
 
 from collections import Counter
@@ -63,7 +63,8 @@ def register_node(conn: Connection, node: NodeFacts, devices: Sequence[DeviceFac
             VALUES (%s, %s, %s, %s, %s::jsonb)
             ON CONFLICT (name) DO UPDATE SET address = excluded.address, incarnation = excluded.incarnation,
               version = excluded.version, facts = excluded.facts, registered_at = clock_timestamp(),
-              heartbeat_at = clock_timestamp()
+              heartbeat_at = clock_timestamp(),
+              state = CASE WHEN store.node.state = 'gone' THEN 'ready' ELSE store.node.state END
             """,
             [node.name, node.address, node.incarnation, node.version, _json(node.facts)],
         )

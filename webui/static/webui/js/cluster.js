@@ -52,6 +52,31 @@ document.addEventListener("click", async (event) => {
   );
 });
 
+document.addEventListener("change", (event) => {
+  if (event.target.matches("[data-provider]")) $("#provider-options").hidden = event.target.value === "static";
+});
+
+const OPTIONS = {
+  text: (field) => field.value.trim(),
+  number: (field) => (field.value.trim() === "" ? null : Number(field.value)),
+  lines: (field) =>
+    field.value
+      .split("\n")
+      .map((line) => line.trim())
+      .filter(Boolean),
+};
+
+/** Where a pool's hosts come from, as its form says. */
+function providerOf(form) {
+  const type = $("[data-provider]", form).value;
+  if (type === "static") return { type };
+  const fields = $$("[data-option]", form).map((field) => [
+    field.dataset.field.split("/").pop(),
+    OPTIONS[field.dataset.option](field),
+  ]);
+  return { type, ...Object.fromEntries(fields.filter(([, value]) => value !== null)) };
+}
+
 const HANDLERS = {
   async drain(form) {
     const { mode, url, version, done } = form.dataset;
@@ -69,6 +94,7 @@ const HANDLERS = {
       device_hour_price: $("#pool-price", form).value.trim() === "" ? null : Number($("#pool-price", form).value),
       is_default: $("#pool-default", form).checked,
       projects: $$("[name=project]:checked", form).map((box) => box.value),
+      provider: providerOf(form),
     };
     if (version) await send("PATCH", url, { body, headers: ruled(version) });
     else await send("POST", url, { body: { ...body, name: $("#pool-name", form).value }, key: crypto.randomUUID() });
@@ -109,7 +135,9 @@ const HANDLERS = {
 
 /** Mark the fields that a refusal speaks of, and lead to the first. */
 function point(form, errors) {
-  const wrong = $$("[data-field]", form).filter((field) => errors.some((one) => one.pointer === field.dataset.field));
+  const wrong = $$("[data-field]", form).filter((field) =>
+    errors.some((one) => `${one.pointer}/`.startsWith(`${field.dataset.field}/`)),
+  );
   for (const field of wrong) field.setAttribute("aria-invalid", "true");
   wrong[0]?.focus();
 }

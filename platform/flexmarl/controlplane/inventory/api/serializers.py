@@ -9,6 +9,10 @@ from flexmarl.controlplane.inventory.actions import MAX_NOTE
 
 NAME = r"^[a-z0-9][a-z0-9-]{0,63}$"
 MOST_DEVICES = 1_000_000
+_PROVIDER = (
+    "Where its hosts come from: {type: static}, or {type: slurm, partition: gpu, kind: cuda, devices: 8, max_nodes: 4} "
+    "with the other options of docs/clusters.md."
+)
 
 
 class QuotaSerializer(serializers.Serializer[Any]):
@@ -30,6 +34,7 @@ class PoolSerializer(serializers.Serializer[Any]):
     description = serializers.CharField(allow_blank=True)
     note = serializers.CharField(allow_blank=True)
     device_hour_price = serializers.FloatField(allow_null=True, help_text="In the installation's own unit.")
+    provider = serializers.DictField(help_text=_PROVIDER)
     is_default = serializers.BooleanField(help_text="Used by runs of projects that have no pool of their own.")
     default_of = serializers.ListField(child=serializers.CharField())
     projects = serializers.ListField(
@@ -51,6 +56,7 @@ class PoolMembersSerializer(StrictSerializer):
     description = serializers.CharField(required=False, allow_blank=True, max_length=300)
     note = serializers.CharField(required=False, allow_blank=True, max_length=MAX_NOTE)
     device_hour_price = serializers.FloatField(required=False, allow_null=True, min_value=0.0, max_value=1e6)
+    provider = serializers.DictField(required=False, help_text=_PROVIDER)
     is_default = serializers.BooleanField(required=False)
     projects = serializers.ListField(child=serializers.CharField(max_length=64), required=False, max_length=500)
 
@@ -92,6 +98,40 @@ class NodeSerializer(serializers.Serializer[Any]):
     version = serializers.IntegerField()
     url = serializers.CharField()
     web_url = serializers.CharField()
+
+
+class HostJobSerializer(serializers.Serializer[Any]):
+    id = serializers.UUIDField()
+    pool = serializers.CharField()
+    provider = serializers.CharField()
+    native = serializers.CharField(allow_blank=True, help_text="The provider's number of it.")
+    name = serializers.CharField(help_text="The provider's name of it.")
+    node = serializers.CharField()
+    registered = serializers.BooleanField(help_text="Its node agent has registered.")
+    state = serializers.ChoiceField(["requested", "refused", "pending", "running", "leaving", "ended", "failed"])
+    cancelling = serializers.BooleanField()
+    reason = serializers.CharField(allow_blank=True, help_text="In the provider's words.")
+    next_step = serializers.CharField(allow_blank=True, help_text="What to do about a refusal.")
+    place = serializers.CharField(allow_blank=True, help_text="The provider's name of its host.")
+    why = serializers.CharField(allow_blank=True, help_text="What it was requested for, then why it ends.")
+    leases = serializers.IntegerField()
+    devices = serializers.IntegerField()
+    device_hours = serializers.FloatField(help_text="Until now, or its end.")
+    cost = serializers.FloatField(allow_null=True, help_text="In the installation's own unit; null without a price.")
+    requested_at = serializers.DateTimeField()
+    submitted_at = serializers.DateTimeField(allow_null=True)
+    started_at = serializers.DateTimeField(allow_null=True)
+    leaving_at = serializers.DateTimeField(allow_null=True)
+    ended_at = serializers.DateTimeField(allow_null=True)
+    url = serializers.CharField()
+
+
+class HostSubmissionSerializer(serializers.Serializer[Any]):
+    provider = serializers.CharField()
+    command = serializers.CharField()
+    script = serializers.CharField(help_text="Its standard input.")
+    settings_file = serializers.CharField(help_text="File with the secrets of the hosts; only its owner can read it.")
+    notices = serializers.ListField(child=serializers.CharField(), help_text="What would keep a host from working.")
 
 
 class HostActionSerializer(StrictSerializer):

@@ -2,12 +2,20 @@
 
 from django.urls import path, re_path
 
-from flexmarl.controlplane.inventory.api import views
+from flexmarl.controlplane.inventory.api import provided, views
 
 urlpatterns = [
     path("pools", views.PoolsView.as_view(), name="api-pools"),
     path("pools/<str:name>", views.PoolView.as_view(), name="api-pool"),
     path("pools/<str:name>/quotas/<str:project>", views.QuotaView.as_view(), name="api-quota"),
+    path("pools/<str:name>/submission", provided.SubmissionView.as_view(), name="api-pool-submission"),
+    path("pools/<str:name>/jobs", provided.HostJobsView.as_view(), name="api-pool-jobs"),
+    path("pools/<str:name>/jobs/<uuid:job>", provided.HostJobView.as_view(), name="api-pool-job"),
+    path(
+        "pools/<str:name>/jobs/<uuid:job>/actions/cancel",
+        provided.CancelHostJobView.as_view(),
+        name="api-pool-job-cancel",
+    ),
     path("quotas", views.QuotasView.as_view(), name="api-quotas"),
     path("projects/<str:project>/default-pool", views.ProjectPoolView.as_view(), name="api-project-pool"),
     path("changes", views.ChangesView.as_view(), name="api-changes"),

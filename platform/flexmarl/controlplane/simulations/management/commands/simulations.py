@@ -1,7 +1,7 @@
 """`manage.py simulations`: the process that does the long work that people start: simulations, checks of runs, sweeps.
 
 Any number may run; SIGTERM ends it. Checks and sweeps have a thread of their own each, so that none waits for a
-simulation.
+simulation. Where jobs of a cluster can be submitted, another one provides hosts, as `manage.py provide` does.
 """
 
 import os
@@ -16,6 +16,7 @@ from django.db import OperationalError, connection
 from flexmarl.controlplane.common.collecting import collected_seldom
 from flexmarl.controlplane.common.heartbeats import heartbeat_of
 from flexmarl.controlplane.common.store import database_url
+from flexmarl.controlplane.runs.providing.working import ProvidingThread, can_submit
 from flexmarl.controlplane.simulations.executing import IDLE_S, StopSignal, run
 from flexmarl.controlplane.sweeps.advancing import SweepingThread
 from flexmarl.controlplane.telemetry.checks.checking import CheckingThread
@@ -50,7 +51,8 @@ class Command(BaseCommand):
             signal.signal(number, on_signal)
         checks = CheckingThread(database_url())
         sweeps = SweepingThread()
-        for thread in (checks, sweeps):
+        hosts = ProvidingThread(heartbeat.watch("providing", STUCK_S))
+        for thread in (checks, sweeps, *([hosts] if can_submit() else [])):
             thread.start()
         with collected_seldom():
             while not asked.stop:
@@ -62,5 +64,6 @@ class Command(BaseCommand):
                     connection.close()
                     signal.sigtimedwait([], IDLE_S)
         heartbeat.stop()
+        hosts.stop()
         sweeps.stop()
         checks.stop()

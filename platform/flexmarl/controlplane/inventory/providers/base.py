@@ -1,0 +1,82 @@
+"""What every provider of hosts can do: say what it would be asked for, ask, look, and cancel.
+
+A provider keeps nothing: rows are the truth, and a job is found again by its name. The same four calls fit a placement
+group of a cluster of actors or a job of a container scheduler.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+from uuid import UUID
+
+
+@dataclass(frozen=True, slots=True)
+class HostRequest:
+    """A host that is wanted."""
+
+    id: UUID
+    name: str
+    """Of the job at the provider."""
+    node: str
+    pool: str
+    options: Mapping[str, Any]
+    """Of the pool when the host was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostSubmission:
+    """What a provider is asked for one host, for people to read. It holds no secret."""
+
+    command: str
+    script: str
+    settings_file: str
+    """Where the secrets of the hosts lie."""
+    notices: tuple[str, ...] = ()
+    """What will keep the host from working as far as it can be known now."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostSighting:
+    """A job as its provider knows it. Times in seconds since the epoch."""
+
+    native: str
+    state: Literal["pending", "running", "ending", "ended", "failed"]
+    """`ending`: its processes are being ended, and some may still be there."""
+    reason: str
+    """In the provider's words."""
+    place: str = ""
+    started_at: float | None = None
+    ends_at: float | None = None
+    """When its time limit ends it."""
+
+
+class ProviderRefused(Exception):
+    """The provider takes no such job; nothing was begun."""
+
+    def __init__(self, words: str, next_step: str) -> None:
+        super().__init__(words)
+        self.words, self.next_step = words, next_step
+
+
+class ProviderSilent(Exception):
+    """The provider does not answer: what was asked of it may have happened or not."""
+
+
+class HostProvider(Protocol):
+    """A source of hosts."""
+
+    def propose(self, request: HostRequest) -> HostSubmission:
+        """Say what would be submitted; does nothing."""
+        ...
+
+    def submit(self, request: HostRequest) -> str:
+        """Submit a job and return the provider's name of it. Raises ProviderRefused, ProviderSilent."""
+        ...
+
+    def look(self, names: Collection[str]) -> dict[str, list[HostSighting]]:
+        """Return the jobs of these names that the provider knows, the oldest first. Raises ProviderSilent."""
+        ...
+
+    def cancel(self, native: str) -> None:
+        """End a job, or withdraw it; one that has ended is left as it is. Raises ProviderSilent."""
+        ...

@@ -1,0 +1,142 @@
+"""Slurm: one batch job for each host, found by its name.
+
+It is asked through its own commands on the machine of this process: `sbatch`, `squeue`, `scancel`. They get an
+environment that holds no secret, since a job inherits what it was submitted with.
+"""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Final
+
+from django.conf import settings
+
+from flexmarl.contracts.providers import PoolProvider, SlurmProvider
+from flexmarl.controlplane.inventory.providers.base import (
+    HostRequest,
+    HostSighting,
+    HostSubmission,
+    ProviderRefused,
+    ProviderSilent,
+)
+from flexmarl.controlplane.inventory.providers.host_settings import settings_file, unreachable, write_settings
+from flexmarl.controlplane.inventory.providers.slurm_words import next_step, state_of, words
+
+ANSWER_S = 30.0
+SUBMIT: Final = ("sbatch", "--parsable")
+_FIELDS = "%i|%j|%T|%r|%N|%S|%e"
+_SILENT = re.compile(r"unable to contact slurm|connection refused|timed out|socket timed out|munge|try again", re.I)
+
+
+class Slurm:
+    """The cluster whose commands this machine has."""
+
+    def propose(self, request: HostRequest) -> HostSubmission:
+        """Say what would be submitted; does nothing."""
+        file = settings_file()
+        notices = [f"Hosts of the cluster cannot use this installation yet. {text}" for text in unreachable()]
+        return HostSubmission(shlex.join(SUBMIT), script_of(request, file), str(file), tuple(notices))
+
+    def submit(self, request: HostRequest) -> str:
+        """Submit a job and return its number."""
+        file = write_settings()
+        _home_of(request.node).joinpath("logs").mkdir(parents=True, exist_ok=True)
+        done = _run(SUBMIT, script_of(request, file))
+        said = words(done.stderr)
+        if done.returncode == 0 and (number := done.stdout.strip().partition(";")[0]).isdecimal():
+            return number
+        if _SILENT.search(said):
+            raise ProviderSilent(said)
+        raise ProviderRefused(said or f"sbatch ended with {done.returncode} and said nothing", next_step(said))
+
+    def look(self, names: Collection[str]) -> dict[str, list[HostSighting]]:
+        """Return the jobs of these names that the controller knows, those included that ended a while ago."""
+        if not names:
+            return {}
+        asked = ["squeue", "--noheader", "--states=all", f"--format={_FIELDS}", f"--name={','.join(sorted(names))}"]
+        done = _run(asked)
+        if done.returncode != 0:
+            raise ProviderSilent(words(done.stderr) or f"squeue ended with {done.returncode}")
+        found: dict[str, list[HostSighting]] = {}
+        for line in done.stdout.splitlines():
+            number, name, state, reason, place, *times = (line.split("|") + [""] * 7)[:7]
+            if name in names:
+                begun = [float(at) if at.isdecimal() and state != "PENDING" else None for at in times]
+                found.setdefault(name, []).append(HostSighting(number, *state_of(state, reason), place, *begun))
+        return {name: sorted(jobs, key=lambda job: int(job.native)) for name, jobs in found.items()}
+
+    def cancel(self, native: str) -> None:
+        """End a job: its processes get SIGTERM, then SIGKILL after the cluster's KillWait."""
+        done = _run(["scancel", native])
+        said = words(done.stderr)
+        if done.returncode != 0 and "invalid job id" not in said.lower():
+            raise ProviderSilent(said or f"scancel ended with {done.returncode}")
+
+
+def script_of(request: HostRequest, file: Path) -> str:
+    """Return the job's script."""
+    options = PoolProvider.model_validate({"provider": dict(request.options)}).provider
+    assert isinstance(options, SlurmProvider)
+    lines = [
+        f"--job-name={request.name}",
+        *(f"--{name}={value}" for name in ("partition", "account", "qos") if (value := getattr(options, name))),
+        "--nodes=1",
+        "--ntasks=1",
+        f"--cpus-per-task={options.cpus}",
+        *([f"--mem={options.memory_gib}G"] if options.memory_gib else []),
+        *([f"--gres=gpu:{options.devices}"] if options.kind == "cuda" else []),
+        f"--time={options.time_limit_minutes}",
+        f"--signal=B:USR1@{options.notice_s}",
+        "--no-requeue",
+        "--export=NIL",
+        f"--output={_home_of(request.node)}/logs/batch-%j.log",
+        *options.sbatch,
+    ]
+    python, root = options.python or sys.executable, str(settings.ROOT)
+    command = [
+        *(python, "-m", "workers.allocated", "--settings", str(file), "--job", str(request.id)),
+        *("--node", request.node, "--pool", request.pool, "--kind", options.kind, "--devices", str(options.devices)),
+        *("--rollout-workers", str(options.rollout_workers), "--notice", str(options.notice_s)),
+    ]
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            *(f"#SBATCH {line}" for line in lines),
+            "trap '' USR1  # until the program listens",
+            "umask 077",
+            f"cd {shlex.quote(root)} || exit 78",
+            f"export PYTHONPATH={shlex.quote(f'{root}:{root}/platform')}",
+            f"exec {shlex.join(command)}",
+            "",
+        ]
+    )
+
+
+def last_words(node: str, native: str) -> str:
+    """Return the last line that a job wrote; empty when it wrote none, or this machine does not see it."""
+    try:
+        lines = (_home_of(node) / "logs" / f"batch-{native}.log").read_text(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1][:500] if lines else ""
+
+
+def _home_of(node: str) -> Path:
+    return Path(settings.HOME) / "nodes" / node
+
+
+def _run(command: Sequence[str], given: str | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**settings.COMMAND_ENVIRONMENT, "SLURM_TIME_FORMAT": "%s"}
+    try:
+        return subprocess.run(
+            command, input=given, capture_output=True, text=True, timeout=ANSWER_S, env=environment, check=False
+        )
+    except FileNotFoundError:
+        raise ProviderSilent(
+            f"{command[0]} is not installed on the host of manage.py provide; run it where jobs are submitted"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise ProviderSilent(f"{command[0]} has not answered for {ANSWER_S:.0f} s") from None

@@ -1,0 +1,50 @@
+"""`manage.py provide`: the process that asks providers for the hosts of pools.
+
+It runs where jobs are submitted. Any number may run: one works, and another takes over when its connection ends.
+"""
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from flexmarl.controlplane.common.heartbeats import heartbeat_of
+from flexmarl.controlplane.common.store import database_url
+from flexmarl.controlplane.runs.providing.working import provide
+from flexmarl.store import schema
+from flexmarl.store.connection import connect
+from flexmarl.store.errors import SchemaMismatch
+
+STUCK_S = 180.0
+"""A round asks the scheduler a few times, each with a time limit; one that lasts longer is stuck."""
+
+
+class Command(BaseCommand):
+    """Runs until SIGTERM or Ctrl-C."""
+
+    help = "Ask providers such as Slurm for the hosts of pools. Runs where jobs are submitted."
+    requires_system_checks: list[str] = []  # they load every page and route: half of its start
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Check the database, then provide."""
+        url = database_url()
+        heartbeat = heartbeat_of("provide")
+        heartbeat.start()
+        heartbeat.report(url)
+        stopping = threading.Event()
+
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            stopping.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, on_signal)
+        try:
+            with connect(url, "flexmarl.provide.check") as conn:
+                schema.check(conn)
+            provide(stopping, heartbeat.watch("loop", STUCK_S))
+        except SchemaMismatch as error:
+            raise CommandError(f"{error}; run: manage.py prepare") from error
+        finally:
+            heartbeat.stop()

@@ -1,0 +1,255 @@
+"""The processes of one host that a batch scheduler gave for a while: `python -m workers.allocated --settings FILE ...`.
+
+It runs as the job itself: node agent, device worker and rollout workers are its children and are started again when
+they end. SIGUSR1 is the scheduler's notice that the time is nearly over: what runs here moves to other hosts. SIGTERM
+ends the children and the job.
+
+Invariants: secrets come from a file that only its owner reads, never from the command line or the job's environment.
+A job that does not own its row in the store starts nothing, so that of two jobs of one row only one works.
+"""
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+from uuid import UUID
+
+import psycopg
+import structlog
+
+from flexmarl.host.exits import CONFIGURATION, refuse
+from flexmarl.host.output import open_log, protect
+from flexmarl.store.connection import connect
+from flexmarl.store.control import host_jobs
+from workers import reporting
+from workers.adopted import PARENT
+
+log = structlog.get_logger(__name__)
+ROUND_S = 0.2
+STOP_S = 12.0
+"""Longest time that children may take to leave; a device worker takes most of it."""
+LONGEST_PAUSE_S = 30.0
+SHARED = ("state", "payloads", "checkpoints")
+"""Folders of the installation that all its hosts share."""
+TRIES_S = 60.0
+"""How long a database that does not answer is asked again before the job ends."""
+OPEN_MODES = 0o077
+
+
+@dataclass(slots=True)
+class HostProcess:
+    """A child that is kept running."""
+
+    name: str
+    arguments: Sequence[str]
+    process: subprocess.Popen[bytes] | None = None
+    pause_s: float = 0.0
+    next_start: float = 0.0
+    began: float = 0.0
+
+    def tend(self, environment: Mapping[str, str], logs: Path, now: float) -> int | None:
+        """Start it where it does not run; returns how it ended where no start of it can work."""
+        if self.process is not None and (code := self.process.poll()) is not None:
+            if code == CONFIGURATION:
+                return code
+            self.pause_s = 1.0 if now - self.began > LONGEST_PAUSE_S else min(LONGEST_PAUSE_S, 2 * self.pause_s or 1.0)
+            log.warning("process ended", process=self.name, code=code, again_in_s=self.pause_s)
+            self.process, self.next_start = None, now + self.pause_s
+        if self.process is None and now >= self.next_start:
+            out = open_log(logs / f"{self.name}.log")
+            command = [sys.executable, "-m", "workers.adopted", *self.arguments]
+            try:
+                self.process = subprocess.Popen(
+                    command, env=dict(environment), stdin=subprocess.DEVNULL, stdout=out, stderr=out
+                )
+            finally:
+                os.close(out)
+            self.began = now
+        return None
+
+
+@dataclass(slots=True)
+class HostSignals:
+    """What the scheduler has said; handlers only note it."""
+
+    leaving: bool = False
+    stopping: bool = False
+    told: bool = field(default=False)
+
+    def arm(self) -> None:
+        """Listen from now on."""
+        signal.signal(signal.SIGUSR1, self._leave)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+
+    def _leave(self, number: int, frame: FrameType | None) -> None:
+        self.leaving = True
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.stopping = True
+
+
+def main() -> None:
+    """Run the host until SIGTERM."""
+    parser = argparse.ArgumentParser(prog="python -m workers.allocated", description=__doc__)
+    parser.add_argument("--settings", type=Path, required=True, help="JSON file of mode 600 with the settings")
+    parser.add_argument("--job", type=UUID, required=True, help="id of the job's row")
+    parser.add_argument("--node", required=True, help="name of the node")
+    parser.add_argument("--pool", required=True, help="pool that its devices join")
+    parser.add_argument("--devices", type=int, required=True, help="shares of its processors")
+    parser.add_argument("--kind", choices=("cpu", "cuda"), required=True, help="what its devices are")
+    parser.add_argument("--rollout-workers", type=int, default=1, help="rollout workers that it runs")
+    parser.add_argument("--notice", type=float, default=0.0, help="seconds between SIGUSR1 and the end")
+    given = parser.parse_args()
+    signals = HostSignals()
+    signals.arm()
+    reporting.configure("allocated")
+    shared = read_settings(given.settings)
+    environment = environment_of(shared, given, os.environ)
+    native = os.environ.get("SLURM_JOB_ID", "")
+    if not _claimed(environment["DATABASE_URL"], given.job, native, signals):
+        log.warning("superseded", job=str(given.job), native=native)
+        return
+    prepare_home(Path(environment["FLEXMARL_HOME"]), Path(shared["FLEXMARL_HOME"]))
+    sys.exit(_serve(given, environment, signals))
+
+
+def read_settings(path: Path) -> dict[str, str]:
+    """Read the settings of an installation's hosts; refuses a file that others may read."""
+    try:
+        with path.open() as file:
+            found = os.fstat(file.fileno())
+            if found.st_mode & OPEN_MODES or found.st_uid != os.geteuid():
+                _refuse(
+                    f"{path} must belong to this user and have mode 600; correct it, or delete it: it is written again"
+                )
+            values = json.load(file)
+    except OSError as error:
+        _refuse(f"{path} cannot be read ({error.strerror}); FLEXMARL_HOME must be a folder that all hosts share")
+    except ValueError:
+        _refuse(f"{path} is damaged; delete it: it is written again")
+    return {str(name): str(value) for name, value in values.items()}
+
+
+def environment_of(shared: Mapping[str, str], given: argparse.Namespace, ours: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the host's processes: the installation's settings, and what this host is."""
+    home = Path(shared["FLEXMARL_HOME"]) / "nodes" / given.node
+    address = address_towards(shared["DATABASE_URL"])
+    memory = ours.get("SLURM_MEM_PER_NODE", "")
+    own = {
+        "FLEXMARL_HOME": str(home),
+        "FLEXMARL_LOG_DIR": str(home / "logs"),
+        "FLEXMARL_NODE": given.node,
+        "FLEXMARL_PLACE": f"{given.node}@{given.job}",
+        "FLEXMARL_POOL": given.pool,
+        "FLEXMARL_ROLLOUT_POOL": given.pool,
+        "FLEXMARL_CPU_SHARES": str(given.devices),
+        "FLEXMARL_GPUS": ours.get("CUDA_VISIBLE_DEVICES", "") if given.kind == "cuda" else "",
+        "FLEXMARL_MEMORY_MIB": memory if memory.isdecimal() else "0",
+        "FLEXMARL_NODE_BIND": f"{address}:0",
+        "FLEXMARL_CHILD_HOST": address,
+        "FLEXMARL_ADVERTISE_HOST": address,
+        PARENT: str(os.getpid()),
+    }
+    return {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **ours, **shared, **own}
+
+
+def address_towards(database_url: str) -> str:
+    """Return the address of this host on the network of the database, which others of the installation reach."""
+    options = psycopg.conninfo.conninfo_to_dict(database_url)
+    host, port = str(options.get("host") or ""), int(options.get("port") or 5432)
+    if not host or host.startswith("/"):
+        return "127.0.0.1"
+    family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(where)  # sends nothing
+        return str(probe.getsockname()[0])
+
+
+def prepare_home(home: Path, installation: Path) -> None:
+    """Make the host's home; weights, checkpoints and payloads of samples are those of the installation."""
+    (home / "logs").mkdir(parents=True, exist_ok=True)
+    for name in SHARED:
+        (installation / name).mkdir(exist_ok=True)
+        if not (home / name).exists():
+            (home / name).symlink_to(installation / name)
+
+
+def _claimed(url: str, job: UUID, native: str, signals: HostSignals) -> bool:
+    """Own the job's row; a database that does not answer yet is asked again."""
+    deadline = time.monotonic() + TRIES_S
+    while not signals.stopping:
+        try:
+            with connect(url, "flexmarl allocated") as conn:
+                return host_jobs.claim(conn, job, native)
+        except psycopg.OperationalError as error:
+            if time.monotonic() > deadline:
+                _refuse(f"the database does not answer this host: {str(error).strip()}")
+            time.sleep(2.0)
+    return False
+
+
+def _serve(given: argparse.Namespace, environment: Mapping[str, str], signals: HostSignals) -> int:
+    run = ("workers.run", "--role")
+    kept = [HostProcess("node", ("workers.node",)), HostProcess("device-worker", (*run, "device"))]
+    kept += [HostProcess(f"rollout-worker-{n + 1}", (*run, "rollout")) for n in range(given.rollout_workers)]
+    logs, code = Path(environment["FLEXMARL_LOG_DIR"]), 0
+    places = environment["FLEXMARL_PLACE"]
+    while not signals.stopping and not code:
+        now = time.monotonic()
+        for one in kept:
+            place = f"{places}/{one.name}"  # several rollout workers are several places
+            ended = one.tend({**environment, "FLEXMARL_PLACE": place}, logs, now)
+            if ended is not None:
+                code = ended
+                log.error("setting is wrong", process=one.name, log=str(logs / f"{one.name}.log"))
+        if signals.leaving and not signals.told:
+            signals.told = _leave(environment["DATABASE_URL"], given)
+        time.sleep(ROUND_S)
+    _stop(kept)
+    return code
+
+
+def _leave(url: str, given: argparse.Namespace) -> bool:
+    """Let what runs here move, since the scheduler ends the job soon. False: to be tried again."""
+    end = time.time() + given.notice if given.notice else None
+    try:
+        with connect(url, "flexmarl allocated") as conn:
+            host_jobs.leave(conn, given.job, host_jobs.TIME_LIMIT, end)
+    except psycopg.Error as error:
+        log.warning("store does not answer", error=str(error))
+        return False
+    log.info("leaving", node=given.node, until=end)
+    return True
+
+
+def _stop(kept: Sequence[HostProcess]) -> None:
+    """End the children, those that hold leases first; none is left."""
+    running = [one.process for one in reversed(kept) if one.process is not None]
+    for process in running:
+        process.terminate()
+    deadline = time.monotonic() + STOP_S
+    for process in running:
+        try:
+            process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _refuse(text: str) -> NoReturn:
+    refuse(f"allocated: {text}")
+
+
+if __name__ == "__main__":
+    protect()
+    main()
