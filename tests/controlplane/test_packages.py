@@ -287,6 +287,31 @@ def test_a_run_is_pinned_to_a_program_of_a_package_and_has_the_seats_that_it_ask
         assert hint in error["hint"]
 
 
+def test_a_run_of_an_environment_of_verifiers_has_its_rows_and_its_highest_reward(api) -> None:
+    offer = {**PROGRAM, "seats": [], "adapter": "verifiers", "tasks": 80, "held_out": 16, "best_reward": 1.2}
+    built(ask(api), programs=(offer,))
+    whole = spec()
+    runner = {"type": "process", "package": "maze-games@1.2"}
+    whole["environment"] = {"type": "program", "seats": ["walker", "guide"], "held_out": 8, "runner": runner}
+    answer = api.post("/api/v1/runs/plan", {"spec": whole}, format="json")
+    assert answer.status_code == 200, answer.json()
+    environment = answer.json()["spec"]["environment"]
+    assert environment["runner"]["pinned"]["adapter"] == "verifiers"
+    assert (environment["tasks"], environment["best_reward"]) == (80, 1.2)
+    assert environment["held_out"] == 8, "what a specification says itself stands"
+
+
+def test_the_page_of_a_package_tells_an_environment_of_verifiers_and_new_run_has_its_rows(api, browser) -> None:
+    offer = {**PROGRAM, "adapter": "verifiers", "tasks": 1234, "held_out": 16, "best_reward": 1.2}
+    ready = ask(api)
+    built(ready, programs=(offer,))
+    page = browser.get(f"/packages/{ready['id']}").content.decode()
+    assert "Environment of verifiers: 1,234 rows to train on, 16 held out" in page
+    page = browser.get(f"/runs/new?package={ready['id']}&program=sums").content.decode()
+    for value in ("1234", "16", "1.2"):
+        assert f'value="{value}"' in page
+
+
 def test_a_package_without_programs_starts_none(api) -> None:
     built(ask(api))
     [error] = planned(api).json()["errors"]

@@ -17,20 +17,15 @@ from flexmarl.contracts.package_manifests import PackageManifest
 from flexmarl.contracts.specification.package import PinnedBuild
 from flexmarl.contracts.specification.program import ProcessRunner
 from flexmarl.contracts.wire import EpisodeStatus
-from tests.support.builds import no_store, went_on
-from tests.support.chat_templates import CHATML, renderer
-from tests.support.gateway_stand import PIN, RUN, SPEC, WORDS, Stand, standing
+from tests.support.builds import went_on
+from tests.support.gateway_stand import SPEC, standing
 from tests.support.program_package import program_wheel, sample_program
+from tests.support.started import Here
 from workers.packages.building import QUIET, BuildOrder
 from workers.packages.inside.starting import MOST_OUTPUT
 from workers.packages.running import run_build
-from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, play_episode
-from workers.rollout.gateway.processes import NO_CALL, ProgramPool
-from workers.rollout.gateway.stage import ProgramStage
-from workers.rollout.packages import Builds
-from workers.rollout.speech import Seat
+from workers.rollout.gateway.processes import NO_CALL
 from workers.roots import python_path
-from workers.vocabulary import Codec
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -47,54 +42,6 @@ def built(home: Path) -> dict[str, Any]:
     path = home / name
     path.write_bytes(body)
     return asyncio.run(run_build(home, BuildOrder("told-program", "", str(path)), home / "log", went_on))
-
-
-class Here:
-    """Plays sessions with programs that are started here."""
-
-    def __init__(self, stand: Stand, home: Path, built: dict[str, Any]) -> None:
-        self.stand, self.home, self.built = stand, home, built
-        self.pools: list[ProgramPool] = []
-        self.spec = SPEC
-
-    def stage(self, options: dict[str, Any] | None = None, runner: dict[str, Any] | None = None) -> ProgramStage:
-        [offer] = self.built["manifest"]["programs"]
-        pinned = PinnedBuild(
-            id="00000000-0000-0000-0000-000000000001", digest=self.built["digest"], entry=offer["entry"]
-        )
-        settings = ProcessRunner(
-            program=offer["name"], options=options or {}, pinned=pinned, **{"memory_mb": 512, **(runner or {})}
-        )
-        spec = self.spec.model_copy(update={"runner": settings})
-        pool = ProgramPool(RUN, settings, self.stand.gateway, Builds(self.home, no_store))
-        self.pools.append(pool)
-        return ProgramStage(RUN, spec, self.stand.gateway, pool)
-
-    async def play(self, stage: ProgramStage, member: int = 0) -> EpisodeAttempt:
-        codec, chats = Codec(WORDS.to_str().encode()), renderer(CHATML)
-        seats = {role: Seat(role, PIN, codec, 200, 1.0, renderer=chats) for role in stage.spec.seats}
-        order = EpisodeOrder(1, member, 1, 7, False, 1, 60.0, 30.0, None)
-        return await asyncio.wait_for(play_episode(order, stage, seats, self.stand.engine), 90)
-
-    async def does(self, what: str, runner: dict[str, Any] | None = None, **options: Any) -> EpisodeAttempt:
-        return await self.play(self.stage({"what": what, **options}, runner))
-
-    async def rows(self) -> list[dict[str, Any]]:
-        """Return the rows of sessions in their order, once they are over and their programs have been ended."""
-        for pool in self.pools:
-            await pool.close()
-        for _ in range(200):
-            with self.stand.conn.cursor(row_factory=psycopg.rows.dict_row) as cursor:
-                rows = cursor.execute("SELECT * FROM store.program_session ORDER BY member").fetchall()
-            if all(row["state"] in ("finished", "ended") for row in rows):
-                break
-            await asyncio.sleep(0.05)
-        return rows
-
-    async def row(self) -> dict[str, Any]:
-        """Return the row of the only session."""
-        [row] = await self.rows()
-        return row
 
 
 @pytest.fixture

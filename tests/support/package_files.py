@@ -89,12 +89,17 @@ NAME = "mischief_games"
 
 
 def wheel(
-    version: str = "1.0", code: str = MISCHIEF, name: str = NAME, extra: dict[str, str] | None = None
+    version: str = "1.0",
+    code: str = MISCHIEF,
+    name: str = NAME,
+    extra: dict[str, str] | None = None,
+    beside: dict[str, str] | None = None,
 ) -> tuple[str, bytes]:
-    """Return name and bytes of a wheel of one module."""
+    """Return name and bytes of a wheel of one module, or of several; `extra` are files of its metadata."""
     info = f"{name}-{version}.dist-info"
     files = {
         f"{name}/__init__.py": code,
+        **{f"{module}/__init__.py": text for module, text in (beside or {}).items()},
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         **{f"{info}/{path}": text for path, text in (extra or {}).items()},

@@ -44,7 +44,8 @@ def foreign(environment: EnvironmentOptions) -> PackageEnvironment | ProcessRunn
 def base(package: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
     """Return what New run begins with; `environment` is as a specification pins it. Raises SpecProblems."""
     if (runner := environment.get("runner")) is not None:
-        roles, title, kind = environment.get("seats", ["agent"]), runner["program"], "An agent program"
+        kind = "An environment" if runner["pinned"].get("adapter") else "An agent program"
+        roles, title = environment.get("seats", ["agent"]), runner["program"]
     else:
         roles, title, kind = environment["pinned"]["roles"], environment["environment"], "An environment"
     spec = {

@@ -17,6 +17,10 @@ REASONS = {
     "not_found": ("Not in the index", "Correct the name and version, or upload its wheel."),
     "index_unreachable": ("The index gives no answer", "Look at the node's way to the package index, and retry."),
     "install_failed": ("It could not be installed", "The log below says what failed; upload a wheel that needs less."),
+    "not_understood": (
+        "Written for a library that is not understood",
+        "Name a release of it for the versions that are, or turn it into an agent program.",
+    ),
     "venv_failed": ("No virtual environment", "Look at the Python of the node: it needs venv and ensurepip."),
     "other_files": ("Other files than before", "The index or the upload changed; build a new version."),
     "other_build": ("Another build than before", "The host has another platform or Python; build it there anew."),
@@ -92,10 +96,19 @@ def programs(package: Mapping[str, Any]) -> list[dict[str, Any]]:
         {
             **one,
             "settings": ", ".join(one["options"].get("properties", {})),
+            "kind": _kind(one),
             "new_run_url": f"/runs/new?{urlencode({'package': package['id'], 'program': one['name']})}",
         }
         for one in package["manifest"].get("programs", ())[:MOST_SHOWN]
     ]
+
+
+def _kind(program: Mapping[str, Any]) -> str:
+    """Return of which library a program is an environment, and how many rows it has; empty: it is a function."""
+    if not (library := program.get("adapter")):
+        return ""
+    rows = f": {program['tasks']:,} rows to train on, {program['held_out']:,} held out" if program.get("tasks") else ""
+    return f"Environment of {library}{rows}"
 
 
 def servers(package: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -33,10 +33,13 @@ from flexmarl.store.server_paths import without_paths
 from workers.children import build_environment
 from workers.packages import protocol_kit
 from workers.packages.folders import SEEN, base_python, boot_of, keep, new_folder, python_of
+from workers.packages.inside.verifiers_environments import BEYOND, UNDERSTOOD
 
 MANIFEST_S = 300.0
 MEMORY = 4 * 2**30
 """Bytes of address space while a manifest is made."""
+NEWEST_VERIFIERS = f"verifiers<{'.'.join(map(str, BEYOND))}"
+"""Installed at most: packages mostly ask for a least version, and newer ones have no `load_environment`."""
 OWN_GROUP = "flexmarl.environment"
 _NICENESS = 5
 
@@ -81,7 +84,7 @@ def build(home: Path, order: BuildOrder) -> dict[str, Any]:
             )
         _say("looking for environments")
         folder.chmod(SEEN)
-        manifest = _manifest(folder, order)
+        manifest = manifest_of(folder, order)
         target = keep(home, folder, digest)
         (target / "manifest.json").write_text(manifest.model_dump_json())
     finally:
@@ -104,7 +107,9 @@ def _installed(home: Path, folder: Path, order: BuildOrder) -> tuple[LockedDistr
         pinned.write_text(_lock_text(order, file))
         reports = [_pip(home, folder, "--require-hashes", "--no-deps", "-r", str(pinned))]
     else:
-        reports = [_pip(home, folder, file or order.requirement)]
+        constraints = folder / "tmp" / "constraints.txt"
+        constraints.write_text(f"{NEWEST_VERIFIERS}\n")
+        reports = [_pip(home, folder, "-c", str(constraints), file or order.requirement)]
     if _speaks_own_protocol(folder):
         if not order.lock:
             reports.append(_pip(home, folder, *protocol_kit.requirements()))
@@ -150,10 +155,11 @@ def _run(command: list[str], code: str, folder: Path) -> None:
     sys.stderr.write(said)
     sys.stderr.flush()
     if process.returncode:
-        raise BuildFailed(*_trouble(said, code))
+        raise BuildFailed(*trouble_of(said, code))
 
 
-def _trouble(said: str, code: str) -> tuple[str, str]:
+def trouble_of(said: str, code: str) -> tuple[str, str]:
+    """Return the code of what pip said, and the words that say it; `code`: where nothing is known of it."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR:")]
     told = (errors or lines or ["it said nothing"])[-1].removeprefix("ERROR:").strip()[:500]
@@ -161,6 +167,13 @@ def _trouble(said: str, code: str) -> tuple[str, str]:
         # An index that does not answer is told apart from one that lacks the distribution.
         away = "NewConnectionError" in said or "Max retries exceeded" in said or "Temporary failure in name" in said
         return (BuildRefusal.INDEX_UNREACHABLE if away else BuildRefusal.NOT_FOUND), told
+    if f"(constraint) {NEWEST_VERIFIERS}" in said:
+        least = ".".join(map(str, BEYOND))
+        known = f"environments of {UNDERSTOOD}, which have load_environment, are"
+        return (
+            BuildRefusal.NOT_UNDERSTOOD,
+            f"It needs verifiers {least} or newer, whose environments are not understood; {known}.",
+        )
     if "DO NOT MATCH THE HASHES" in said:
         return BuildRefusal.OTHER_FILES, told
     return code, told
@@ -175,7 +188,7 @@ def _speaks_own_protocol(folder: Path) -> bool:
     return any(point.group == OWN_GROUP for one in found for point in one.entry_points)
 
 
-def _manifest(folder: Path, order: BuildOrder) -> PackageManifest:
+def manifest_of(folder: Path, order: BuildOrder) -> PackageManifest:
     """Have the package's interpreter say what it offers. Raises BuildFailed."""
     job = json.dumps({"memory": MEMORY, "distribution": order.distribution, "entry": order.entry})
     command = [str(python_of(folder)), "-I", str(boot_of()), "manifest", job]
@@ -263,8 +276,10 @@ QUIET = {
     "SDL_VIDEODRIVER": "dummy",
     "SDL_AUDIODRIVER": "dummy",
     "PYGAME_HIDE_SUPPORT_PROMPT": "1",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+    "HF_HUB_OFFLINE": "1",
 }
-"""Sets of words have one order; one process, one thread; nothing looks for a screen."""
+"""Sets of words have one order; one process, one thread; nothing looks for a screen, or for the model hub."""
 
 
 def _say(now: str) -> None:

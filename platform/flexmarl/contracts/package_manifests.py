@@ -31,6 +31,7 @@ class BuildRefusal(StrEnum):
     NOT_FOUND = "not_found"
     INDEX_UNREACHABLE = "index_unreachable"
     INSTALL_FAILED = "install_failed"
+    NOT_UNDERSTOOD = "not_understood"
     VENV_FAILED = "venv_failed"
     OTHER_FILES = "other_files"
     OTHER_BUILD = "other_build"
@@ -106,6 +107,14 @@ class OfferedProgram(Strict):
     """JSON Schema of what it takes beside the session."""
     seats: tuple[Annotated[str, Field(pattern=ROLE)], ...] = Field(default=(), max_length=16)
     """Agents that it asks, where it says so."""
+    adapter: Literal["", "verifiers"] = ""
+    """Library of which it is an environment; empty: a function that is called with its session."""
+    tasks: int | None = Field(default=None, ge=1)
+    """Rows to train on, where it says so; like the next two, of its default options."""
+    held_out: int | None = Field(default=None, ge=1)
+    """Rows for evaluation."""
+    best_reward: float | None = Field(default=None, gt=0.0)
+    """Highest reward, where it says so."""
 
     @field_validator("options")
     @classmethod

@@ -2,6 +2,7 @@
 An attribute `seats` of a function, a tuple of names, says which agents it asks.
 
 Entry points of the group `flexmarl.program` name them; a function that was named as the package's entry is one too.
+Environments of the library verifiers are programs as well.
 """
 
 import inspect
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution
 from typing import Any
 
+from . import verifiers_environments
 from .finding import named_by
 from .jobs import Job
 from .schemas import of_callable, summary_of
@@ -21,11 +23,15 @@ Programs = tuple[list[dict[str, Any]], list[tuple[str, str]]]
 
 def programs_of(job: Job) -> Programs:
     """Find the programs of the distribution that was asked for."""
+    found: list[dict[str, Any]] = []
+    broken: list[tuple[str, str]] = []
+    if verifiers_environments.loads(job):
+        found, broken = verifiers_environments.offered(job)
+        if job.entry:
+            return found, broken
     if job.entry:
         named = named_by(job.entry)
         return ([_offered(job.entry.rpartition(":")[2], job.entry, named)] if inspect.isfunction(named) else []), []
-    found: list[dict[str, Any]] = []
-    broken = []
     for point in _points(job.distribution):
         try:
             found.append(_offered(point.name, point.value, point.load()))

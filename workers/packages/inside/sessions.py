@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from . import verifiers_environments
 from .finding import named_by
 from .hosting import ends_with_parent
 from .jobs import Job
 from .playing import seed_everything
+from .shapes import ProgramFault
 
 TASK_FILE = "task.json"
 REWARD_FILE = "reward.json"
@@ -27,6 +29,10 @@ class Session:
     id: str
     task: int
     """Number of the task; those of evaluation follow those of training."""
+    number: int
+    """Number of the task among those of its purpose."""
+    held_out: int
+    """How many tasks there are for evaluation."""
     purpose: str
     """`training` or `evaluation`."""
     seats: tuple[str, ...]
@@ -52,7 +58,8 @@ def run(order: Mapping[str, Any], job: Job, workspace: Path, tell: Callable[[dic
     sys.argv[:] = [job.name]
     seed_everything(order["seed"])
     try:
-        function = named_by(job.entry)
+        function = verifiers_environments.program_of(job) if job.adapter else named_by(job.entry)
+        seed_everything(order["seed"])  # what was loaded may have drawn
         tell({"began": True})
         earned = function(session, **job.options)
         if inspect.isawaitable(earned):
@@ -62,7 +69,7 @@ def run(order: Mapping[str, Any], job: Job, workspace: Path, tell: Callable[[dic
         tell({"raised": f"memory: more than {job.memory // 2**20} MiB of address space"})
         raise
     except Exception as error:
-        tell({"raised": f"{type(error).__name__}: {error}"})
+        tell({"raised": str(error) if isinstance(error, ProgramFault) else f"{type(error).__name__}: {error}"})
         raise
 
 

@@ -21,6 +21,10 @@ class NotFinite(ValueError):
     """A reward or a fact is no finite number."""
 
 
+class ProgramFault(RuntimeError):
+    """Why a program cannot be played or earned nothing; its text says all of it."""
+
+
 class NoReward(LookupError):
     """A program does not say what it earned."""
 
@@ -131,7 +135,7 @@ def _check_numbers(score: Mapping[str, Any] | None) -> None:
 
 def broke(error: BaseException, where: str = "") -> dict[str, Any]:
     """Return the answer that names what an environment raised."""
-    named = isinstance(error, TooLarge | NotFinite | NoReward)
+    named = isinstance(error, TooLarge | NotFinite | NoReward | ProgramFault)
     text = str(error) if named else f"{type(error).__name__}: {error}"
     return {"type": "broke", "reason": f"{where}{text}"[:MOST_REASON]}
 

@@ -22,6 +22,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
+from . import verifiers_environments
 from .finding import installed
 from .hosting import serve
 from .jobs import Job, confined
@@ -52,6 +53,8 @@ def main(arguments: Sequence[str]) -> None:
         if installed(name):
             with contextlib.suppress(Exception):  # a program that needs it will say what is wrong with it
                 import_module(name)
+    if job.adapter:
+        verifiers_environments.prepare(job)
     gc.freeze()
     with door:
         socket.send_fds(control, [_line({"type": "hosting", "sandbox": how})], [door.fileno()])

@@ -67,6 +67,7 @@ class ProgramPool(HostKeeper):
     def started(self) -> ForkHost:
         assert self._folder is not None
         job = {
+            "adapter": self.spec.pinned.adapter,
             "entry": self.spec.pinned.entry,
             "name": self.spec.program,
             "options": self.spec.options,

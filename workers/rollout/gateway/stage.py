@@ -29,7 +29,8 @@ class ProgramStage:
         `episode`: draw, member and attempt.
         """
         spec = self.spec
-        task = spec.tasks + task_seed % spec.held_out if held_out else task_seed % spec.tasks
+        number = task_seed % (spec.held_out if held_out else spec.tasks)
+        task = spec.tasks + number if held_out else number
         if self.programs is not None:
             await self.programs.build()
         key = "" if self.programs is None else f"fms_{secrets.token_urlsafe(32)}"
@@ -37,7 +38,8 @@ class ProgramStage:
         live: ProgramSession | StartedProgram = session
         if self.programs is not None:
             purpose = "evaluation" if held_out else "training"
-            told = {"id": str(session.id), "task": task, "purpose": purpose, "seats": spec.seats, "key": key}
+            which = {"task": task, "number": number, "held_out": spec.held_out, "purpose": purpose}
+            told = {"id": str(session.id), **which, "seats": spec.seats, "key": key}
             live = self.programs.play(session, told, seed)
         try:
             await session.begin(spec.boot_timeout_s if self.programs is None else None)

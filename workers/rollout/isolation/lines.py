@@ -99,7 +99,7 @@ class StartProgram(msgspec.Struct, frozen=True, tag="start"):
     """Start an agent program."""
 
     session: dict[str, Any]
-    """What it is told: id, task, purpose, seats, base_url and key."""
+    """What it is told: id, task, number, held_out, purpose, seats, base_url and key."""
     seed: int
 
 

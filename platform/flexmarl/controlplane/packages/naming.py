@@ -33,7 +33,11 @@ class NamedPart:
 ENVIRONMENT = NamedPart(
     "environment", "environments", "/environment", ("adapter", "entry", "title", "roles", "opens", "best_score")
 )
-PROGRAM = NamedPart("program", "programs", "/environment/runner", ("entry",))
+PROGRAM = NamedPart("program", "programs", "/environment/runner", ("entry", "adapter"))
+
+
+SAID_BY_PROGRAMS = ("seats", "tasks", "held_out", "best_reward")
+"""Members of an environment that a program of a package may say."""
 
 
 def completed(actor: Actor, project: str, environment: object) -> dict[str, Any] | list[Problem] | None:
@@ -50,15 +54,15 @@ def completed(actor: Actor, project: str, environment: object) -> dict[str, Any]
         return None
     if _well(runner, PROGRAM):
         found = pinned(actor, project, runner, PROGRAM)
-        return found if isinstance(found, list) else {**_seats(actor, found), **environment, "runner": found}
+        return found if isinstance(found, list) else {**_said(actor, found), **environment, "runner": found}
     return None
 
 
-def _seats(actor: Actor, runner: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the seats of a run that names none: those that its program says it asks."""
+def _said(actor: Actor, runner: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a program says of its runs, for one that does not say it: seats, tasks, the highest reward."""
     offers = queries.find_package(actor, uuid.UUID(runner["pinned"]["id"])).manifest["programs"]
-    seats = next(one.get("seats", ()) for one in offers if one["name"] == runner["program"])
-    return {"seats": list(seats)} if seats else {}
+    offer = next(one for one in offers if one["name"] == runner["program"])
+    return {name: offer[name] for name in SAID_BY_PROGRAMS if offer.get(name)}
 
 
 def _well(named: Mapping[str, Any], part: NamedPart) -> bool:
@@ -81,7 +85,7 @@ def pinned(actor: Actor, project: str, named: Mapping[str, Any], part: NamedPart
     options = {**defaults(offer), **named.get("options", {})}
     if refused := list(refusals(offer["options"], options, part)):
         return refused
-    pin = {"id": str(found.id), "digest": found.digest, **{key: offer[key] for key in part.kept}}
+    pin = {"id": str(found.id), "digest": found.digest, **{key: offer[key] for key in part.kept if key in offer}}
     return {**named, part.word: name, "options": options, "pinned": pin}
 
 
