@@ -43,19 +43,19 @@ def rates(api, version: dict[str, Any], *places: int) -> dict[str, Any]:
 
 def test_episodes_of_all_runs_of_the_version_are_counted_and_failed_ones_are_not(api) -> None:
     version = save(api, sums(40)).json()
-    assert rates(api, version, 1, 2) == {"runs": 0, "results": []}
+    assert rates(api, version, 1, 2) == {"runs": 0, "rows": []}
     one, other = run_of(api), run_of(api)
     play(one, (0, 1.0, "finished"), (0, 0.5, "finished"), (3, 0.0, "finished"), (0, 0.0, "failed"))
     play(other, (0, 0.0, "finished"))
     assert rates(api, version, 1, 2, 4) == {
         "runs": 2,
-        "results": [
+        "rows": [
             {"place": 1, "episodes": 3, "solved": 1, "mean_score": 0.5},
             {"place": 4, "episodes": 1, "solved": 0, "mean_score": 0.0},
         ],
     }
     newer = save(api, sums(50)).json()
-    assert rates(api, newer, 1) == {"runs": 0, "results": []}, "runs of another version play other rows"
+    assert rates(api, newer, 1) == {"runs": 0, "rows": []}, "runs of another version play other rows"
 
 
 def test_runs_that_a_caller_may_not_read_are_not_counted(api, client_of) -> None:
@@ -67,6 +67,6 @@ def test_runs_that_a_caller_may_not_read_are_not_counted(api, client_of) -> None
 
 def test_rows_are_asked_for_by_their_places_at_most_two_hundred(api) -> None:
     version = save(api, sums(40)).json()
-    assert rates(api, version) == {"runs": 0, "results": []}
+    assert rates(api, version) == {"runs": 0, "rows": []}
     for query in ("?place=x", f"?{'&'.join(f'place={n}' for n in range(1, 202))}"):
         assert errors(api.get(f"{version['url']}/solve-rates{query}"))[0][0] == "place"

@@ -53,7 +53,14 @@ NEEDED = {
     "runs_series_export": {"names": "reward/team"},
 }
 """Query of reads that answer nothing without one."""
-UNSEEN = {"datasets_solve_rates.results", "packages_read.lock", "runs_trajectory.judged", "suites_leaderboard.rows"}
+UNSEEN = {
+    "datasets_solve_rates.rows",
+    "packages_read.lock",
+    "runs_trajectory.judged",
+    "serving_keys_days.results",
+    "serving_keys_read.models",
+    "suites_leaderboard.rows",
+}
 """Lists that only workers fill: of a package that was built, of judged replies, of an evaluation that was played."""
 
 
@@ -201,6 +208,7 @@ def ids(api, admin_api, editor, make_run, person, here) -> dict[str, object]:
         "experiment_id": made(admin_api, "experiments", {"name": "e"})["id"],
         "agent_id": made(api, "agents", {"name": "terse", "settings": {"trainable": False}})["agent"], "number": 1,
         "team_id": made(api, "teams", {"name": "pair", "settings": {"agents": {"a": {}, "b": {}}}})["team"],
+        "key_id": made(admin_api, "projects/default/serving-keys", {"name": "app"})["id"],
         "view_id": made(admin_api, "saved-views", {"name": "v", "page": "runs"})["id"],
         "entry_id": admin_api.get("/api/v1/audit").json()["results"][0]["id"],
     }  # fmt: skip

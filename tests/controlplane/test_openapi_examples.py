@@ -99,7 +99,7 @@ def test_if_match_is_told_where_it_is_honoured(document) -> None:
         "runs_update", "experiments_update", "tokens_update", "tokens_revoke", "projects_update", "projects_delete",
         "members_update",
         "members_remove", "service_accounts_update", "users_update", "saved_views_update", "saved_views_delete",
-        "nodes_drain", "devices_drain",
+        "nodes_drain", "devices_drain", "serving_keys_update", "serving_keys_revoke",
     }  # fmt: skip
 
 

@@ -1,5 +1,7 @@
 """Talking to the agents of runs, in the dialect of OpenAI."""
 
+from importlib import import_module
+
 from django.apps import AppConfig
 
 
@@ -7,3 +9,7 @@ class PlaygroundConfig(AppConfig):
     name = "flexmarl.controlplane.playground"
     label = "playground"
     verbose_name = "Playground"
+
+    def ready(self) -> None:
+        """Register serving keys with the API's document."""
+        import_module("flexmarl.controlplane.playground.api.openapi")

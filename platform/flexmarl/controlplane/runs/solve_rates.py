@@ -25,7 +25,7 @@ def solve_rates(actor: Actor, dataset: Any, version: Any, places: Sequence[int])
     found = question_rates.rates_of(store_connection(), runs, list(set(asked.values())))
     return {
         "runs": len(runs),
-        "results": [
+        "rows": [
             {
                 "place": place,
                 "episodes": found[prompt].episodes,

@@ -278,6 +278,10 @@ SPECTACULAR_SETTINGS = {
         "SimulationKind": [(kind, kind) for kind in ("comparison", "what_if")],
         "LeaseState": [(state, state) for state in ("held", "releasing")],
         "TokenState": [(state, state) for state in ("active", "expired", "revoked")],
+        "HostJobState": [
+            (state, state) for state in ("requested", "refused", "pending", "running", "leaving", "ended", "failed")
+        ],
+        "ServingKeyState": [(state, state) for state in ("active", "revoked")],
         "RunReason": [(reason.value, reason.value) for reason in RunReason if reason.value],
         "ServiceRole": "flexmarl.controlplane.accounts.api.serializers.SERVICE_CHOICES",
         "BulkAction": "flexmarl.controlplane.runs.bulk.ACTIONS",

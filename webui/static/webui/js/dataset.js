@@ -49,8 +49,8 @@ async function rates() {
   const cells = new Map($$("[data-rate]").map((cell) => [Number(cell.dataset.rate), cell]));
   if (!cells.size) return;
   const asked = [...cells.keys()].map((place) => `place=${place}`).join("&");
-  const { results } = await get(`${$("#dataset-rows").dataset.ratesUrl}?${asked}`);
-  for (const { place, solved, episodes, mean_score: mean } of results) {
+  const { rows } = await get(`${$("#dataset-rows").dataset.ratesUrl}?${asked}`);
+  for (const { place, solved, episodes, mean_score: mean } of rows) {
     const cell = cells.get(place);
     cell.replaceChildren(
       `${Math.round((100 * solved) / episodes)} %`,

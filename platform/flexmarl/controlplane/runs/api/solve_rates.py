@@ -28,7 +28,7 @@ class SolveRatesSerializer(serializers.Serializer[Any]):
     runs = serializers.IntegerField(
         help_text=f"Runs that were counted: the newest {MOST_RUNS} that play this version and that you may read."
     )
-    results = SolveRateSerializer(many=True, help_text="Rows that an episode has asked.")
+    rows = SolveRateSerializer(many=True, help_text="Rows that an episode has asked.")
 
 
 class SolveRatesView(ApiView):
