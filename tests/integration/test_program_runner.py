@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from flexmarl.contracts.package_manifests import PackageManifest
-from flexmarl.contracts.specification.package import PinnedBuild
+from flexmarl.contracts.specification.package import PinnedProgram
 from flexmarl.contracts.specification.program import ProcessRunner
 from flexmarl.contracts.wire import EpisodeStatus
 from tests.support.builds import went_on
@@ -163,7 +163,7 @@ async def test_a_program_reaches_the_gateway_alone(here: Here) -> None:
 
 
 async def test_a_program_that_cannot_be_imported_or_begins_too_late_fails_in_its_boot(here: Here) -> None:
-    stage, pinned = here.stage(), PinnedBuild(digest=here.built["digest"], entry="told_program:missing")
+    stage, pinned = here.stage(), PinnedProgram(digest=here.built["digest"], entry="told_program:missing")
     stage.programs.spec = stage.programs.spec.model_copy(update={"pinned": pinned})
     attempt = await here.play(stage)
     assert attempt.reason.startswith("environment: boot: AttributeError: module 'told_program' has no attribute")
@@ -241,7 +241,7 @@ async def test_no_process_outlives_a_rollout_worker_that_is_killed(home: Path, b
     if built["manifest"]["sandbox"] != "namespaces":
         pytest.skip("this kernel allows no name spaces: children of programs end with a host that ends by itself alone")
     [offer] = built["manifest"]["programs"]
-    pinned = PinnedBuild(digest=built["digest"], entry=offer["entry"])
+    pinned = PinnedProgram(digest=built["digest"], entry=offer["entry"])
     runner = ProcessRunner(program="told", options={"what": "orphans"}, pinned=pinned)
     worker = await asyncio.create_subprocess_exec(
         sys.executable, "-c", KILLED, str(home), runner.model_dump_json(), stdout=asyncio.subprocess.PIPE,

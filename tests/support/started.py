@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 
-from flexmarl.contracts.specification.package import PinnedBuild
+from flexmarl.contracts.specification.package import PinnedProgram
 from flexmarl.contracts.specification.program import ProcessRunner
 from tests.support.builds import no_store
 from tests.support.chat_templates import CHATML, renderer
@@ -29,7 +29,7 @@ class Here:
 
     def stage(self, options: dict[str, Any] | None = None, runner: dict[str, Any] | None = None) -> ProgramStage:
         [offer] = self.built["manifest"]["programs"]
-        pinned = PinnedBuild(
+        pinned = PinnedProgram(
             id="00000000-0000-0000-0000-000000000001", digest=self.built["digest"], entry=offer["entry"],
             adapter=offer["adapter"],
         )  # fmt: skip

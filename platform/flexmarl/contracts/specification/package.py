@@ -29,13 +29,19 @@ class PinnedBuild(Strict):
     digest: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     """Of all that was installed."""
     entry: str = ""
+
+
+class PinnedProgram(PinnedBuild):
+    """The build whose program a run starts. Set when the run is created; what is written here is replaced."""
+
     adapter: str = ""
-    """Protocol of what is played; empty: of a program that is called with its session."""
+    """Library of which it is an environment; empty: it is a function that is called with its session."""
 
 
 class PinnedPackage(PinnedBuild):
     """The build that a run plays. Set when the run is created; what is written here is replaced."""
 
+    adapter: str = ""
     title: str = ""
     roles: tuple[str, ...] = ()
     opens: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from flexmarl.contracts.base import Strict
 from flexmarl.contracts.ids import Name
 from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.specification.environment_base import EnvironmentFacts, EnvironmentOptions, RoleFacts
-from flexmarl.contracts.specification.package import NAMED, PinnedBuild
+from flexmarl.contracts.specification.package import NAMED, PinnedProgram
 
 if TYPE_CHECKING:
     from flexmarl.contracts.specification.experiment import ExperimentSpec
@@ -52,7 +52,7 @@ class ProcessRunner(Strict):
     close_timeout_s: float = Field(default=5.0, gt=0.0, le=600.0)
     """Timeout for ending its processes and removing its folder; then they are killed. The session counts
     nevertheless."""
-    pinned: PinnedBuild = PinnedBuild()
+    pinned: PinnedProgram = PinnedProgram()
     """Build that the control plane writes down when the run is made; not set by hand."""
 
 
