@@ -11,7 +11,6 @@ from flexmarl.contracts.specification.team_settings import TeamSettings
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.agents import queries, versions
 from flexmarl.controlplane.agents.models import AgentDefinition, AgentVersion, TeamDefinition, TeamVersion
-from flexmarl.controlplane.common.actions import record
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
@@ -57,11 +56,7 @@ def save_agent(
     ensure_roles(project, [name])
     agent = AgentDefinition.objects.select_for_update().get(project_id=project, role=name)
     rows = queries.versions(agent)
-    last = rows.first()
-    made = versions.add(agent, rows, actor=actor, settings=kept, note=note, description=description, based_on=based_on)
-    before = None if last is None else last.settings
-    record(actor, "agent.save", "agent", agent.id, name, project=project, before=before, after=kept)
-    return made
+    return versions.add(agent, rows, actor=actor, settings=kept, note=note, description=description, based_on=based_on)
 
 
 @transaction.atomic
@@ -86,11 +81,7 @@ def save_team(
     TeamDefinition.objects.bulk_create([TeamDefinition(project_id=project, name=name)], ignore_conflicts=True)
     team = TeamDefinition.objects.select_for_update().get(project_id=project, name=name)
     rows = queries.team_versions(team)
-    last = rows.first()
-    made = versions.add(team, rows, actor=actor, settings=kept, note=note, description=description, based_on=based_on)
-    before = None if last is None else last.settings
-    record(actor, "team.save", "team", team.id, name, project=project, before=before, after=kept)
-    return made
+    return versions.add(team, rows, actor=actor, settings=kept, note=note, description=description, based_on=based_on)
 
 
 def preview(instructions: str, role: str, team: Sequence[str], environment: str) -> str:

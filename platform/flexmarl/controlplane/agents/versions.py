@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from flexmarl.contracts.problems import Problem, problems_of
 from flexmarl.controlplane.accounts.models import Project
 from flexmarl.controlplane.agents.models import AgentDefinition, SavedVersion, TeamDefinition
+from flexmarl.controlplane.common.actions import record
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import Conflict, FieldError, NotFound, ValidationProblem
 
@@ -53,6 +54,9 @@ def add(
     columns = {} if description is None else {"description": description}
     type(owner).objects.filter(pk=owner.pk).update(version=F("version") + 1, updated_at=Now(), **columns)
     made = owner.versions.create(number=number + 1, settings=settings, note=note, author=actor.name)
+    kind = "agent" if isinstance(owner, AgentDefinition) else "team"
+    before = None if last is None else last.settings
+    record(actor, f"{kind}.save", kind, owner.id, name, project=owner.project_id, before=before, after=settings)
     return cast("Version", made)
 
 
