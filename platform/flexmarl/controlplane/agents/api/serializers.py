@@ -6,7 +6,7 @@ from rest_framework import serializers
 
 from flexmarl.contracts.specification.instructions import MOST_CHARACTERS
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
-from flexmarl.controlplane.common.api.serializers import StrictSerializer, VersionedNameField
+from flexmarl.controlplane.common.api.serializers import FieldErrorSerializer, StrictSerializer, VersionedNameField
 
 _SETTINGS = "What was set of the agent's settings in a specification: instructions, sampling, trainable."
 _TEAM_SETTINGS = "What was set of graph, agents and policies, as a specification has them."
@@ -95,15 +95,8 @@ class TeamCheckSerializer(StrictSerializer):
     settings = serializers.DictField(help_text=_TEAM_SETTINGS)
 
 
-class TeamProblemSerializer(serializers.Serializer[Any]):
-    pointer = serializers.CharField(help_text="JSON pointer into the request.")
-    code = serializers.CharField()
-    detail = serializers.CharField()
-    hint = serializers.CharField(allow_blank=True)
-
-
 class TeamCheckedSerializer(serializers.Serializer[Any]):
-    refused = TeamProblemSerializer(many=True, help_text="What saving would refuse; empty where it would save.")
+    refused = FieldErrorSerializer(many=True, help_text="What saving would refuse; empty where it would save.")
 
 
 class PreviewRequestSerializer(StrictSerializer):
