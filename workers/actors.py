@@ -7,18 +7,22 @@ import dramatiq
 
 from workers.broker import PromptBroker
 from workers.database import Pool
-from workers.hosting import Shutdown, host_lease
+from workers.forking import ForkServerThread
+from workers.hosting import host_lease
+from workers.hosting_signals import Shutdown
 from workers.rewards.base import ACTOR, QUEUE
 from workers.rewards.scorer import Scorer
 from workers.rollout.player import Player
 from workers.settings import Settings
 
 
-def register_hosting(broker: PromptBroker, settings: Settings, pool: Pool, shutdown: Shutdown) -> None:
+def register_hosting(
+    broker: PromptBroker, settings: Settings, pool: Pool, shutdown: Shutdown, forks: ForkServerThread | None
+) -> None:
     """Make this process carry out `host_lease`."""
 
     def host(run_id: int, no: int) -> None:
-        host_lease(settings, pool, shutdown, run_id, no)
+        host_lease(settings, pool, shutdown, run_id, no, forks)
 
     dramatiq.actor(broker=broker, actor_name="host_lease", queue_name="device")(host)
 

@@ -22,13 +22,22 @@ _PR_SET_PDEATHSIG = 1
 def main() -> None:
     """Tie this process to its parent and make its output unfailing, then become the module."""
     protect()
+    tie_to(int(os.environ.pop(PARENT, os.getppid())))
+    become(sys.argv[1], *sys.argv[2:])
+
+
+def tie_to(parent: int) -> None:
+    """Have this process killed when its parent ends; it ends here where that is gone already."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.environ.pop(PARENT, str(os.getppid())) != str(os.getppid()):
+    if parent != os.getppid():
         sys.exit("the parent is gone")
+
+
+def become(module: str, *arguments: str) -> None:
+    """Run a module as if this process had been started for it."""
     os.environ[LEADER] = str(os.getpid())
-    module = sys.argv[1]
-    sys.argv[:] = [module, *sys.argv[2:]]
+    sys.argv[:] = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 

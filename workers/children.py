@@ -24,6 +24,7 @@ from flexmarl.host.output import open_log
 from workers.adopted import LEADER, PARENT
 from workers.child import ChildConfig, ChildFailed, ReadyLine
 from workers.errors import HostingError
+from workers.forking import ForkedChild, ForkServerThread, NoForkServer
 
 log = structlog.get_logger(__name__)
 
@@ -69,19 +70,16 @@ class Child:
         environment: Mapping[str, str],
         log_file: Path | None,
         python: str = sys.executable,
+        forks: ForkServerThread | None = None,
     ) -> None:
+        """`forks`: starts it, if it can and the child needs no other interpreter."""
         self.incarnation = config.incarnation
         self.log_file = log_file
         self._log = open_log(log_file) if log_file else None
         """Closed when the child ended."""
-        self._process = subprocess.Popen(
-            [python, "-m", "workers.adopted", module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=child_environment(environment),
-            start_new_session=True,
-        )
+        own = child_environment(environment)
+        forked = _forked(forks, module, own, self._log) if forks is not None and python == sys.executable else None
+        self._process = forked or _started(python, module, own, self._log)
         self.pid = self._process.pid
         with contextlib.suppress(BrokenPipeError):  # it died at once; the watcher reports that
             stdin = self._stdin()
@@ -141,6 +139,29 @@ class Child:
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
+
+
+def _forked(
+    forks: ForkServerThread, module: str, environment: Mapping[str, str], log_file: int | None
+) -> ForkedChild | None:
+    try:
+        return forks.fork(module, environment, sys.stderr.fileno() if log_file is None else log_file)
+    except NoForkServer as missing:
+        log.warning("child starts as an ordinary process", reason=str(missing))
+        return None
+
+
+def _started(
+    python: str, module: str, environment: Mapping[str, str], log_file: int | None
+) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [python, "-m", "workers.adopted", module],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log_file,
+        env=environment,
+        start_new_session=True,
+    )
 
 
 def _said(line: bytes) -> Ready | Failed | None:

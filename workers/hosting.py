@@ -11,7 +11,6 @@ a dead one.
 import queue
 import secrets
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,9 +32,11 @@ from workers.child import ChildConfig
 from workers.children import Child, Ended, Failed, Ready, prove_dead
 from workers.database import Pool
 from workers.errors import ChildUnreachable, HostingError
+from workers.forking import ForkServerThread
+from workers.hosting_signals import Shutdown, Signal, Stop
 from workers.lives import Lives
 from workers.log_tail import LogTail, last_words
-from workers.programs import confined, program_of
+from workers.programs import device_environment, program_of
 from workers.settings import Settings
 from workers.watchdog import Hangs, WatchdogThread
 
@@ -47,47 +48,15 @@ RENEW_S = 1.0
 READY_S = 180.0
 """A child that has not answered by then counts as lost; loading a large model takes minutes."""
 RETRY_S = 0.5
+IMPORTED_S = 60.0
+"""A fork server that has not imported by then is not waited for."""
 HUNG_NEXT = "killed and restarted automatically; the child's log has its stacks"
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """The worker shuts down."""
-
-
-Signal = Ready | Failed | Ended | Hangs | Stop
-
-
-@dataclass
-class Shutdown:
-    """Tells every hosting thread of this process to let go."""
-
-    requested: threading.Event = field(default_factory=threading.Event)
-    _inboxes: "set[queue.SimpleQueue[Signal]]" = field(default_factory=set)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def request(self) -> None:
-        """Wake all hosts."""
-        with self._lock:
-            self.requested.set()
-            for inbox in self._inboxes:
-                inbox.put(Stop())
-
-    def join(self, inbox: "queue.SimpleQueue[Signal]") -> None:
-        """Add a host; one that comes too late is woken at once."""
-        with self._lock:
-            self._inboxes.add(inbox)
-            if self.requested.is_set():
-                inbox.put(Stop())
-
-    def leave(self, inbox: "queue.SimpleQueue[Signal]") -> None:
-        """Remove a host."""
-        with self._lock:
-            self._inboxes.discard(inbox)
-
-
-def host_lease(settings: Settings, pool: Pool, shutdown: Shutdown, run_id: int, no: int) -> None:
-    """Host a lease until it ends, is taken away, or this worker shuts down."""
+def host_lease(
+    settings: Settings, pool: Pool, shutdown: Shutdown, run_id: int, no: int, forks: ForkServerThread | None = None
+) -> None:
+    """Host a lease until it ends, is taken away, or this worker shuts down. `forks` starts its children."""
     if shutdown.requested.is_set():
         return
     with pool.connection() as conn:
@@ -99,8 +68,9 @@ def host_lease(settings: Settings, pool: Pool, shutdown: Shutdown, run_id: int, 
             commands.finish(conn, taken)
             return
         spec = runs.load_spec(conn, run_id)
-        devices = [nodes.device(conn, known) for known in (hosting.device_id, *hosting.further)]
-    host = LeaseHost(settings, pool, taken, hosting, spec, [device for device in devices if device is not None])
+        devices = [nodes.device(conn, one) for one in (hosting.device_id, *hosting.further)]
+    known = [device for device in devices if device is not None]
+    host = LeaseHost(settings, pool, taken, hosting, spec, known, forks)
     shutdown.join(host.signals)
     try:
         host.run()
@@ -167,11 +137,12 @@ class LeaseHost:
         hosting: LeaseHold,
         spec: dict[str, object],
         devices: Sequence[nodes.DeviceRow],
+        forks: ForkServerThread | None = None,
     ) -> None:
-        """`devices`: that of the lease, and the further ones of its engine."""
+        """`devices`: that of the lease, and the further ones of its engine. `forks` starts its children, if given."""
         self.signals: queue.SimpleQueue[Signal] = queue.SimpleQueue()
         self._settings, self._pool, self._taken, self._hosting = settings, pool, taken, hosting
-        self._spec, self._devices = spec, tuple(devices)
+        self._spec, self._devices, self._forks = spec, tuple(devices), forks
         self._lives = 0
         self._lost = Lives()
         self._memory_told = False
@@ -195,6 +166,8 @@ class LeaseHost:
 
     def _one_life(self) -> bool:
         """Start a child and keep it to its end; False when the hosting is over."""
+        if not self._await_fork_server():
+            return False
         try:
             life = self._start()
         except HostingError as error:
@@ -225,6 +198,14 @@ class LeaseHost:
             return False
         return self._pause(self._lost.pause_s(now))
 
+    def _await_fork_server(self) -> bool:
+        """Keep the lease while the fork server still imports; False when the hosting is over."""
+        until = time.monotonic() + IMPORTED_S
+        while self._forks is not None and not self._forks.settled(RENEW_S) and time.monotonic() < until:
+            if not self._renew(None) or not self._pause(0.0):
+                return False
+        return True
+
     def _start(self) -> ChildLife:
         program = program_of(self._hosting.use, self._spec, self._settings)
         self._lives += 1
@@ -250,7 +231,7 @@ class LeaseHost:
         tail = None if log_file is None else LogTail(log_file, partial(self._child_said, use))
         environment = {**device_environment(self._devices, self._settings.child_threads), **program.environment}
         log_start = log_file.stat().st_size if log_file is not None and log_file.exists() else 0
-        child = Child(program.module, config, environment, log_file, program.python)
+        child = Child(program.module, config, environment, log_file, program.python, self._forks)
         try:
             self._store(lambda conn: leases.child_started(conn, self._hosting, child.pid, child.started()))
         except BaseException:
@@ -297,8 +278,9 @@ class LeaseHost:
                     self._let_go(life)
                     return None
 
-    def _renew(self, life: ChildLife) -> bool:
-        """Extend the lease and follow what the store says; False when the hosting is over."""
+    def _renew(self, life: ChildLife | None) -> bool:
+        """Extend the lease and follow what the store says; False when the hosting is over. `life`: the child's, if one
+        has been started."""
         try:
             with self._pool.connection() as conn:
                 renewal = leases.renew(conn, self._hosting, TTL_S)
@@ -308,11 +290,14 @@ class LeaseHost:
         if not renewal.held:
             self._log.warning("lease has another host")
             return False
-        self._compare(life)
         if renewal.releasing:
-            self._stop(life)
+            if life is not None:
+                self._stop(life)
             self._end("released")
             return False
+        if life is None:
+            return True
+        self._compare(life)
         late = life.port is None and time.monotonic() > life.ready_by
         if late or (life.published and not renewal.incarnation):
             life.child.stop(0.0)  # counted as lost; its end arrives as a signal
@@ -371,9 +356,9 @@ class LeaseHost:
     def _pause(self, seconds: float) -> bool:
         """Wait before the next life; False when the worker shuts down meanwhile."""
         until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
+        while True:
             try:
-                signal = self.signals.get(timeout=left)
+                signal = self.signals.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
                 break
             if isinstance(signal, Stop):
@@ -391,9 +376,3 @@ class LeaseHost:
             except (psycopg.OperationalError, PoolTimeout) as error:
                 self._log.warning("store does not answer", error=str(error))
                 time.sleep(RETRY_S)
-
-
-def device_environment(devices: Sequence[nodes.DeviceRow], threads: int) -> dict[str, str]:
-    """Return the environment that confines a child to its devices."""
-    cuda = [str(one.facts.get("cuda_index", one.ordinal)) for one in devices if one.kind == "cuda"]
-    return confined(threads, ",".join(cuda))

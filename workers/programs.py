@@ -6,15 +6,18 @@ setting, before anything is started.
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flexmarl.contracts.events import DeviceUse
+from flexmarl.store.control.nodes import DeviceRow
 from workers.errors import HostingError
 from workers.roots import python_path
 from workers.settings import Settings
 
 MODULES = {DeviceUse.ENGINE: "workers.rollout.engines.serve", DeviceUse.TRAINER: "workers.training.serve"}
+IMPORTED = [*MODULES.values(), "torch", "safetensors.torch"]
+"""What their fork server imports: them, and what they import only once they have read what they are to do."""
 VLLM_MODULE = "workers.rollout.engines.serve_vllm"
 VLLM_ENVIRONMENT = {
     # In the child's own process: it is smaller, starts in a third of the time, and its death takes everything along.
@@ -43,6 +46,12 @@ def confined(threads: int, cuda: str = "") -> dict[str, str]:
     limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     huge_pages = {"THP_MEM_ALLOC_ENABLE": "1"}  # torch's large tensors: fresh memory is touched four times as fast
     return {**limits, **huge_pages, "CUDA_VISIBLE_DEVICES": cuda, "TOKENIZERS_PARALLELISM": "false"}
+
+
+def device_environment(devices: Sequence[DeviceRow], threads: int) -> dict[str, str]:
+    """Return the environment that confines a child to its devices."""
+    cuda = [str(one.facts.get("cuda_index", one.ordinal)) for one in devices if one.kind == "cuda"]
+    return confined(threads, ",".join(cuda))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ played or computed is dropped and taken again by whoever comes.
 import argparse
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -29,10 +30,13 @@ from flexmarl.store.data.segments import SegmentFolder
 from flexmarl.store.errors import SchemaMismatch
 from workers import actors, reporting, settings
 from workers.broker import POLL_MS, BrokerHeartbeat, PromptBroker
+from workers.children import child_environment
 from workers.database import Pool, open_pool
 from workers.errors import SettingsError
 from workers.external_access import ExternalAccess
-from workers.hosting import Shutdown
+from workers.forking import ForkServerThread
+from workers.hosting_signals import Shutdown
+from workers.programs import IMPORTED, QUIET, confined
 from workers.rewards.base import ACTOR, QUEUE
 from workers.rewards.scorer import Scorer
 from workers.rollout.gateway.server import GatewayPlace
@@ -111,11 +115,12 @@ def main() -> None:
 def run_device(process: WorkerProcess) -> None:
     """Host leases of this node's devices."""
     config, pool = process.config, process.pool
+    forks = _start_fork_server(config)
     devices = _await_devices(config, pool, process.stopping)
     if not devices:
         return
     broker, shutdown = process.broker(), Shutdown()
-    actors.register_hosting(broker, config, pool, shutdown)
+    actors.register_hosting(broker, config, pool, shutdown, forks)
     queues = [f"device.{device}" for device in devices]
     worker = _start(broker, queues, threads=SHARERS * len(devices), prefetch=SHARERS)
     _take_over(broker, pool, config.holder("device"))
@@ -123,6 +128,15 @@ def run_device(process: WorkerProcess) -> None:
     shutdown.request()
     worker.stop(timeout=int(HOSTING_STOP_S * 1000))
     log.info("stopped")
+
+
+def _start_fork_server(config: Settings) -> ForkServerThread | None:
+    """Begin to import what children need, where the system can fork them."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    forks = ForkServerThread(IMPORTED, child_environment({**confined(config.child_threads), **QUIET}))
+    forks.start()
+    return forks
 
 
 def run_rollout(process: WorkerProcess) -> None:

@@ -17,6 +17,7 @@ ENVIRONMENT_READERS = {
     "platform/flexmarl/controlplane/asgi.py",
     "workers/settings.py",
     "workers/adopted.py",
+    "workers/fork_server.py",
     "workers/allocated.py",
     "workers/children.py",
     "workers/packages/inside/sessions.py",

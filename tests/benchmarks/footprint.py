@@ -55,9 +55,12 @@ def memory(system: System) -> dict[str, float]:
 
 
 def kind_of(process: psutil.Process) -> str:
-    """Name a server or child by its command line."""
-    words = " ".join(process.cmdline())
-    kinds = {"engines.serve": "engine", "training.serve": "trainer", "postgres": "postgres", "valkey": "valkey"}
+    """Name a server or child by its name and its command line; forks of one process share the latter."""
+    words = " ".join([process.name(), *process.cmdline()])
+    kinds = {
+        "rollout.engines": "engine", "training.serve": "trainer", "fork_server": "fork server",
+        "postgres": "postgres", "valkey": "valkey",
+    }  # fmt: skip
     return next((kind for word, kind in kinds.items() if word in words), "other")
 
 

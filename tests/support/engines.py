@@ -20,6 +20,7 @@ from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from workers.child import ChildConfig
 from workers.children import Child, Ended, Failed, Ready
+from workers.forking import ForkServerThread
 from workers.models.weights import initial_weights
 from workers.programs import MODULES, Program, confined, vllm_program
 from workers.rollout.engines.wire import CompletionChoice, CompletionResponse, Stats
@@ -68,8 +69,9 @@ class RunningEngine:
         roots: tuple[str, ...] = (),
         listener: Mapping[str, Any] | None = None,
         devices: int = 1,
+        forks: ForkServerThread | None = None,
     ) -> None:
-        """`spec`: another run than the reference game's, whose models lie below `roots`."""
+        """`spec`: another run than the reference game's, whose models lie below `roots`. `forks` starts it."""
         self.home = home
         self.spec = spec or engine_spec(engine, size, more, listener)
         own, index = seen_by_child(device)
@@ -80,7 +82,7 @@ class RunningEngine:
         config.devices = devices
         program = vllm_program(VLLM_PYTHON) if engine == "vllm" else Program(MODULES[DeviceUse.ENGINE])
         environment = {**confined(threads, index), **program.environment}
-        self.child = Child(program.module, config, environment, home / "engine.log", program.python)
+        self.child = Child(program.module, config, environment, home / "engine.log", program.python, forks)
         self.child.watch(self.told.put)
         self.url = ""
 

@@ -4,4 +4,5 @@ from workers import programs, run
 
 for use in programs.MODULES:
     programs.MODULES[use] = "fakechild"
+programs.IMPORTED[:] = ["fakechild"]
 run.main()

@@ -6,7 +6,7 @@ from flexmarl.host.exits import CONFIGURATION
 from flexmarl.store.control.nodes import DeviceRow
 from workers import run, settings
 from workers.errors import SettingsError
-from workers.hosting import device_environment
+from workers.programs import device_environment
 
 COMPLETE = {
     "DATABASE_URL": "postgresql://x",
