@@ -39,7 +39,7 @@ class ForkRequest(msgspec.Struct):
     environment: dict[str, str]
 
 
-class Imported(msgspec.Struct, tag=True):
+class ForkServerReady(msgspec.Struct, tag=True):
     """From now on requests are answered at once."""
 
 
@@ -66,7 +66,7 @@ class ForkServer:
 
     def serve(self) -> ForkRequest | None:
         """Fork what is asked for and tell ends. Returns the request in a child, and None once the owner is gone."""
-        self._say(Imported())
+        self._say(ForkServerReady())
         while True:
             for key, _ in self._events.select():
                 if key.fileobj is not self._owner:
@@ -113,7 +113,7 @@ class ForkServer:
         _, status = os.waitpid(pid, 0)
         self._say(ForkedEnd(pid, os.waitstatus_to_exitcode(status)))
 
-    def _say(self, message: Imported | Forked | ForkedEnd) -> None:
+    def _say(self, message: ForkServerReady | Forked | ForkedEnd) -> None:
         with contextlib.suppress(ConnectionError):  # the owner is gone, which the next message says
             self._owner.send(msgspec.json.encode(message))
 

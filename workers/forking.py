@@ -24,7 +24,7 @@ import msgspec
 import psutil
 import structlog
 
-from workers.fork_server import MESSAGE_BYTES, Forked, ForkedEnd, ForkRequest, Imported
+from workers.fork_server import MESSAGE_BYTES, Forked, ForkedEnd, ForkRequest, ForkServerReady
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +35,7 @@ PAUSE_S = 1.0
 IDLE_ENDS = 3
 """So many servers in a row that ended before their first child: there will be no other."""
 GONE_S = 5.0
-_SAID = msgspec.json.Decoder(Imported | Forked | ForkedEnd)
+_SAID = msgspec.json.Decoder(ForkServerReady | Forked | ForkedEnd)
 
 
 class NoForkServer(RuntimeError):
@@ -92,7 +92,7 @@ class ServerLife:
         """Take what the server says until it ends. `imported` is called once it answers."""
         while said := self._said():
             match _SAID.decode(said):
-                case Imported():
+                case ForkServerReady():
                     imported()
                 case Forked(no, pid):
                     self.forked += 1
