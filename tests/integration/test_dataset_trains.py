@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,13 @@ TRAINING, HELD_OUT = 6, 2
 
 
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    folder: Path = tmp_path_factory.mktemp("dataset")
-    small_chat_model(folder / "model")
-    with System(folder / "home", environment={"FLEXMARL_MODEL_ROOTS": str(folder)}) as running:
-        yield running
+def system(installations: Callable[[int], System]) -> System:
+    return installations(0)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_chat_model(tmp_path_factory.mktemp("dataset") / "model")
 
 
 def uploaded(system: System, body: bytes) -> dict[str, Any]:
@@ -46,7 +48,7 @@ def uploaded(system: System, body: bytes) -> dict[str, Any]:
         return json.load(answer)
 
 
-def test_two_chat_agents_train_on_an_uploaded_file(system: System) -> None:
+def test_two_chat_agents_train_on_an_uploaded_file(system: System, model: Path) -> None:
     api = system.api()
     rows = [
         {"chat": [{"role": "system", "content": f"Game {n}."}, {"role": "user", "content": f"Say {n}."}], "answer": n}
@@ -56,7 +58,7 @@ def test_two_chat_agents_train_on_an_uploaded_file(system: System) -> None:
     mapping, split = {"messages": "chat", "answer": "answer"}, {"type": "count", "rows": HELD_OUT}
     version = api.post("/datasets", {"name": "words", "file": file["digest"], "mapping": mapping, "split": split})
     policy = {
-        "model": {"type": "folder", "path": str(system.home.parent / "model")},
+        "model": {"type": "folder", "path": str(model)},
         "tuning": {"type": "lora", "rank": 4, "alpha": 8},
         "precision": "fp32",
     }
