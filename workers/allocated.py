@@ -1,8 +1,8 @@
-"""The processes of one host that a batch scheduler gave for a while: `python -m workers.allocated --settings FILE ...`.
+"""The processes of one host that a cluster gave for a while: `python -m workers.allocated --settings FILE ...`.
 
-It runs as the job itself: node agent, device worker and rollout workers are its children and are started again when
-they end. SIGUSR1 is the scheduler's notice that the time is nearly over: what runs here moves to other hosts. SIGTERM
-ends the children and the job.
+It runs as the batch job of Slurm itself, or as the child of an actor of Ray: node agent, device worker and rollout
+workers are its children and are started again when they end. SIGUSR1 is the scheduler's notice that the time is nearly
+over: what runs here moves to other hosts. SIGTERM ends the children and the job.
 
 Invariants: secrets come from a file that only its owner reads, never from the command line or the job's environment.
 A job that does not own its row in the store starts nothing, so that of two jobs of one row only one works.
@@ -109,13 +109,15 @@ def main() -> None:
     parser.add_argument("--kind", choices=("cpu", "cuda"), required=True, help="what its devices are")
     parser.add_argument("--rollout-workers", type=int, default=1, help="rollout workers that it runs")
     parser.add_argument("--notice", type=float, default=0.0, help="seconds between SIGUSR1 and the end")
+    parser.add_argument("--native", default="", help="the provider's name of the job; none: Slurm's variable says it")
+    parser.add_argument("--memory-gib", type=int, default=0, help="memory of the host; 0: Slurm's variable says it")
     given = parser.parse_args()
     signals = HostSignals()
     signals.arm()
     reporting.configure("allocated")
     shared = read_settings(given.settings)
     environment = environment_of(shared, given, os.environ)
-    native = os.environ.get("SLURM_JOB_ID", "")
+    native = given.native or os.environ.get("SLURM_JOB_ID", "")
     if not _claimed(environment["DATABASE_URL"], given.job, native, signals):
         log.warning("superseded", job=str(given.job), native=native)
         return
@@ -144,7 +146,7 @@ def environment_of(shared: Mapping[str, str], given: argparse.Namespace, ours: M
     """Return the environment of the host's processes: the installation's settings, and what this host is."""
     home = Path(shared["FLEXMARL_HOME"]) / "nodes" / given.node
     address = address_towards(shared["DATABASE_URL"])
-    memory = ours.get("SLURM_MEM_PER_NODE", "")
+    memory = str(given.memory_gib * 1024) if given.memory_gib else ours.get("SLURM_MEM_PER_NODE", "")
     own = {
         "FLEXMARL_HOME": str(home),
         "FLEXMARL_LOG_DIR": str(home / "logs"),

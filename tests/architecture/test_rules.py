@@ -15,6 +15,7 @@ ENVIRONMENT_READERS = {
     "manage.py",
     "platform/flexmarl/controlplane/settings/env.py",
     "platform/flexmarl/controlplane/asgi.py",
+    "platform/flexmarl/controlplane/inventory/providers/ray_bridge.py",
     "workers/settings.py",
     "workers/adopted.py",
     "workers/fork_server.py",
@@ -22,9 +23,9 @@ ENVIRONMENT_READERS = {
     "workers/children.py",
     "workers/packages/inside/sessions.py",
 }
-"""Beside the two readers: `asgi.py` and `manage.py` name the settings module, a device worker and the job of a cluster
-pass their environment on to their children (as the launcher does) and the child checks whose it is. An agent
-program is told its session in variables, which are written before it is imported."""
+"""Beside the two readers: `asgi.py` and `manage.py` name the settings module; a device worker, the job of a cluster and
+an actor of Ray pass their environment on to their children (as the launcher does) and the child checks whose it is. An
+agent program is told its session in variables, which are written before it is imported."""
 PURE = ("platform/flexmarl/contracts", "platform/flexmarl/algorithms", "platform/flexmarl/orchestrator")
 
 

@@ -114,6 +114,35 @@ def test_a_pool_asks_slurm_for_hosts_and_shows_their_jobs(seeded: Any, visit: Ca
         assert states[-1] == "Failed", "what has ended comes last"
 
 
+def test_a_pool_asks_a_ray_cluster_for_hosts(seeded: Any, visit: Callable[..., Any]) -> None:
+    guest = visit(seeded)
+    guest.sign_in()
+    guest.goto("/cluster?edit=new")
+    guest.page.get_by_label("Name", exact=True).fill("rays")
+    guest.page.get_by_label("Where its hosts come from").select_option("ray")
+    assert guest.page.get_by_label("Partition").is_hidden()
+    guest.page.get_by_label("Address of the cluster").fill("127.0.0.1:1")
+    resources = guest.page.get_by_label("Custom resources")
+    resources.fill("h100=1\nGPU=2")
+    guest.page.get_by_label("Environment variables").fill("NCCL_DEBUG=INFO")
+    guest.page.get_by_role("button", name="Create pool").click()
+    error = guest.page.locator("#rail .fe").first
+    error.wait_for()
+    assert "GPU is set by FlexMARL; set devices instead" in error.inner_text()
+    assert resources.get_attribute("aria-invalid") == "true"
+    resources.fill("h100=1")
+    guest.page.get_by_role("button", name="Create pool").click()
+    guest.page.wait_for_url("**/cluster")
+    guest.goto("/cluster?pool=rays&edit=rays")
+    assert resources.input_value() == "h100=1"
+    assert guest.page.get_by_label("Environment variables").input_value() == "NCCL_DEBUG=INFO"
+    assert "FLEXMARL_RAY_PYTHON" in guest.page.locator("#no-provide").inner_text()
+    guest.goto("/cluster?pool=rays&try=rays")
+    assert '"h100": 1.0' in guest.page.locator("#rail pre").first.inner_text()
+    assert "FLEXMARL_RAY_PYTHON" in guest.page.locator("#rail .note").last.inner_text()
+    assert (guest.sideways(), guest.violations("#main, main")) == (0, [])
+
+
 def _add_jobs(url: str) -> None:
     """Add a job that works, one that waits, one that Slurm refused and one that ended."""
     with psycopg.connect(url, autocommit=True) as conn:

@@ -108,6 +108,7 @@ BODIES = [
     ("POST", "/api/v1/experiments", {"name": "e", "description": "d"}),
     ("POST", "/api/v1/pools", {"name": "p", "description": "d", "note": "n", "is_default": False, "projects": []}),
     ("POST", "/api/v1/pools", {"name": "p", "provider": {"type": "slurm", "max_nodes": 2, "sbatch": ["--nice=5"]}}),
+    ("POST", "/api/v1/pools", {"name": "r", "provider": {"type": "ray", "address": "h:1", "resources": {"h100": 1}}}),
     ("PATCH", "/api/v1/pools/default", {"description": "d", "note": "n", "is_default": True, "projects": ["default"]}),
     ("PUT", "/api/v1/pools/default/quotas/default", {"devices": 3}),
     ("PUT", "/api/v1/projects/default/default-pool", {"pool": "default"}),

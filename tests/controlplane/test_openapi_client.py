@@ -56,12 +56,14 @@ NEEDED = {
 UNSEEN = {
     "datasets_solve_rates.rows",
     "packages_read.lock",
+    "pools_submission.offers",
     "runs_trajectory.judged",
     "serving_keys_days.results",
     "serving_keys_read.models",
     "suites_leaderboard.rows",
 }
-"""Lists that only workers fill: of a package that was built, of judged replies, of an evaluation that was played."""
+"""Lists that only workers or a Ray cluster fill: of a package that was built, of judged replies, of an evaluation that
+was played, of what a cluster has."""
 
 
 class GenericClient:

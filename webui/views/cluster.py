@@ -116,15 +116,16 @@ def _hosts(request: HttpRequest, pool: str, pools: list[dict[str, Any]]) -> dict
     for one in pools:
         if one["name"] in growing:
             own = living.get(one["name"], [])
-            one["growth"] = provided_words.summary(own, growing[one["name"]]["max_nodes"])
-            one["refused"] = next((job for job in own if job["state"] == "refused"), None)
+            one["growth"] = provided_words.summary(own, growing[one["name"]])
+            one["trouble"] = next(iter(provided_words.troubles(own)), None)
     if pool not in growing:
         return {}
     jobs = provided_words.with_icons(provided.jobs(pool))
     return {
         "growing": growing[pool],
+        "provider_name": provided_words.NAMES[growing[pool]["type"]],
         "jobs": jobs,
-        "refusals": [job for job in jobs if job["state"] == "refused"],
+        "troubles": provided_words.troubles(jobs),
         "provides": provided.is_provided(),
         "try_url": _with(request, **{"try": pool}),
     }
@@ -142,12 +143,11 @@ def _rail(request: HttpRequest, actor: Actor, read: ClusterRows) -> dict[str, An
     if asked.get("edit"):
         name = asked["edit"]
         found = None if name == NEW_POOL else inventory.one([p for p in read.pools if p["name"] == name], "pool", name)
-        fields = provided_words.option_fields(found["provider"] if found else {})
         return {
             "rail": "pool",
             "editing": found,
             "projects_known": project_names(actor),
-            "options": fields,
+            "option_groups": provided_words.option_groups(found["provider"] if found else {}),
             "option_kinds": provided_words.KINDS,
             "close_url": _closed(request),
         }

@@ -3,24 +3,36 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flexmarl.contracts.providers import SlurmProvider
+from pydantic import TypeAdapter
 
-_LABELS = {
-    "partition": "Partition",
-    "account": "Account",
-    "qos": "Quality of service",
+from flexmarl.contracts.providers import GrowingProvider, RayProvider, SlurmProvider
+
+NAMES = {"slurm": "Slurm", "ray": "Ray"}
+_PROVIDERS: dict[str, type[GrowingProvider]] = {"slurm": SlurmProvider, "ray": RayProvider}
+_TITLES = {"slurm": "Jobs of Slurm", "ray": "Hosts of a Ray cluster"}
+_OWN_LABELS = {
+    "slurm": {"partition": "Partition", "account": "Account", "qos": "Quality of service"},
+    "ray": {"address": "Address of the cluster"},
+}
+_SHARED_LABELS = {
     "kind": "Devices are",
     "devices": "Devices of a host",
-    "cpus": "Processors of a job",
-    "memory_gib": "Memory of a job, GiB",
-    "time_limit_minutes": "Time limit, minutes",
-    "notice_s": "Drained before the end, seconds",
+    "cpus": "Processors of a host",
+    "memory_gib": "Memory of a host, GiB",
+}
+_LATER_LABELS = {
+    "slurm": {"time_limit_minutes": "Time limit, minutes", "notice_s": "Drained before the end, seconds"},
+    "ray": {"resources": "Custom resources, NAME=AMOUNT, one a line"},
+}
+_SIZE_LABELS = {
     "min_nodes": "Hosts at least",
     "max_nodes": "Hosts at most",
     "idle_s": "Given back when idle, seconds",
     "rollout_workers": "Rollout workers of a host",
-    "sbatch": "Further options of sbatch, one a line",
-    "python": "Interpreter on the hosts",
+}
+_LAST_LABELS = {
+    "slurm": {"sbatch": "Further options of sbatch, one a line"},
+    "ray": {"env_vars": "Environment variables, NAME=VALUE, one a line"},
 }
 KINDS = (("cpu", "shares of processors"), ("cuda", "GPUs"))
 _FORMS = {"string": "text", "integer": "number", "array": "lines"}
@@ -36,25 +48,65 @@ _ICONS = {
 LIVING = frozenset({"requested", "pending", "running", "leaving", "refused"})
 
 
-def option_fields(provider: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a field for each option of Slurm with what a pool says, or the default."""
-    shown = provider if provider.get("type") == "slurm" else {}
-    defaults, schema = SlurmProvider().model_dump(mode="json"), SlurmProvider.model_json_schema()["properties"]
+def option_groups(provider: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the fields of each provider with what a pool says, or the default; `shown`: those of the pool's own."""
+    return [
+        {
+            "type": kind,
+            "title": title,
+            "shown": provider.get("type") == kind,
+            "fields": _fields(kind, provider if provider.get("type") == kind else {}),
+        }
+        for kind, title in _TITLES.items()
+    ]
+
+
+def _fields(kind: str, kept: Mapping[str, Any]) -> list[dict[str, Any]]:
+    labels = {**_OWN_LABELS[kind], **_SHARED_LABELS, **_LATER_LABELS[kind], **_SIZE_LABELS, **_LAST_LABELS[kind]}
+    schema = TypeAdapter(_PROVIDERS[kind]).json_schema()["properties"]
     fields = []
-    for name, label in _LABELS.items():
-        value = shown.get(name, defaults[name])
+    for name, label in {**labels, "python": "Interpreter on the hosts"}.items():
+        value = kept.get(name, schema[name].get("default", ""))
+        form = "kinds" if name == "kind" else _FORMS.get(schema[name]["type"]) or _pairs(schema[name])
         fields.append(
             {
                 "name": name,
                 "label": label,
-                "form": "kinds" if name == "kind" else _FORMS[schema[name]["type"]],
-                "value": "\n".join(value) if isinstance(value, list) else value,
+                "form": form,
+                "lines": form in {"lines", "amounts", "pairs"},
+                "value": _shown(value),
                 "help": schema[name].get("description", ""),
                 "least": schema[name].get("minimum"),
                 "most": schema[name].get("maximum"),
             }
         )
     return fields
+
+
+def _pairs(schema: Mapping[str, Any]) -> str:
+    return "amounts" if schema["additionalProperties"]["type"] == "number" else "pairs"
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return "\n".join(
+            f"{name}={one:g}" if isinstance(one, float) else f"{name}={one}" for name, one in value.items()
+        )
+    return "\n".join(value) if isinstance(value, list | tuple) else value
+
+
+def troubles(jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what keeps hosts of a pool from coming, each once, with what to do about it."""
+    found: dict[str, dict[str, Any]] = {}
+    for job in jobs:
+        if job["state"] == "refused":
+            says = f"{NAMES[job['provider']]} takes no job for {job['node']}"
+            found[job["id"]] = {"node": job["node"], "head": says, "reason": job["reason"], "step": job["next_step"]}
+        elif job["state"] in LIVING and job["next_step"]:
+            says = f"{NAMES[job['provider']]} does not answer"
+            one = {"node": job["node"], "head": says, "reason": job["reason"], "step": job["next_step"]}
+            found.setdefault(job["reason"], one)
+    return list(found.values())
 
 
 def with_icons(jobs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -71,10 +123,10 @@ def with_icons(jobs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def summary(jobs: Sequence[Mapping[str, Any]], most: int) -> str:
+def summary(jobs: Sequence[Mapping[str, Any]], provider: Mapping[str, Any]) -> str:
     """Return what stands of the jobs of a pool on its card."""
     counts = [(state, sum(job["state"] == state for job in jobs)) for state in ("running", "pending", "leaving")]
     said = [f"{count} {state}" for state, count in counts if count]
     waiting = sum(job["state"] == "requested" for job in jobs)
     said += [f"{waiting} to be submitted"] if waiting else []
-    return f"Slurm: {', '.join(said) or 'no job'}, {most} at most"
+    return f"{NAMES[provider['type']]}: {', '.join(said) or 'no host'}, {provider.get('max_nodes', 1)} at most"

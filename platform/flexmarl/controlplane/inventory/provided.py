@@ -6,7 +6,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from flexmarl.contracts.providers import SlurmProvider, StaticProvider
+from flexmarl.contracts.providers import GrowingProvider, StaticProvider
 from flexmarl.controlplane.common import live
 from flexmarl.controlplane.common.actions import record
 from flexmarl.controlplane.common.actor import Actor
@@ -53,15 +53,16 @@ def submission(pool: str) -> dict[str, Any]:
     """Say what would be submitted for the next host of a pool; nothing is. Raises Conflict where nothing can be."""
     options = options_of(_pool(pool).provider)
     if isinstance(options, StaticProvider):
-        raise Conflict(f"People start the hosts of {pool} themselves. Set its provider, such as slurm, first.")
+        raise Conflict(f"People start the hosts of {pool} themselves. Set its provider, such as slurm or ray, first.")
     asked = HostRequest(EXAMPLE, host_jobs.name_of(EXAMPLE), f"{pool}-1", pool, options.model_dump(mode="json"))
-    found = provider_of(options.type).propose(asked)
+    found = provider_of(asked.options).propose(asked)
     return {
         "provider": options.type,
         "command": found.command,
         "script": found.script,
         "settings_file": found.settings_file,
         "notices": list(found.notices),
+        "offers": list(found.offers),
     }
 
 
@@ -98,7 +99,7 @@ def _job(pool: str, identity: UUID) -> HostJob:
 
 def _row(found: HostJob, price: float | None) -> dict[str, Any]:
     options = options_of(found.options)
-    devices = options.offered if isinstance(options, SlurmProvider) else 0
+    devices = options.offered if isinstance(options, GrowingProvider) else 0
     began = found.started_at
     hours = 0.0 if began is None else max(0.0, (found.ended_at or found.now) - began) / 3600.0 * devices
     return {

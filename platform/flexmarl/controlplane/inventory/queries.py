@@ -9,7 +9,7 @@ from django.db.models import Count, OuterRef, Prefetch, Subquery
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
-from flexmarl.contracts.providers import PoolProvider, SlurmProvider
+from flexmarl.contracts.providers import GrowingProvider, PoolProvider
 from flexmarl.controlplane.common.problems import NotFound
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
@@ -256,7 +256,7 @@ def growth(pool: str) -> tuple[int, int]:
     """Return how many hosts a pool's provider may give it, and the whole devices of each; zeros where none does."""
     kept = Pool.objects.filter(name=pool).values_list("provider", flat=True).first()
     options = PoolProvider.model_validate({"provider": kept}).provider if kept else None
-    return (options.max_nodes, options.offered) if isinstance(options, SlurmProvider) else (0, 0)
+    return (options.max_nodes, options.offered) if isinstance(options, GrowingProvider) else (0, 0)
 
 
 def host_sizes(pool: str, found: Sequence[Mapping[str, Any]] | None = None) -> list[int]:

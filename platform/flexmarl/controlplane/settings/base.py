@@ -63,6 +63,10 @@ CLUSTER_KEY = env.text("FLEXMARL_CLUSTER_KEY")
 BROKER_URL = env.broker("REDIS_URL")
 VLLM_PYTHON = env.text("FLEXMARL_VLLM_PYTHON")
 """Interpreter that device workers of this machine run vLLM engines with; the doctor looks at it."""
+RAY_PYTHON = env.text("FLEXMARL_RAY_PYTHON")
+"""Interpreter with a Ray cluster's versions of Ray and Python, for pools whose hosts come from one; empty: none do."""
+RAY_ENVIRONMENT = env.given((), ("RAY_",))
+"""How that interpreter reaches clusters: their token and certificates, as Ray reads them."""
 PLACE = env.text("FLEXMARL_PLACE")
 """Name of the machine's one driver: a new one takes over from the one before at once. Empty: leases have to expire."""
 HEARTBEAT_DESCRIPTOR = env.integer("FLEXMARL_HEARTBEAT_FD", -1, minimum=-1)

@@ -5,7 +5,7 @@ name of a node belongs to one job that has not ended. When a job has ended nothi
 then, whoever hosted them, and its node is `gone` until another job takes the name.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -175,19 +175,23 @@ def seen(conn: Connection, identity: UUID, state: str, reason: str, place: str, 
     conn.execute(
         """
         UPDATE store.host_job SET state = CASE WHEN state = 'leaving' THEN state ELSE %(state)s END,
-          reason = %(reason)s, place = %(place)s, started_at = coalesce(started_at, to_timestamp(%(started)s::float8))
+          reason = %(reason)s, next_step = '', place = %(place)s,
+          started_at = coalesce(started_at, to_timestamp(%(started)s::float8))
         WHERE id = %(id)s AND ended_at IS NULL
-          AND (state NOT IN (%(state)s, 'leaving') OR reason <> %(reason)s OR place <> %(place)s
+          AND (state NOT IN (%(state)s, 'leaving') OR reason <> %(reason)s OR next_step <> '' OR place <> %(place)s
                OR (started_at IS NULL AND %(started)s::float8 IS NOT NULL))
         """,
         {"id": identity, "state": state, "reason": reason[:1000], "place": place, "started": started_at},
     )
 
 
-def unheard(conn: Connection, provider: str, words: str) -> None:
-    """Note at all jobs of a provider that it does not answer; they stay as they were."""
-    query = "UPDATE store.host_job SET reason = %s WHERE provider = %s AND ended_at IS NULL AND reason <> %s"
-    conn.execute(query, [words[:1000], provider, words[:1000]])
+def unheard(conn: Connection, jobs: Sequence[UUID], words: str, next_step: str) -> None:
+    """Note at jobs that who was asked for them does not answer; they stay as they were."""
+    conn.execute(
+        "UPDATE store.host_job SET reason = %s, next_step = %s "
+        "WHERE id = ANY(%s) AND ended_at IS NULL AND (reason, next_step) IS DISTINCT FROM (%s, %s)",
+        [words[:1000], next_step, list(jobs), words[:1000], next_step],
+    )
 
 
 def revise(conn: Connection, identity: UUID, options: Mapping[str, Any]) -> None:

@@ -53,24 +53,38 @@ document.addEventListener("click", async (event) => {
 });
 
 document.addEventListener("change", (event) => {
-  if (event.target.matches("[data-provider]")) $("#provider-options").hidden = event.target.value === "static";
+  if (!event.target.matches("[data-provider]")) return;
+  for (const group of $$("[data-options]")) group.hidden = group.dataset.options !== event.target.value;
 });
+
+const linesOf = (field) =>
+  field.value
+    .split("\n")
+    .map((line) => line.trim())
+    .filter(Boolean);
+
+/** Lines of NAME=VALUE as an object; a line without a sign has an empty value, which the server refuses by its name. */
+const pairsOf = (field, read) =>
+  Object.fromEntries(
+    linesOf(field).map((line) => {
+      const [name, ...rest] = line.split("=");
+      return [name.trim(), read(rest.join("=").trim())];
+    }),
+  );
 
 const OPTIONS = {
   text: (field) => field.value.trim(),
   number: (field) => (field.value.trim() === "" ? null : Number(field.value)),
-  lines: (field) =>
-    field.value
-      .split("\n")
-      .map((line) => line.trim())
-      .filter(Boolean),
+  lines: linesOf,
+  pairs: (field) => pairsOf(field, (text) => text),
+  amounts: (field) => pairsOf(field, Number),
 };
 
 /** Where a pool's hosts come from, as its form says. */
 function providerOf(form) {
   const type = $("[data-provider]", form).value;
   if (type === "static") return { type };
-  const fields = $$("[data-option]", form).map((field) => [
+  const fields = $$(`[data-options="${type}"] [data-option]`, form).map((field) => [
     field.dataset.field.split("/").pop(),
     OPTIONS[field.dataset.option](field),
   ]);
@@ -135,8 +149,9 @@ const HANDLERS = {
 
 /** Mark the fields that a refusal speaks of, and lead to the first. */
 function point(form, errors) {
-  const wrong = $$("[data-field]", form).filter((field) =>
-    errors.some((one) => `${one.pointer}/`.startsWith(`${field.dataset.field}/`)),
+  const wrong = $$("[data-field]", form).filter(
+    (field) =>
+      !field.closest("[hidden]") && errors.some((one) => `${one.pointer}/`.startsWith(`${field.dataset.field}/`)),
   );
   for (const field of wrong) field.setAttribute("aria-invalid", "true");
   wrong[0]?.focus();

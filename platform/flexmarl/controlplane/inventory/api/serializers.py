@@ -10,8 +10,9 @@ from flexmarl.controlplane.inventory.actions import MAX_NOTE
 NAME = r"^[a-z0-9][a-z0-9-]{0,63}$"
 MOST_DEVICES = 1_000_000
 _PROVIDER = (
-    "Where its hosts come from: {type: static}, or {type: slurm, partition: gpu, kind: cuda, devices: 8, max_nodes: 4} "
-    "with the other options of docs/clusters.md."
+    "Where its hosts come from: {type: static}, {type: slurm, partition: gpu, kind: cuda, devices: 8, max_nodes: 4}, "
+    "or {type: ray, address: 10.0.0.4:6379, kind: cuda, devices: 8, max_nodes: 4}, with the other options of "
+    "docs/clusters.md."
 )
 
 
@@ -111,7 +112,7 @@ class HostJobSerializer(serializers.Serializer[Any]):
     state = serializers.ChoiceField(["requested", "refused", "pending", "running", "leaving", "ended", "failed"])
     cancelling = serializers.BooleanField()
     reason = serializers.CharField(allow_blank=True, help_text="In the provider's words.")
-    next_step = serializers.CharField(allow_blank=True, help_text="What to do about a refusal.")
+    next_step = serializers.CharField(allow_blank=True, help_text="What to do about a refusal, or no answer.")
     place = serializers.CharField(allow_blank=True, help_text="The provider's name of its host.")
     why = serializers.CharField(allow_blank=True, help_text="What it was requested for, then why it ends.")
     leases = serializers.IntegerField()
@@ -129,9 +130,10 @@ class HostJobSerializer(serializers.Serializer[Any]):
 class HostSubmissionSerializer(serializers.Serializer[Any]):
     provider = serializers.CharField()
     command = serializers.CharField()
-    script = serializers.CharField(help_text="Its standard input.")
+    script = serializers.CharField(help_text="Its standard input, or what an actor of Ray starts.")
     settings_file = serializers.CharField(help_text="File with the secrets of the hosts; only its owner can read it.")
     notices = serializers.ListField(child=serializers.CharField(), help_text="What would keep a host from working.")
+    offers = serializers.ListField(child=serializers.CharField(), help_text="What the cluster has now, where it says.")
 
 
 class HostActionSerializer(StrictSerializer):

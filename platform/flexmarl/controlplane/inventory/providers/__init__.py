@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from flexmarl.contracts.providers import PoolProvider, SlurmProvider, StaticProvider
+from flexmarl.contracts.providers import PoolProvider, RayProvider, SlurmProvider, StaticProvider
 from flexmarl.controlplane.inventory.providers.base import (
     HostProvider,
     HostRequest,
@@ -12,6 +12,7 @@ from flexmarl.controlplane.inventory.providers.base import (
     ProviderRefused,
     ProviderSilent,
 )
+from flexmarl.controlplane.inventory.providers.ray_hosts import Ray
 from flexmarl.controlplane.inventory.providers.slurm import Slurm
 
 __all__ = [
@@ -23,14 +24,22 @@ __all__ = [
     "ProviderSilent",
     "options_of",
     "provider_of",
+    "source_of",
 ]
 
 
-def options_of(kept: Mapping[str, Any]) -> StaticProvider | SlurmProvider:
+def options_of(kept: Mapping[str, Any]) -> StaticProvider | SlurmProvider | RayProvider:
     """Return a pool's options as they were kept."""
     return PoolProvider.model_validate({"provider": dict(kept) or {"type": "static"}}).provider
 
 
-def provider_of(kind: str) -> HostProvider:
-    """Return the provider of a name. Raises KeyError for one whose hosts people start themselves."""
-    return {"slurm": Slurm()}[kind]
+def provider_of(options: Mapping[str, Any]) -> HostProvider:
+    """Return who is asked for hosts with a pool's options. Raises KeyError where people start them themselves."""
+    if options["type"] == "ray":
+        return Ray(options["address"])
+    return {"slurm": Slurm()}[options["type"]]
+
+
+def source_of(options: Mapping[str, Any]) -> str:
+    """Return the name of the cluster that is asked: what one cluster does not answer says nothing of another."""
+    return f"ray {options['address']}" if options["type"] == "ray" else str(options["type"])

@@ -21,6 +21,12 @@ class HostRequest:
     pool: str
     options: Mapping[str, Any]
     """Of the pool when the host was asked for."""
+    native: str = ""
+    """The provider's name of the job, where it was noted."""
+    at_work: bool = False
+    """Its host has owned the job's row."""
+    unwanted: bool = False
+    """It is to be cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,8 @@ class HostSubmission:
     """Where the secrets of the hosts lie."""
     notices: tuple[str, ...] = ()
     """What will keep the host from working as far as it can be known now."""
+    offers: tuple[str, ...] = ()
+    """What the provider has now, a line for each of its hosts; empty where it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +55,9 @@ class HostSighting:
     place: str = ""
     started_at: float | None = None
     ends_at: float | None = None
-    """When its time limit ends it."""
+    """When it ends, whatever runs there."""
+    ends_why: str = ""
+    """Why it ends then; empty: its time limit."""
 
 
 class ProviderRefused(Exception):
@@ -61,6 +71,10 @@ class ProviderRefused(Exception):
 class ProviderSilent(Exception):
     """The provider does not answer: what was asked of it may have happened or not."""
 
+    def __init__(self, words: str, next_step: str = "") -> None:
+        super().__init__(words)
+        self.next_step = next_step
+
 
 class HostProvider(Protocol):
     """A source of hosts."""
@@ -73,8 +87,8 @@ class HostProvider(Protocol):
         """Submit a job and return the provider's name of it. Raises ProviderRefused, ProviderSilent."""
         ...
 
-    def look(self, names: Collection[str]) -> dict[str, list[HostSighting]]:
-        """Return the jobs of these names that the provider knows, the oldest first. Raises ProviderSilent."""
+    def look(self, requests: Collection[HostRequest]) -> dict[str, list[HostSighting]]:
+        """Return the jobs that the provider knows by their names, the oldest first. Raises ProviderSilent."""
         ...
 
     def cancel(self, native: str) -> None:

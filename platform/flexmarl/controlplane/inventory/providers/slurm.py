@@ -22,6 +22,7 @@ from flexmarl.controlplane.inventory.providers.base import (
     ProviderRefused,
     ProviderSilent,
 )
+from flexmarl.controlplane.inventory.providers.host_folders import log_of
 from flexmarl.controlplane.inventory.providers.host_settings import settings_file, unreachable, write_settings
 from flexmarl.controlplane.inventory.providers.slurm_words import next_step, state_of, words
 
@@ -43,7 +44,7 @@ class Slurm:
     def submit(self, request: HostRequest) -> str:
         """Submit a job and return its number."""
         file = write_settings()
-        _home_of(request.node).joinpath("logs").mkdir(parents=True, exist_ok=True)
+        log_of(request.node, "").parent.mkdir(parents=True, exist_ok=True)
         done = _run(SUBMIT, script_of(request, file))
         said = words(done.stderr)
         if done.returncode == 0 and (number := done.stdout.strip().partition(";")[0]).isdecimal():
@@ -52,8 +53,9 @@ class Slurm:
             raise ProviderSilent(said)
         raise ProviderRefused(said or f"sbatch ended with {done.returncode} and said nothing", next_step(said))
 
-    def look(self, names: Collection[str]) -> dict[str, list[HostSighting]]:
-        """Return the jobs of these names that the controller knows, those included that ended a while ago."""
+    def look(self, requests: Collection[HostRequest]) -> dict[str, list[HostSighting]]:
+        """Return the jobs that the controller knows by their names, those included that ended a while ago."""
+        names = {request.name for request in requests}
         if not names:
             return {}
         asked = ["squeue", "--noheader", "--states=all", f"--format={_FIELDS}", f"--name={','.join(sorted(names))}"]
@@ -65,7 +67,8 @@ class Slurm:
             number, name, state, reason, place, *times = (line.split("|") + [""] * 7)[:7]
             if name in names:
                 begun = [float(at) if at.isdecimal() and state != "PENDING" else None for at in times]
-                found.setdefault(name, []).append(HostSighting(number, *state_of(state, reason), place, *begun))
+                sighting = HostSighting(number, *state_of(state, reason), place, begun[0], begun[1])
+                found.setdefault(name, []).append(sighting)
         return {name: sorted(jobs, key=lambda job: int(job.native)) for name, jobs in found.items()}
 
     def cancel(self, native: str) -> None:
@@ -92,7 +95,7 @@ def script_of(request: HostRequest, file: Path) -> str:
         f"--signal=B:USR1@{options.notice_s}",
         "--no-requeue",
         "--export=NIL",
-        f"--output={_home_of(request.node)}/logs/batch-%j.log",
+        f"--output={log_of(request.node, '%j')}",
         *options.sbatch,
     ]
     python, root = options.python or sys.executable, str(settings.ROOT)
@@ -113,19 +116,6 @@ def script_of(request: HostRequest, file: Path) -> str:
             "",
         ]
     )
-
-
-def last_words(node: str, native: str) -> str:
-    """Return the last line that a job wrote; empty when it wrote none, or this machine does not see it."""
-    try:
-        lines = (_home_of(node) / "logs" / f"batch-{native}.log").read_text(errors="replace").strip().splitlines()
-    except OSError:
-        return ""
-    return lines[-1][:500] if lines else ""
-
-
-def _home_of(node: str) -> Path:
-    return Path(settings.HOME) / "nodes" / node
 
 
 def _run(command: Sequence[str], given: str | None = None) -> subprocess.CompletedProcess[str]:

@@ -9,11 +9,12 @@ consequence: nothing ends because nobody knows.
 
 from collections.abc import Sequence
 from functools import partial
+from math import inf
 
 import structlog
 from psycopg import Connection
 
-from flexmarl.contracts.providers import SlurmProvider
+from flexmarl.contracts.providers import GrowingProvider
 from flexmarl.controlplane.common import live
 from flexmarl.controlplane.common.ids import uuid7
 from flexmarl.controlplane.inventory.models import Pool
@@ -25,8 +26,9 @@ from flexmarl.controlplane.inventory.providers import (
     ProviderSilent,
     options_of,
     provider_of,
+    source_of,
 )
-from flexmarl.controlplane.inventory.providers.slurm import last_words
+from flexmarl.controlplane.inventory.providers.host_folders import last_words
 from flexmarl.controlplane.runs.pool_look import PoolLook, look
 from flexmarl.controlplane.runs.providing.scaling import HostShape, hosts_wanted
 from flexmarl.store.control import host_jobs
@@ -52,7 +54,7 @@ class Providing:
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
         self._silent: dict[str, str] = {}
-        """Provider -> why it did not answer last time."""
+        """Cluster -> why it did not answer last time."""
 
     def owns(self) -> bool:
         """Become the one that provides, or say that another process does."""
@@ -62,17 +64,20 @@ class Providing:
         """Do what there is to do now; whether anything changed."""
         jobs = host_jobs.open_jobs(self._conn)
         options = {pool.name: options_of(pool.provider) for pool in Pool.objects.all()}
-        pools = {name: kept for name, kept in options.items() if isinstance(kept, SlurmProvider)}
+        pools = {name: kept for name, kept in options.items() if isinstance(kept, GrowingProvider)}
         if not (jobs or pools):
             return False
         before = [(job.id, job.state, job.reason) for job in jobs]
-        for kind in sorted({job.provider for job in jobs}):
-            self._settle(provider_of(kind), kind, [job for job in jobs if job.provider == kind])
+        sources: dict[str, list[HostJob]] = {}
+        for job in jobs:
+            sources.setdefault(source_of(job.options), []).append(job)
+        for source, own in sorted(sources.items()):
+            self._settle(provider_of(own[0].options), source, own)
         jobs = host_jobs.open_jobs(self._conn)
         seen = look(self._conn, always=True)
         for name in sorted({*pools, *(job.pool for job in jobs)}):
             own = [job for job in jobs if job.pool == name]
-            if not self._silent.keys() & {job.provider for job in own}:
+            if not self._silent.keys() & {source_of(job.options) for job in own}:
                 self._size(name, pools.get(name), own, seen)
         changed = [(job.id, job.state, job.reason) for job in host_jobs.open_jobs(self._conn)] != before
         if changed:
@@ -81,13 +86,13 @@ class Providing:
 
     # Jobs ------------------------------------------------------------------------------------------------------------
 
-    def _settle(self, provider: HostProvider, kind: str, jobs: Sequence[HostJob]) -> None:
-        """Bring the rows of a provider up to what it says, then cancel and submit."""
+    def _settle(self, provider: HostProvider, source: str, jobs: Sequence[HostJob]) -> None:
+        """Bring the rows of one cluster's jobs up to what it says, then cancel and submit."""
         try:
-            seen = provider.look({job.name for job in jobs})
-            self._silent.pop(kind, None)
+            seen = provider.look([request_of(job) for job in jobs])
+            self._silent.pop(source, None)
         except ProviderSilent as silent:
-            self._hear_nothing(kind, str(silent))
+            self._hear_nothing(source, jobs, silent)
             return
         for job in jobs:
             sightings = seen.get(job.name, [])
@@ -126,8 +131,9 @@ class Providing:
             self._try(partial(provider.cancel, own.native))
         elif job.state == "leaving" and job.node_state in ("ready", "cordoned"):
             host_jobs.drain(self._conn, job.node, job.leaving_at)
-        elif job.state == "running" and own.ends_at is not None and own.ends_at - job.now < job.options["notice_s"]:
-            host_jobs.leave(self._conn, job.id, TIME_LIMIT, own.ends_at)  # its own notice was lost, or is late
+        elif job.state == "running" and own.ends_at is not None and own.ends_at - job.now < _notice_s(job):
+            # Slurm's own notice to the job was lost, or is late; Ray gives none to it.
+            host_jobs.leave(self._conn, job.id, own.ends_why or TIME_LIMIT, own.ends_at)
 
     def _submit(self, provider: HostProvider, job: HostJob) -> None:
         if job.unwanted:
@@ -141,7 +147,7 @@ class Providing:
             host_jobs.refused(self._conn, job.id, refused.words, refused.next_step, retry_s(job.tries + 1))
             log.warning("refused", job=job.name, reason=refused.words)
         except ProviderSilent as silent:
-            self._hear_nothing(job.provider, str(silent))
+            self._hear_nothing(source_of(job.options), [job], silent)
         else:
             host_jobs.submitted(self._conn, job.id, native)
             log.info("submitted", job=job.name, native=native, node=job.node)
@@ -152,15 +158,16 @@ class Providing:
         except ProviderSilent as silent:
             log.warning("provider_silent", reason=str(silent))
 
-    def _hear_nothing(self, kind: str, words: str) -> None:
-        if self._silent.get(kind) != words:
-            log.warning("provider_silent", provider=kind, reason=words)
-        self._silent[kind] = words
-        host_jobs.unheard(self._conn, kind, words)
+    def _hear_nothing(self, source: str, jobs: Sequence[HostJob], silent: ProviderSilent) -> None:
+        words = str(silent)
+        if self._silent.get(source) != words:
+            log.warning("provider_silent", provider=source, reason=words)
+        self._silent[source] = words
+        host_jobs.unheard(self._conn, [job.id for job in jobs], words, silent.next_step)
 
     # Sizes -----------------------------------------------------------------------------------------------------------
 
-    def _size(self, pool: str, options: SlurmProvider | None, jobs: Sequence[HostJob], seen: PoolLook) -> None:
+    def _size(self, pool: str, options: GrowingProvider | None, jobs: Sequence[HostJob], seen: PoolLook) -> None:
         """Ask for hosts that are wanted, and give back those that are not."""
         staying = [job for job in jobs if job.state != "leaving" and not job.unwanted]
         if options is None:
@@ -191,7 +198,7 @@ class Providing:
         self._release(options, staying, max(0, len(starting) - wanted), wanted > 0)
         self._empty(jobs)
 
-    def _release(self, options: SlurmProvider, staying: Sequence[HostJob], superfluous: int, waited: bool) -> None:
+    def _release(self, options: GrowingProvider, staying: Sequence[HostJob], superfluous: int, waited: bool) -> None:
         """Give back hosts that nobody has used for a while, and jobs that wait in vain, down to `min_nodes`.
 
         While somebody waits for a further host, those that are free may be what is to be used with it.
@@ -233,6 +240,12 @@ def _overdue(job: HostJob) -> bool:
     return job.started_at is not None and job.now - job.started_at > REGISTERS_S
 
 
+def _notice_s(job: HostJob) -> float:
+    """Return how long before its end a host is drained; one whose provider has no such option at once."""
+    return float(job.options.get("notice_s", inf))
+
+
 def request_of(job: HostJob) -> HostRequest:
     """Return what a provider is asked for."""
-    return HostRequest(job.id, job.name, job.node, job.pool, job.options)
+    at_work = job.state in _AT_WORK
+    return HostRequest(job.id, job.name, job.node, job.pool, job.options, job.native, at_work, job.unwanted)

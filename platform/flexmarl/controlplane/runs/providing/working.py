@@ -19,8 +19,10 @@ ROUND_S = 2.0
 
 
 def can_submit() -> bool:
-    """Tell whether jobs of a cluster can be submitted from this machine."""
-    return shutil.which("sbatch", path=settings.COMMAND_ENVIRONMENT.get("PATH")) is not None
+    """Tell whether hosts can be asked of a cluster from this machine."""
+    return (
+        bool(settings.RAY_PYTHON) or shutil.which("sbatch", path=settings.COMMAND_ENVIRONMENT.get("PATH")) is not None
+    )
 
 
 def provide(stopping: threading.Event, turned: Callable[[], None]) -> None:

@@ -1,0 +1,158 @@
+"""A pool whose hosts come from a real Ray cluster: it grows for a run, a raylet is killed, and the run goes on."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import ray_cluster
+from tests.support.further_node import WITHIN_S, eventually
+from tests.support.ray_cluster import RayCluster, processes_of
+from tests.support.system import ROOT, Api, System
+
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(ray_cluster.MISSING), reason=ray_cluster.MISSING),
+]
+
+BRIDGE = ROOT / "platform/flexmarl/controlplane/inventory/providers/ray_bridge.py"
+PROVIDER = {"type": "ray", "devices": 2, "cpus": 2, "max_nodes": 2, "idle_s": 10, "rollout_workers": 1}
+TWO_HOSTS = {
+    "name": "grows",
+    "template": "reference_game",
+    "overrides": {
+        "budget": {"train_steps": 5000, "target": None},
+        "evaluation": {"every_steps": 1000, "tasks": 8},
+        "batch": {"tasks_per_step": 8, "episodes_per_task": 4, "micro_batch_groups": 4, "rollout_groups": 4},
+        "resources": {"rollout_pool": "batch", "training_pool": "batch", "rollout_devices": 1, "training_devices": 2},
+    },
+}
+KILLS = """
+import __main__, os, signal, sys
+path, address, mark = sys.argv[1:]
+source = open(path).read().partition('if __name__ == "__main__":')[0]
+exec(compile(source, path, "exec"), __main__.__dict__)
+submit = Hosts.submit
+def killing(self, *given, **more):
+    native = submit(self, *given, **more)
+    if not os.path.exists(mark):
+        open(mark, "w").close()
+        os.kill(os.getppid(), signal.SIGKILL)
+    return native
+Hosts.submit = killing
+sys.argv = [path, address]
+main()
+"""
+"""Stands for the bridge, and kills who asks it after the first host is submitted, before its answer."""
+
+OTHER = """
+import runpy, sys, ray
+ray.__version__ = "0.1"
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    with ray_cluster.ray_cluster((2, 2), head_cpus=2) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory, cluster: RayCluster) -> Iterator[System]:
+    folder: Path = tmp_path_factory.mktemp("provided")
+    folder.chmod(0o711)
+    (folder / "kills.py").write_text(KILLS)
+    wrapper = folder / "python"
+    wrapper.write_text(f'#!/bin/sh\nexec {ray_cluster.RAY_PYTHON} -I {folder}/kills.py "$2" "$3" {folder}/killed\n')
+    wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
+    environment = {"FLEXMARL_NODE": "front", "FLEXMARL_RAY_PYTHON": str(wrapper)}
+    with System(folder / "home", environment=environment) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def api(system: System, cluster: RayCluster) -> Api:
+    api = system.api()
+    api.post("/pools", {"name": "batch", "provider": {**PROVIDER, "address": cluster.address}, "device_hour_price": 2})
+    return api
+
+
+def jobs(api: Api, pool: str = "batch") -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = api.get(f"/pools/{pool}/jobs")["results"]
+    return rows
+
+
+def test_a_pool_grows_a_raylet_is_killed_and_the_run_goes_on(api: Api, system: System, cluster: RayCluster) -> None:
+    run = api.create_run(**TWO_HOSTS)
+    eventually(lambda: sum(job["registered"] for job in jobs(api)) == 2)
+    api.wait(run["id"], lambda r: r["status"] == "running" and r["step"] >= 1, WITHIN_S)
+    assert {job["state"] for job in jobs(api)} == {"running"}
+    seen = cluster.ask()
+    groups = {name: nodes[0] for name, _, nodes in seen["groups"]}
+    assert set(groups) == {job["name"] for job in jobs(api)}, "each once, though who asked was killed in between"
+    assert (system.home.parent / "killed").exists(), "the first submission was not noted"
+    assert len(set(groups.values())) == 2, "on two raylets"
+    raylet, node = next(
+        (name, node)
+        for node, has in seen["nodes"].items()
+        for name in ("r1", "r2")
+        if name in has and node in groups.values()
+    )
+    lost = next(job for job in jobs(api) if groups[job["name"]] == node)
+    before = api.run(run["id"])["step"]
+    os.kill(cluster.raylet(raylet), signal.SIGKILL)
+    eventually(lambda: next(job for job in jobs(api) if job["id"] == lost["id"])["state"] == "failed")
+    assert "its node has died" in next(job for job in jobs(api) if job["id"] == lost["id"])["reason"]
+    assert processes_of(system.home, lost["id"]) == [], "none outlived its raylet"
+    eventually(lambda: sum(job["registered"] for job in jobs(api)) == 2)
+    api.wait(run["id"], lambda r: (r["status"], r["reason"]) == ("running", "") and r["step"] >= before + 2, WITHIN_S)
+    api.act(run["id"], "kill")
+    eventually(lambda: all(job["ended_at"] for job in jobs(api)), 120)
+    left = cluster.ask()
+    assert ([state for _, state, _ in left["groups"] if state != "REMOVED"], left["actors"]) == ([], [])
+    assert processes_of(system.home) == []
+    assert api.consistency(run["id"])["ok"]
+
+
+@pytest.mark.full
+def test_a_gang_gets_no_device_before_all_its_hosts_are_there(api: Api, cluster: RayCluster) -> None:
+    provider = {**PROVIDER, "address": cluster.address, "resources": {"late": 1}}
+    api.post("/pools", {"name": "gang", "provider": provider})
+    cluster.add({"r3": 2}, also="late")
+    resources = {**TWO_HOSTS["overrides"]["resources"], "rollout_pool": "gang", "training_pool": "gang"}
+    run = api.create_run(**{**TWO_HOSTS, "overrides": {**TWO_HOSTS["overrides"], "resources": resources}})
+    eventually(lambda: [job["registered"] for job in jobs(api, "gang")].count(True) == 1)
+    eventually(lambda: any(job["reason"].startswith("PENDING (") for job in jobs(api, "gang")))
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        assert [job["leases"] for job in jobs(api, "gang")] == [0, 0]
+        time.sleep(0.5)
+    assert api.run(run["id"])["step"] == 0
+    cluster.add({"r4": 2}, also="late")
+    api.wait(run["id"], lambda r: r["status"] == "running" and r["step"] >= 1, WITHIN_S)
+    api.act(run["id"], "kill")
+    eventually(lambda: all(job["ended_at"] for job in jobs(api, "gang")), 120)
+    assert cluster.living() == []
+    assert api.consistency(run["id"])["ok"]
+
+
+@pytest.mark.full
+def test_another_version_than_the_clusters_is_named(cluster: RayCluster, tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text(OTHER)
+    command = [ray_cluster.RAY_PYTHON, "-I", str(tmp_path / "other.py"), str(BRIDGE), cluster.address]
+    with subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as bridge:
+        assert bridge.stdout is not None
+        answer = json.loads(bridge.stdout.readline())
+    assert answer["failed"] == "versions"
+    assert "The cluster was started with: Ray: 2." in answer["words"]
+    assert "was started with: Ray: 0.1" in answer["words"]
