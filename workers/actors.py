@@ -5,8 +5,7 @@ An actor never raises for what can be expected: the command's row tells the outc
 
 import dramatiq
 
-from workers.broker import PromptBroker
-from workers.database import Pool
+from workers.database import StorePool
 from workers.forking import ForkServerThread
 from workers.hosting import host_lease
 from workers.hosting_signals import Shutdown
@@ -17,7 +16,7 @@ from workers.settings import Settings
 
 
 def register_hosting(
-    broker: PromptBroker, settings: Settings, pool: Pool, shutdown: Shutdown, forks: ForkServerThread | None
+    broker: dramatiq.Broker, settings: Settings, pool: StorePool, shutdown: Shutdown, forks: ForkServerThread | None
 ) -> None:
     """Make this process carry out `host_lease`."""
 
@@ -27,7 +26,7 @@ def register_hosting(
     dramatiq.actor(broker=broker, actor_name="host_lease", queue_name="device")(host)
 
 
-def register_playing(broker: PromptBroker, player: Player) -> None:
+def register_playing(broker: dramatiq.Broker, player: Player) -> None:
     """Make this process carry out `play_groups`, many at a time on its event loop."""
 
     async def play(run_id: int, no: int) -> None:
@@ -36,7 +35,7 @@ def register_playing(broker: PromptBroker, player: Player) -> None:
     dramatiq.actor(broker=broker, actor_name="play_groups", queue_name="rollout")(play)
 
 
-def register_scoring(broker: PromptBroker, scorer: Scorer) -> None:
+def register_scoring(broker: dramatiq.Broker, scorer: Scorer) -> None:
     """Make this process carry out `score_episode`, many at a time on its event loop."""
 
     async def score(run_id: int, no: int) -> None:

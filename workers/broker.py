@@ -168,6 +168,11 @@ class PromptBroker(RedisBroker):
         self._watch = watch
         """Queue -> what its consumer calls each time it turns."""
 
+    def begin(self) -> None:
+        """Listen to hints, and show the broker that this worker lives."""
+        self.hints.start()
+        BrokerHeartbeat(self).start()
+
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = POLL_MS) -> Consumer:
         """Return a consumer of the queue; the inner one never sleeps."""
         inner = super().consume(queue_name, prefetch, timeout=0)

@@ -28,7 +28,7 @@ from workers.forking import ForkedChild, ForkServerThread, NoForkServer
 
 log = structlog.get_logger(__name__)
 
-CREDENTIALS = ("DATABASE_URL", "REDIS_URL", "FLEXMARL_CLUSTER_KEY", "FLEXMARL_SECRET_KEY")
+CREDENTIALS = ("DATABASE_URL", "REDIS_URL", "FLEXMARL_CLUSTER_KEY", "FLEXMARL_SECRET_KEY", "FLEXMARL_NODE_TOKEN")
 OF_BUILDS = ("PATH", "LANG", "LC_ALL", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "XDG_CONFIG_DIRS")
 OF_BUILDS_BEGINNINGS = ("PIP_", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 TERM_S = 2.0

@@ -13,6 +13,12 @@ class SettingsError(WorkerError):
     code = "settings"
 
 
+class NotAdmitted(WorkerError):
+    """The node token was revoked or replaced: this process has no business here any more."""
+
+    code = "not_admitted"
+
+
 class HostingError(WorkerError):
     """A child could not be started, or a former one could not be proved dead."""
 

@@ -30,7 +30,7 @@ from flexmarl.store.errors import LeaseLost, TokenLost
 from workers import last_intervals, memory, reporting
 from workers.child import ChildConfig
 from workers.children import Child, Ended, Failed, Ready, prove_dead
-from workers.database import Pool
+from workers.database import StorePool
 from workers.errors import ChildUnreachable, HostingError
 from workers.forking import ForkServerThread
 from workers.hosting_signals import Shutdown, Signal, Stop
@@ -54,7 +54,7 @@ HUNG_NEXT = "killed and restarted automatically; the child's log has its stacks"
 
 
 def host_lease(
-    settings: Settings, pool: Pool, shutdown: Shutdown, run_id: int, no: int, forks: ForkServerThread | None = None
+    settings: Settings, pool: StorePool, shutdown: Shutdown, run_id: int, no: int, forks: ForkServerThread | None = None
 ) -> None:
     """Host a lease until it ends, is taken away, or this worker shuts down. `forks` starts its children."""
     if shutdown.requested.is_set():
@@ -132,7 +132,7 @@ class LeaseHost:
     def __init__(
         self,
         settings: Settings,
-        pool: Pool,
+        pool: StorePool,
         taken: Taken,
         hosting: LeaseHold,
         spec: dict[str, object],

@@ -15,8 +15,9 @@ from flexmarl.host.output import protect
 from flexmarl.store.control.heartbeat import Heartbeat
 from flexmarl.store.errors import SchemaMismatch
 from workers import reporting, settings
-from workers.database import Pool, open_pool
-from workers.errors import SettingsError
+from workers.database import StorePool
+from workers.entry import entry, settled
+from workers.errors import NotAdmitted, SettingsError
 from workers.nodes.agent import NodeAgent, Superseded
 from workers.nodes.inventory import discover, node_facts
 from workers.settings import Settings
@@ -30,17 +31,17 @@ def main() -> None:
     """Serve until SIGTERM or SIGINT."""
     reporting.configure("node")
     try:
-        config = settings.load()
+        config = settled(settings.load())
         heartbeat = Heartbeat("node", node=config.node, place=config.place, descriptor=config.heartbeat_descriptor)
         heartbeat.start()
-        pool = open_pool(config.database_url, "flexmarl node", size=2)
+        way = entry(config, "flexmarl node")
     except SettingsError as error:
         refuse(f"node: {error}")
     except SchemaMismatch as error:
         sys.exit(f"node: {error}")
-    heartbeat.report(config.database_url)
-    shipper = reporting.ship(config.database_url, "node", config.node)
-    with pool:
+    heartbeat.report(way.connect)
+    shipper = reporting.ship(way.connect, "node", config.node)
+    with way.pool as pool:
         problem = asyncio.run(_serve(config, pool, heartbeat))
     shipper.stop()
     heartbeat.stop()
@@ -48,7 +49,7 @@ def main() -> None:
         sys.exit(f"node: {problem}")
 
 
-async def _serve(config: Settings, pool: Pool, heartbeat: Heartbeat) -> str:
+async def _serve(config: Settings, pool: StorePool, heartbeat: Heartbeat) -> str:
     """Run the agent; returns why it had to end, empty when it was asked to."""
     devices = discover(config.node, config.device_classes, config.cpu_shares, config.share)
     agent = NodeAgent(config, pool, devices, uuid.uuid4().hex)
@@ -67,10 +68,12 @@ async def _serve(config: Settings, pool: Pool, heartbeat: Heartbeat) -> str:
         where, why = config.node_bind, os.strerror(error.errno or 0)
         return f"cannot listen on {where}: {why}; set FLEXMARL_NODE_BIND to a free port of this host"
     except ExceptionGroup as group:
-        superseded = group.subgroup(Superseded)
-        if superseded is None:
+        final = group.subgroup((Superseded, NotAdmitted))
+        if final is None:
             raise
-        return str(superseded.exceptions[0])
+        return str(final.exceptions[0])
+    except NotAdmitted as refused:
+        return str(refused)
     finally:
         following.cancel()
     return ""

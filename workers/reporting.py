@@ -6,7 +6,9 @@ store once `ship` was called; that never blocks and never fails a caller (store.
 
 import logging
 import sys
+from collections.abc import Callable
 
+import psycopg
 import structlog
 
 from flexmarl.store.telemetry.log_shipping import LogShipper
@@ -58,10 +60,10 @@ def configure(process: str, **fields: str) -> None:
     root.setLevel(logging.WARNING)
 
 
-def ship(url: str, component: str, node: str) -> LogShipper:
+def ship(connect: str | Callable[[], psycopg.Connection], component: str, node: str) -> LogShipper:
     """Carry this process's lines about runs to the store as well, from now on."""
     global _shipper  # noqa: PLW0603 - loggers exist before the database is known
-    _shipper = LogShipper(url, component, node)
+    _shipper = LogShipper(connect, component, node)
     _shipper.start()
     return _shipper
 

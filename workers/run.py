@@ -13,8 +13,9 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 from dramatiq.asyncio import get_event_loop_thread
@@ -29,10 +30,12 @@ from flexmarl.store.data import rewards
 from flexmarl.store.data.segments import SegmentFolder
 from flexmarl.store.errors import SchemaMismatch
 from workers import actors, reporting, settings
-from workers.broker import POLL_MS, BrokerHeartbeat, PromptBroker
+from workers.broker import POLL_MS, PromptBroker
 from workers.children import child_environment
-from workers.database import Pool, open_pool
-from workers.errors import SettingsError
+from workers.database import StorePool
+from workers.door.broker import DoorBroker
+from workers.entry import entry, settled
+from workers.errors import NotAdmitted, SettingsError
 from workers.external_access import ExternalAccess
 from workers.forking import ForkServerThread
 from workers.hosting_signals import Shutdown
@@ -59,22 +62,34 @@ EVENTS_STUCK_S = 120.0
 """The event loop also runs environments and rewards that people wrote; one of their calls may hold it for a while."""
 
 
+Broker = PromptBroker | DoorBroker
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerProcess:
     """What every role of this process shares."""
 
     config: Settings
-    pool: Pool
+    pool: StorePool
     stopping: threading.Event
     heartbeat: Heartbeat
+    refusals: list[str] = field(default_factory=list)
+    """Why the node token holds no more."""
 
-    def broker(self, *, own_loop: bool = True) -> PromptBroker:
-        """Return a broker whose consumers show that they move."""
-        return PromptBroker(
-            self.config.redis_url,
-            own_loop=own_loop,
-            watch=lambda queue: self.heartbeat.watch(f"consumer of {queue}", STUCK_S),
-        )
+    def broker(self, role: str, *, own_loop: bool = True) -> Broker:
+        """Return a broker of a role whose consumers show that they move."""
+
+        def watch(queue: str) -> Callable[[], None]:
+            return self.heartbeat.watch(f"consumer of {queue}", STUCK_S)
+
+        if self.config.door is not None:
+            return DoorBroker(self.config.door, role, self.refused, own_loop=own_loop, watch=watch)
+        return PromptBroker(self.config.redis_url, own_loop=own_loop, watch=watch)
+
+    def refused(self, why: str) -> None:
+        """End the process: its node has no business here any more."""
+        self.refusals.append(why)
+        self.stopping.set()
 
     def follow_events(self) -> Future[None]:
         """Show that the event loop of async actors turns, until what is returned is cancelled."""
@@ -94,22 +109,28 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     try:
-        config = settings.load()
+        config = settled(settings.load())
         heartbeat = Heartbeat(role, node=config.node, place=config.place, descriptor=config.heartbeat_descriptor)
         heartbeat.start()
         if role == "reward" and not config.reward_tasks:
             raise SettingsError("FLEXMARL_REWARD_TASKS is '0'; a reward worker computes 1 at a time or more")
-        pool = open_pool(config.database_url, f"flexmarl {role} worker", size=2)
+        way = entry(config, f"flexmarl {role} worker")
     except SettingsError as error:
         refuse(f"{role} worker: {error}")
     except SchemaMismatch as error:
         sys.exit(f"{role} worker: {error}")
-    heartbeat.report(config.database_url)
-    shipper = reporting.ship(config.database_url, role, config.node)
-    with pool:
-        ROLES[role](WorkerProcess(config, pool, stopping, heartbeat))
+    heartbeat.report(way.connect)
+    shipper = reporting.ship(way.connect, role, config.node)
+    with way.pool as pool:
+        process = WorkerProcess(config, pool, stopping, heartbeat)
+        try:
+            ROLES[role](process)
+        except NotAdmitted as refused:
+            process.refused(str(refused))
     shipper.stop()
     heartbeat.stop()
+    if process.refusals:
+        refuse(f"{role} worker: {process.refusals[0]}")
 
 
 def run_device(process: WorkerProcess) -> None:
@@ -119,7 +140,7 @@ def run_device(process: WorkerProcess) -> None:
     devices = _await_devices(config, pool, process.stopping)
     if not devices:
         return
-    broker, shutdown = process.broker(), Shutdown()
+    broker, shutdown = process.broker("device"), Shutdown()
     actors.register_hosting(broker, config, pool, shutdown, forks)
     queues = [f"device.{device}" for device in devices]
     worker = _start(broker, queues, threads=SHARERS * len(devices), prefetch=SHARERS)
@@ -144,7 +165,7 @@ def run_rollout(process: WorkerProcess) -> None:
     config, pool = process.config, process.pool
     folder = SegmentFolder(config.payloads, config.payload_by_value_bytes)
     access = ExternalAccess(config.external_hosts, config.secrets)
-    broker = process.broker()
+    broker = process.broker("rollout")
     place = GatewayPlace(config.gateway_bind, config.advertise_host, config.gateway_url)
     player = Player(pool, folder, config.holder("rollout"), access, broker.push, config.home, place)
     actors.register_playing(broker, player)
@@ -173,7 +194,7 @@ def run_reward(process: WorkerProcess) -> None:
 def _start_scoring(process: WorkerProcess, *, own_loop: bool = True) -> Worker:
     """Consume the queue of rewards, for which plays wait with every thread of their own worker."""
     config, pool = process.config, process.pool
-    broker = process.broker(own_loop=own_loop)
+    broker = process.broker("reward", own_loop=own_loop)
     access = ExternalAccess(config.external_hosts, config.secrets)
     holder = config.holder("reward")
     actors.register_scoring(broker, Scorer(pool, access, holder))
@@ -201,19 +222,18 @@ def _drop(running: list[Worker]) -> None:
     dropping.cancel()
 
 
-def _start(broker: PromptBroker, queues: list[str], threads: int, prefetch: int) -> Worker:
+def _start(broker: Broker, queues: list[str], threads: int, prefetch: int) -> Worker:
     worker = Worker(broker, queues=set(queues), worker_timeout=POLL_MS, worker_threads=threads)
     worker.queue_prefetch = prefetch
     worker.start()
     for name in queues:
         broker.declare_queue(name)
-    broker.hints.start()
-    BrokerHeartbeat(broker).start()
+    broker.begin()
     log.info("consuming", queues=queues)
     return worker
 
 
-def _take_over(broker: PromptBroker, pool: Pool, holder: str) -> None:
+def _take_over(broker: Broker, pool: StorePool, holder: str) -> None:
     """Go on with what the process held that was in this place before."""
     if not holder:
         return
@@ -225,7 +245,7 @@ def _take_over(broker: PromptBroker, pool: Pool, holder: str) -> None:
         broker.push(command.queue, command.kind, command.run_id, command.no)
 
 
-def _await_devices(config: Settings, pool: Pool, stopping: threading.Event) -> list[str]:
+def _await_devices(config: Settings, pool: StorePool, stopping: threading.Event) -> list[str]:
     """Wait until the node agent has registered this machine."""
     waiting = False
     while not stopping.is_set():

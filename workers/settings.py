@@ -16,9 +16,12 @@ from flexmarl.contracts.uploaded_models import SETTING as CONTROL_URL
 from flexmarl.host.exits import refuse
 from flexmarl.store.data.model_roots import read_roots
 from flexmarl.store.data.segments import BY_VALUE_BYTES
+from workers.door.client import DoorAddress
 from workers.errors import SettingsError
 from workers.transfer.objects import check_url
 
+NODE_TOKEN = "FLEXMARL_NODE_TOKEN"
+_SECRETS = ("DATABASE_URL", "REDIS_URL", "FLEXMARL_CLUSTER_KEY")
 _SECRET = "FLEXMARL_EXTERNAL_SECRET_"
 _DATABASE_SCHEMES = frozenset({"postgresql", "postgres"})
 _BROKER_SCHEMES = frozenset({"redis", "rediss", "unix"})
@@ -89,6 +92,8 @@ class Settings:
     share: HostShare = HostShare()
     place: str = ""
     """Name of this machine's one process of each role, empty when there may be several."""
+    door: DoorAddress | None = None
+    """How this node reaches the control plane; addresses of database and broker, and the key, are empty then."""
     heartbeat_descriptor: int = -1
     """The pipe to the supervisor that started this process; -1 without one."""
 
@@ -114,12 +119,11 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
     """Read the settings. Raises SettingsError that names the variable."""
     env = os.environ if environment is None else environment
     child_host = env.get("FLEXMARL_CHILD_HOST", "127.0.0.1")
+    door = _door(env)
     return Settings(
-        database_url=_url(env, "DATABASE_URL", "postgresql://user:password@host:5432/database", _DATABASE_SCHEMES),
-        redis_url=_url(env, "REDIS_URL", "redis://:password@host:6379/0", _BROKER_SCHEMES),
+        **(_secrets_of_installation(env) if door is None else {"database_url": "", "redis_url": "", "cluster_key": ""}),
         home=Path(_required(env, "FLEXMARL_HOME", "a folder that all processes of this machine share")).resolve(),
-        node=env.get("FLEXMARL_NODE") or socket.gethostname(),
-        cluster_key=_required(env, "FLEXMARL_CLUSTER_KEY", "the same long random text on every node and driver"),
+        node=env.get("FLEXMARL_NODE") or ("" if door else socket.gethostname()),
         node_bind=_address(env, "FLEXMARL_NODE_BIND", "127.0.0.1:0"),
         advertise_host=env.get("FLEXMARL_ADVERTISE_HOST", child_host),
         child_host=child_host,
@@ -143,8 +147,30 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         gateway_url=_base_url(env, "FLEXMARL_GATEWAY_URL", "https://gateway.example.org"),
         share=_share(env),
         place=env.get("FLEXMARL_PLACE", ""),
+        door=door,
         heartbeat_descriptor=_count(env, "FLEXMARL_HEARTBEAT_FD", 0) if env.get("FLEXMARL_HEARTBEAT_FD") else -1,
     )
+
+
+def _secrets_of_installation(env: Mapping[str, str]) -> dict[str, str]:
+    return {
+        "database_url": _url(env, "DATABASE_URL", "postgresql://user:password@host:5432/database", _DATABASE_SCHEMES),
+        "redis_url": _url(env, "REDIS_URL", "redis://:password@host:6379/0", _BROKER_SCHEMES),
+        "cluster_key": _required(env, "FLEXMARL_CLUSTER_KEY", "the same long random text on every node and driver"),
+    }
+
+
+def _door(env: Mapping[str, str]) -> DoorAddress | None:
+    """Read how a node that has a token reaches the control plane; None for one with the installation's secrets."""
+    token = env.get(NODE_TOKEN, "")
+    if not token:
+        return None
+    if told := [name for name in _SECRETS if env.get(name)]:
+        raise SettingsError(f"{NODE_TOKEN} and {told[0]} are both set; a node with a token needs no secret of these")
+    url = _base_url(env, CONTROL_URL, "https://flexmarl.example.org")
+    if not url:
+        raise SettingsError(f"{CONTROL_URL} is not set; with {NODE_TOKEN} it must hold the address of the web service")
+    return DoorAddress(url, token)
 
 
 def _required(env: Mapping[str, str], name: str, hint: str) -> str:

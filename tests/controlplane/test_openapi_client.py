@@ -211,6 +211,7 @@ def ids(api, admin_api, editor, make_run, person, here) -> dict[str, object]:
         "agent_id": made(api, "agents", {"name": "terse", "settings": {"trainable": False}})["agent"], "number": 1,
         "team_id": made(api, "teams", {"name": "pair", "settings": {"agents": {"a": {}, "b": {}}}})["team"],
         "key_id": made(admin_api, "projects/default/serving-keys", {"name": "app"})["id"],
+        "node_tokens_read.token_id": made(admin_api, "node-tokens", {"node": "far-1", "pool": "far"})["id"],
         "view_id": made(admin_api, "saved-views", {"name": "v", "page": "runs"})["id"],
         "entry_id": admin_api.get("/api/v1/audit").json()["results"][0]["id"],
     }  # fmt: skip

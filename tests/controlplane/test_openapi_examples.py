@@ -100,6 +100,7 @@ def test_if_match_is_told_where_it_is_honoured(document) -> None:
         "members_update",
         "members_remove", "service_accounts_update", "users_update", "saved_views_update", "saved_views_delete",
         "nodes_drain", "devices_drain", "serving_keys_update", "serving_keys_revoke",
+        "node_tokens_revoke", "node_tokens_rotate",
     }  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from flexmarl.controlplane.evaluations.actions import evaluate, save_suite
 from flexmarl.controlplane.evaluations.models import ModelEvaluation, Suite
 from flexmarl.controlplane.experiments.actions import create_experiment
 from flexmarl.controlplane.experiments.plans import Draft
+from flexmarl.controlplane.inventory import node_tokens
 from flexmarl.controlplane.packages.actions import build as build_package
 from flexmarl.controlplane.playground.keys import create as create_key
 from flexmarl.controlplane.registry import uploads
@@ -171,6 +172,7 @@ def world(db: None) -> World:
     consistency_check = checks.start(actor, run)
     row = record(actor, "run.stop", "run", run.id, run.key, project=HOME)
     serving, _ = create_key(Actor.system(), HOME, "app", 60, 1000)
+    of_node, _ = node_tokens.create(Actor.system(), "far-1", "far")
     robot = User.objects.get(username="robot")
     service = {"name": HOME, "user_id": robot.id}
     arguments: dict[str, dict[str, Any]] = {
@@ -189,6 +191,7 @@ def world(db: None) -> World:
         },
         "api-project": {"name": HOME}, "api-members": {"name": HOME}, "api-member": {"name": HOME, "user_id": otto.id},
         "api-service-accounts": {"name": HOME}, "api-service-account": service, "api-service-tokens": service,
+        "api-node-token": {"token_id": of_node.id}, "api-node-token-rotate": {"token_id": of_node.id},
         **{f"api-serving-{name}": {"name": HOME, "key_id": serving.id} for name in ("keys", "key", "days")},
         "api-template": {"name": "reference_game"}, "api-node-drain": {"name": "box"},
     }  # fmt: skip

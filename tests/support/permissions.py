@@ -142,6 +142,8 @@ API: dict[str, dict[str, Row]] = {
     "api-serving-keys": {**_asks, "POST": R(Of.PROJECT, S.PROJECTS_ADMIN, {"name": "app"})},
     "api-serving-key": {**_asks, "PATCH": R(Of.PROJECT, S.PROJECTS_ADMIN, {"name": "n"}), "DELETE": _keep},
     "api-serving-days": _asks,
+    "api-node-tokens": {"GET": _admin, "POST": _admin},
+    **{"api-node-token": {"GET": _admin, "DELETE": _admin}, "api-node-token-rotate": {"POST": _admin}},
     "api-ws-tickets": {"POST": R(Of.SELF)},
     "api-audit": {"GET": R(Of.INSTALLATION, S.AUDIT_READ)},
     "api-audit-export": {"GET": R(Of.INSTALLATION, S.AUDIT_READ)},

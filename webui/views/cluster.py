@@ -156,8 +156,16 @@ def _rail(request: HttpRequest, actor: Actor, read: ClusterRows) -> dict[str, An
         shown = None if found["provider"]["type"] == "static" else provided.submission(found["name"])
         return {"rail": "try", "trying": found["name"], "submission": shown, "close_url": _closed(request)}
     if asked.get("add") == "node":
-        return {"rail": "add", "close_url": _closed(request)}
+        return {"rail": "add", "close_url": _closed(request), **_tokens(request, actor)}
     return {"rail": "", "close_url": _closed(request)}
+
+
+def _tokens(request: HttpRequest, actor: Actor) -> dict[str, Any]:
+    """What administrators see of the tokens of nodes."""
+    if not actor.may(Scope.CLUSTER_ADMIN):
+        return {}
+    rows = [inventory.node_token_row(one) for one in inventory.node_tokens(actor).filter(revoked_at=None)]
+    return {"node_tokens": rows, "control_url": request.build_absolute_uri("/").rstrip("/")}
 
 
 def _drain(request: HttpRequest, actor: Actor, kind: drains.Kind, name: str, read: ClusterRows) -> dict[str, Any]:

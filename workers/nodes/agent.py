@@ -30,8 +30,10 @@ from flexmarl.store.telemetry import intervals
 from flexmarl.store.telemetry.intervals import BusyInterval
 from flexmarl.store.telemetry.load_reports import put_engines, until_next
 from workers.children import prove_dead
-from workers.database import Pool
-from workers.errors import ChildUnreachable, HostingError, WorkerError
+from workers.database import StorePool
+from workers.door.broker import DoorNews
+from workers.door.client import DoorAddress
+from workers.errors import ChildUnreachable, HostingError, NotAdmitted, WorkerError
 from workers.nodes.archives import Archives
 from workers.nodes.bringing import Bringing
 from workers.nodes.child_client import ChildClient
@@ -82,7 +84,7 @@ class Push(msgspec.Struct):
 class NodeAgent:
     """Everything of one node; `run` returns only by cancellation or by Superseded."""
 
-    def __init__(self, settings: Settings, pool: Pool, devices: list[DeviceFacts], incarnation: str) -> None:
+    def __init__(self, settings: Settings, pool: StorePool, devices: list[DeviceFacts], incarnation: str) -> None:
         self._settings = settings
         self._pool = pool
         self._devices = devices
@@ -98,7 +100,8 @@ class NodeAgent:
         """Serve until cancelled."""
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=EVERY_CONNECTION_S)
         async with aiohttp.ClientSession(connector=connector) as session, self._endpoint(session) as port:
-            address = f"{self._settings.advertise_host}:{port}"
+            own = f"{self._settings.advertise_host}:{port}"
+            address = "" if self._settings.door else own  # nobody who reaches it has a key that it could check
             bring = Bringing(self._settings, self._store, address)
             node = NodeFacts(self._settings.node, address, self._incarnation, version, facts)
             await self._store(lambda conn: leases.register_node(conn, node, self._devices))
@@ -115,17 +118,44 @@ class NodeAgent:
                     tasks.create_task(self._forever(self._measure, LOAD_S))
                     tasks.create_task(self._forever(self._playground.tend, TEND_S))
                     tasks.create_task(self._forever(self._keeping.tend, KEEPING_S))
-                    tasks.create_task(self._forever(Importing(self._settings, self._store).tend, MODELS_S))
                     holding = Holding(self._settings, self._store, address)
                     tasks.create_task(self._forever(holding.tend, MODELS_S))
-                    building = Packages(self._settings, self._store)
-                    tasks.create_task(self._forever(building.tend, PACKAGES_S))
-                    tasks.create_task(self._forever(Copies(self._settings, self._store).tend, LOOK_S))
+                    for work, every_s in self._for_the_installation() if self._settings.door is None else ():
+                        tasks.create_task(self._forever(work, every_s))
+                    if (door := self._settings.door) is not None:
+                        tasks.create_task(self._news(door))
                     clearing = Clearing(self._settings.home, self._settings.node, self._store)
                     tasks.create_task(self._forever(clearing.tend, CLEARING_S))
             finally:
                 await self._playground.close()
                 await asyncio.gather(*(lane.stop() for lane in self._lanes.values()))
+
+    def _for_the_installation(self) -> list[tuple[Callable[[], Awaitable[None]], float]]:
+        """Return what nodes do for others as well, which takes the installation's secrets, with the pauses."""
+        settings, store = self._settings, self._store
+        return [
+            (Importing(settings, store).tend, MODELS_S),
+            (Packages(settings, store).tend, PACKAGES_S),
+            (Copies(settings, store).tend, LOOK_S),
+        ]
+
+    async def _news(self, door: DoorAddress) -> None:
+        """Look whenever the control plane says that commands may have come. Raises NotAdmitted."""
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+
+        def refused(why: str) -> None:
+            loop.call_soon_threadsafe(ended.set_exception, NotAdmitted(why))
+
+        listening = DoorNews(door, "node", lambda news: loop.call_soon_threadsafe(self._wake_all), refused)
+        listening.start()
+        try:
+            await ended
+        finally:
+            listening.stop()
+
+    def _wake_all(self) -> None:
+        self._pushed(Push(0, 0))
 
     async def _forever(self, work: Callable[[], Awaitable[None]], every_s: float) -> None:
         while True:

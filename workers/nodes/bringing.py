@@ -9,6 +9,7 @@ or not at all. What cannot be brought is left to the child, which refuses it by 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 import psycopg
@@ -16,6 +17,7 @@ import structlog
 
 from flexmarl.store.control.nodes import addresses_for
 from flexmarl.store.control.runs import publication_content
+from workers.door.contents import DoorPeer
 from workers.rollout.engines.wire import LoadRequest
 from workers.settings import Settings
 from workers.training.wire import BindRequest, CheckpointRequest
@@ -60,14 +62,16 @@ class Bringing:
         if not missing:
             return False
         try:
-            there = await self._store(lambda conn: _elsewhere(conn, run_id))
+            there = await self._store(partial(self._elsewhere, run_id=run_id))
         except psycopg.Error as error:
             log.warning("cannot ask for other nodes", error=str(error))
             return False
-        others = [address for address in there.addresses if address != self._address]
-        peers = [Peer(address, self._settings.cluster_key) for address in others]
-        sources: list[Source] = [*peers, *self._objects]
+        sources: list[Source] = [*peers_at(self._settings, there.addresses, self._address), *self._objects]
         return bool(sources) and await asyncio.to_thread(self._bring, missing, sources, MOST[there.content])
+
+    def _elsewhere(self, conn: psycopg.Connection, run_id: int) -> Elsewhere:
+        addresses = [] if self._settings.door else addresses_for(conn, run_id)
+        return Elsewhere(addresses, publication_content(conn, run_id))
 
     def _missing(self, digests: Iterable[str]) -> list[str]:
         return [digest for digest in digests if not self._here(digest)]
@@ -96,8 +100,11 @@ class Bringing:
         return came
 
 
-def _elsewhere(conn: psycopg.Connection, run_id: int) -> Elsewhere:
-    return Elsewhere(addresses_for(conn, run_id), publication_content(conn, run_id))
+def peers_at(settings: Settings, addresses: Iterable[str], own: str) -> list[Peer]:
+    """Return other nodes as sources; a node that reaches none of them asks the control plane."""
+    if settings.door is not None:
+        return [DoorPeer(settings.door)]
+    return [Peer(address, settings.cluster_key) for address in addresses if address != own]
 
 
 def named_in(request: msgspec.Struct) -> list[str]:

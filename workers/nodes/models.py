@@ -30,6 +30,7 @@ from flexmarl.store.server_paths import without_paths
 from workers.children import child_environment
 from workers.models.errors import ModelRefused
 from workers.models.stored import OWNER
+from workers.nodes.bringing import peers_at
 from workers.nodes.merging import ArchiveError, WholeModels
 from workers.roots import python_path
 from workers.settings import Settings
@@ -37,7 +38,6 @@ from workers.training.folders import root_of
 from workers.transfer import LocalTier, StateError
 from workers.transfer.base import Source
 from workers.transfer.objects import ObjectStore
-from workers.transfer.peer import Peer
 from workers.transfer.plane import Plane
 
 log = structlog.get_logger(__name__)
@@ -200,8 +200,9 @@ class Holding:
         wanted = await self._store(lambda conn: model_rows.held_by(conn, self._settings.node))
         missing = await asyncio.to_thread(self._missing, wanted)
         if missing:
-            addresses = await self._store(lambda conn: addresses_for(conn, NO_RUN))
-            peers = [Peer(one, self._settings.cluster_key) for one in addresses if one != self._address]
+            reached = self._settings.door is None
+            addresses = await self._store(lambda conn: addresses_for(conn, NO_RUN)) if reached else []
+            peers = peers_at(self._settings, addresses, self._address)
             await asyncio.to_thread(self._bring, missing, [*peers, *self._objects])
 
     def _missing(self, wanted: set[str]) -> list[str]:

@@ -15,7 +15,6 @@ from typing import TypeVar
 import msgspec
 import psycopg
 import structlog
-from psycopg_pool import ConnectionPool
 
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.reward import QueuedReward
@@ -23,6 +22,7 @@ from flexmarl.store.control import runs
 from flexmarl.store.data import rewards
 from flexmarl.store.data.rewards import TakenReward
 from flexmarl.store.errors import StoreError
+from workers.database import StorePool
 from workers.external_access import ExternalAccess
 from workers.rewards.base import Earned, Played, RewardFailed, RewardFunction
 from workers.rewards.functions import checked, reward_function
@@ -50,9 +50,7 @@ class _Kept:
 class Scorer:
     """One per process that computes rewards."""
 
-    def __init__(
-        self, pool: ConnectionPool[psycopg.Connection], access: ExternalAccess | None = None, holder: str = ""
-    ) -> None:
+    def __init__(self, pool: StorePool, access: ExternalAccess | None = None, holder: str = "") -> None:
         self._pool = pool
         self._access = access or ExternalAccess()
         self._holder = holder

@@ -15,7 +15,6 @@ from typing import TypeVar
 
 import psycopg
 import structlog
-from psycopg_pool import ConnectionPool
 
 from flexmarl.algorithms.routing import ROUTERS
 from flexmarl.contracts.commands import GroupOrder, PlayGroups
@@ -31,6 +30,7 @@ from flexmarl.store.data import dataset_contents, groups, tokenizers
 from flexmarl.store.data.segments import SegmentFolder
 from flexmarl.store.errors import EpochStale, SamplesAway, StoreFull, TokenLost
 from flexmarl.store.telemetry import load_reports
+from workers.database import StorePool
 from workers.external_access import ExternalAccess
 from workers.rollout import datasets
 from workers.rollout.demand import Reporter
@@ -70,7 +70,7 @@ class Player:
 
     def __init__(
         self,
-        pool: ConnectionPool[psycopg.Connection],
+        pool: StorePool,
         folder: SegmentFolder | None = None,
         holder: str = "",
         access: ExternalAccess | None = None,

@@ -93,10 +93,10 @@ class Peer:
             connection.close()
 
     def _asked(self, digest: str, path: str, start: int) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        connection = http.client.HTTPConnection(self._address, timeout=CONNECT_S)
+        connection = self._connection()
         headers = {**self._headers, "Range": f"bytes={start}-"} if start else self._headers
         try:
-            connection.request("GET", path, headers=headers)
+            connection.request("GET", self._path(path), headers=headers)
             if connection.sock is not None:
                 connection.sock.settimeout(SILENT_S)
             response = connection.getresponse()
@@ -109,6 +109,12 @@ class Peer:
         if response.status == 404:
             raise StateMissing(digest, f"{self.name} does not hold it")
         raise StateError(digest, f"{self.name} answers {response.status}")
+
+    def _connection(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection(self._address, timeout=CONNECT_S)
+
+    def _path(self, path: str) -> str:
+        return path
 
 
 class StateRoutes:

@@ -249,7 +249,7 @@ def test_a_node_fetches_what_its_devices_need_and_keeps_what_it_imported(node: N
         def delta(self, *_: object) -> None:
             return None
 
-    monkeypatch.setattr(node_models, "Peer", lambda *_: Peer())
+    monkeypatch.setattr(node_models, "peers_at", lambda *_: [Peer()])
     monkeypatch.setattr(node_models, "addresses_for", lambda *_: ["far:1"])
     wanted = {digest}
     monkeypatch.setattr(model_rows, "held_by", lambda *_: wanted)

@@ -29,7 +29,7 @@ from flexmarl.controlplane.common.database import Purpose
 from flexmarl.controlplane.common.lines import AdmissionQueue, work_in
 from flexmarl.controlplane.common.problems import Busy, ProblemError, RateLimited
 
-REQUESTS = (Purpose.PAGES, Purpose.API, Purpose.REMOTE, Purpose.HEALTH)
+REQUESTS = (Purpose.PAGES, Purpose.API, Purpose.REMOTE, Purpose.NODES, Purpose.HEALTH)
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="color-scheme" content="light dark">
 <meta name="viewport" content="width=device-width"><title>Busy – FlexMARL</title>

@@ -30,6 +30,8 @@ class Purpose(StrEnum):
     HEALTH = "health"
     REMOTE = "remote"
     """Requests that wait for an engine or a node."""
+    NODES = "nodes"
+    """Operations of nodes that have a token."""
     LIVE = "live"
     """Web sockets and streams."""
     BACKGROUND = "background"
@@ -47,6 +49,8 @@ class ConnectionLimits:
     """The longest statement; 0 sets no bound."""
 
 
+NODE_OPERATIONS = "/nodes/operations/"
+"""What every path of an operation begins with."""
 purpose: ContextVar[Purpose | None] = ContextVar("database_purpose", default=None)
 """Of the request at hand; without one, that of the process."""
 _of_process = Purpose.BACKGROUND
@@ -70,7 +74,9 @@ def purpose_of(path: str) -> Purpose:
     remote = ("/checkpoints/" in path and path.endswith("/archive")) or (
         "/datasets/" in path and path.endswith("/score")
     )
-    if path.startswith("/v1/") or remote:
+    if path.startswith(NODE_OPERATIONS):
+        return Purpose.NODES
+    if path.startswith(("/v1/", "/nodes/state/")) or remote:
         return Purpose.REMOTE
     return Purpose.API if path.startswith(("/api/", "/metrics")) else Purpose.PAGES
 

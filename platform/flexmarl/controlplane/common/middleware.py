@@ -11,6 +11,7 @@ from django.http import HttpRequest, HttpResponseBase
 from django.utils.decorators import sync_and_async_middleware
 
 from flexmarl.controlplane.common import measuring
+from flexmarl.controlplane.common.database import NODE_OPERATIONS
 from flexmarl.controlplane.common.ids import uuid7
 
 log = structlog.get_logger(__name__)
@@ -65,6 +66,7 @@ def end(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
 
 def _log(request: HttpRequest, status: int, seconds: float) -> None:
     """Write one line for whatever changes something or is refused; reads only when debugging."""
-    quiet = status < 400 and request.method in {"GET", "HEAD", "OPTIONS"}
+    often = request.method in {"GET", "HEAD", "OPTIONS"} or request.path.startswith(NODE_OPERATIONS)
+    quiet = status < 400 and often
     write = log.debug if quiet else log.info
     write("request", method=request.method, path=request.path, status=status, ms=round(seconds * 1000, 1))

@@ -39,6 +39,19 @@ def unhostable(spec: ExperimentSpec, project: str) -> Iterator[Problem]:
             hint=f"Set {' or '.join(sorted(offered))}, or set FLEXMARL_VLLM_PYTHON on a node of that pool.",
         )
     yield from _wide(spec)
+    yield from _apart(spec)
+
+
+def _apart(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Return a refusal for trainers on a node whose contents no other node can read, with engines elsewhere."""
+    training, rollout = spec.resources.training_pool, spec.resources.rollout_pool
+    if spec.own_trainers and training != rollout and inventory.is_behind_the_door(training):
+        yield Problem(
+            pointer="/resources/training_pool",
+            code="pool_unreachable",
+            detail=f"{training} is the pool of a node with a token: no other node can read the weights that it makes.",
+            hint=f"Set rollout_pool to {training} as well, or train in another pool.",
+        )
 
 
 def _wide(spec: ExperimentSpec) -> Iterator[Problem]:

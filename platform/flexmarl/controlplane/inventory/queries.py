@@ -4,16 +4,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
-from django.db.models import Count, OuterRef, Prefetch, Subquery
+from django.db.models import Count, OuterRef, Prefetch, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from flexmarl.contracts.providers import GrowingProvider, PoolProvider
+from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import NotFound
+from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
-from flexmarl.controlplane.inventory.models import INSTALLATION_POOL, Device, Lease, Node, Pool, ProjectPool
+from flexmarl.controlplane.inventory.models import INSTALLATION_POOL, Device, Lease, Node, NodeToken, Pool, ProjectPool
 from flexmarl.store.control import host_jobs, pool_rules
 from flexmarl.store.control.nodes import ALIVE_S
 
@@ -297,4 +300,43 @@ def fit(demand: Mapping[str, tuple[str, int]], each: int = 1) -> dict[str, Any]:
         "fits_now": enough,
         "fits_ever": ever,
         "text": " ".join(lines),
+    }
+
+
+def node_tokens(actor: Actor) -> QuerySet[NodeToken]:
+    """The tokens of nodes, newest first; those that were revoked too."""
+    actor.require(Scope.CLUSTER_ADMIN)
+    return NodeToken.objects.select_related("created_by")
+
+
+def is_behind_the_door(pool: str) -> bool:
+    """Tell whether a pool is that of a node with a token, which nobody else reaches."""
+    return NodeToken.objects.filter(pool=pool, revoked_at=None).exists()
+
+
+def node_token_of(actor: Actor, token_id: UUID | str) -> NodeToken:
+    """Return a node token. Raises NotFound."""
+    found = node_tokens(actor).filter(pk=token_id).first()
+    if found is None:
+        raise NotFound("There is no such node token.")
+    return found
+
+
+def node_token_row(token: NodeToken) -> dict[str, Any]:
+    """Return a node token as a plain value; its secret is stored nowhere."""
+    return {
+        "id": str(token.id),
+        "node": token.node,
+        "pool": token.pool,
+        "key": str(token),
+        "created_by": token.created_by.username if token.created_by else None,
+        "state": "revoked" if token.revoked_at else "active",
+        "created_at": rfc3339(token.created_at),
+        "updated_at": rfc3339(token.updated_at),
+        "rotated_at": rfc3339(token.rotated_at),
+        "former_until": rfc3339(token.former_until),
+        "revoked_at": rfc3339(token.revoked_at),
+        "last_used_at": rfc3339(token.last_used_at),
+        "version": token.version,
+        "url": f"/api/v1/node-tokens/{token.id}",
     }

@@ -150,6 +150,7 @@ DATABASE_LIMITS = {
     ),
     Purpose.API: ConnectionLimits(_API, 5, env.integer("FLEXMARL_STATEMENT_TIMEOUT_API_S", 20, minimum=1)),
     Purpose.REMOTE: ConnectionLimits(8, 5, env.integer("FLEXMARL_STATEMENT_TIMEOUT_API_S", 20, minimum=1)),
+    Purpose.NODES: ConnectionLimits(4, 5, env.integer("FLEXMARL_STATEMENT_TIMEOUT_NODES_S", 60, minimum=1)),
     Purpose.HEALTH: ConnectionLimits(2, 2, env.integer("FLEXMARL_STATEMENT_TIMEOUT_HEALTH_S", 3, minimum=1)),
     Purpose.LIVE: ConnectionLimits(_LIVE, 5, env.integer("FLEXMARL_STATEMENT_TIMEOUT_LIVE_S", 20, minimum=1)),
     Purpose.BACKGROUND: ConnectionLimits(

@@ -12,6 +12,7 @@ import orjson
 from psycopg import Connection
 
 from flexmarl.contracts.commands import KeepCheckpoints
+from flexmarl.store.node_operations import for_nodes, own_checkpoint, own_node
 from flexmarl.store.server_paths import without_paths
 
 READ_S = 600.0
@@ -80,6 +81,7 @@ def read_on(conn: Connection, run_id: int, step: int) -> bool:
     return cursor.rowcount == 1
 
 
+@for_nodes(own_node("node"))
 def leaving(conn: Connection, node: str) -> list[Folder]:
     """Mark what nobody keeps as on its way out, and list it with what was marked before."""
     rows = conn.execute(
@@ -100,6 +102,7 @@ def leaving(conn: Connection, node: str) -> list[Folder]:
     return [_folder(*row) for row in rows]
 
 
+@for_nodes(own_node("node"))
 def on_node(conn: Connection, node: str) -> list[Folder]:
     """List what should lie on a node's disk."""
     rows = conn.execute(
@@ -110,6 +113,7 @@ def on_node(conn: Connection, node: str) -> list[Folder]:
     return [_folder(*row) for row in rows]
 
 
+@for_nodes(own_checkpoint("folder"))
 def found(conn: Connection, folder: Folder, state: str, text: str) -> None:
     """Note what a node found in place of what it looked for; a checkpoint that leaves is not spoken of."""
     conn.execute(
@@ -119,6 +123,7 @@ def found(conn: Connection, folder: Folder, state: str, text: str) -> None:
     )
 
 
+@for_nodes(own_checkpoint("folder"))
 def gone(conn: Connection, folder: Folder) -> None:
     """Note that a folder is removed; the row stays and says so."""
     conn.execute(

@@ -18,6 +18,16 @@ from flexmarl.contracts.commands import Command, Route, command_adapter
 from flexmarl.contracts.events import CommandFailed
 from flexmarl.store.control.inbox import put_event
 from flexmarl.store.errors import EpochStale, TokenLost
+from flexmarl.store.node_operations import (
+    both,
+    for_nodes,
+    own_command,
+    own_lease,
+    own_node,
+    own_place,
+    taken_command,
+    taken_commands,
+)
 from flexmarl.store.server_paths import without_paths
 
 RESEND_S = (0.2, 0.5, 1.0, 2.0, 5.0)
@@ -79,6 +89,7 @@ class Reopened:
     queue: str
 
 
+@for_nodes(both(own_command("run_id", "no"), own_place("holder")))
 def take(conn: Connection, run_id: int, no: int, ttl_s: float, holder: str = "") -> Taken | None:
     """Take an open command, or one whose taker let its deadline pass. None when there is nothing to do.
 
@@ -100,6 +111,7 @@ def take(conn: Connection, run_id: int, no: int, ttl_s: float, holder: str = "")
     return None if row is None else _taken(*row)
 
 
+@for_nodes(both(own_lease("lease_id"), own_place("holder")))
 def take_next(conn: Connection, lease_id: int, ttl_s: float, after: int = 0, holder: str = "") -> Taken | None:
     """Take the oldest command that the child of a lease should carry out. None while an older one is held.
 
@@ -132,6 +144,7 @@ def _taken(run_id: int, no: int, token: UUID, takes: int, epoch: int, body: str,
     return Taken(run_id, no, token, takes, epoch, command_adapter.validate_json(body), held)
 
 
+@for_nodes(taken_commands("held"))
 def extend(conn: Connection, held: Sequence[Taken], ttl_s: float) -> list[ClaimStatus]:
     """Move the deadlines of held commands; says of each what becomes of it.
 
@@ -165,6 +178,7 @@ def extend(conn: Connection, held: Sequence[Taken], ttl_s: float) -> list[ClaimS
     return _standings(held, rows)
 
 
+@for_nodes(taken_commands("taken"))
 def held_among(conn: Connection, taken: Sequence[Taken]) -> list[ClaimStatus]:
     """Say of commands whether what they play stands still; writes nothing, so that it can be asked often."""
     rows = conn.execute(
@@ -183,6 +197,16 @@ def _standings(taken: Sequence[Taken], rows: Sequence[tuple[UUID, bool]]) -> lis
     return [alive.get(one.token, ClaimStatus.GONE) for one in taken]
 
 
+def as_stored(conn: Connection, taken: Taken) -> Taken:
+    """Return a hold as its row tells it, whoever names its token; one that is lost stays as it was said."""
+    row = conn.execute(
+        "SELECT run_id, no, token, takes, epoch, body::text, held FROM store.command "
+        "WHERE run_id = %s AND no = %s AND token = %s AND status = 'taken'",
+        [taken.run_id, taken.no, taken.token],
+    ).fetchone()
+    return taken if row is None else _taken(*row)
+
+
 def guard(conn: Connection, taken: Taken) -> None:
     """Hold the command still until the caller's transaction ends. Raises TokenLost or EpochStale."""
     row = conn.execute(
@@ -199,11 +223,13 @@ def guard(conn: Connection, taken: Taken) -> None:
         raise EpochStale(taken.run_id, taken.epoch, row[3])
 
 
+@for_nodes(taken_command("taken"))
 def finish(conn: Connection, taken: Taken) -> None:
     """Mark a held command done. Raises TokenLost."""
     _close(conn, taken, "done", None)
 
 
+@for_nodes(taken_command("taken"))
 def fail(conn: Connection, taken: Taken, code: str, message: str, retryable: bool) -> None:
     """Mark a held command failed and tell the driver, in one transaction. Raises TokenLost."""
     said = without_paths(message)[:4000]
@@ -216,6 +242,7 @@ def fail(conn: Connection, taken: Taken, code: str, message: str, retryable: boo
         put_event(conn, taken.run_id, f"failed:{taken.no}:{taken.takes}", event)
 
 
+@for_nodes(taken_command("taken"))
 def reopen(conn: Connection, taken: Taken) -> None:
     """Give a held command back at once, for a worker that shuts down. Does nothing when it is not held."""
     conn.execute(
@@ -228,6 +255,7 @@ def reopen(conn: Connection, taken: Taken) -> None:
     )
 
 
+@for_nodes(own_place("holder"))
 def reopen_of(conn: Connection, holder: str) -> list[Reopened]:
     """Give back what an earlier process in this place still held: it is gone, and its tokens with it."""
     rows = conn.execute(
@@ -240,6 +268,7 @@ def reopen_of(conn: Connection, holder: str) -> list[Reopened]:
     return [Reopened(*row) for row in sorted(rows)]
 
 
+@for_nodes(own_node("node"))
 def reopen_on_node(conn: Connection, node: str) -> int:
     """Give back what the node's agent before held of its children's commands; returns how many."""
     cursor = conn.execute(
@@ -323,6 +352,7 @@ def next_due(conn: Connection, run_id: int) -> float | None:
     return None if row[0] is None else float(row[0])
 
 
+@for_nodes(own_node("node"))
 def open_on_node(conn: Connection, node: str) -> list[tuple[int, int, int]]:
     """List (run, number, lease) of the commands a node's children should carry out, in command order."""
     rows = conn.execute(

@@ -15,6 +15,7 @@ from psycopg import Connection, sql
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.store import partitions
 from flexmarl.store.errors import StoreError
+from flexmarl.store.node_operations import anyone, for_nodes, own_node
 
 BATCH = 5000
 """Rows that one transaction deletes."""
@@ -140,6 +141,7 @@ def delete_rows(conn: Connection, table: str, run_id: int) -> None:
         pass
 
 
+@for_nodes(anyone)
 def deleted_among(conn: Connection, run_ids: Collection[int]) -> set[int]:
     """Return those of some runs that were deleted: what is left of them on a disk may go."""
     rows = conn.execute(
@@ -148,6 +150,7 @@ def deleted_among(conn: Connection, run_ids: Collection[int]) -> set[int]:
     return {row[0] for row in rows}
 
 
+@for_nodes(own_node("node"))
 def awaiting(conn: Connection, node: str) -> set[int]:
     """Return the deleted runs of which a node has not said that nothing is left."""
     rows = conn.execute(
@@ -157,6 +160,7 @@ def awaiting(conn: Connection, node: str) -> set[int]:
     return {row[0] for row in rows}
 
 
+@for_nodes(own_node("node"))
 def cleared(conn: Connection, node: str, run_ids: Collection[int]) -> None:
     """Note that nothing of some deleted runs is left on a node's disks. Nodes that were removed are not waited for."""
     conn.execute(

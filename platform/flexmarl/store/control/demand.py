@@ -7,8 +7,10 @@ from psycopg import Connection
 
 from flexmarl.contracts.events import DemandReported
 from flexmarl.store.control.inbox import put_event
+from flexmarl.store.node_operations import for_nodes, run_with_work
 
 
+@for_nodes(run_with_work("run_id"))
 def report(conn: Connection, run_id: int, number: int, event: DemandReported) -> bool:
     """Queue a worker's report, unless its last one still waits; returns whether it was queued."""
     prefix = f"demand:{event.worker}:"

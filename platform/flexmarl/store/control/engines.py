@@ -16,6 +16,7 @@ from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.control.commands import Taken, finish, guard
 from flexmarl.store.control.inbox import put_event
 from flexmarl.store.errors import EpochStale, LeaseLost, TokenLost
+from flexmarl.store.node_operations import both, for_nodes, own_lease, run_with_work, taken_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class EngineRoute:
     """What its device is good at, as its node declares."""
 
 
+@for_nodes(both(taken_command("taken"), own_lease("lease_id")))
 def served(
     conn: Connection,
     taken: Taken,
@@ -92,6 +94,7 @@ def served(
         finish(conn, taken)
 
 
+@for_nodes(both(taken_command("taken"), own_lease("lease_id")))
 def leaves(conn: Connection, taken: Taken, lease_id: int, policy: str | None = None) -> None:
     """Name an engine for a policy no more, or for any, before it is asked to forget: nobody sends it new turns then.
 
@@ -102,6 +105,7 @@ def leaves(conn: Connection, taken: Taken, lease_id: int, policy: str | None = N
         _forget(conn, taken.run_id, lease_id, policy)
 
 
+@for_nodes(both(taken_command("taken"), own_lease("lease_id")))
 def unloaded(conn: Connection, taken: Taken, lease_id: int, incarnation: str, policy: str, seconds: float) -> None:
     """Tell the driver that an engine holds nothing of a policy and finish the command, in one transaction.
 
@@ -119,6 +123,7 @@ def unloaded(conn: Connection, taken: Taken, lease_id: int, incarnation: str, po
         finish(conn, taken)
 
 
+@for_nodes(taken_command("taken"))
 def turned(conn: Connection, taken: Taken, event: EngineSlept | EngineWoke) -> None:
     """Tell the driver that an engine sleeps or is awake and finish the command, in one transaction.
 
@@ -142,6 +147,7 @@ def _forget(conn: Connection, run_id: int, lease_id: int, policy: str | None) ->
     )
 
 
+@for_nodes(run_with_work("run_id"))
 def routes(conn: Connection, run_id: int) -> list[EngineRoute]:
     """List the living engines of a run with what each holds, in lease order."""
     rows = conn.execute(

@@ -27,6 +27,7 @@ ROW_S = 2.0
 TURN_S = 1.0
 """How often an event loop that has nothing to do shows that it turns."""
 STATEMENT_MS = 2000
+Open = Callable[[], psycopg.Connection]
 
 
 class Loop:
@@ -70,8 +71,8 @@ class Heartbeat:
         """Begin to beat."""
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
 
-    def report(self, database_url: str) -> None:
-        """Write rows as well, from now on."""
+    def report(self, database_url: "str | Open") -> None:
+        """Write rows as well, from now on, at an address or through what opens the way to it."""
         self._reporter = threading.Thread(target=self._report, args=(database_url,), name="heartbeat-rows", daemon=True)
         self._reporter.start()
 
@@ -117,7 +118,7 @@ class Heartbeat:
         except OSError:
             return  # a supervisor that does not read now finds the next line, one that ended takes us along
 
-    def _report(self, url: str) -> None:
+    def _report(self, url: "str | Open") -> None:
         conn: psycopg.Connection | None = None
         while True:
             stopping = self._stopping.is_set()
@@ -135,9 +136,9 @@ class Heartbeat:
                 return
             self._stopping.wait(ROW_S)
 
-    def _open(self, url: str) -> psycopg.Connection:
+    def _open(self, url: "str | Open") -> psycopg.Connection:
         """Connect, and take away what processes left here that died before us."""
-        conn, me = _connect(url), self._process
+        conn, me = _connect(url) if isinstance(url, str) else url(), self._process
         gone = [pid for pid in process_heartbeats.pids_of(conn, me.kind, me.node) if not _exists(pid)]
         if gone:
             process_heartbeats.bury(conn, me.kind, me.node, gone)

@@ -28,6 +28,14 @@ from flexmarl.store.control.nodes import (
     supply,
 )
 from flexmarl.store.errors import LeaseLost
+from flexmarl.store.node_operations import (
+    both,
+    for_nodes,
+    own_lease_of_run,
+    own_node,
+    run_of_lease,
+    taken_command,
+)
 from flexmarl.store.server_paths import without_paths
 
 __all__ = [
@@ -115,6 +123,7 @@ class Orphan:
     pid_started: float
 
 
+@for_nodes(taken_command("taken"))
 def take_hosting(conn: Connection, taken: Taken, ttl_s: float) -> LeaseHold | None:
     """Become the host of a lease under the token of its command; None when the lease has ended.
 
@@ -154,6 +163,7 @@ def take_hosting(conn: Connection, taken: Taken, ttl_s: float) -> LeaseHold | No
     )  # fmt: skip
 
 
+@for_nodes(own_lease_of_run("hosting.lease_id", "hosting.run_id"))
 def renew(conn: Connection, hosting: LeaseHold, ttl_s: float) -> Renewal:
     """Extend a hosted lease and its command together; the answer says what to do next."""
     row = conn.execute(
@@ -173,6 +183,7 @@ def renew(conn: Connection, hosting: LeaseHold, ttl_s: float) -> Renewal:
     return Renewal(False) if row is None else Renewal(True, row[0] == "releasing", row[1])
 
 
+@for_nodes(own_lease_of_run("hosting.lease_id", "hosting.run_id"))
 def child_started(conn: Connection, hosting: LeaseHold, pid: int, pid_started: float) -> None:
     """Note the child's process before it serves, so that a successor can prove it dead. Raises LeaseLost."""
     cursor = conn.execute(
@@ -183,6 +194,7 @@ def child_started(conn: Connection, hosting: LeaseHold, pid: int, pid_started: f
         raise LeaseLost(hosting.lease_id, "hosted by somebody else")
 
 
+@for_nodes(own_lease_of_run("hosting.lease_id", "hosting.run_id"))
 def child_ready(
     conn: Connection, hosting: LeaseHold, incarnation: str, endpoint: str, secret: str, rendezvous: str = ""
 ) -> None:
@@ -201,6 +213,7 @@ def child_ready(
         put_event(conn, hosting.run_id, f"ready:{incarnation}", event)
 
 
+@for_nodes(own_lease_of_run("hosting.lease_id", "hosting.run_id"))
 def child_lost(conn: Connection, hosting: LeaseHold, incarnation: str, reason: str, ready: bool = True) -> None:
     """Withdraw a child that ended, and tell the driver. Does nothing when the lease has another host.
 
@@ -234,6 +247,7 @@ def release_run(conn: Connection, run_id: int) -> list[int]:
     return [row[0] for row in rows]
 
 
+@for_nodes(own_lease_of_run("hosting.lease_id", "hosting.run_id"))
 def let_go(conn: Connection, hosting: LeaseHold) -> None:
     """Stop hosting without ending the lease: the command may be taken again at once by a restarted worker."""
     with conn.transaction():
@@ -251,6 +265,7 @@ def let_go(conn: Connection, hosting: LeaseHold) -> None:
         )
 
 
+@for_nodes(both(taken_command("taken"), own_lease_of_run("hosting.lease_id", "hosting.run_id")))
 def end(conn: Connection, taken: Taken, hosting: LeaseHold, reason: str, cannot_start: bool = False) -> None:
     """Free the device: nothing of the lease runs. Tells the driver and finishes the command. Raises LeaseLost.
 
@@ -274,6 +289,7 @@ _END = """
     WHERE id = %s AND state <> 'ended'"""
 
 
+@for_nodes(own_node("node"))
 def orphans(conn: Connection, node: str) -> list[Orphan]:
     """List the node's leases that should end and that no device worker hosts any more."""
     rows = conn.execute(
@@ -291,6 +307,7 @@ def orphans(conn: Connection, node: str) -> list[Orphan]:
     return [Orphan(*row) for row in rows]
 
 
+@for_nodes(own_lease_of_run("orphan.lease_id", "orphan.run_id"))
 def end_orphan(conn: Connection, orphan: Orphan, reason: str) -> bool:
     """End a lease that nobody hosts, after its process was proved dead. False when a host came back meanwhile."""
     with conn.transaction():
@@ -334,12 +351,14 @@ def expire(conn: Connection, run_id: int) -> list[int]:
     return [row[0] for row in rows]
 
 
+@for_nodes(run_of_lease("lease_id"))
 def endpoint(conn: Connection, lease_id: int) -> ChildEndpoint | None:
     """Read where the child of a lease answers; None while there is none."""
     found = _children(conn, "l.id = %s", [lease_id])
     return found[0] if found else None
 
 
+@for_nodes(own_node("node"))
 def children_of(conn: Connection, node: str) -> list[ChildEndpoint]:
     """List the living children of a node."""
     return _children(conn, "l.device_id IN (SELECT id FROM store.device WHERE node = %s)", [node])

@@ -14,6 +14,8 @@ from uuid import UUID
 import orjson
 from psycopg import Connection
 
+from flexmarl.store.node_operations import for_nodes, own_node
+
 MOST_TAKES = 3
 ELSEWHERE_S = 30.0
 """So long an import waits for a node that may read its source; then any node says that it may not."""
@@ -182,6 +184,7 @@ def _end(
     return ended.rowcount == 1
 
 
+@for_nodes(own_node("node"))
 def held_by(conn: Connection, node: str) -> set[str]:
     """Return the digests of what a node is to hold: what it imported, and what runs on its devices name."""
     own = conn.execute("SELECT digest FROM store.model WHERE node = %s AND state = 'done'", [node]).fetchall()
@@ -189,6 +192,7 @@ def held_by(conn: Connection, node: str) -> set[str]:
     return {digest for digest in {*(row[0] for row in own), *named} if digest}
 
 
+@for_nodes(own_node("node"))
 def used_by(conn: Connection, node: str) -> list[Mapping[str, Any]]:
     """Return what the policies of runs on a node's devices are of: sources as specifications write them."""
     rows = conn.execute(

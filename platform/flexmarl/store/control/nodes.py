@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 import orjson
 from psycopg import Connection
 
+from flexmarl.store.node_operations import for_nodes, own_device, own_node, own_registration
+
 ALIVE_S = 10.0
 """A node that was silent for longer gets no new lease."""
 
@@ -20,7 +22,7 @@ ALIVE_S = 10.0
 class NodeFacts:
     name: str
     address: str
-    """host:port of its command endpoint."""
+    """host:port of its command endpoint; empty of a node that nobody reaches, which hears of commands by itself."""
     incarnation: str
     version: str
     facts: dict[str, object] = field(default_factory=dict)
@@ -54,6 +56,7 @@ class DeviceRow:
         return self.facts.get("share", 1) == 1
 
 
+@for_nodes(own_registration)
 def register_node(conn: Connection, node: NodeFacts, devices: Sequence[DeviceFacts]) -> None:
     """Announce a node and exactly these devices, in one transaction."""
     with conn.transaction():
@@ -91,6 +94,7 @@ def register_node(conn: Connection, node: NodeFacts, devices: Sequence[DeviceFac
         )
 
 
+@for_nodes(own_node("name"))
 def heartbeat_node(conn: Connection, name: str, incarnation: str) -> bool:
     """Show that a node lives. False when another process registered under its name."""
     cursor = conn.execute(
@@ -100,6 +104,7 @@ def heartbeat_node(conn: Connection, name: str, incarnation: str) -> bool:
     return cursor.rowcount == 1
 
 
+@for_nodes(own_node("name"))
 def put_load(
     conn: Connection, name: str, incarnation: str, load: dict[str, object], devices: dict[str, dict[str, object]]
 ) -> None:
@@ -116,6 +121,7 @@ def put_load(
             )
 
 
+@for_nodes(own_node("node"))
 def processes_of(conn: Connection, node: str) -> list[tuple[str, int]]:
     """List (device, process) of the children that run on a node."""
     rows = conn.execute(
@@ -170,6 +176,7 @@ def _hosts(usable: Sequence[tuple[bool, DeviceRow]]) -> dict[str, list[int]]:
     return found
 
 
+@for_nodes(own_node("node"))
 def devices_of(conn: Connection, node: str) -> list[DeviceRow]:
     """List a node's devices that exist, in a fixed order."""
     rows = conn.execute(
@@ -180,6 +187,7 @@ def devices_of(conn: Connection, node: str) -> list[DeviceRow]:
     return [_device(*row) for row in rows]
 
 
+@for_nodes(own_device("device_id"))
 def device(conn: Connection, device_id: str) -> DeviceRow | None:
     """Read one device."""
     row = conn.execute(
@@ -204,7 +212,7 @@ def addresses_for(conn: Connection, run_id: int) -> list[str]:
           SELECT d.node, max(l.granted_at) AS at FROM store.lease l JOIN store.device d ON d.id = l.device_id
           WHERE l.run_id = %s AND l.use = 'trainer' GROUP BY d.node
         ) t ON t.node = n.name
-        WHERE n.heartbeat_at > clock_timestamp() - make_interval(secs => %s)
+        WHERE n.heartbeat_at > clock_timestamp() - make_interval(secs => %s) AND n.address <> ''
         ORDER BY t.at DESC NULLS LAST, n.name
         """,
         [run_id, ALIVE_S],

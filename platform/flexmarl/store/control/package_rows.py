@@ -12,6 +12,8 @@ from uuid import UUID
 import orjson
 from psycopg import Connection
 
+from flexmarl.store.node_operations import anyone, for_nodes
+
 MOST_TAKES = 3
 MOST_LOG = 200_000
 """Characters of a log that are kept: the last ones."""
@@ -63,6 +65,7 @@ def put_file(conn: Connection, digest: str, body: bytes) -> None:
     )
 
 
+@for_nodes(anyone)
 def file(conn: Connection, digest: str) -> bytes | None:
     """Return an uploaded file, None where it is not kept."""
     row = conn.execute("SELECT body FROM store.package_file WHERE digest = %s", [digest]).fetchone()
@@ -143,6 +146,7 @@ def _end(
     return ended.rowcount == 1
 
 
+@for_nodes(anyone)
 def built(conn: Connection, package: UUID, digest: str) -> BuiltPackage | None:
     """Return what a host needs to build a package once more; None where there is no such build."""
     row = conn.execute(

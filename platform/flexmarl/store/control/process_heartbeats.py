@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from psycopg import Connection
 
+from flexmarl.store.node_operations import for_nodes, own_node
+
 SILENT_S = 8.0
 """A process that has not reported for longer is silent: stopped, hung, or ended without a successor."""
 FORGOTTEN_S = 900.0
@@ -61,6 +63,7 @@ class ProcessState:
         return "running"
 
 
+@for_nodes(own_node("process.node"))
 def put(conn: Connection, process: ProcessFacts, stalled_loop: str, stalled_s: float) -> None:
     """Report that a process lives; `stalled_loop` names a loop that has not moved within its bound."""
     conn.execute(
@@ -75,17 +78,20 @@ def put(conn: Connection, process: ProcessFacts, stalled_loop: str, stalled_s: f
     )
 
 
+@for_nodes(own_node("process.node"))
 def remove(conn: Connection, process: ProcessFacts) -> None:
     """Remove the row of a process that ends in order; a successor's row stays."""
     conn.execute("DELETE FROM store.process_heartbeat WHERE id = %s AND pid = %s", [process.id, process.pid])
 
 
+@for_nodes(own_node("node"))
 def pids_of(conn: Connection, kind: str, node: str) -> list[int]:
     """List the processes of a kind that have a row on a host."""
     rows = conn.execute("SELECT pid FROM store.process_heartbeat WHERE kind = %s AND node = %s", [kind, node])
     return [int(pid) for (pid,) in rows.fetchall()]
 
 
+@for_nodes(own_node("node"))
 def bury(conn: Connection, kind: str, node: str, pids: list[int]) -> None:
     """Remove the rows of processes that are known to have ended; one that lives writes its row again."""
     query = "DELETE FROM store.process_heartbeat WHERE kind = %s AND node = %s AND pid = ANY(%s)"

@@ -13,6 +13,8 @@ from uuid import UUID
 import orjson
 from psycopg import Connection
 
+from flexmarl.store.node_operations import anyone, for_nodes, run_with_work
+
 SILENT_S = 10.0
 """A session whose worker was silent for longer is over."""
 SILENT = "gateway: the rollout worker that played it is gone"
@@ -75,6 +77,7 @@ class SessionCounts:
     """Why the one ended that ended last; empty where none has ended."""
 
 
+@for_nodes(run_with_work("run_id"))
 def open_session(conn: Connection, run_id: int, offer: SessionOffer) -> None:
     """Write down a session that waits for a program, or has one from the beginning."""
     conn.execute(
@@ -90,6 +93,7 @@ def open_session(conn: Connection, run_id: int, offer: SessionOffer) -> None:
     )
 
 
+@for_nodes(anyone)
 def news(conn: Connection, sessions: Sequence[UUID]) -> list[SessionNews]:
     """Return those of a worker's sessions that a program has taken."""
     rows = conn.execute(
@@ -99,6 +103,7 @@ def news(conn: Connection, sessions: Sequence[UUID]) -> list[SessionNews]:
     return [SessionNews(*row) for row in rows]
 
 
+@for_nodes(anyone)
 def seen(conn: Connection, meters: Sequence[SessionMeter]) -> None:
     """Say that the worker of these sessions is there, and how far they are."""
     conn.execute(
@@ -111,6 +116,7 @@ def seen(conn: Connection, meters: Sequence[SessionMeter]) -> None:
     )
 
 
+@for_nodes(anyone)
 def end(conn: Connection, session: UUID, reason: str) -> None:
     """End a session without a report that counts."""
     conn.execute(
@@ -119,6 +125,7 @@ def end(conn: Connection, session: UUID, reason: str) -> None:
     )
 
 
+@for_nodes(anyone)
 def wrote(conn: Connection, session: UUID, output: str) -> None:
     """Keep the end of what the program of a session wrote."""
     conn.execute("UPDATE store.program_session SET output = %s WHERE id = %s", [output, session])
@@ -156,6 +163,7 @@ def counts(conn: Connection, run_id: int) -> SessionCounts:
     return SessionCounts(*row)
 
 
+@for_nodes(anyone)
 def reason_of(conn: Connection, key_digest: str) -> str | None:
     """Return why the session of a key is over; None for a key that nobody was given."""
     row = conn.execute(
@@ -164,6 +172,7 @@ def reason_of(conn: Connection, key_digest: str) -> str | None:
     return None if row is None else f"{row[0]}: {row[1]}" if row[1] else str(row[0])
 
 
+@for_nodes(run_with_work("run_id"))
 def report(conn: Connection, run_id: int, session: UUID, said: dict[str, Any]) -> bool:
     """Note what a program reports; False where the session takes no report any more."""
     row = conn.execute(

@@ -13,6 +13,7 @@ from flexmarl.contracts.events import Event, event_adapter
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.store import partitions
 from flexmarl.store.errors import UnknownRun
+from flexmarl.store.node_operations import for_nodes, run_with_work
 
 _ENDED = [status.value for status in TERMINAL]
 
@@ -150,6 +151,7 @@ def load_run(conn: Connection, run_id: int) -> StoredRun:
     return StoredRun(*values)
 
 
+@for_nodes(run_with_work("run_id"))
 def load_spec(conn: Connection, run_id: int) -> dict[str, object]:
     """Read a run's resolved specification. Raises UnknownRun when there is no such run."""
     row = conn.execute("SELECT spec::text FROM store.run_state WHERE run_id = %s", [run_id]).fetchone()
@@ -159,6 +161,7 @@ def load_spec(conn: Connection, run_id: int) -> dict[str, object]:
     return spec
 
 
+@for_nodes(run_with_work("run_id"))
 def publication_content(conn: Connection, run_id: int) -> str:
     """Return what other hosts receive of a run's new weights; `auto` where the specification does not say."""
     row = conn.execute(

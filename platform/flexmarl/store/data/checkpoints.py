@@ -15,6 +15,7 @@ from flexmarl.contracts.events import CheckpointWritten
 from flexmarl.store.control.commands import Taken, finish, guard
 from flexmarl.store.control.inbox import put_event
 from flexmarl.store.errors import Refused
+from flexmarl.store.node_operations import for_nodes, taken_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class CheckpointRow:
     at: float = 0.0
 
 
+@for_nodes(taken_command("taken"))
 def written(conn: Connection, taken: Taken, checkpoint: CheckpointRow) -> None:
     """Record a checkpoint, tell the driver and finish the command, in one transaction. Raises TokenLost, EpochStale."""
     lease_id = getattr(taken.command, "lease_id", 0)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from psycopg import Connection
 
+from flexmarl.store.node_operations import anyone, for_nodes
+
 READ_AT_ONCE = 1000
 
 
@@ -35,6 +37,7 @@ def put(conn: Connection, digest: str, rows: Iterable[ContentRow], count: int) -
     return True
 
 
+@for_nodes(anyone)
 def lines(conn: Connection, digest: str) -> Iterator[tuple[bool, bytes]]:
     """Read the rows of a dataset, (held out, line), in order; a piece at a time."""
     last = 0

@@ -25,6 +25,7 @@ from flexmarl.store.data.payload import Floats, Ints, allowed_length, pack
 from flexmarl.store.data.segments import Placed, SegmentFolder
 from flexmarl.store.data.spans import Span, encoded
 from flexmarl.store.errors import Refused, SamplesAway, StoreFull
+from flexmarl.store.node_operations import for_nodes, run_with_work, taken_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ class _Stored:
     placed: Placed | None
 
 
+@for_nodes(taken_command("taken"), given=["folder"])
 def put_groups(
     conn: Connection, taken: Taken, groups: Sequence[SettledGroup], folder: SegmentFolder | None = None
 ) -> int:
@@ -187,6 +189,7 @@ def _store_payloads(
     return [(group, list(islice(stored, len(group.samples)))) for group in groups]
 
 
+@for_nodes(run_with_work("run_id"))
 def settled_members(conn: Connection, run_id: int, draws: Sequence[int]) -> dict[int, set[int]]:
     """Return which members of the draws have their rows already; a draw without any is left out."""
     rows = conn.execute(

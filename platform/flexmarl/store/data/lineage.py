@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from psycopg import Connection
 
 from flexmarl.store.errors import Refused
+from flexmarl.store.node_operations import anyone, for_nodes, run_with_work
 
 GRANT_S = 60
 """A right that was found may be used for so long; the control plane looks again every few seconds."""
@@ -54,6 +55,7 @@ def origins(conn: Connection, run_id: int) -> dict[str, VersionOrigin]:
     return {row[0]: VersionOrigin(*row) for row in rows}
 
 
+@for_nodes(run_with_work("run_id"))
 def readable(conn: Connection, run_id: int, policy: str) -> VersionOrigin | None:
     """Read what a policy may begin with now, None for one with weights of its own. Raises Refused without the right."""
     origin = origins(conn, run_id).get(policy)
@@ -122,6 +124,7 @@ def bound(conn: Connection, run_id: int, policy: str) -> None:
     )
 
 
+@for_nodes(anyone)
 def awaited(conn: Connection) -> dict[int, set[str]]:
     """Return what copies wait for that are not bound yet: run -> digests. A copy that ended waits for nothing."""
     rows = conn.execute(

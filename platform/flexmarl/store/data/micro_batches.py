@@ -19,6 +19,7 @@ from flexmarl.store.control.inbox import put_event
 from flexmarl.store.data.payload import Arrays
 from flexmarl.store.data.stored_payloads import PAYLOAD, load
 from flexmarl.store.errors import Refused
+from flexmarl.store.node_operations import for_nodes, run_with_work, taken_command
 
 _MEMBER = 9
 """Columns of a member before its payload's."""
@@ -68,6 +69,7 @@ class MicroBatch:
     """Version that the first step on its cohort began with, None before there was one."""
 
 
+@for_nodes(run_with_work("run_id"))
 def read(conn: Connection, run_id: int, policy: str, no: int) -> MicroBatch:
     """Read a micro-batch with its samples, in the order of its keys. Raises Refused when one cannot be had whole."""
     which = {"run": run_id, "policy": policy, "no": no}
@@ -102,6 +104,7 @@ def _member(
     )  # fmt: skip
 
 
+@for_nodes(taken_command("taken"))
 def accumulated(conn: Connection, taken: Taken, policy: str, no: int, *, accumulator: str, stats: TrainStats) -> None:
     """Note a micro-batch's gradient, tell the driver and finish the command, in one transaction.
 

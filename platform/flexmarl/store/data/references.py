@@ -11,6 +11,7 @@ from psycopg import Connection
 
 from flexmarl.contracts.status import TERMINAL
 from flexmarl.store.control import model_rows
+from flexmarl.store.node_operations import anyone, for_nodes
 
 NEWEST = 3
 """Versions of a policy that are kept, whatever else names them: the served one, one in flight, one to spare."""
@@ -47,6 +48,7 @@ def contents(conn: Connection) -> set[str]:
     return of_runs | model_rows.contents(conn)
 
 
+@for_nodes(anyone)
 def of_ended(conn: Connection, ended_for_s: float) -> dict[int, dict[str, set[str]]]:
     """Return what is to be kept of runs that ended so long ago: run -> policy -> digests."""
     ended = conn.execute(

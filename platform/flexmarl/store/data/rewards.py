@@ -13,6 +13,7 @@ from uuid import UUID
 from psycopg import Connection
 
 from flexmarl.store.control.commands import Taken, guard
+from flexmarl.store.node_operations import both, for_nodes, own_place, run_with_work, taken_command
 
 RESEND_S = 2.0
 """A task that nobody took is named to the workers this often."""
@@ -62,6 +63,7 @@ class Given:
     reason: str
 
 
+@for_nodes(taken_command("taken"))
 def ask(conn: Connection, taken: Taken, tasks: Sequence[RewardRequest]) -> list[int]:
     """Write tasks, in order; returns their numbers. Raises TokenLost or EpochStale for a play that is not held.
 
@@ -98,6 +100,7 @@ def ask(conn: Connection, taken: Taken, tasks: Sequence[RewardRequest]) -> list[
     return [numbers[one.draw, one.member, one.attempt] for one in tasks]
 
 
+@for_nodes(both(run_with_work("run_id"), own_place("holder")))
 def take(conn: Connection, run_id: int, no: int, ttl_s: float, holder: str = "") -> TakenReward | None:
     """Take an open task, or one whose taker let its deadline pass. None when there is nothing to do."""
     row = conn.execute(
@@ -117,6 +120,7 @@ def take(conn: Connection, run_id: int, no: int, ttl_s: float, holder: str = "")
     return None if row is None else TakenReward(*row)
 
 
+@for_nodes(run_with_work("taken.run_id"))
 def extend(conn: Connection, taken: TakenReward, ttl_s: float) -> bool:
     """Move the deadline of a held task; False: stop working on it."""
     cursor = conn.execute(
@@ -131,11 +135,13 @@ def extend(conn: Connection, taken: TakenReward, ttl_s: float) -> bool:
     return cursor.rowcount == 1
 
 
+@for_nodes(run_with_work("taken.run_id"))
 def settle(conn: Connection, taken: TakenReward, result: str, reason: str = "") -> bool:
     """End a held task with its result, or without one for a reason; False when it was not held any more."""
     return _end(conn, taken, "failed" if reason else "done", result, reason)
 
 
+@for_nodes(run_with_work("taken.run_id"))
 def try_again(conn: Connection, taken: TakenReward, reason: str, after_s: float) -> bool:
     """Open a held task for another try; False when it was not held any more."""
     return _end(conn, taken, "open", "", reason, after_s)
@@ -154,6 +160,7 @@ def _end(conn: Connection, taken: TakenReward, status: str, result: str, reason:
     return cursor.rowcount == 1
 
 
+@for_nodes(run_with_work("taken.run_id"))
 def give_back(conn: Connection, taken: TakenReward) -> None:
     """Give a held task back untried, for a worker that shuts down. Does nothing when it is not held."""
     conn.execute(
@@ -162,6 +169,7 @@ def give_back(conn: Connection, taken: TakenReward) -> None:
     )
 
 
+@for_nodes(own_place("holder"))
 def reopen_of(conn: Connection, holder: str) -> list[tuple[int, int]]:
     """Give back what an earlier process in this place held; returns (run, number). Its tries count: it died at them."""
     rows = conn.execute(
@@ -175,6 +183,7 @@ def reopen_of(conn: Connection, holder: str) -> list[tuple[int, int]]:
     return sorted((run_id, no) for run_id, no in rows)
 
 
+@for_nodes(run_with_work("run_id"))
 def collect(conn: Connection, run_id: int, numbers: Sequence[int]) -> list[Given]:
     """Read, and remove, those of the tasks that have ended."""
     rows = conn.execute(
@@ -185,6 +194,7 @@ def collect(conn: Connection, run_id: int, numbers: Sequence[int]) -> list[Given
     return [Given(*row) for row in rows]
 
 
+@for_nodes(run_with_work("run_id"))
 def due(conn: Connection, run_id: int, numbers: Sequence[int]) -> list[int]:
     """List those of the tasks that the workers should be told of again, and note that they are."""
     rows = conn.execute(
@@ -199,6 +209,7 @@ def due(conn: Connection, run_id: int, numbers: Sequence[int]) -> list[int]:
     return sorted(row[0] for row in rows)
 
 
+@for_nodes(run_with_work("run_id"))
 def forget(conn: Connection, run_id: int, numbers: Sequence[int]) -> None:
     """Remove tasks that nobody waits for any more; a result that comes later finds nothing to settle."""
     conn.execute("DELETE FROM store.reward_task WHERE run_id = %s AND no = ANY(%s)", [run_id, list(numbers)])

@@ -19,6 +19,7 @@ from flexmarl.store.control.commands import Taken, finish, guard
 from flexmarl.store.control.inbox import put_event
 from flexmarl.store.data import lineage, tokenizers
 from flexmarl.store.errors import LeaseLost, Refused
+from flexmarl.store.node_operations import both, for_nodes, own_lease, run_with_work, taken_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ class StepRow:
         return self.accumulator.partition(":")[2]
 
 
+@for_nodes(run_with_work("run_id"))
 def version_of(conn: Connection, run_id: int, policy: str, version: int) -> PolicyVersionRow:
     """Read a committed version. Raises Refused when there is none."""
     row = conn.execute(
@@ -101,6 +103,7 @@ class Applied:
     """Number -> entropy coefficient of its gradient."""
 
 
+@for_nodes(run_with_work("run_id"))
 def steps_behind_state(
     conn: Connection, run_id: int, policy: str, version: int
 ) -> tuple[PolicyVersionRow, list[Applied]]:
@@ -143,6 +146,7 @@ def newest_versions(conn: Connection, run_id: int) -> dict[str, PolicyVersionRow
     return {row[0]: PolicyVersionRow(*row) for row in rows}
 
 
+@for_nodes(both(taken_command("taken"), own_lease("bind.lease_id")))
 def commit_bind(conn: Connection, taken: Taken, bind: BoundState) -> None:
     """Commit version 0 or confirm a restored one, tell the driver and finish the command, in one transaction.
 
@@ -179,6 +183,7 @@ def commit_bind(conn: Connection, taken: Taken, bind: BoundState) -> None:
         finish(conn, taken)
 
 
+@for_nodes(both(taken_command("taken"), own_lease("lease_id")))
 def commit_answer(conn: Connection, taken: Taken, lease_id: int, incarnation: str, event: Event) -> None:
     """Tell the driver that a trainer did what it was asked and finish the command, in one transaction.
 
@@ -191,6 +196,7 @@ def commit_answer(conn: Connection, taken: Taken, lease_id: int, incarnation: st
         finish(conn, taken)
 
 
+@for_nodes(both(taken_command("taken"), own_lease("step.lease_id")))
 def commit_step(conn: Connection, taken: Taken, step: StepRow) -> None:
     """Apply the rows, commit the version, tell the driver and finish the command, in one transaction.
 

@@ -5,20 +5,24 @@ import hashlib
 from psycopg import Connection
 
 from flexmarl.store.errors import Refused
+from flexmarl.store.node_operations import anyone, for_nodes, run_with_work
 
 
+@for_nodes(run_with_work("run_id"))
 def load(conn: Connection, run_id: int) -> dict[str, bytes]:
     """Read the tokenizers of a run: policy -> tokenizer.json."""
     rows = conn.execute("SELECT policy, body FROM store.tokenizer WHERE run_id = %s", [run_id]).fetchall()
     return {policy: body.encode() for policy, body in rows}
 
 
+@for_nodes(run_with_work("run_id"))
 def load_chats(conn: Connection, run_id: int) -> dict[str, str]:
     """Read how the policies of a run are spoken to in messages: policy -> chat format as JSON, empty for none."""
     rows = conn.execute("SELECT policy, chat FROM store.tokenizer WHERE run_id = %s", [run_id]).fetchall()
     return dict(rows)
 
 
+@for_nodes(anyone)
 def digest(conn: Connection, run_id: int, policy: str) -> str:
     """Return the digest of a policy's tokenizer, empty until its version 0 is bound."""
     row = conn.execute(

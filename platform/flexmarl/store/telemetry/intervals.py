@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from psycopg import Connection
 
+from flexmarl.store.node_operations import both, for_nodes, own_device, own_lease, own_lease_of_run
+
 
 @dataclass(frozen=True, slots=True)
 class BusyInterval:
@@ -51,6 +53,7 @@ class BusySeconds:
     tokens: int
 
 
+@for_nodes(both(own_lease_of_run("lease_id", "run_id"), own_device("device_id")))
 def put(
     conn: Connection, run_id: int, lease_id: int, device_id: str, *, incarnation: str, rows: Sequence[BusyInterval]
 ) -> None:
@@ -129,6 +132,7 @@ def worked(conn: Connection, run_id: int, since: float, until: float) -> dict[st
     return {str(use): (float(held), float(busy)) for use, held, busy in rows}
 
 
+@for_nodes(own_lease("lease_id"))
 def newest_ord(conn: Connection, lease_id: int, incarnation: str) -> int:
     """Return the highest stored `ord` of a child, -1 when it has none."""
     row = conn.execute(

@@ -12,6 +12,7 @@ import orjson
 from psycopg import Connection
 
 from flexmarl.contracts.events import RequestedTurns
+from flexmarl.store.node_operations import for_nodes, own_leases, run_with_work
 
 SLOT_S = 2
 """Seconds of a slot: nobody tells more often."""
@@ -75,6 +76,7 @@ class TurnReport:
     """Role -> (turns without a reply, those of them that an engine has)."""
 
 
+@for_nodes(own_leases("loads"))
 def put_engines(conn: Connection, loads: Sequence[EngineReport]) -> None:
     """Store what some engines told now; one that serves its lease no more is left out."""
     if not loads:
@@ -98,6 +100,7 @@ def put_engines(conn: Connection, loads: Sequence[EngineReport]) -> None:
     )
 
 
+@for_nodes(run_with_work("run_id"))
 def put_asked(conn: Connection, run_id: int, worker: str, report: TurnReport) -> None:
     """Store what a rollout worker asks for now."""
     asked = sorted(report.asked.items())

@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 
 import psycopg
 
@@ -42,7 +42,15 @@ _OWN = frozenset(
 class LogShipper:
     """One per process. `start` it once; `stop` gives it a moment to write the rest."""
 
-    def __init__(self, url: str, component: str, node: str = "", *, skip: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        url: str | Callable[[], psycopg.Connection],
+        component: str,
+        node: str = "",
+        *,
+        skip: frozenset[str] = frozenset(),
+    ) -> None:
+        """`url`: of the database, or what opens the way to it."""
         self.dropped = 0
         self._url, self._component, self._node, self._skip = url, component, node, skip
         self._queue: queue.Queue[LogLine] = queue.Queue(QUEUE)
@@ -134,6 +142,8 @@ class LogShipper:
         return batch
 
     def _connect(self) -> psycopg.Connection:
+        if not isinstance(self._url, str):
+            return self._url()
         options = f"-c statement_timeout={STATEMENT_MS}"
         return psycopg.connect(
             self._url, autocommit=True, connect_timeout=5, application_name="flexmarl logs", options=options

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 from psycopg import Connection
 
+from flexmarl.store.node_operations import for_nodes, run_with_work
+
 KEEP = 50_000
 """Newest lines of a run that stay."""
 LOCK_MS = 1000
@@ -62,6 +64,7 @@ class LogFilter:
     until: float | None = None
 
 
+@for_nodes(run_with_work("run_id"))
 def put(conn: Connection, run_id: int, lines: Sequence[LogLine]) -> None:
     """Store lines of one run, in their order. Raises psycopg's errors; nothing is stored then."""
     if not lines:
@@ -85,6 +88,7 @@ def put(conn: Connection, run_id: int, lines: Sequence[LogLine]) -> None:
         )  # fmt: skip
 
 
+@for_nodes(run_with_work("run_id"))
 def trim(conn: Connection, run_id: int, keep: int = KEEP) -> int:
     """Delete what lies behind the newest `keep` lines of a run; returns how many."""
     return conn.execute(

@@ -56,8 +56,9 @@ function showOnce(answer) {
   const box = $("#once");
   if (!text || !box) return false;
   $("#once-text").textContent = text;
+  for (const place of $$("[data-once-token]")) place.textContent = text;
   const what = $("[data-once-what]", box);
-  if (what) what.textContent = answer.password ? answer.username : answer.name;
+  if (what) what.textContent = answer.password ? answer.username : answer.name || answer.node;
   const curl = $("#once-curl");
   if (curl)
     curl.textContent = `curl -H "Authorization: Bearer ${text}" ${curl.dataset.origin}${answer.secret ? "/v1/models" : "/api/v1/me"}`;

@@ -2,7 +2,7 @@
 
 from django.urls import path, re_path
 
-from flexmarl.controlplane.inventory.api import provided, views
+from flexmarl.controlplane.inventory.api import node_tokens, provided, views
 
 urlpatterns = [
     path("pools", views.PoolsView.as_view(), name="api-pools"),
@@ -19,6 +19,13 @@ urlpatterns = [
     path("quotas", views.QuotasView.as_view(), name="api-quotas"),
     path("projects/<str:project>/default-pool", views.ProjectPoolView.as_view(), name="api-project-pool"),
     path("changes", views.ChangesView.as_view(), name="api-changes"),
+    path("node-tokens", node_tokens.NodeTokensView.as_view(), name="api-node-tokens"),
+    path("node-tokens/<uuid:token_id>", node_tokens.NodeTokenView.as_view(), name="api-node-token"),
+    path(
+        "node-tokens/<uuid:token_id>/actions/rotate",
+        node_tokens.NodeTokenRotationView.as_view(),
+        name="api-node-token-rotate",
+    ),
     path("nodes", views.NodesView.as_view(), name="api-nodes"),
     path("nodes/<str:name>", views.NodeView.as_view(), name="api-node"),
     re_path(

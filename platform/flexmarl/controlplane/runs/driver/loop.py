@@ -257,7 +257,7 @@ class Driver:
         for command in due:
             if command.route is Route.BROKER:
                 self._pushes.to_broker(BrokerPush(command.queue, command.kind, run_id, command.no))
-            elif command.route is Route.NODE and command.address and command.lease_id not in notified:
+            elif command.route is Route.NODE and command.lease_id not in notified:
                 notified.add(command.lease_id)
                 self._pushes.to_node(NodePush(command.address, run_id, command.no, command.lease_id))
         commands.mark_sent(conn, run_id, [command.no for command in due])

@@ -17,7 +17,7 @@ import structlog
 from dramatiq import Message
 from dramatiq.brokers.redis import RedisBroker
 
-from flexmarl.contracts.commands import HELD_HINT, WAKE_CHANNEL
+from flexmarl.contracts.commands import HELD_HINT, NODES_HINT, WAKE_CHANNEL
 from flexmarl.controlplane.common.brief_redis import client_of
 
 log = structlog.get_logger(__name__)
@@ -182,8 +182,11 @@ class Pusher:
         self._broker.send(push)
 
     def to_node(self, push: NodePush) -> None:
-        """Tell a node to look at a command of one of its children."""
-        self._nodes.send(push)
+        """Tell a node to look at a command of one of its children; one without an address hears it of the broker."""
+        if push.address:
+            self._nodes.send(push)
+        else:
+            self._broker.send(NODES_HINT)
 
     def to_players(self) -> None:
         """Tell rollout workers to look which of the commands that they play are held."""

@@ -1,0 +1,126 @@
+"""Changes of node tokens, and the check of one. Administrators make, rotate and revoke them."""
+
+import re
+from datetime import timedelta
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from flexmarl.controlplane.accounts import tokens
+from flexmarl.controlplane.common import live
+from flexmarl.controlplane.common.actions import record
+from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.common.preconditions import Precondition, any_version
+from flexmarl.controlplane.common.problems import Conflict, FieldError, NotFound, ValidationProblem
+from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.inventory.models import Device, Node, NodeToken
+
+PREFIX = "fmn_"
+OVERLAP_MINUTES = 60
+MOST_OVERLAP_MINUTES = 7 * 24 * 60
+_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?")
+_USED_RESOLUTION = timedelta(minutes=1)
+
+
+class TokenRefused(Exception):
+    """A caller has no token of a node that holds now; the text says what is wrong with it."""
+
+
+def check(header: str) -> NodeToken:
+    """Return the token that an Authorization header names. Raises TokenRefused."""
+    scheme, _, text = header.partition(" ")
+    pair = tokens.split(text, PREFIX) if scheme.lower() == "bearer" else None
+    token = NodeToken.objects.filter(key=pair[0]).first() if pair else None
+    now = timezone.now()
+    if pair is None or token is None or not _matches(token, pair[1]):
+        raise TokenRefused("the node token is missing, unknown or was replaced")
+    if token.revoked_at is not None:
+        raise TokenRefused(f"the node token of {token.node} is revoked")
+    if token.last_used_at is None or token.last_used_at < now - _USED_RESOLUTION:
+        NodeToken.objects.filter(pk=token.pk).update(last_used_at=now)
+    return token
+
+
+def _matches(token: NodeToken, secret: str) -> bool:
+    if tokens.matches(secret, token.secret_hash):
+        return True
+    former = token.former_until is not None and timezone.now() < token.former_until
+    return former and tokens.matches(secret, token.former_hash)
+
+
+@transaction.atomic
+def create(actor: Actor, node: str, pool: str) -> tuple[NodeToken, str]:
+    """Make the token of a node. Returns it with its text, which cannot be shown again."""
+    actor.require(Scope.CLUSTER_ADMIN)
+    _check_name("node", node)
+    _check_name("pool", pool)
+    held = NodeToken.objects.filter(Q(node=node) | Q(pool=pool), revoked_at=None).first()
+    if held is not None:
+        what = f"{node} has a token" if held.node == node else f"{pool} is the pool of the token of {held.node}"
+        raise Conflict(f"{what} already. Rotate or revoke that one, or choose another name.")
+    if Node.objects.filter(name=node).exclude(address="").exists():
+        raise Conflict(f"{node} is a node with the installation's secrets. Choose another name.")
+    if Device.objects.filter(pool=pool).exclude(node=node).exists():
+        raise Conflict(f"Other nodes have devices in {pool}. A node with a token has a pool of its own.")
+    new = tokens.make(PREFIX)
+    token = NodeToken.objects.create(
+        node=node, pool=pool, created_by_id=actor.user_id, key=new.key, secret_hash=new.secret_hash
+    )
+    _written(actor, "create", token)
+    return token, new.text
+
+
+@transaction.atomic
+def rotate(
+    actor: Actor, token_id: UUID | str, overlap_minutes: int = OVERLAP_MINUTES, precondition: Precondition = any_version
+) -> tuple[NodeToken, str]:
+    """Give a token another secret; the former one holds for `overlap_minutes` more. Returns it with its text."""
+    token = _kept(actor, token_id, precondition)
+    if token.revoked_at is not None:
+        raise Conflict(f"The token of {token.node} is revoked. Create another one.")
+    if not 0 <= overlap_minutes <= MOST_OVERLAP_MINUTES:
+        detail = f"{overlap_minutes} is not between 0 and {MOST_OVERLAP_MINUTES}."
+        raise _bad("/overlap_minutes", "out_of_range", detail, f"The default is {OVERLAP_MINUTES}.")
+    secret, now = tokens.new_secret(), timezone.now()
+    token.former_hash, token.former_until = token.secret_hash, now + timedelta(minutes=overlap_minutes)
+    token.secret_hash, token.rotated_at, token.version = tokens.digest(secret), now, token.version + 1
+    token.save()
+    _written(actor, "rotate", token)
+    return token, f"{PREFIX}{token.key}.{secret}"
+
+
+@transaction.atomic
+def revoke(actor: Actor, token_id: UUID | str, precondition: Precondition = any_version) -> None:
+    """Revoke a token for good; its node stops within seconds. Revoking twice changes nothing."""
+    token = _kept(actor, token_id, precondition)
+    if token.revoked_at is None:
+        token.revoked_at, token.version = timezone.now(), token.version + 1
+        token.save()
+        _written(actor, "revoke", token)
+
+
+def _kept(actor: Actor, token_id: UUID | str, precondition: Precondition) -> NodeToken:
+    actor.require(Scope.CLUSTER_ADMIN)
+    token = NodeToken.objects.select_for_update().filter(pk=token_id).first()
+    if token is None:
+        raise NotFound("There is no such node token.")
+    precondition(token.version)
+    return token
+
+
+def _written(actor: Actor, verb: str, token: NodeToken) -> None:
+    after = {"node": token.node, "pool": token.pool}
+    record(actor, f"node_token.{verb}", "node_token", token.id, token.node, after=after)
+    live.announce_on_commit(live.CLUSTER, 0)
+
+
+def _check_name(member: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        detail = f"{name!r} is not a name: 1 to 64 small letters, digits, dots, hyphens and underscores."
+        raise _bad(f"/{member}", "invalid", detail, "Such as trainer-1.")
+
+
+def _bad(pointer: str, code: str, detail: str, hint: str) -> ValidationProblem:
+    return ValidationProblem(detail, errors=[FieldError(pointer, code, detail, hint)])

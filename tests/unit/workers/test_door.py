@@ -1,0 +1,80 @@
+"""The road of a node with a token: its settings, its messages, and a control plane that is away."""
+
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from flexmarl.store.control import leases
+from workers import settings
+from workers.door.broker import DoorBroker, News
+from workers.door.client import DoorAddress, DoorPool
+from workers.errors import SettingsError
+
+NOWHERE = DoorAddress("http://127.0.0.1:1", "fmn_x")
+
+
+def told(tmp_path: Path, **more: str) -> dict[str, str]:
+    given = {
+        "FLEXMARL_HOME": str(tmp_path),
+        "FLEXMARL_NODE_TOKEN": "fmn_x",
+        "FLEXMARL_CONTROL_URL": "https://flex.test/a/",
+    }
+    return {name: value for name, value in {**given, **more}.items() if value}
+
+
+def test_an_address_and_a_token_are_all_that_a_node_needs(tmp_path: Path) -> None:
+    config = settings.load(told(tmp_path))
+    assert config.door == DoorAddress("https://flex.test/a", "fmn_x")
+    assert (config.database_url, config.redis_url, config.cluster_key, config.node) == ("", "", "", "")
+    assert config.door.path("/nodes/hello") == "/a/nodes/hello"
+
+
+@pytest.mark.parametrize("secret", ["DATABASE_URL", "REDIS_URL", "FLEXMARL_CLUSTER_KEY"])
+def test_a_secret_beside_the_token_is_refused(tmp_path: Path, secret: str) -> None:
+    with pytest.raises(SettingsError, match=f"FLEXMARL_NODE_TOKEN and {secret}"):
+        settings.load(told(tmp_path, **{secret: "x"}))
+
+
+def test_a_token_without_an_address_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="FLEXMARL_CONTROL_URL is not set"):
+        settings.load(told(tmp_path, FLEXMARL_CONTROL_URL=""))
+
+
+def test_a_control_plane_that_is_away_is_a_database_that_is_away() -> None:
+    with DoorPool(NOWHERE) as pool, pool.connection() as conn, pytest.raises(psycopg.OperationalError):
+        leases.devices_of(conn, "far-1")
+
+
+def test_what_is_not_declared_cannot_be_asked_for() -> None:
+    with DoorPool(NOWHERE) as pool, pool.connection() as conn, pytest.raises(AttributeError):
+        leases.expire(conn, 1)
+
+
+def test_a_command_that_waits_or_is_worked_on_is_not_put_again() -> None:
+    broker = DoorBroker(NOWHERE, "rollout", print, own_loop=False)
+    broker.declare_queue("rollout.far")
+    heard = News(queue="rollout.far", actor="play_groups", run_id=1, no=7)
+    consumer = broker.consume("rollout.far", 4, 20)
+    broker._heard(heard)
+    broker._heard(heard)
+    message = next(consumer)
+    assert message is not None
+    assert message.args == (1, 7)
+    broker._heard(heard)
+    assert next(consumer) is None, "it is worked on"
+    consumer.ack(message)
+    broker._heard(heard)
+    again = next(consumer)
+    assert again is not None, "its row is open again"
+    consumer.nack(again)
+    broker._heard(News(queue="device.other", actor="host_lease", run_id=1, no=8))
+    assert next(consumer) is None
+
+
+def test_words_wake_who_waits_for_them() -> None:
+    broker, woken = DoorBroker(NOWHERE, "rollout", print, own_loop=False), []
+    broker.hints.when("held", lambda: woken.append("held"))
+    broker._heard(News(hint="held"))
+    broker._heard(News(hint="nodes"))
+    assert woken == ["held"]

@@ -1,0 +1,204 @@
+"""Operations of the store over HTTP, in the place of a pool of connections.
+
+Invariants: an operation is one POST; its answer is the reply, or the refusal that the store raised. A control plane
+that does not answer raises OperationalError, as a database does that is away, so whoever waits one out waits the other
+out as well: what was asked may have been done or not, as a statement whose connection broke. A token that holds no more
+raises NotAdmitted, which nobody waits out.
+"""
+
+import contextlib
+import http.client
+import ssl
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
+import psycopg
+import structlog
+
+from flexmarl.store import node_wire, schema
+from flexmarl.store.errors import SchemaMismatch
+from flexmarl.store.node_operations import Carrier, NodeOperation
+from workers.errors import NotAdmitted, SettingsError
+
+log = structlog.get_logger(__name__)
+
+CONNECT_S = 5.0
+IDLE_S = 3.0
+"""Shorter than servers and proxies keep a connection that nobody uses."""
+ANSWER_S = 70.0
+"""Longer than any statement of an operation may take there."""
+OPERATIONS = "/nodes/operations/"
+_BROKEN = (OSError, http.client.HTTPException)
+
+
+class DoorAway(psycopg.OperationalError):
+    """The control plane does not answer, or its database does not."""
+
+
+class NotItsOwn(psycopg.DatabaseError):
+    """The control plane refuses an operation; the text says why."""
+
+
+class _Problem(msgspec.Struct):
+    code: str = ""
+    detail: str = ""
+
+
+class Admitted(msgspec.Struct):
+    """Who a token says that its bearer is."""
+
+    node: str
+    pool: str
+    schema: str
+
+
+@dataclass(frozen=True, slots=True)
+class DoorAddress:
+    """Where the control plane answers, and as whom it is asked."""
+
+    url: str
+    token: str
+
+    def connect(self) -> http.client.HTTPConnection:
+        """Open a connection; its first request may take longer to be answered than to be sent."""
+        place = self._place
+        if place.scheme == "https":
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(place.netloc, timeout=CONNECT_S, context=context)
+        return http.client.HTTPConnection(place.netloc, timeout=CONNECT_S)
+
+    def path(self, path: str) -> str:
+        """Return a path of the control plane below the base that it is reached under."""
+        return f"{self._place.path.rstrip('/')}{path}"
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return {"Authorization": f"Bearer {self.token}"}
+
+    @property
+    def _place(self) -> SplitResult:
+        return urlsplit(self.url)
+
+
+def admitted(address: DoorAddress) -> Admitted:
+    """Ask who we are. Raises SettingsError for a token that is none, SchemaMismatch, DoorAway."""
+    connection = address.connect()
+    try:
+        connection.request("GET", address.path("/nodes/hello"), headers=dict(address.headers))
+        answer = connection.getresponse()
+        body = answer.read()
+    except _BROKEN as error:
+        raise DoorAway(f"{address.url} does not answer: {error}") from error
+    finally:
+        connection.close()
+    if answer.status == http.client.UNAUTHORIZED:
+        raise SettingsError(f"FLEXMARL_NODE_TOKEN: {_problem(body).detail}; create or rotate it on Pools and nodes")
+    try:
+        said = msgspec.json.decode(body, type=Admitted)
+    except msgspec.MsgspecError:
+        raise DoorAway(f"{address.url} answers {answer.status}") from None
+    if said.schema != schema.VERSION:
+        raise SchemaMismatch(f"the control plane speaks schema version {said.schema}, this node {schema.VERSION}")
+    return said
+
+
+class Door(Carrier):
+    """One per process. Each thread has a connection of its own, which stays open between operations."""
+
+    def __init__(self, address: DoorAddress) -> None:
+        self._address = address
+        self._local = threading.local()
+
+    def carry(self, operation: NodeOperation, arguments: dict[str, Any]) -> Any:
+        status, answer = self._asked(f"{OPERATIONS}{operation.name}", node_wire.encode(arguments))
+        try:
+            return self._told(operation, status, answer)
+        except node_wire.Unreadable as unreadable:  # something between here and there answered
+            raise DoorAway(f"{operation.name}: the answer {status} cannot be read: {unreadable}") from unreadable
+
+    def _told(self, operation: NodeOperation, status: int, answer: bytes) -> Any:
+        match status:
+            case 200:
+                return node_wire.reply_of(operation, answer)
+            case 409:
+                raise node_wire.error_of(answer)
+            case 401:
+                raise NotAdmitted(_problem(answer).detail or "the node token holds no more")
+            case 403 | 404 | 413 | 422 | 500:
+                raise NotItsOwn(f"{operation.name}: {_problem(answer).detail or status}")
+        raise DoorAway(f"the control plane answers {status} to {operation.name}")
+
+    def _asked(self, path: str, body: bytes) -> tuple[int, bytes]:
+        headers = {**self._address.headers, "Content-Type": node_wire.MEDIA_TYPE}
+        try:
+            connection = self._opened()
+            connection.request("POST", self._address.path(path), body, headers)
+            answer = connection.getresponse()
+            status, text = answer.status, answer.read()
+        except _BROKEN as error:
+            self._drop()
+            raise DoorAway(f"the control plane does not answer: {error}") from error
+        self._local.used = time.monotonic()
+        return status, text
+
+    def _opened(self) -> http.client.HTTPConnection:
+        """Return this thread's connection; one that idled is left, since the other end may be closing it just now."""
+        kept: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
+        if kept is not None and time.monotonic() - self._local.used < IDLE_S:
+            return kept
+        self._drop()
+        connection = self._address.connect()
+        connection.connect()
+        connection.sock.settimeout(ANSWER_S)
+        self._local.connection = connection
+        return connection
+
+    def _drop(self) -> None:
+        connection = getattr(self._local, "connection", None)
+        self._local.connection = None
+        if connection is not None:
+            connection.close()
+
+
+class QuietDoor(Door):
+    """A door of a thread on the side, which leaves it to others to say that the token holds no more."""
+
+    def carry(self, operation: NodeOperation, arguments: dict[str, Any]) -> Any:
+        try:
+            return super().carry(operation, arguments)
+        except NotAdmitted as refused:
+            raise DoorAway(str(refused)) from refused
+
+    def close(self) -> None:
+        """Drop the calling thread's connection, as a connection's `close` does."""
+        self._drop()
+
+
+class DoorPool:
+    """Stands in the place of a pool: what it gives out carries operations and knows no SQL."""
+
+    def __init__(self, address: DoorAddress) -> None:
+        self._door = Door(address)
+
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[psycopg.Connection]:
+        """Give a carrier out where a connection is wanted; functions of the store see which it is."""
+        yield cast("psycopg.Connection", self._door)
+
+    def __enter__(self) -> "DoorPool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+
+def _problem(body: bytes) -> _Problem:
+    try:
+        return msgspec.json.decode(body, type=_Problem)
+    except msgspec.MsgspecError:
+        return _Problem()

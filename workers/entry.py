@@ -1,0 +1,62 @@
+"""How a worker process comes to the store: by the database's address, or through the control plane under a token."""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import cast
+
+import psycopg
+import structlog
+
+from flexmarl.store.node_operations import PLACE
+from workers.database import StorePool, open_pool
+from workers.door.client import DoorAway, DoorPool, QuietDoor, admitted
+from workers.errors import SettingsError
+from workers.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+CONNECTIONS = 2
+AGAIN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The way in."""
+
+    pool: AbstractContextManager[StorePool]
+    connect: str | Callable[[], psycopg.Connection]
+    """Of threads with a connection of their own: heartbeats and log lines."""
+
+
+def settled(config: Settings) -> Settings:
+    """Return the settings with what a node token says: name, pool and place. Waits for the control plane.
+
+    Raises SettingsError for a token that is none, or another node's; SchemaMismatch.
+    """
+    if config.door is None:
+        return config
+    told = False
+    while True:
+        try:
+            who = admitted(config.door)
+            break
+        except DoorAway as away:
+            if not told:
+                log.warning("waiting for the control plane", error=str(away))
+            told = True
+            time.sleep(AGAIN_S)
+    if config.node and config.node != who.node:
+        raise SettingsError(f"FLEXMARL_NODE is {config.node!r}, but FLEXMARL_NODE_TOKEN is the token of {who.node!r}")
+    place = f"{PLACE}{who.node}/{config.place}" if config.place else ""
+    share = replace(config.share, pool=who.pool)
+    return replace(config, node=who.node, rollout_pool=who.pool, place=place, share=share)
+
+
+def entry(config: Settings, name: str) -> Entry:
+    """Open the way in. Raises SchemaMismatch or psycopg's errors."""
+    if config.door is None:
+        return Entry(open_pool(config.database_url, name, size=CONNECTIONS), config.database_url)
+    door = config.door
+    return Entry(DoorPool(door), lambda: cast("psycopg.Connection", QuietDoor(door)))
