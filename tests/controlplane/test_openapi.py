@@ -48,7 +48,7 @@ def test_every_operation_is_named_described_and_can_be_refused(document) -> None
             assert operation["description"], path
             assert list(operation["responses"]["default"]["content"]) == [refusal], path
             for security in operation["security"]:
-                own = {"serving_key"} if path.startswith("/v1/") else set()
+                own = {"serving_key", "api_key"} if path.startswith("/v1/") else set()
                 assert set(security) <= {"token", "session"} | own, path
             if method == "post" and path not in not_stored and path.startswith("/api/"):
                 header = [p for p in operation["parameters"] if p["name"] == "Idempotency-Key"]
@@ -62,7 +62,8 @@ def test_every_route_is_in_the_document(document) -> None:
     dialect = openai.urlpatterns[:-1]
     assert len(document["paths"]) == routes - 2 + len(dialect), "all but the document and its viewer"
     assert {path for path in document["paths"] if path.startswith("/v1/")} == {
-        "/v1/models", "/v1/models/{name}", "/v1/chat/completions", "/v1/completions",
+        "/v1/models", "/v1/models/{name}", "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages",
+        "/v1/messages/count_tokens",
     }  # fmt: skip
 
 

@@ -194,7 +194,10 @@ def test_talks_have_few_places_and_give_them_back(stage, monkeypatch) -> None:
 
 
 IMPOSSIBLE: list[tuple[dict[str, Any], str, str]] = [
-    ({"tools": [{"type": "function"}]}, "tools", "unsupported_parameter"),
+    ({"tools": [{"type": "function"}]}, "tools/0", "invalid_value"),
+    ({"tools": [{"type": "function", "function": {"name": "add"}}]}, "tools", "unsupported_parameter"),
+    ({"tools": [], "tool_choice": "required"}, "tool_choice", "unsupported_parameter"),
+    ({"frequency_penalty": 0.5}, "frequency_penalty", "unsupported_parameter"),
     ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
     ({"top_p": 0}, "top_p", "invalid_value"),
     ({"extra_body": {"top_k": 1.5}}, "top_k", "invalid_value"),
@@ -204,7 +207,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str, str]] = [
     ({"extra_body": {"colour": 1}}, "colour", "unknown_parameter"),
     ({"temperature": 3}, "temperature", "invalid_value"),
     ({"max_tokens": 0}, "max_tokens", "invalid_value"),
-    ({"max_completion_tokens": 9999}, "max_completion_tokens", "invalid_value"),
+    ({"max_completion_tokens": 0}, "max_completion_tokens", "invalid_value"),
     ({"n": 9}, "n", "invalid_value"),
     ({"seed": True}, "seed", "invalid_value"),
     ({"stop": [""]}, "stop", "invalid_value"),
@@ -221,6 +224,13 @@ def test_what_cannot_be_honoured_is_refused_by_name(stage) -> None:
         assert (body["param"], body["code"], body["type"]) == (field, code, "invalid_request_error")
         assert body["message"].startswith(f"{field}: ")
     assert stage.engine.asked == []
+
+
+def test_a_ceiling_of_a_chat_may_be_high(stage) -> None:
+    stage.chat(max_completion_tokens=100_000)
+    assert stage.engine.asked[0]["max_tokens"] == questions.MOST_TOKENS
+    body = refused(partial(stage.client.completions.create, model=stage.name, prompt="red", max_tokens=9999))
+    assert (body["param"], body["code"]) == ("max_tokens", "invalid_value")
 
 
 def test_neutral_values_say_nothing(stage) -> None:
@@ -313,5 +323,7 @@ def test_other_paths_and_methods_answer_in_the_same_shape(stage, client) -> None
     assert (answer.status_code, set(answer.json())) == (405, {"error"})
 
 
-def test_every_field_is_honoured_neutral_or_unknown() -> None:
-    assert not set(questions.NEUTRAL) & (questions.CHAT | questions.COMPLETION)
+def test_every_field_is_in_one_list() -> None:
+    for rules in (questions.COMPLETIONS, *questions.DIALECTS.values()):
+        lists = (rules.honoured, rules.unheeded, set(rules.neutral))
+        assert sum(map(len, lists)) == len(set().union(*lists))

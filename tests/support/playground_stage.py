@@ -17,10 +17,14 @@ from flexmarl.controlplane.accounts.actions import create_token
 from flexmarl.controlplane.accounts.queries import actor_of_user
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
+from flexmarl.language.chat_format import ChatFormat
+from tests.support.chat_templates import END, MARKS, tokenizer
 from tests.support.played import Played, play
 from tests.support.store_story import digest
 from tests.support.talking_engine import TalkingEngine, serving
 
+MARKED = tokenizer(MARKS)
+"""A language model's tokenizer, with marks of thoughts and calls."""
 SHARED = {"speaker": {"policy": "solver"}, "listener": {"policy": "solver"}}
 
 
@@ -51,6 +55,22 @@ class Stage:
         address = self.engine.url.removeprefix("http://")
         store_connection().execute("UPDATE store.node SET address = %s, heartbeat_at = now()", [address])
         self.engine.node[:] = answers
+
+    def speaks(self, template: str) -> None:
+        """Let the agents be of a language model, with this chat template; before anything is asked of them."""
+        ends = (MARKED.token_to_id(END),)
+        store_connection().execute(
+            "UPDATE store.tokenizer SET body = %s, chat = %s WHERE run_id = %s",
+            [MARKED.to_str(), ChatFormat(template=template, stop=ends).dump(), self.run.no],
+        )
+
+    def will_say(self, *texts: str) -> None:
+        """Put down what the engine replies next."""
+        self.engine.replies += [MARKED.encode(text + END).ids for text in texts]
+
+    def prompts(self) -> list[str]:
+        """Return what the engine was asked, as text."""
+        return [MARKED.decode(asked["prompt"][0], skip_special_tokens=False) for asked in self.engine.asked]
 
     def chat(self, content: str = "red blue", **more: Any) -> Any:
         more.setdefault("model", self.name)

@@ -1,7 +1,7 @@
 """An engine and a node as the control plane's playground meets them: real HTTP, replies by rule, no model.
 
-The engine answers each prompt with the words that follow its last one in the vocabulary; every request is kept. The
-node answers what `say` was told to say.
+The engine answers each prompt with the words that follow its last one in the vocabulary, or with replies that were put
+down before; every request is kept. The node answers what `say` was told to say.
 """
 
 import json
@@ -22,6 +22,8 @@ class TalkingEngine:
     tokens: list[str] = field(default_factory=list)
     """Authorization of each request."""
     vocabulary: int = 8
+    replies: list[list[int]] = field(default_factory=list)
+    """Ids of the next replies, each whole or cut off at the most tokens; without any they are those of the rule."""
     refuse: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     """(status, body) of the next requests."""
     parts: bool = False
@@ -37,7 +39,10 @@ class TalkingEngine:
     url: str = ""
 
     def reply(self, prompt: list[int], body: dict[str, Any]) -> tuple[list[int], str]:
-        """Count on from the prompt's last id, up to a stop word."""
+        """Count on from the prompt's last id, up to a stop word; or say what was put down."""
+        if self.replies:
+            ids = self.replies.pop(0)
+            return ids[: body["max_tokens"]], "length" if len(ids) > body["max_tokens"] else "stop"
         ids = [(prompt[-1] + 1 + place) % self.vocabulary for place in range(body["max_tokens"])]
         for place, number in enumerate(ids):
             if number in body["stop_token_ids"]:

@@ -8,10 +8,10 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from flexmarl.contracts.specification.instructions import render_instructions
 from flexmarl.contracts.specification.team import ExternalModel
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.language.chains import Chain
+from flexmarl.language.instructed import instructed
 from flexmarl.language.messages import Message
 from flexmarl.language.renderer import Renderer
 from flexmarl.language.stops import before
@@ -120,11 +120,7 @@ class Speech:
 
     def _instructed(self, ask: Ask) -> tuple[Message, ...]:
         """Return the first messages to a seat, which begin with its instructions where it has any."""
-        own = [message.content for message in ask.messages[:1] if message.role == "system"]
-        if not (text := self.seats[ask.role].instructions):
-            return ask.messages
-        told = render_instructions(text, ask.role, tuple(self.seats), "".join(own))
-        return (Message("system", told), *ask.messages[len(own) :])
+        return instructed(ask.messages, self.seats[ask.role].instructions, ask.role, tuple(self.seats))
 
     def stop_ids(self, ask: Ask) -> tuple[int, ...]:
         """Return the ids that end a reply: the ask's words, and the end of turn of a model that reads messages."""

@@ -21,6 +21,7 @@ from flexmarl.language.replies import (
     THINK,
     THOUGHT,
     ReplyMarks,
+    certain,
     closed,
     message_of,
     read,
@@ -91,7 +92,15 @@ class Renderer:
 
     def parse(self, ids: Sequence[int]) -> Message:
         """Return what was said by sampled ids, without the id that ends the turn."""
-        return message_of(read(self._said(ids), self._marks))
+        return self.message(self._said(ids))
+
+    def message(self, said: str) -> Message:
+        """Return a reply, of which special tokens are part."""
+        return message_of(read(said, self._marks))
+
+    def certain(self, said: str) -> tuple[str, str]:
+        """Return thoughts and words of a reply that goes on: its message begins with them."""
+        return certain(said, self._marks)
 
     def bridge(
         self, prompt: str, sampled: Sequence[int], messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()

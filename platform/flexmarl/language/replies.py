@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from flexmarl.language import stops
 from flexmarl.language.messages import Message, ToolCall
 
 THINK, THOUGHT = "<think>", "</think>"
@@ -50,6 +51,28 @@ def read(text: str, marks: ReplyMarks) -> tuple[Part, ...]:
             thought, mark, text = text[opening.end() if opening else 0 :].partition(THOUGHT)
             parts.append(Thought(thought, bool(mark)))
     return (*parts, *(_calls(text) if marks.calls else [text] if text else []))
+
+
+def certain(text: str, marks: ReplyMarks) -> tuple[str, str]:
+    """Return thoughts and words of a reply that goes on: its message begins with them, whatever comes next.
+
+    Its calls are no part of them, nor are blanks that may turn out to stand at the end.
+    """
+    text = text.rstrip("\ufffd")  # the first bytes of a character
+    opening = _OPENING.match(text) if marks.thoughts else None
+    if not (marks.thoughts and marks.thinking) and opening is None:
+        early = marks.thoughts and THINK.startswith(text.lstrip())
+        # A call behind them would take away the lines in front.
+        held = early or (marks.calls and text.startswith("\n"))
+        return "", "" if held else _certain_words(text, marks)
+    thought, closing, rest = text[opening.end() if opening and not marks.thinking else 0 :].partition(THOUGHT)
+    if not closing:
+        return stops.certain(thought, (THOUGHT,)).strip("\n"), ""
+    return thought.strip("\n"), _certain_words(rest, marks).lstrip("\n")
+
+
+def _certain_words(text: str, marks: ReplyMarks) -> str:
+    return (stops.certain(text, (CALL,)) if marks.calls else text).rstrip()
 
 
 def message_of(parts: Sequence[Part]) -> Message:

@@ -10,11 +10,11 @@ import contextlib
 import re
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID, uuid4
 
 import msgspec
@@ -23,10 +23,12 @@ import structlog
 from aiohttp import web
 
 from flexmarl.contracts.specification.program import ProgramEnvironment
+from flexmarl.language.dialects import chat, messages
+from flexmarl.language.dialects.calls import CallRefused, ModelCall
+from flexmarl.language.dialects.dialect import dialect_of
 from flexmarl.store.control import program_sessions
 from flexmarl.store.control.program_sessions import SessionOffer
-from workers.rollout.gateway import chat, messages, responses
-from workers.rollout.gateway.calls import CallAnswer, CallRefused, ProgramCall, ended
+from workers.rollout.gateway.calls import ProgramCall, ended
 from workers.rollout.gateway.sessions import Count, ProgramSession
 from workers.rollout.isolation import EnvironmentBroke
 
@@ -44,29 +46,6 @@ RETRY_HEADER = "X-Stainless-Retry-Count"
 """By which the clients of OpenAI and Anthropic say how often they have asked before."""
 
 Store = Callable[[Callable[[psycopg.Connection], Any]], Awaitable[Any]]
-
-
-class Dialect(Protocol):
-    """How programs speak: one module each."""
-
-    def read(self, body: Any) -> ProgramCall:
-        """Read a body. Raises CallRefused."""
-
-    def whole(self, call: ProgramCall, answer: CallAnswer) -> dict[str, Any]:
-        """Return an answer in one piece."""
-
-    def events(self, call: ProgramCall, answer: CallAnswer) -> Iterator[bytes]:
-        """Yield an answer as the events of a stream."""
-
-    def refusal(self, refused: CallRefused) -> dict[str, Any]:
-        """Return the body of a refusal."""
-
-
-def dialect_of(path: str) -> Dialect:
-    """Return the dialect in which requests to a path are answered."""
-    if path.startswith("/v1/responses"):
-        return responses
-    return messages if path.startswith("/v1/messages") else chat
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,11 +251,10 @@ class Gateway:
     async def _on_call(self, request: web.Request) -> web.StreamResponse:
         session, dialect = await self._session(request), dialect_of(request.path)
         body = await request.read()
-        call = _read(body, dialect.read)
-        call.digest = sha256(request.path.encode() + b"\n" + body).hexdigest()
+        digest = sha256(request.path.encode() + b"\n" + body).hexdigest()
         tries = request.headers.get(RETRY_HEADER, "")
-        call.again = tries != "0" if tries else None
-        asked = session.call(call)
+        again = tries != "0" if tries else None
+        asked = session.call(ProgramCall.of(_read(body, dialect.read), digest, again))
         # Shielded: who repeats a call waits for the same answer, and so does the record.
         answer = await asyncio.shield(asked.answer)
         if not asked.stream:
@@ -289,7 +267,7 @@ class Gateway:
         return stream
 
 
-def _read(body: bytes, read: Callable[[Any], ProgramCall]) -> ProgramCall:
+def _read(body: bytes, read: Callable[[Any], ModelCall]) -> ModelCall:
     try:
         return read(msgspec.json.decode(body))
     except msgspec.DecodeError as error:

@@ -14,11 +14,12 @@ from typing import Any
 from uuid import UUID
 
 from flexmarl.contracts.specification.program import ProgramEnvironment
+from flexmarl.language.dialects.calls import CallAnswer, CallRefused, ModelCall
 from flexmarl.language.messages import Message
 from flexmarl.language.renderer import Break
 from flexmarl.store.control.program_sessions import SessionMeter
 from workers.rollout.environments.base import Ask, Outcome, Reply
-from workers.rollout.gateway.calls import CallAnswer, CallRefused, ProgramCall, ended
+from workers.rollout.gateway.calls import ProgramCall, ended
 from workers.rollout.gateway.histories import SeatHistory
 from workers.rollout.isolation import EnvironmentBroke
 
@@ -135,18 +136,18 @@ class ProgramSession:
         detail = f"previous_response_id: is of no response that this session still has; {rule}."
         raise CallRefused(400, "previous_response_not_found", detail, "previous_response_id")
 
-    def count(self, call: ProgramCall) -> int:
+    def count(self, call: ModelCall) -> int:
         """Return how many ids a call would read if its chain began with it. Raises CallRefused."""
         seat = self._seat(call)
         try:
-            return seat.count(Ask(call.seat, "", 1, messages=call.messages, tools=call.tools))
+            return seat.count(Ask(call.model, "", 1, messages=call.messages, tools=call.tools))
         except ValueError as error:  # the chat template cannot write it
             raise CallRefused(400, "invalid_value", f"messages: {error}", "messages") from error
 
-    def _seat(self, call: ProgramCall) -> _ProgramSeat:
-        if (seat := self._seats.get(call.seat)) is None:
+    def _seat(self, call: ModelCall) -> _ProgramSeat:
+        if (seat := self._seats.get(call.model)) is None:
             seats = ", ".join(self._seats)
-            raise CallRefused(404, "model_not_found", f"model: there is no {call.seat!r}; one of {seats}.", "model")
+            raise CallRefused(404, "model_not_found", f"model: there is no {call.model!r}; one of {seats}.", "model")
         return seat
 
     def taken(self) -> None:

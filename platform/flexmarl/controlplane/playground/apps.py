@@ -1,4 +1,4 @@
-"""Talking to the agents of runs, in the dialect of OpenAI."""
+"""Talking to the agents of runs, in the dialects of OpenAI and Anthropic."""
 
 from importlib import import_module
 

@@ -69,12 +69,23 @@ class Model:
 def find(actor: Actor, text: str, only: Collection[str] = ()) -> Model:
     """Return the model of a name. `only`: names of the models that may be asked, all if empty.
 
-    Raises ModelNotFound, also for runs that the caller may not know of.
+    Among these an agent's name alone is enough: by it a program that was trained knows its seats. Raises ModelNotFound,
+    also for runs that the caller may not know of.
     """
-    model = _found(actor, text)
+    model = _found(actor, _whole_name(text, only))
     if only and not {model.name, model.newest_name} & set(only):
         raise ModelNotFound(f"The key may not ask {text}; it may ask {', '.join(sorted(only))}.")
     return model
+
+
+def _whole_name(text: str, only: Collection[str]) -> str:
+    """Return the name of a model of `only` that has an agent of this name. Raises ModelNotFound where several do."""
+    if "/" in text or "@" in text:
+        return text
+    named = [name for name in sorted(only) if name.partition("/")[2].partition("@")[0] == text]
+    if len(named) > 1:
+        raise ModelNotFound(f"{text} may be one of {', '.join(named)}; name one of them, or let the key ask only one.")
+    return named[0] if named else text
 
 
 def _found(actor: Actor, text: str) -> Model:

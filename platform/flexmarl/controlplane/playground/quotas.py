@@ -72,16 +72,16 @@ class Meter:
         """Return why a call is not let in, or note what is left when it is."""
         requests, tokens = self.key.requests_per_minute, self.key.tokens_per_day
         if day.minute_requests >= requests:
-            detail = f"The key {self.key.name} has sent its {requests} requests of this minute."
+            detail = f"requests_per_minute: the key {self.key.name} has sent its {requests} requests of this minute."
             return _exceeded(detail, "requests_per_minute", _to_minute(now))
         ServingCall.objects.filter(of=day, opened_at__lt=now - timedelta(seconds=LOST_S)).delete()
         held = ServingCall.objects.filter(of=day).aggregate(all=Sum("reserved"))["all"] or 0
         left = tokens - day.tokens - held
         if most > left:
             detail = (
-                f"The request may use {most} tokens, prompt and replies together; of the {tokens} tokens of the key "
-                f"{self.key.name} for this day (UTC) {day.tokens} are used and {held} are reserved by calls under way. "
-                "Lower max_tokens, or ask again later."
+                f"tokens_per_day: the request may use {most} tokens, prompt and replies together; of the {tokens} of "
+                f"the key {self.key.name} for this day (UTC) {day.tokens} are used and {held} are reserved by calls "
+                "under way. Lower max_tokens, or ask again later."
             )
             fits_later = most <= tokens - day.tokens
             return _exceeded(detail, "tokens_per_day", AGAIN_S if fits_later else _to_day(now))

@@ -15,10 +15,11 @@ from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.controlplane.common.problems import Conflict
 from flexmarl.controlplane.playground.models_of import Model
 from flexmarl.controlplane.playground.observations import allowed_words
-from flexmarl.controlplane.playground.questions import RANGES, Prompt, Question, wrong
+from flexmarl.controlplane.playground.questions import MOST_TOKENS, RANGES, Prompt, Question, wrong
 from flexmarl.controlplane.telemetry.trajectories.decoding import decoder_of, renderer_of
+from flexmarl.language.dialects.calls import ModelCall
+from flexmarl.language.instructed import instructed
 from flexmarl.language.renderer import Renderer
-from flexmarl.language.templates import TemplateError
 
 SHOWN_WORDS = 12
 END_WORDS = ("<eos>", "</s>", "<|endoftext|>", "<|im_end|>")
@@ -42,6 +43,8 @@ class TokenizedQuestion:
     """Token ids that end a reply and are no part of it."""
     sampling: Mapping[str, Any]
     """Parameters beside those, in the engine's dialect."""
+    renderer: Renderer | None = None
+    """By which the reply becomes a message; None where it is words."""
 
     @property
     def stop_texts(self) -> tuple[str, ...]:
@@ -51,22 +54,36 @@ class TokenizedQuestion:
 
 def spoken(model: Model, question: Question, tokenizer: Tokenizer) -> TokenizedQuestion:
     """Put a question into token ids. Raises ValidationProblem that names unknown words and some known ones."""
-    field = "messages" if question.chat else "prompt"
     sampling = model.agent["sampling"]
     temperature = sampling["temperature"] if question.temperature is None else question.temperature
     ids, texts = _stops(tokenizer, question.stop or tuple(sampling["stop"]))
-    renderer = renderer_of(model.run.no, model.policy) if question.chat else None
-    ends = () if renderer is None else renderer.stop_ids
+    renderer = None if question.call is None else renderer_of(model.run.no, model.policy)
+    usual = reply_length(model)
     return TokenizedQuestion(
-        prompts=tuple(_ids(tokenizer, prompt, field) for prompt in question.prompts)
-        if renderer is None
-        else (_rendered(renderer, question),),
-        max_tokens=question.max_tokens or reply_length(model),
+        prompts=prompts(model, question, tokenizer, renderer),
+        max_tokens=min(question.max_tokens or usual, max(usual, MOST_TOKENS)),
         temperature=float(temperature),
         allowed=_allowed(model, tokenizer, question.allowed_words),
-        stop=tuple(dict.fromkeys((*ids, *ends, *_ends(tokenizer)))),
+        stop=tuple(dict.fromkeys((*ids, *(renderer.stop_ids if renderer else ()), *_ends(tokenizer)))),
         sampling={"stop": texts, **{name: question.drawn.get(name, sampling[name]) for name in RANGES}},
+        renderer=renderer,
     )
+
+
+def prompts(
+    model: Model, question: Question, tokenizer: Tokenizer, renderer: Renderer | None
+) -> tuple[tuple[int, ...], ...]:
+    """Return the ids that the agent reads. Raises ValidationProblem."""
+    if question.call is None or renderer is None:
+        _refuse_tools(question)
+        return tuple(_ids(tokenizer, prompt, question.field) for prompt in question.prompts)
+    return (_rendered(renderer, model, question.call),)
+
+
+def count(model: Model, question: Question) -> int:
+    """Count the ids that the agent would read. Raises ValidationProblem."""
+    renderer = renderer_of(model.run.no, model.policy)
+    return sum(map(len, prompts(model, question, tokenizer_of(model), renderer)))
 
 
 def tokenizer_of(model: Model) -> Tokenizer:
@@ -104,10 +121,24 @@ def _ids(tokenizer: Tokenizer, prompt: Prompt, field: str) -> tuple[int, ...]:
     return tuple(tokenizer.encode(prompt).ids)
 
 
-def _rendered(renderer: Renderer, question: Question) -> tuple[int, ...]:
+def _refuse_tools(question: Question) -> None:
+    """Refuse what only a chat template can say."""
+    call = question.call
+    if call is None:
+        return
+    rule = "leave it out, or ask an agent of a language model"
+    if call.tools:
+        raise wrong("tools", "the agent's model has no chat template to say them", rule, "unsupported_parameter")
+    if any(message.role == "tool" or message.tool_calls for message in call.messages):
+        raise wrong("messages", "the agent's model has no chat template to say calls of tools", rule)
+
+
+def _rendered(renderer: Renderer, model: Model, call: ModelCall) -> tuple[int, ...]:
+    """Render a call as its agent is asked in training: behind its own instructions."""
+    text = str(model.agent.get("instructions") or "")
     try:
-        return renderer.render(question.messages)
-    except TemplateError as error:
+        return renderer.render(instructed(call.messages, text, model.role, tuple(model.run.spec["agents"])), call.tools)
+    except ValueError as error:  # also what instructions say of themselves
         rule = "send messages that it renders, such as one of the user"
         raise wrong("messages", f"the model's chat template does not take them: {error}", rule) from error
 

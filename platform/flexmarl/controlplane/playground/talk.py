@@ -21,6 +21,8 @@ from flexmarl.controlplane.playground.questions import Question
 from flexmarl.controlplane.playground.quotas import Meter
 from flexmarl.controlplane.playground.speaking import TokenizedQuestion, spoken, tokenizer_of
 from flexmarl.controlplane.telemetry.trajectories.decoding import text_of, token_texts
+from flexmarl.language.messages import Message
+from flexmarl.language.renderer import Renderer
 from flexmarl.language.stops import before, certain
 
 WAIT_S = 20.0
@@ -35,6 +37,8 @@ class PartialReply:
     ends: frozenset[int]
     stops: tuple[str, ...] = ()
     """Texts that end it and are no part of what is read."""
+    renderer: Renderer | None = None
+    """By which it is read as a message; None: it is words."""
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     sampled: int = 0
@@ -53,9 +57,33 @@ class PartialReply:
 
     @property
     def text(self) -> str:
-        """What the agent said, without special words."""
-        text = text_of(self.tokenizer, self.ids, special=False)
-        return before(text, self.stops) if self.finish else certain(text, self.stops)
+        """What the agent said, without special words where they mean nothing."""
+        text = self._decoded
+        # The first bytes of a character that goes on read as one that stands for none.
+        return before(text, self.stops) if self.finish else certain(text.rstrip("\ufffd"), self.stops)
+
+    @property
+    def message(self) -> Message:
+        """What the agent said, as a message; its calls have no ids yet."""
+        return Message("assistant", self.text) if self.renderer is None else self.renderer.message(self.text)
+
+    @property
+    def said(self) -> tuple[str, str]:
+        """Thoughts and words with which its message begins, whatever comes next."""
+        if self.renderer is not None and not self.finish:
+            return self.renderer.certain(self.text)
+        message = self.message
+        return message.reasoning, message.content
+
+    @property
+    def stopped_at(self) -> str | None:
+        """The text that ended it; None where something else did."""
+        places = [(place, stop) for stop in self.stops if (place := self._decoded.find(stop)) >= 0]
+        return min(places)[1] if places else None
+
+    @property
+    def _decoded(self) -> str:
+        return text_of(self.tokenizer, self.ids, special=self.renderer is not None)
 
     def tokens(self, since: int = 0) -> list[tuple[str, int, float]]:
         """Return text, id and log-probability of each token from a position on."""
@@ -109,7 +137,8 @@ class Talk:
         """Return the replies before anything came."""
         count = len(self.asked.prompts) * self.question.n
         ends = frozenset(self.asked.stop)
-        return [PartialReply(self.tokenizer, ends, self.asked.stop_texts) for _ in range(count)]
+        stops, renderer = self.asked.stop_texts, self.asked.renderer
+        return [PartialReply(self.tokenizer, ends, stops, renderer) for _ in range(count)]
 
     async def parts(self) -> AsyncIterator[ReplyPart]:
         """Yield what comes of the replies, and give the place back at the end."""

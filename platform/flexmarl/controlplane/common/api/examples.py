@@ -22,6 +22,16 @@ BODIES: dict[str, Any] = {
     "tokens_create": {"name": "nightly", "scopes": ["runs:read", "runs:write"], "expires_in_days": 30},
     "openai_chat": {"model": "code-words-1/speaker", "messages": [{"role": "user", "content": "color 2 shape 1"}]},
     "openai_completions": {"model": "code-words-1/speaker", "prompt": "color 2 shape 1", "max_tokens": 4},
+    "openai_responses": {"model": "code-words-1/speaker", "input": "color 2 shape 1"},
+    "anthropic_messages": {
+        "model": "code-words-1/speaker",
+        "max_tokens": 4,
+        "messages": [{"role": "user", "content": "color 2 shape 1"}],
+    },
+    "anthropic_count_tokens": {
+        "model": "code-words-1/speaker",
+        "messages": [{"role": "user", "content": "color 2 shape 1"}],
+    },
 }
 """Operation -> body."""
 _POINT = {
@@ -34,6 +44,8 @@ _TEXT_ANSWERS = {
     "stream": 'event: hint\nid: cluster@7\ndata: {"topic":"cluster","seq":7}\n\n',
     "openai_chat": 'data: {"choices":[{"index":0,"delta":{"content":"ba"},"finish_reason":null}]}\n\ndata: [DONE]\n\n',
     "openai_completions": 'data: {"choices":[{"index":0,"text":"ba","finish_reason":null}]}\n\ndata: [DONE]\n\n',
+    "openai_responses": 'event: error\ndata: {"type":"error","code":"engine_failed","message":"The engine ended."}\n\n',
+    "anthropic_messages": 'event: message_stop\ndata: {"type": "message_stop"}\n\n',
 }
 """Operation -> answer as CSV or server-sent events."""
 _FORMATS = {

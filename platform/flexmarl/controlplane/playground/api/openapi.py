@@ -12,3 +12,12 @@ class ServingKeyScheme(OpenApiAuthenticationExtension):
     def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
         """Describe the key."""
         return {"type": "http", "scheme": "bearer", "bearerFormat": "fmk_<key>.<secret>"}
+
+
+class ApiKeyScheme(OpenApiAuthenticationExtension):
+    target_class = "flexmarl.controlplane.playground.api.authentication.TokenAsApiKey"
+    name = "api_key"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
+        """Describe where keys and tokens may be sent as well."""
+        return {"type": "apiKey", "in": "header", "name": "X-Api-Key"}

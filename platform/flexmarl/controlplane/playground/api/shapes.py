@@ -1,4 +1,4 @@
-"""Shapes of OpenAI's dialect, as the document tells them. What is refused of a body is decided in `questions`."""
+"""Shapes of chats and completions, as the document tells them. What is refused of a body is decided in `questions`."""
 
 from typing import Any
 
@@ -42,13 +42,40 @@ class _AskSerializer(serializers.Serializer[Any]):
     )
 
 
+class ToolCallFunctionSerializer(serializers.Serializer[Any]):
+    name = serializers.CharField()
+    arguments = serializers.CharField(help_text="A JSON object, as a text.")
+
+
+class ToolCallSerializer(serializers.Serializer[Any]):
+    id = serializers.CharField()
+    type = serializers.CharField(help_text="`function`.")
+    function = ToolCallFunctionSerializer()
+
+
 class MessageSerializer(serializers.Serializer[Any]):
-    role = serializers.ChoiceField(["system", "developer", "user", "assistant"])
-    content = one_of({"type": "string"}, {"type": "array", "items": {"type": "object"}}, required=True)
+    role = serializers.ChoiceField(["system", "developer", "user", "assistant", "tool"])
+    content = one_of({"type": "string"}, {"type": "array", "items": {"type": "object"}}, {"type": "null"})
+    reasoning_content = serializers.CharField(required=False)
+    tool_calls = ToolCallSerializer(many=True, required=False)
+    tool_call_id = serializers.CharField(required=False, help_text="Of a tool's message: the call that it answers.")
+
+
+class ToolFunctionSerializer(serializers.Serializer[Any]):
+    name = serializers.CharField()
+    description = serializers.CharField(required=False)
+    parameters = serializers.DictField(required=False, help_text="A JSON schema.")
+
+
+class ToolSerializer(serializers.Serializer[Any]):
+    type = serializers.CharField(help_text="`function`.")
+    function = ToolFunctionSerializer()
 
 
 class ChatSerializer(_AskSerializer):
     messages = MessageSerializer(many=True)
+    tools = ToolSerializer(many=True, required=False)
+    tool_choice = serializers.ChoiceField(["auto", "none"], required=False)
     max_completion_tokens = serializers.IntegerField(required=False, allow_null=True, min_value=1)
     logprobs = serializers.BooleanField(required=False)
 
@@ -73,7 +100,9 @@ class _ChoiceSerializer(serializers.Serializer[Any]):
 
 class ReplySerializer(serializers.Serializer[Any]):
     role = serializers.ChoiceField(["assistant"])
-    content = serializers.CharField(allow_blank=True)
+    content = serializers.CharField(allow_blank=True, allow_null=True)
+    reasoning_content = serializers.CharField(required=False)
+    tool_calls = ToolCallSerializer(many=True, required=False)
     refusal = serializers.CharField(allow_null=True)
 
 

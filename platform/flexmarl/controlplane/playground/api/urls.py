@@ -1,4 +1,4 @@
-"""Routes of OpenAI's dialect, below `/v1/`: the base address of a client is `<origin>/v1`."""
+"""Routes below `/v1/`: the base address of OpenAI's clients is `<origin>/v1`, that of Anthropic's `<origin>`."""
 
 from django.urls import path, re_path
 
@@ -10,5 +10,8 @@ urlpatterns = [
     path("models/<path:name>", views.ModelView.as_view(), name="openai-model"),
     path("chat/completions", views.ChatView.as_view(), name="openai-chat"),
     path("completions", views.CompletionsView.as_view(), name="openai-completions"),
+    path("responses", views.ResponsesView.as_view(), name="openai-responses"),
+    path("messages", views.MessagesView.as_view(), name="anthropic-messages"),
+    path("messages/count_tokens", views.CountView.as_view(), name="anthropic-count-tokens"),
     re_path(r"^(?P<path>.*)$", unknown_path),
 ]

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from flexmarl.language.dialects import chat, fields
+from flexmarl.language.dialects.calls import CallAnswer, CallRefused, ModelCall, wrong
+from flexmarl.language.dialects.fields import FieldRules
 from flexmarl.language.messages import Message, Speaker, ToolCall
-from workers.rollout.gateway import chat, fields
-from workers.rollout.gateway.calls import CallAnswer, CallRefused, ProgramCall, wrong
 
-LEFT_TO_RUN = frozenset(
+UNHEEDED = frozenset(
     {
         "temperature", "top_p", "reasoning", "metadata", "store", "service_tier", "parallel_tool_calls", "user",
         "max_tool_calls", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options",
@@ -31,6 +32,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 HONOURED = frozenset(
     {"model", "input", "instructions", "tools", "max_output_tokens", "stream", "previous_response_id", "text"}
 )
+RULES = FieldRules(HONOURED, UNHEEDED, NEUTRAL)
+"""Of sessions, whose runs say how agents sample."""
 SPEAKERS: dict[str, Speaker] = {
     "system": "system", "developer": "system", "user": "user", "assistant": "assistant",
 }  # fmt: skip
@@ -45,16 +48,16 @@ SAID_AGAIN: dict[str, Any] = {
 ID = "resp_"
 
 
-def read(body: Any) -> ProgramCall:
+def read(body: Any, rules: FieldRules = RULES) -> ModelCall:
     """Read a body. Raises CallRefused naming the field, the rule and a legal value."""
-    body = fields.known(body, HONOURED, LEFT_TO_RUN, NEUTRAL)
+    body = fields.known(body, rules)
     _only_words(body.get("text"))
     tools = tuple(_tool(one, f"tools/{place}") for place, one in enumerate(fields.items(body, "tools", "")))
     instructions = body.get("instructions") or ""
     first = (Message("system", fields.text(instructions, "instructions")),) if instructions else ()
     said = {name: otherwise if body.get(name) is None else body[name] for name, otherwise in SAID_AGAIN.items()}
-    return ProgramCall(
-        seat=fields.seat(body),
+    return ModelCall(
+        model=fields.model(body, rules),
         messages=(*first, *_messages(body.get("input"))),
         tools=() if body.get("tool_choice") == "none" else tools,
         max_tokens=fields.limit(body, "max_output_tokens"),
@@ -159,7 +162,7 @@ def _thought(given: Mapping[str, Any], field: str) -> str:
     return fields.text(parts, f"{field}/content", ("reasoning_text",)) if parts else ""
 
 
-def whole(call: ProgramCall, answer: CallAnswer) -> dict[str, Any]:
+def whole(call: ModelCall, answer: CallAnswer) -> dict[str, Any]:
     """Return an answer in one piece."""
     cut_off = answer.finish == "length"
     read, made = answer.prompt_tokens, answer.tokens
@@ -177,48 +180,122 @@ def whole(call: ProgramCall, answer: CallAnswer) -> dict[str, Any]:
     }
 
 
-def events(call: ProgramCall, answer: CallAnswer) -> Iterator[bytes]:
+def events(call: ModelCall, answer: CallAnswer) -> Iterator[bytes]:
     """Yield an answer as the events of a stream; they say the same as the whole."""
-    for number, event in enumerate(_said(call, answer)):
-        body = {**event, "sequence_number": number}
-        yield f"event: {body['type']}\ndata: {json.dumps(body)}\n\n".encode()
+    stream = ResponseEvents(call, answer)
+    yield from stream.opened()
+    yield from stream.ended(answer)
 
 
-def _said(call: ProgramCall, answer: CallAnswer) -> Iterator[dict[str, Any]]:
-    begun, found = _begun(call, answer), whole(call, answer)
-    yield {"type": "response.created", "response": begun}
-    yield {"type": "response.in_progress", "response": begun}
-    for index, item in enumerate(found["output"]):
-        at = {"item_id": item["id"], "output_index": index}
-        hidden = "arguments" if item["type"] == "function_call" else "content"
-        empty = {**item, "status": "in_progress", hidden: "" if hidden == "arguments" else []}
-        yield {"type": "response.output_item.added", "output_index": index, "item": empty}
-        yield from _arguments(item, at) if hidden == "arguments" else _parts(item, at)
-        yield {"type": "response.output_item.done", "output_index": index, "item": item}
-    yield {"type": f"response.{found['status']}", "response": found}
+class ResponseEvents:
+    """The events of one answer, as it comes; they say the same as the whole. `first`: an answer that says nothing."""
+
+    def __init__(self, call: ModelCall, first: CallAnswer) -> None:
+        self._call, self._first = call, first
+        self._sent = self._done = 0
+        self._open: _OpenItem | None = None
+
+    def opened(self) -> Iterator[bytes]:
+        """Yield what stands in front of all words."""
+        begun = _begun(self._call, self._first)
+        yield self._event({"type": "response.created", "response": begun})
+        yield self._event({"type": "response.in_progress", "response": begun})
+
+    def more(self, reasoning: str, content: str) -> Iterator[bytes]:
+        """Yield thoughts and words that came."""
+        message = Message("assistant", reasoning=reasoning) if reasoning else None
+        for said in filter(None, (message, Message("assistant", content) if content else None)):
+            item = _items(replace(self._first, message=said))[0]
+            if self._open is not None and self._open.item["id"] != item["id"]:
+                yield from self._events(self._open.closed(self._open.whole()))
+                self._close()
+            if self._open is None:
+                self._open = _OpenItem(item, self._done)
+                yield from self._events(self._open.opened())
+            yield from self._events(self._open.more(_words(item)))
+
+    def ended(self, answer: CallAnswer) -> Iterator[bytes]:
+        """Yield what has not been said of an answer, and its end."""
+        found = whole(self._call, answer)
+        for item in found["output"][self._done :]:
+            if self._open is None:
+                self._open = _OpenItem(item, self._done)
+                yield from self._events(self._open.opened())
+            yield from self._events(self._open.more(_words(item).removeprefix(self._open.said)))
+            yield from self._events(self._open.closed(item))
+            self._close()
+        yield self._event({"type": f"response.{found['status']}", "response": found})
+
+    def failed(self, refused: CallRefused) -> Iterator[bytes]:
+        """Yield why there is no whole answer."""
+        error = refusal(refused)["error"]
+        yield self._event({"type": "error", **error, "error": error})
+
+    def _close(self) -> None:
+        self._open, self._done = None, self._done + 1
+
+    def _events(self, bodies: Iterator[dict[str, Any]]) -> Iterator[bytes]:
+        yield from map(self._event, bodies)
+
+    def _event(self, event: Mapping[str, Any]) -> bytes:
+        body = {**event, "sequence_number": self._sent}
+        self._sent += 1
+        return f"event: {body['type']}\ndata: {json.dumps(body)}\n\n".encode()
 
 
-def _arguments(item: Mapping[str, Any], at: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    said = item["arguments"]
-    yield {"type": "response.function_call_arguments.delta", **at, "delta": said}
-    yield {"type": "response.function_call_arguments.done", **at, "name": item["name"], "arguments": said}
+def _words(item: Mapping[str, Any]) -> str:
+    """Return what an item says."""
+    return str(item["arguments"] if item["type"] == "function_call" else item["content"][0]["text"])
 
 
-def _parts(item: Mapping[str, Any], at: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for index, part in enumerate(item["content"]):
-        where, kind = {**at, "content_index": index}, f"response.{part['type']}"
-        more: dict[str, Any] = {"logprobs": []} if part["type"] == "output_text" else {}
-        yield {"type": "response.content_part.added", **where, "part": {**part, "text": ""}}
-        yield {"type": f"{kind}.delta", **where, "delta": part["text"], **more}
-        yield {"type": f"{kind}.done", **where, "text": part["text"], **more}
-        yield {"type": "response.content_part.done", **where, "part": part}
+class _OpenItem:
+    """An item of which something may have been said. A message and a thought have one part each."""
+
+    def __init__(self, item: Mapping[str, Any], index: int) -> None:
+        self.item, self.said = item, ""
+        self._at = {"item_id": item["id"], "output_index": index}
+        self._index = index
+        self._call = item["type"] == "function_call"
+        self._part = {} if self._call else {**item["content"][0], "text": ""}
+        self._where = {**self._at, "content_index": 0}
+        self._more: dict[str, Any] = {"logprobs": []} if self._part.get("type") == "output_text" else {}
+
+    def opened(self) -> Iterator[dict[str, Any]]:
+        empty: dict[str, Any] = {"arguments": ""} if self._call else {"content": []}
+        item = {**self.item, "status": "in_progress", **empty}
+        yield {"type": "response.output_item.added", "output_index": self._index, "item": item}
+        if not self._call:
+            yield {"type": "response.content_part.added", **self._where, "part": self._part}
+
+    def more(self, words: str) -> Iterator[dict[str, Any]]:
+        if self.said and not words:
+            return
+        self.said += words
+        if self._call:
+            yield {"type": "response.function_call_arguments.delta", **self._at, "delta": words}
+        else:
+            yield {"type": f"response.{self._part['type']}.delta", **self._where, "delta": words, **self._more}
+
+    def whole(self) -> dict[str, Any]:
+        """Return the item as if it ended with what has been said."""
+        return {**self.item, "content": [{**self._part, "text": self.said}]}
+
+    def closed(self, item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        if self._call:
+            said = {"name": item["name"], "arguments": item["arguments"]}
+            yield {"type": "response.function_call_arguments.done", **self._at, **said}
+        else:
+            [part] = item["content"]
+            yield {"type": f"response.{part['type']}.done", **self._where, "text": part["text"], **self._more}
+            yield {"type": "response.content_part.done", **self._where, "part": part}
+        yield {"type": "response.output_item.done", "output_index": self._index, "item": item}
 
 
-def _begun(call: ProgramCall, answer: CallAnswer) -> dict[str, Any]:
+def _begun(call: ModelCall, answer: CallAnswer) -> dict[str, Any]:
     """Return an answer of which nothing has been said. How it was sampled is the run's to say."""
     return {
         **call.said_again, "id": f"{ID}{answer.id}", "object": "response", "created_at": answer.made_at,
-        "model": call.seat, "status": "in_progress", "error": None, "incomplete_details": None, "background": False,
+        "model": call.model, "status": "in_progress", "error": None, "incomplete_details": None, "background": False,
         "output": [], "temperature": None, "top_p": None, "text": {"format": {"type": "text"}},
         "truncation": "disabled", "usage": None,
     }  # fmt: skip

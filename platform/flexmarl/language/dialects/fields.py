@@ -2,34 +2,57 @@
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
+from flexmarl.language.dialects.calls import CallRefused, wrong
 from flexmarl.language.messages import Message
-from workers.rollout.gateway.calls import CallRefused, wrong
 
 
-def known(
-    body: Any, honoured: Collection[str], left_to_run: Collection[str], neutral: Mapping[str, tuple[Any, ...]]
-) -> Mapping[str, Any]:
+@dataclass(frozen=True, slots=True)
+class FieldRules:
+    """What a door makes of the fields of bodies: each is in one of the three, or is refused by name."""
+
+    honoured: frozenset[str]
+    unheeded: frozenset[str]
+    """Read, and change nothing."""
+    neutral: Mapping[str, tuple[Any, ...]]
+    """Fields that agents of runs cannot honour -> the values at which they ask for nothing."""
+    models: str = "send the name of a seat of the session"
+    """What `model` has to be."""
+    unknown: str = "invalid_value"
+    unsupported: str = "invalid_value"
+    """Codes of refusals: of a field that no list has, and of a value that is not neutral."""
+
+    def honouring(self, names: Collection[str], neutral: Mapping[str, tuple[Any, ...]]) -> Self:
+        """Return the same rules with more fields honoured, and others that have to be neutral."""
+        honoured = self.honoured | frozenset(names)
+        neutrals = {name: values for name, values in {**self.neutral, **neutral}.items() if name not in honoured}
+        return replace(self, honoured=honoured, unheeded=self.unheeded - honoured - set(neutrals), neutral=neutrals)
+
+
+def known(body: Any, rules: FieldRules) -> Mapping[str, Any]:
     """Return a body of which each field is read, or says nothing. Raises CallRefused."""
     if not isinstance(body, Mapping):
         raise CallRefused(400, "invalid_value", "The body is not a JSON object.")
+    neutral = rules.neutral
     for name, value in body.items():
-        if name in honoured or name in left_to_run:
+        if name in rules.honoured or name in rules.unheeded:
             continue
         if name not in neutral:
-            names = sorted({*honoured, *left_to_run, *neutral})
-            raise wrong(name, "is not known", f"known are {', '.join(names)}")
+            names = sorted({*rules.honoured, *rules.unheeded, *neutral})
+            raise wrong(name, "is not known", f"known are {', '.join(names)}", rules.unknown)
         if not any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral[name]):
-            rule = " or ".join(json.dumps(one) for one in neutral[name] if one is not None)
-            raise wrong(name, "agents of runs do not support this value", f"leave it out{rule and f' or send {rule}'}")
+            named = " or ".join(json.dumps(one) for one in neutral[name] if one is not None)
+            rule = f"leave it out{named and f' or send {named}'}"
+            raise wrong(name, "agents of runs do not support this value", rule, rules.unsupported)
     return body
 
 
-def seat(body: Mapping[str, Any]) -> str:
-    """Return the seat that a body asks. Raises CallRefused."""
+def model(body: Mapping[str, Any], rules: FieldRules) -> str:
+    """Return who is asked. Raises CallRefused."""
     if not isinstance(name := body.get("model"), str):
-        raise wrong("model", "is not a text", "send the name of a seat of the session")
+        raise wrong("model", "is not a text", rules.models)
     return name
 
 

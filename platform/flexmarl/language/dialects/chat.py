@@ -1,6 +1,6 @@
 """The dialect of OpenAI's chat completions: bodies become calls, answers become bodies or streams of events. Pure.
 
-Every field is honoured, or is left to the run (`LEFT_TO_RUN`: who trains on what is sampled decides how), or has to be
+Every field is honoured, or is left to the run (`UNHEEDED`: who trains on what is sampled decides how), or has to be
 at the value at which it says nothing, or is refused by name with a legal value.
 """
 
@@ -8,11 +8,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from flexmarl.language.dialects import fields
+from flexmarl.language.dialects.calls import CallAnswer, CallRefused, ModelCall, wrong
+from flexmarl.language.dialects.fields import FieldRules
 from flexmarl.language.messages import Message, Speaker, ToolCall
-from workers.rollout.gateway import fields
-from workers.rollout.gateway.calls import CallAnswer, CallRefused, ProgramCall, wrong
 
-LEFT_TO_RUN = frozenset(
+UNHEEDED = frozenset(
     {
         "temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias", "user", "metadata",
         "store", "service_tier", "parallel_tool_calls", "reasoning_effort", "verbosity", "safety_identifier",
@@ -27,19 +28,21 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 """Fields that agents of runs cannot honour -> the values at which they ask for nothing."""
 HONOURED = frozenset({"model", "messages", "tools", "max_tokens", "max_completion_tokens", "stream", "stream_options"})
+RULES = FieldRules(HONOURED, UNHEEDED, NEUTRAL)
+"""Of sessions, whose runs say how agents sample."""
 SPEAKERS: dict[object, Speaker] = {
     "system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool",
 }  # fmt: skip
-KINDS = {401: "authentication_error", 403: "permission_error", 503: "server_error"}
+KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
-def read(body: Any) -> ProgramCall:
+def read(body: Any, rules: FieldRules = RULES) -> ModelCall:
     """Read a body. Raises CallRefused naming the field, the rule and a legal value."""
-    body = fields.known(body, HONOURED, LEFT_TO_RUN, NEUTRAL)
+    body = fields.known(body, rules)
     options = body.get("stream_options") or {}
     most = "max_tokens" if body.get("max_completion_tokens") is None else "max_completion_tokens"
-    return ProgramCall(
-        seat=fields.seat(body),
+    return ModelCall(
+        model=fields.model(body, rules),
         messages=_messages(fields.listed(body)),
         tools=() if body.get("tool_choice") == "none" else _tools(body.get("tools")),
         max_tokens=fields.limit(body, most),
@@ -92,24 +95,31 @@ def _call(given: Any, field: str) -> ToolCall:
     return ToolCall(function["name"], arguments, str(given.get("id") or ""))
 
 
-def whole(call: ProgramCall, answer: CallAnswer) -> dict[str, Any]:
+def whole(call: ModelCall, answer: CallAnswer) -> dict[str, Any]:
     """Return an answer in one piece."""
-    choice = {"index": 0, "message": _said(answer), "finish_reason": _finish(answer), "logprobs": None}
-    return {**_head(call, answer, "chat.completion"), "choices": [choice], "usage": _usage(answer)}
+    finish = finish_of(answer.message, answer.finish)
+    choice = {"index": 0, "message": said_by(answer.message), "finish_reason": finish, "logprobs": None}
+    return {
+        **_head(call, answer, "chat.completion"),
+        "choices": [choice],
+        "usage": usage(answer.prompt_tokens, answer.tokens),
+    }
 
 
-def events(call: ProgramCall, answer: CallAnswer) -> Iterator[bytes]:
+def events(call: ModelCall, answer: CallAnswer) -> Iterator[bytes]:
     """Yield an answer as the events of a stream; they say the same as the whole."""
-    head, said = _head(call, answer, "chat.completion.chunk"), _said(answer)
-    calls = [{"index": place, **one} for place, one in enumerate(said.pop("tool_calls", []))]
+    head, said = _head(call, answer, "chat.completion.chunk"), said_by(answer.message)
+    calls = numbered(said.pop("tool_calls", []))
     deltas: list[dict[str, Any]] = [{"role": said.pop("role"), "content": ""}]
     deltas += [{name: text} for name, text in said.items() if text]
     deltas += [{"tool_calls": [one]} for one in calls]
     for delta in deltas:
         yield _event({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
-    yield _event({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": _finish(answer)}]})
+    yield _event(
+        {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": finish_of(answer.message, answer.finish)}]}
+    )
     if call.usage_in_stream:
-        yield _event({**head, "choices": [], "usage": _usage(answer)})
+        yield _event({**head, "choices": [], "usage": usage(answer.prompt_tokens, answer.tokens)})
     yield b"data: [DONE]\n\n"
 
 
@@ -117,12 +127,17 @@ def _event(body: Mapping[str, Any]) -> bytes:
     return b"data: " + json.dumps(body).encode() + b"\n\n"
 
 
-def _head(call: ProgramCall, answer: CallAnswer, kind: str) -> dict[str, Any]:
-    return {"id": f"chatcmpl-{answer.id}", "object": kind, "created": answer.made_at, "model": call.seat}
+def _head(call: ModelCall, answer: CallAnswer, kind: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{answer.id}", "object": kind, "created": answer.made_at, "model": call.model}
 
 
-def _said(answer: CallAnswer) -> dict[str, Any]:
-    message = answer.message
+def numbered(calls: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return calls of tools as the deltas of a stream have them."""
+    return [{"index": place, **one} for place, one in enumerate(calls)]
+
+
+def said_by(message: Message) -> dict[str, Any]:
+    """Return a message of an agent, whose calls of tools have ids."""
     said: dict[str, Any] = {"role": "assistant", "content": message.content or None}
     if message.reasoning:
         said["reasoning_content"] = message.reasoning
@@ -132,18 +147,19 @@ def _said(answer: CallAnswer) -> dict[str, Any]:
     return said | {"tool_calls": [{"id": id, "type": "function", "function": one} for id, one in functions]}
 
 
-def _finish(answer: CallAnswer) -> str:
-    return "tool_calls" if answer.message.tool_calls and answer.finish == "stop" else answer.finish
+def finish_of(message: Message, finish: str) -> str:
+    """Return why a message ended: `finish` of its tokens, or the calls that it asks for."""
+    return "tool_calls" if message.tool_calls and finish == "stop" else finish
 
 
-def _usage(answer: CallAnswer) -> dict[str, int]:
-    read, made = answer.prompt_tokens, answer.tokens
+def usage(read: int, made: int) -> dict[str, int]:
+    """Return how many tokens were read and made."""
     return {"prompt_tokens": read, "completion_tokens": made, "total_tokens": read + made}
 
 
 def refusal(refused: CallRefused) -> dict[str, Any]:
     """Return the body of a refusal."""
-    kind = KINDS.get(refused.status, "invalid_request_error")
+    kind = KINDS.get(refused.status, "server_error" if refused.status >= 500 else "invalid_request_error")
     return {
         "error": {"message": refused.detail, "type": kind, "param": refused.field or None, "code": refused.code},
     }

@@ -6,13 +6,15 @@ is a message of its own to an agent.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from flexmarl.language.dialects import fields
+from flexmarl.language.dialects.calls import CallAnswer, CallRefused, ModelCall, wrong
+from flexmarl.language.dialects.fields import FieldRules
 from flexmarl.language.messages import Message, ToolCall
-from workers.rollout.gateway import fields
-from workers.rollout.gateway.calls import CallAnswer, CallRefused, ProgramCall, wrong
 
-LEFT_TO_RUN = frozenset(
+UNHEEDED = frozenset(
     {
         "temperature", "top_p", "top_k", "thinking", "metadata", "service_tier", "cache_control", "speed",
         "inference_geo", "diagnostics", "user_profile_id", "workspace_id", "billing_policy",
@@ -27,17 +29,19 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 """Fields that agents of runs cannot honour -> the values at which they ask for nothing."""
 HONOURED = frozenset({"model", "messages", "system", "tools", "tool_choice", "max_tokens", "stream", "output_config"})
+RULES = FieldRules(HONOURED, UNHEEDED, NEUTRAL)
+"""Of sessions, whose runs say how agents sample."""
 BLOCKS = {"user": "text or tool_result", "assistant": "text, tool_use or thinking"}
 ERRORS = {
     401: "authentication_error", 403: "permission_error", 404: "not_found_error", 405: "not_found_error",
-    413: "request_too_large", 503: "api_error",
+    413: "request_too_large", 429: "rate_limit_error", 503: "api_error",
 }  # fmt: skip
 """Status of a refusal -> its type; `invalid_request_error` for any other."""
 
 
-def read(body: Any) -> ProgramCall:
+def read(body: Any, rules: FieldRules = RULES) -> ModelCall:
     """Read a body. Raises CallRefused naming the field, the rule and a legal value."""
-    call = read_count(body)
+    call = read_count(body, rules)
     call.max_tokens = fields.limit(body, "max_tokens", "1024 for instance")
     if call.max_tokens is None:
         raise wrong("max_tokens", "is missing", "send a whole number from 1")
@@ -45,9 +49,9 @@ def read(body: Any) -> ProgramCall:
     return call
 
 
-def read_count(body: Any) -> ProgramCall:
+def read_count(body: Any, rules: FieldRules = RULES) -> ModelCall:
     """Read a body whose tokens are to be counted: what its agent would read. Raises CallRefused."""
-    body = fields.known(body, HONOURED, LEFT_TO_RUN, NEUTRAL)
+    body = fields.known(body, rules)
     config = body.get("output_config") or {}
     if not isinstance(config, Mapping) or any(config[name] is not None for name in config if name != "effort"):
         raise wrong("output_config", "agents of runs do not support this value", "leave out all but effort")
@@ -57,7 +61,7 @@ def read_count(body: Any) -> ProgramCall:
     first = (Message("system", fields.text(system, "system")),) if system else ()
     said = (one for place, message in enumerate(given) for one in _messages(message, f"messages/{place}"))
     messages = fields.asking((*first, *said), len(given) - 1)
-    return ProgramCall(seat=fields.seat(body), messages=messages, tools=tools if _may_call(body) else ())
+    return ModelCall(model=fields.model(body, rules), messages=messages, tools=tools if _may_call(body) else ())
 
 
 def _may_call(body: Mapping[str, Any]) -> bool:
@@ -142,36 +146,88 @@ def _call(block: Mapping[str, Any], field: str) -> ToolCall:
     return ToolCall(name, given, id)
 
 
-def whole(call: ProgramCall, answer: CallAnswer) -> dict[str, Any]:
+def whole(call: ModelCall, answer: CallAnswer) -> dict[str, Any]:
     """Return an answer in one piece."""
     message = _begun(call, answer)
     usage = {**message["usage"], "output_tokens": answer.tokens}
-    return {**message, "content": _blocks(answer), "stop_reason": _finish(answer), "usage": usage}
+    return {
+        **message,
+        "content": _blocks(answer),
+        "stop_reason": _finish(answer),
+        "stop_sequence": answer.stopped_at,
+        "usage": usage,
+    }
 
 
-def events(call: ProgramCall, answer: CallAnswer) -> Iterator[bytes]:
+def events(call: ModelCall, answer: CallAnswer) -> Iterator[bytes]:
     """Yield an answer as the events of a stream; they say the same as the whole."""
-    yield _event({"type": "message_start", "message": _begun(call, answer)})
-    for index, block in enumerate(_blocks(answer)):
-        empty, deltas = _in_pieces(block)
-        yield _event({"type": "content_block_start", "index": index, "content_block": empty})
-        for delta in deltas:
+    stream = MessageEvents(call, answer)
+    yield from stream.opened()
+    yield from stream.ended(answer)
+
+
+class MessageEvents:
+    """The events of one answer, as it comes; they say the same as the whole. `first`: an answer that says nothing."""
+
+    def __init__(self, call: ModelCall, first: CallAnswer) -> None:
+        self._call, self._first = call, first
+        self._done = 0
+        self._kind, self._said = "", ""
+
+    def opened(self) -> Iterator[bytes]:
+        """Yield what stands in front of all words."""
+        yield _event({"type": "message_start", "message": _begun(self._call, self._first)})
+
+    def more(self, reasoning: str, content: str) -> Iterator[bytes]:
+        """Yield thoughts and words that came."""
+        for said in (Message("assistant", reasoning=reasoning), Message("assistant", content)):
+            for block in _blocks(replace(self._first, message=said)):
+                if self._kind not in ("", block["type"]):
+                    yield from self._closed()
+                yield from self._further(block)
+
+    def ended(self, answer: CallAnswer) -> Iterator[bytes]:
+        """Yield what has not been said of an answer, and its end."""
+        for block in _blocks(answer)[self._done :]:
+            known = {self._kind: block[self._kind].removeprefix(self._said)} if block["type"] == self._kind else {}
+            yield from self._further({**block, **known})
+            yield from self._closed()
+        delta = {"stop_reason": _finish(answer), "stop_sequence": answer.stopped_at}
+        yield _event({"type": "message_delta", "delta": delta, "usage": {"output_tokens": answer.tokens}})
+        yield _event({"type": "message_stop"})
+
+    def failed(self, refused: CallRefused) -> Iterator[bytes]:
+        """Yield why there is no whole answer."""
+        yield _event(refusal(refused))
+
+    def _further(self, block: dict[str, Any]) -> Iterator[bytes]:
+        kind, index = block["type"], self._done
+        empty, delta = _in_pieces(block)
+        if not self._kind:
+            self._kind = kind
+            yield _event({"type": "content_block_start", "index": index, "content_block": empty})
+        words = str(block.get(kind, ""))
+        if words or not self._said:
             yield _event({"type": "content_block_delta", "index": index, "delta": delta})
-        yield _event({"type": "content_block_stop", "index": index})
-    delta = {"stop_reason": _finish(answer), "stop_sequence": None}
-    yield _event({"type": "message_delta", "delta": delta, "usage": {"output_tokens": answer.tokens}})
-    yield _event({"type": "message_stop"})
+        self._said += words
+
+    def _closed(self) -> Iterator[bytes]:
+        if self._kind == "thinking":
+            signed = {"type": "signature_delta", "signature": ""}
+            yield _event({"type": "content_block_delta", "index": self._done, "delta": signed})
+        yield _event({"type": "content_block_stop", "index": self._done})
+        self._kind, self._said, self._done = "", "", self._done + 1
 
 
 def _event(body: Mapping[str, Any]) -> bytes:
     return f"event: {body['type']}\ndata: {json.dumps(body)}\n\n".encode()
 
 
-def _begun(call: ProgramCall, answer: CallAnswer) -> dict[str, Any]:
+def _begun(call: ModelCall, answer: CallAnswer) -> dict[str, Any]:
     """Return an answer of which nothing has been said."""
     usage = {"input_tokens": answer.prompt_tokens, "output_tokens": 0}
     return {
-        "id": f"msg_{answer.id}", "type": "message", "role": "assistant", "model": call.seat, "content": [],
+        "id": f"msg_{answer.id}", "type": "message", "role": "assistant", "model": call.model, "content": [],
         "stop_reason": None, "stop_sequence": None, "usage": usage,
     }  # fmt: skip
 
@@ -186,20 +242,19 @@ def _blocks(answer: CallAnswer) -> list[dict[str, Any]]:
     return [*blocks, *calls]
 
 
-def _in_pieces(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _in_pieces(block: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a block of which nothing has been said, and what is to be said."""
-    if block["type"] == "tool_use":
-        return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": json.dumps(block["input"])}]
     kind = block["type"]
-    deltas = [{"type": f"{kind}_delta", kind: block[kind]}]
-    if kind == "thinking":
-        deltas.append({"type": "signature_delta", "signature": block["signature"]})
-    return {**block, kind: ""}, deltas
+    if kind == "tool_use":
+        return {**block, "input": {}}, {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+    return {**block, kind: ""}, {"type": f"{kind}_delta", kind: block[kind]}
 
 
 def _finish(answer: CallAnswer) -> str:
     if answer.finish == "length":
         return "max_tokens"
+    if answer.stopped_at is not None:
+        return "stop_sequence"
     return "tool_use" if answer.message.tool_calls else "end_turn"
 
 
