@@ -11,7 +11,8 @@ role in another project is a `member` here, except that lists contain the object
 exceeds its owner; limited to projects, it has no access to others and, of the installation's scopes, only
 `cluster:read` and `tokens:write`.
 
-The OpenAI-compatible routes, `/v1/models`, `/v1/chat/completions` and `/v1/completions`, need `models:use` in the
-project of the run: editors and higher roles have it. For other callers the run does not exist. A serving key has
+The routes that ask agents, `/v1/models`, `/v1/chat/completions`, `/v1/completions`, `/v1/responses`, `/v1/messages`
+and `/v1/messages/count_tokens`, need `models:use` in the project of the run: editors and higher roles have it. For other
+callers the run does not exist. A serving key has
 `models:use` in its project and nothing else, whoever made it.
 """
