@@ -12,7 +12,6 @@ exceeds its owner; limited to projects, it has no access to others and, of the i
 `cluster:read` and `tokens:write`.
 
 The routes that ask agents, `/v1/models`, `/v1/chat/completions`, `/v1/completions`, `/v1/responses`, `/v1/messages`
-and `/v1/messages/count_tokens`, need `models:use` in the project of the run: editors and higher roles have it. For other
-callers the run does not exist. A serving key has
-`models:use` in its project and nothing else, whoever made it.
+and `/v1/messages/count_tokens`, need `models:use` in the project of the run: editors and higher roles have it. For
+other callers the run does not exist. A serving key has `models:use` in its project and nothing else, whoever made it.
 """
