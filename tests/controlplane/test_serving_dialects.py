@@ -56,7 +56,8 @@ class Door:
         return self.anthropic.messages.create(**asked)
 
     def respond(self, *items: Any, **more: Any) -> Any:
-        return self.openai.responses.create(**{"model": "speaker", "input": list(items) or [USER], **more})
+        asked = {"model": "speaker", "max_output_tokens": 300, "input": list(items) or [USER], **more}
+        return self.openai.responses.create(**asked)
 
     def chat(self, *messages: Any, **more: Any) -> Any:
         return self.openai.chat.completions.create(model="speaker", messages=list(messages) or [USER], **more)
@@ -142,7 +143,6 @@ def test_a_stream_of_a_chat_says_what_the_whole_says(door, said) -> None:
 def test_responses_are_answered_and_go_on(door) -> None:
     door.stage.will_say(THOUGHT + "I add." + CALL, "5")
     options: Any = {"tools": [RESPONSE_TOOL], "instructions": "You add.", "store": True, "reasoning": {"effort": "low"}}
-    options["max_output_tokens"] = 300
     first = door.respond(**options)
     assert [one.type for one in first.output] == ["reasoning", "message", "function_call"]
     assert (first.status, first.model, first.instructions) == ("completed", f"{door.stage.name}@1", "You add.")
@@ -162,8 +162,8 @@ def test_responses_are_answered_and_go_on(door) -> None:
 @pytest.mark.parametrize("said", SAID)
 def test_a_stream_of_responses_says_what_the_whole_says(door, said) -> None:
     door.stage.will_say(said, said)
-    whole = door.respond(tools=[RESPONSE_TOOL], max_output_tokens=300)
-    events = list(door.respond(tools=[RESPONSE_TOOL], max_output_tokens=300, stream=True))
+    whole = door.respond(tools=[RESPONSE_TOOL])
+    events = list(door.respond(tools=[RESPONSE_TOOL], stream=True))
     assert [event.sequence_number for event in events] == list(range(len(events)))
     done = events[-1].response
     said_in = lambda answer: [  # noqa: E731
@@ -178,7 +178,8 @@ def test_a_stream_of_responses_says_what_the_whole_says(door, said) -> None:
             pieces[event.output_index] = pieces.get(event.output_index, "") + event.delta
     texts = [one.arguments if one.type == "function_call" else one.content[0].text for one in whole.output]
     assert list(pieces.values()) == texts
-    assert len([one for one in events if one.type == "response.output_text.delta"]) > 1 or "é" not in said
+    deltas = [one for one in events if one.type == "response.output_text.delta"]
+    assert len(deltas) > 1 or "words" not in said, "words come as they are made"
 
 
 def test_no_response_is_kept(door) -> None:
@@ -224,7 +225,7 @@ def test_a_stream_of_messages_says_what_the_whole_says(door, said) -> None:
     assert (final.stop_reason, final.usage.output_tokens) == (whole.stop_reason, whole.usage.output_tokens)
     assert final.usage.input_tokens == whole.usage.input_tokens
     deltas = [one for one in events if one.type == "content_block_delta" and one.delta.type == "text_delta"]
-    assert len(deltas) > 1 or "words" not in said
+    assert len(deltas) > 1 or "words" not in said, "words come as they are made"
 
 
 def test_sampling_is_the_callers_and_a_stop_sequence_is_named(door) -> None:
@@ -237,7 +238,7 @@ def test_sampling_is_the_callers_and_a_stop_sequence_is_named(door) -> None:
 
 def test_ceilings_of_programs_are_more_than_is_replied(door) -> None:
     door.message(max_tokens=20_000)
-    door.respond(max_output_tokens=32_000)
+    door.respond(max_output_tokens=20_000)
     assert [asked["max_tokens"] for asked in door.stage.engine.asked] == [questions.MOST_TOKENS] * 2
     door.stage.will_say("words")
     cut = door.message(max_tokens=3)
@@ -245,9 +246,8 @@ def test_ceilings_of_programs_are_more_than_is_replied(door) -> None:
 
 
 def test_tokens_are_counted_without_an_engine_or_a_quota(door) -> None:
-    counted = door.anthropic.messages.count_tokens(
-        model="speaker", messages=[USER], tools=[OWN_TOOL], system="You add."
-    )
+    asked: Any = {"model": "speaker", "messages": [USER], "tools": [OWN_TOOL], "system": "You add."}
+    counted = door.anthropic.messages.count_tokens(**asked)
     assert door.stage.engine.asked == []
     assert not ServingDay.objects.exists()
     answer = door.message(tools=[OWN_TOOL], system="You add.")
@@ -257,12 +257,18 @@ def test_tokens_are_counted_without_an_engine_or_a_quota(door) -> None:
 # who may ask, and what is refused
 
 
-def test_keys_and_tokens_are_read_from_either_header(door, editor, make_key) -> None:
+def test_keys_and_tokens_are_read_from_either_header(door, editor) -> None:
     bearer = anthropic.Anthropic(base_url="http://testserver", auth_token=door.key, max_retries=0, http_client=http())
     _, token = create_token(actor_of_user(editor), "t", ["models:use"])
     person = anthropic.Anthropic(base_url="http://testserver", api_key=token, max_retries=0, http_client=http())
-    for client, model in ((bearer, "speaker"), (person, door.stage.name)):
-        assert client.messages.count_tokens(model=model, messages=[USER]).input_tokens > 0
+    for asker, model in ((bearer, "speaker"), (person, door.stage.name)):
+        assert asker.messages.count_tokens(model=model, messages=[USER]).input_tokens > 0
+    for sent, model in ((door.key, "speaker"), (token, door.stage.name)):
+        plain, body = http(), {"model": model, "messages": [USER]}
+        plain.headers["X-Api-Key"] = sent
+        assert plain.post("http://testserver/v1/messages/count_tokens", json=body).status_code == 200
+        assert plain.get("http://testserver/v1/models").status_code == 200
+        assert plain.get("http://testserver/api/v1/me").status_code == 401, "below /v1/ alone"
     for wrong in (door.key[:-1] + ("a" if door.key[-1] != "a" else "b"), "fmx_no", "sk-ant-1"):
         stranger = anthropic.Anthropic(base_url="http://testserver", api_key=wrong, max_retries=0, http_client=http())
         with pytest.raises(anthropic.AuthenticationError) as caught:
@@ -274,12 +280,10 @@ def test_an_agents_name_is_enough_where_the_key_may_ask_one(stage, make_key) -> 
     stage.speaks(QWEN3)
     other = f"{stage.run.key}/listener"
     assert Door(stage, make_key(f"{stage.name}@1", other)).chat(max_tokens=1).model == f"{stage.name}@1"
-    body = "it may ask" if (key := make_key(other)) else ""
     with pytest.raises(openai.NotFoundError, match="'speaker' is not a model name"):
-        Door(stage, key).chat()
+        Door(stage, make_key(other)).chat()
     with pytest.raises(openai.NotFoundError, match=f"may be one of {stage.name}, {stage.name}@1"):
         Door(stage, make_key(stage.name, f"{stage.name}@1")).chat()
-    assert body
 
 
 def test_an_agent_is_told_its_own_instructions_as_in_training(door) -> None:
@@ -328,7 +332,7 @@ def test_what_is_wrong_is_refused_by_name_in_the_dialect(door) -> None:
         with pytest.raises(openai.BadRequestError) as refused:
             door.respond(extra_body=more)
         assert (refused.value.param, refused.value.code) == (field, code)
-        assert refused.value.message.partition(": ")[0]
+        assert f"{field}: " in refused.value.message
     assert door.stage.engine.asked == []
     assert not ServingDay.objects.exists()
 

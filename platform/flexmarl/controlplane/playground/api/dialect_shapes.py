@@ -61,14 +61,14 @@ class OwnToolSerializer(serializers.Serializer[Any]):
     input_schema = serializers.DictField()
 
 
-class TurnSerializer(serializers.Serializer[Any]):
+class SpokenTurnSerializer(serializers.Serializer[Any]):
     role = serializers.CharField(help_text="`user`, `assistant` or `system`.")
     content = one_of({"type": "string"}, _OBJECTS, required=True)
 
 
 class CountRequestSerializer(serializers.Serializer[Any]):
     model = serializers.CharField(help_text=_MODEL)
-    messages = TurnSerializer(many=True)
+    messages = SpokenTurnSerializer(many=True)
     system = one_of({"type": "string"}, _OBJECTS)
     tools = OwnToolSerializer(many=True, required=False)
     tool_choice = serializers.DictField(required=False, help_text="Its `type` is `auto` or `none`.")
