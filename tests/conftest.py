@@ -7,6 +7,7 @@ anything is collected, since Django reads them when its settings load.
 
 import gc
 import os
+import re
 import secrets
 import shutil
 import sys
@@ -31,7 +32,7 @@ from flexmarl.launcher.processes import free_port
 from flexmarl.launcher.valkey import EmbeddedValkey
 from tests.support.forms import FULL
 from tests.support.infrastructure import REMARKS, DatabaseNotSetUpError, PortTakenError, brought_up, summary
-from tests.support.system import System
+from tests.support.system import EXTERNAL_KEY, EXTERNAL_PORT, EXTERNAL_SECRET, System
 
 ROOT = Path(__file__).resolve().parents[1]
 WITH_DJANGO = ("tests/controlplane", "tests/browser", "tests/integration/controlplane")
@@ -158,24 +159,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left]
 
 
+SHARED_INSTALLATION = re.compile(r"\binstallations\((\w+)\)")
+
+
 @cache
-def with_many_devices(file: str) -> bool:
-    """Tell whether a file's tests use the installation with many devices."""
-    return "installations(MANY_DEVICES)" in (ROOT / file).read_text()
+def installation_of(file: str) -> str:
+    """Return which shared installation a file's tests use; empty: none."""
+    found = SHARED_INSTALLATION.search((ROOT / file).read_text())
+    return f"{Path(file).parent} on installation {found[1]}" if found else ""
 
 
 class WholeFiles(LoadScopeScheduling):
-    """With `-n`, a worker takes whole files; one takes all of the control plane's, and one those with many devices.
+    """With `-n`, a worker takes whole files, and one worker all files that share something.
 
-    The former share one database, and pytest-django has put the tests that roll back before those that commit. The
-    latter share an installation that others do not use.
+    The control plane's share a database, and pytest-django has put the tests that roll back before those that commit.
+    Others share an installation, which runs no longer than they do: also one that is idle takes its part of a core.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        if with_many_devices(file):
-            return "many devices"
-        return "controlplane" if file.startswith("tests/controlplane/") else file
+        return "controlplane" if file.startswith("tests/controlplane/") else installation_of(file) or file
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -288,29 +291,51 @@ def short_tmp() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+INSTALLATIONS: dict[int, System] = {}
+"""Running ones, by their number of devices."""
+
+
 @pytest.fixture(scope="session")
 def installations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], System]]:
     """Return a function that gives a running installation with so many devices; 0 for as many as there are cores.
 
     Tests share it that leave it as they found it: their runs have ended, what they killed is back. It may read models
-    in the session's temporary folders.
+    in the session's temporary folders, and ask external models of this machine.
     """
-    running: dict[int, System] = {}
 
     def get(devices: int) -> System:
-        system = running.get(devices)
+        system = INSTALLATIONS.get(devices)
         if system is None or system.process is None or system.process.poll() is not None:
             folder = tmp_path_factory.mktemp("installation")
             folder.chmod(0o711)  # the service account passes through
-            environment = {"FLEXMARL_MODEL_ROOTS": str(tmp_path_factory.getbasetemp())}
+            environment = {
+                "FLEXMARL_MODEL_ROOTS": str(tmp_path_factory.getbasetemp()),
+                "FLEXMARL_EXTERNAL_HOSTS": f"127.0.0.1:{EXTERNAL_PORT}",
+                f"FLEXMARL_EXTERNAL_SECRET_{EXTERNAL_SECRET}": EXTERNAL_KEY,
+            }
             environment |= {"FLEXMARL_CPU_SHARES": str(devices)} if devices else {}
-            system = running[devices] = System(folder / "home", environment=environment)
+            system = INSTALLATIONS[devices] = System(folder / "home", environment=environment)
             system.start()
         return system
 
     yield get
-    for system in running.values():
-        system.stop()
+    _stop_installations()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Stop a shared installation behind the last test that uses it."""
+    if nextitem is None or installation_of(_file_of(nextitem)) != installation_of(_file_of(item)):
+        _stop_installations()
+
+
+def _file_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
+def _stop_installations() -> None:
+    while INSTALLATIONS:
+        INSTALLATIONS.popitem()[1].stop()
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,6 @@ of a step to the frame that shows its number.
 import argparse
 import importlib
 import os
-import shutil
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,8 @@ import django
 import numpy as np
 from harness import Report, start
 from web_site import MIX, LoadProcess, Site, seeded_site
+
+from tests.support.chromium import installed_chromium
 
 CHART_LIBRARIES = ("plotly", "uPlot")
 OBSERVE = """() => {
@@ -108,7 +109,7 @@ def _page(report: Report, site: Site, committer: Any) -> None:
         "1"  # Playwright's loop runs in this thread; nothing else uses the database
     )
     playwright = importlib.import_module("playwright.sync_api")
-    path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    path = installed_chromium()
     key, steps = site.keys[1], 4 if report.quick else 20
     # Playwright's event loop runs in this thread, where nobody may wait for the broker: another one commits.
     with ThreadPoolExecutor(1) as aside, playwright.sync_playwright() as play:

@@ -1,12 +1,12 @@
 """A browser, a seeded site to look at, and the whole system for the story.
 
-Chromium comes from the system (`CHROMIUM` names another one). Without it these tests skip; in CI they fail.
+Chromium comes from the system, best as its headless shell (`CHROMIUM` names another one). Without it these tests skip;
+in CI they fail.
 Screenshots go to `artifacts/`.
 """
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import urllib.request
@@ -19,6 +19,7 @@ import pytest
 
 from flexmarl.launcher.processes import free_port, port_is_free, wait_until
 from tests.browser.visitor import Site, Visitor
+from tests.support.chromium import installed_chromium
 from tests.support.infrastructure import BrowserDiedError, PortTakenError, brought_up
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,9 +31,9 @@ DIED = ("Target page, context or browser has been closed", "Browser closed", "cr
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     """Return a browser. Per module: while Playwright is up its event loop runs in this thread and stops all others."""
-    path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    path = installed_chromium()
     if not path:
-        reason = "Chromium is not installed (apt-get install chromium, or name one in CHROMIUM)"
+        reason = "Chromium is not installed (apt-get install chromium-headless-shell, or name one in CHROMIUM)"
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
@@ -110,6 +111,7 @@ def _environment(services: Any, database_url: str) -> dict[str, str]:
         "DJANGO_SETTINGS_MODULE": "flexmarl.controlplane.settings.development",
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "platform")]),
         "FLEXMARL_SECRET_KEY": "browser-tests",
+        "FLEXMARL_RAY_PYTHON": "",  # of the tests with a Ray cluster: here pages say what is missing
         "SEED_PASSWORD": PASSWORD,
     }
 

@@ -2,9 +2,10 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -18,14 +19,19 @@ PARALLEL = 50
 HEALTH_S = 1.0
 
 
-@pytest.fixture
-def environment(database_url: str, redis_url: str, short_tmp: Path) -> dict[str, str]:
-    made = environment_of(database_url, redis_url, short_tmp)
+@pytest.fixture(scope="module")
+def environment(services: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    name = "front_door"
+    home = tmp_path_factory.mktemp("front-door")
+    made = environment_of(services.create_database(name), services.redis_url, home)
     manage(made, "prepare")
-    return made
+    yield made
+    services.drop_database(name)
 
 
-def token_of(environment: dict[str, str]) -> str:
+@pytest.fixture(scope="module")
+def token(environment: dict[str, str]) -> str:
+    """Of a token that is good in another network alone."""
     made = manage(environment, "create_token", "--name", "near", "--networks", "10.0.0.0/8", "--scopes", "runs:read")
     return made.split()[-1]
 
@@ -35,16 +41,16 @@ def status(url: str, token: str, **headers: str) -> int:
     return httpx2.get(f"{url}/api/v1/me", headers={"Authorization": f"Bearer {token}", **given}).status_code
 
 
-def test_forwarded_headers_of_loopback_are_not_believed(environment: dict[str, str], short_tmp: Path) -> None:
-    token = token_of(environment)
+def test_forwarded_headers_of_loopback_are_not_believed(
+    environment: dict[str, str], token: str, short_tmp: Path
+) -> None:
     with served(environment, short_tmp / "web.log") as url:
         assert status(url, token) == 401
         assert status(url, token, X_Forwarded_For="10.0.0.1") == 401
         assert httpx2.get(f"{url}/sign-in", headers={"X-Forwarded-Host": "evil.example"}).status_code == 200
 
 
-def test_a_trusted_proxy_says_who_calls(environment: dict[str, str], short_tmp: Path) -> None:
-    token = token_of(environment)
+def test_a_trusted_proxy_says_who_calls(environment: dict[str, str], token: str, short_tmp: Path) -> None:
     trusting = {**environment, "FLEXMARL_TRUSTED_PROXIES": "127.0.0.1,192.0.2.0/24"}
     with served(trusting, short_tmp / "web.log") as url:
         assert status(url, token) == 401, "the proxy itself is not in the token's networks"

@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import psutil
 import psycopg
@@ -31,15 +31,13 @@ NAMES = ("driver", "web", "rollout-worker", "node", "simulations", "device-worke
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    with System(tmp_path_factory.mktemp("hung") / "home") as system:
-        assert wait_until(lambda: set(system.processes()) == set(NAMES), 60)
-        assert wait_until(lambda: ready(system)[1].get("status") == "ok", BACK_S), ready(system)
-        assert wait_until(lambda: beating(system) == len(NAMES), BACK_S), (
-            "a process that still starts may take a minute"
-        )
-        time.sleep(1)  # a beat and a look of the supervisor
-        yield system
+def running(installations: Callable[[int], System]) -> System:
+    system = installations(0)
+    assert wait_until(lambda: set(system.processes()) == set(NAMES), 60)
+    assert wait_until(lambda: ready(system)[1].get("status") == "ok", BACK_S), ready(system)
+    assert wait_until(lambda: beating(system) == len(NAMES), BACK_S), "a process that still starts may take a minute"
+    time.sleep(1)  # a beat and a look of the supervisor
+    return system
 
 
 def ready(system: System) -> tuple[int, dict[str, object]]:

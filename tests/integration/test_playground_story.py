@@ -1,7 +1,6 @@
 """A team is talked to while it trains and after it has ended, by OpenAI's own client, through every real process."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import openai
@@ -23,12 +22,9 @@ SPEC: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    folder: Path = tmp_path_factory.mktemp("playground")
-    folder.chmod(0o711)
-    with System(folder / "home") as running:
-        yield running
+@pytest.fixture
+def system(installations: Callable[[int], System]) -> System:
+    return installations(0)
 
 
 def engines_of_node(system: System) -> list[int]:

@@ -1,4 +1,5 @@
-"""A pool whose hosts come from a real Ray cluster: it grows for a run, a raylet is killed, and the run goes on."""
+"""Hosts of a real Ray cluster: each is placed once and leaves nothing; a pool grows for a run, a raylet is killed, and
+the run goes on."""
 
 import json
 import os
@@ -92,6 +93,55 @@ def jobs(api: Api, pool: str = "batch") -> list[dict[str, Any]]:
     return rows
 
 
+class Asked:
+    """A bridge to the cluster at an address, asked line by line."""
+
+    def __init__(self, address: str) -> None:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._bridge = subprocess.Popen([ray_cluster.RAY_PYTHON, "-I", str(BRIDGE), address], text=True, **pipes)
+        assert "ready" in self._answer()
+
+    def __call__(self, call: str, **given: Any) -> Any:
+        assert self._bridge.stdin is not None
+        self._bridge.stdin.write(json.dumps({"id": 1, "call": call, "given": given}) + "\n")
+        self._bridge.stdin.flush()
+        return self._answer()["result"]
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._bridge.stdout is not None
+        answer: dict[str, Any] = json.loads(self._bridge.stdout.readline())
+        return answer
+
+    def die(self) -> None:
+        self._bridge.kill()
+        self._bridge.communicate()
+
+
+def test_a_host_is_placed_once_whoever_asks_for_it_dies_and_leaves_nothing(tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    command = ["sh", "-c", f'echo > {marks}/"$0"-$$; exec sleep 600', "PLACEMENT_GROUP_ID"]
+    host = {"command": command, "folder": "/", "python_path": "", "environment": {}, "log": str(tmp_path / "log")}
+    job = {"name": "host-1", "native": "", "at_work": False, "unwanted": False}
+    with ray_cluster.ray_cluster((), head_cpus=1) as running:
+        ask = Asked(running.address)
+        native = ask("submit", name="host-1", bundle={"CPU": 1.0}, asked=host)
+        ask.die()  # before anybody noted what it had submitted
+        ask = Asked(running.address)
+        assert ask("submit", name="host-1", bundle={"CPU": 1.0}, asked=host) == native
+        seen = eventually(lambda: (found := ask("look", jobs=[job])["host-1"][0])["state"] == "running" and found)
+        assert seen["native"] == native
+        [mark] = eventually(lambda: list(marks.iterdir()))
+        process = int(mark.name.removeprefix(f"{native}-"))
+        assert Path(f"/proc/{process}").exists()
+        ask("cancel", native=native)
+        eventually(lambda: ask("look", jobs=[{**job, "native": native}])["host-1"][0]["state"] == "ended")
+        eventually(lambda: not Path(f"/proc/{process}").exists())
+        assert (running.living(), running.ask()["actors"]) == ([], [])
+        ask.die()
+
+
+@pytest.mark.full
 def test_a_pool_grows_a_raylet_is_killed_and_the_run_goes_on(api: Api, system: System, cluster: RayCluster) -> None:
     run = api.create_run(**TWO_HOSTS)
     eventually(lambda: sum(job["registered"] for job in jobs(api)) == 2)

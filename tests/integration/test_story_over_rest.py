@@ -6,8 +6,7 @@ import json
 import socket
 import time
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,12 +17,9 @@ from tests.support.system import Api, ApiError, System
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    folder: Path = tmp_path_factory.mktemp("rest-story")
-    folder.chmod(0o711)
-    with System(folder / "home", environment={"FLEXMARL_PAYLOAD_BY_VALUE_BYTES": "1"}) as running:
-        yield running
+@pytest.fixture
+def system(installations: Callable[[int], System]) -> System:
+    return installations(0)
 
 
 class Forgetful:
@@ -96,7 +92,6 @@ def test_a_script_trains_a_team_though_connections_break(system: System) -> None
         api.act(run["id"], "pause")
     assert refused.value.status == 409
     assert api.consistency(run["id"])["ok"]
-    assert list((system.home / "payloads").glob("run-*/*.segment")), "every payload lay in a segment file"
     trajectory = api.get(f"/runs/{run['id']}/trajectories?limit=1")["results"][0]["id"]
     turns = api.get(f"/runs/{run['id']}/trajectories/{trajectory}")["turns"]
     assert all(turn["response_tokens"] and not turn["unreadable"] for turn in turns)

@@ -11,9 +11,10 @@ Rule = Callable[[dict], str]
 class ChatEndpoint:
     """Answers with what `rule` makes of a request; `script` holds (status, body) to answer with before that."""
 
-    def __init__(self, rule: Rule, key: str = "") -> None:
+    def __init__(self, rule: Rule, key: str = "", port: int = 0) -> None:
         self.rule = rule
         self.key = key
+        self.port = port
         self.script: list[tuple[int, str]] = []
         self.requests: list[dict] = []
         self.url = ""
@@ -28,7 +29,7 @@ class ChatEndpoint:
         app.router.add_post("/v1/chat/completions", self._complete)
         self._runner = web.AppRunner(app)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}/v1"
         return self
 

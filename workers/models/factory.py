@@ -23,7 +23,7 @@ def build_model(source: OwnSource, vocabulary: tuple[str, ...], seed: int) -> "P
         return found
     with torch.random.fork_rng(devices=[]):  # the constructor draws weights that are replaced at once
         config = Qwen2Config.from_dict(model_config(source, len(vocabulary)))
-        model: PreTrainedModel = Qwen2ForCausalLM(config)  # type: ignore[no-untyped-call]
+        model: PreTrainedModel = Qwen2ForCausalLM(config)
     model.load_state_dict(initial_weights(source, len(vocabulary), seed))
     model.train(False)
     return model

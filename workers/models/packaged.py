@@ -125,7 +125,7 @@ def _write(file: Path, folder: Path, licence: str) -> None:
     model.load_state_dict(quantised.state_dict(), assign=True)
     model.tie_weights()
     special = {f"{name}_token_id": getattr(config, f"{name}_token_id") for name in ("bos", "eos", "pad")}
-    model.generation_config = GenerationConfig(**special)  # type: ignore[no-untyped-call]
+    model.generation_config = GenerationConfig(**special)
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.model_max_length = config.max_position_embeddings
     tokenizer.save_pretrained(folder)
