@@ -183,6 +183,7 @@ class Migration(migrations.Migration):
                 ("reason", models.TextField()),
                 ("opened_at", models.DateTimeField()),
                 ("taken_at", models.DateTimeField(null=True)),
+                ("reward_deadline_at", models.DateTimeField(null=True)),
                 ("ended_at", models.DateTimeField(null=True)),
                 ("seen_at", models.DateTimeField()),
                 ("calls", models.IntegerField()),

@@ -1,10 +1,12 @@
 """Sessions of agent programs over REST: handed out once, reported on once, each refusal by name."""
 
 import uuid
+from datetime import UTC, datetime
 
 import pytest
 
 from flexmarl.contracts.status import RunStatus
+from flexmarl.controlplane.common.models import AuditEntry
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.store.control import program_sessions
 from flexmarl.store.control.program_sessions import SessionOffer
@@ -101,6 +103,107 @@ def test_a_report_that_cannot_count_names_its_member(api, run, opened, body, poi
     assert api.get(f"/api/v1/runs/{run.key}/sessions/{session}").json()["state"] == "taken"
 
 
+@pytest.fixture
+def late(editor, make_run):
+    """Return a run whose rewards may come later."""
+    return make_run(editor, RunStatus.RUNNING, **later_by(600))
+
+
+def later_by(timeout_s: float, **more: object) -> dict:
+    return {**PROGRAM, "environment": {**PROGRAM["environment"], "reward_timeout_s": timeout_s, **more}}
+
+
+@pytest.fixture
+def awaited(api, late):
+    """Return a session whose program has said that its reward comes later."""
+    offer = SessionOffer(uuid.uuid4(), "http://127.0.0.1:9", False, 3, (3, 0, 1))
+    program_sessions.open_session(store_connection(), late.no, offer)
+    session = post(api, late).json()["id"]
+    assert post(api, late, f"/{session}/finish", {"reward_later": True}).status_code == 200
+    # Its worker stays there, however slow the machine is.
+    store_connection().execute("UPDATE store.program_session SET seen_at = clock_timestamp() + interval '1 hour'")
+    return session
+
+
+def test_a_reward_may_come_later_and_the_first_one_stands(api, late, awaited) -> None:
+    path = f"/{awaited}/finish"
+    again = post(api, late, path, {"reward_later": True}).json()
+    assert (again["state"], again["report"], again["reward"], again["ended_at"]) == ("awaiting_reward", {}, None, None)
+    assert again["deadline_at"] == again["reward_deadline_at"], "said twice, and the first time counts"
+    left_s = (datetime.fromisoformat(again["deadline_at"]) - datetime.now(UTC)).total_seconds()
+    assert 0 < left_s <= 600
+    counted = program_sessions.counts(store_connection(), late.no)
+    assert (counted.open, counted.taken, counted.awaiting_reward, counted.finished, counted.ended) == (0, 0, 1, 0, 0)
+    given = post(api, late, path, {"reward": 0.5}).json()
+    assert (given["state"], given["reward"], given["deadline_at"]) == ("finished", 0.5, None)
+    assert post(api, late, path, {"reward": 0.5}).json() == given
+    assert post(api, late, path, {"reward_later": True}).json() == given, "a repetition that was on its way for long"
+    refused(post(api, late, path, {"reward": 1}), 409, "session_over")
+    refused(post(api, late, path, {"error": "no"}), 409, "session_over")
+    rows = AuditEntry.objects.filter(action="session.finish").order_by("id")
+    assert [row.detail for row in rows] == [{"reward_later": True}, {"reward": 0.5}]
+
+
+def test_an_error_may_come_later_too(api, late, awaited) -> None:
+    ended = post(api, late, f"/{awaited}/finish", {"error": "the tests did not start"}).json()
+    assert (ended["state"], ended["reward"], ended["report"]) == (
+        "finished",
+        None,
+        {"error": "the tests did not start"},
+    )
+
+
+def test_a_reward_after_its_deadline_is_refused_and_the_session_says_why_it_ended(api, late, awaited) -> None:
+    conn, session = store_connection(), uuid.UUID(awaited)
+    program_sessions.end_overdue(conn, session, "too early")
+    assert api.get(f"/api/v1/runs/{late.key}/sessions/{awaited}").json()["state"] == "awaiting_reward"
+    conn.execute("UPDATE store.program_session SET reward_deadline_at = clock_timestamp()")
+    answer = post(api, late, f"/{awaited}/finish", {"reward": 1})
+    assert "no reward arrived by" in refused(answer, 409, "session_over"), "its worker has not ended it yet"
+    program_sessions.end_overdue(conn, session, "environment: reward: no reward arrived within 600 s")
+    ended = api.get(f"/api/v1/runs/{late.key}/sessions/{awaited}").json()
+    assert (ended["state"], ended["reward"]) == ("ended", None)
+    for body in ({"reward": 1}, {"reward_later": True}):
+        assert "within 600 s" in refused(post(api, late, f"/{awaited}/finish", body), 409, "session_over")
+
+
+def test_the_store_ends_no_session_whose_reward_arrived(api, late, awaited) -> None:
+    post(api, late, f"/{awaited}/finish", {"reward": 1})
+    conn, session = store_connection(), uuid.UUID(awaited)
+    conn.execute("UPDATE store.program_session SET reward_deadline_at = clock_timestamp()")
+    program_sessions.end_overdue(conn, session, "too late")
+    assert [(one.state, one.overdue) for one in program_sessions.news(conn, [session])] == [("finished", False)]
+
+
+def test_a_session_that_awaits_its_reward_ends_with_its_worker(api, late, awaited) -> None:
+    store_connection().execute("UPDATE store.program_session SET seen_at = clock_timestamp() - interval '1 minute'")
+    assert "worker" in refused(post(api, late, f"/{awaited}/finish", {"reward": 1}), 409, "session_over")
+    assert program_sessions.counts(store_connection(), late.no).ended == 1
+
+
+def test_no_reward_comes_later_where_the_run_does_not_wait_or_one_is_there(api, run, late, awaited, opened) -> None:
+    opened()
+    session = post(api, run).json()["id"]
+    answer = post(api, run, f"/{session}/finish", {"reward_later": True})
+    assert refused(answer, 400, "validation_error") == "/reward_later"
+    assert "environment.reward_timeout_s is 0" in answer.json()["detail"]
+    assert "send reward, rewards or error" in answer.json()["detail"]
+    for more in ({"reward": 1}, {"rewards": {"solver": 1, "reviser": 0}}, {"error": "no"}):
+        answer = post(api, late, f"/{awaited}/finish", {"reward_later": True, **more})
+        assert refused(answer, 400, "validation_error") == "/reward_later"
+    answer = post(api, late, f"/{awaited}/finish", {"reward_later": False})
+    assert refused(answer, 400, "validation_error") == "/reward"
+    assert "reward_later" in answer.json()["detail"]
+
+
+def test_lists_and_pages_show_what_awaits_its_reward(api, browser, late, awaited) -> None:
+    for query, found in (("?state=awaiting_reward", 1), ("?live=yes", 1), ("?live=no", 0), ("?state=taken", 0)):
+        assert len(api.get(f"/api/v1/runs/{late.key}/sessions{query}").json()["results"]) == found, query
+    page = browser.get(f"/runs/{late.key}/trajectories/sessions?state=awaiting_reward").content.decode()
+    assert "Left for its reward to arrive." in page
+    assert "Awaiting a reward" in browser.get(f"/runs/{late.key}/parts/programs").content.decode()
+
+
 def test_a_session_that_ended_takes_no_report_and_says_why(api, run, opened) -> None:
     opened()
     session = post(api, run).json()["id"]
@@ -135,6 +238,7 @@ def test_who_may_not_act_on_the_run_gets_no_session(api, client_of, person, edit
         ({"mechanisms": {"parallel": {"turns": "together"}}}, "/mechanisms/parallel/turns"),
         ({"batch": {"episode_timeout_s": 5}}, "/environment/run_timeout_s"),
         ({"environment": {**PROGRAM["environment"], "seats": ["solver", "solver"]}}, "/environment"),
+        ({"environment": {**PROGRAM["environment"], "reward_timeout_s": -1}}, "/environment/reward_timeout_s"),
     ],
     ids=str,
 )

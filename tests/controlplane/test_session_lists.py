@@ -96,7 +96,7 @@ def test_filters_choose_and_illegal_ones_name_what_is_legal(get, opened, take, f
     assert ids(get("?purpose=training&task=2")) == [silent, taken]
     for query in ("?state=asleep", "?purpose=play", "?live=1", "?task=one", "?ordering=reward", "?reward=1"):
         assert get(query, 400)["errors"][0]["pointer"] == query[1:].partition("=")[0]
-    assert "open, taken, finished, ended" in get("?state=asleep", 400)["errors"][0]["hint"]
+    assert "open, taken, awaiting_reward, finished, ended" in get("?state=asleep", 400)["errors"][0]["hint"]
 
 
 @pytest.mark.parametrize("ordering", ["-opened_at", "opened_at", "-calls", "calls", "-tokens", "tokens"])
@@ -215,7 +215,7 @@ def test_the_page_lists_sessions_and_leads_to_their_trajectories(browser, run, o
     assert "No session matches" in markup(browser.get(f"{address}?task=77"))
     refused = markup(browser.get(f"{address}?state=asleep"))
     assert "Invalid filter" in refused
-    assert "Legal: open, taken, finished, ended." in refused
+    assert "Legal: open, taken, awaiting_reward, finished, ended." in refused
 
 
 def test_a_run_that_has_ended_says_no_more_how_to_connect(browser, editor, make_run) -> None:

@@ -51,8 +51,8 @@ def spec_of(model: Path, **environment: Any) -> dict[str, Any]:
 
 def test_a_program_of_two_seats_trains_both(system: System, model: Path) -> None:
     api = system.api()
-    run = api.create_run(name="program", spec=spec_of(model))
-    programs = [Program(api, run["id"]), Program(api, run["id"], stream=True)]
+    run = api.create_run(name="program", spec=spec_of(model, reward_timeout_s=240))
+    programs = [Program(api, run["id"]), Program(api, run["id"], stream=True, later_s=0.5)]
     for program in programs:
         program.start()
     try:
@@ -79,6 +79,8 @@ def test_a_program_of_two_seats_trains_both(system: System, model: Path) -> None
     assert set(rows) == {("solver", 0, 2), ("reviser", 0, 2)}, "each seat's calls are one chain"
     played = {**programs[0].played, **programs[1].played}
     sessions = api.get(f"/runs/{run['id']}/sessions?limit=100&state=finished")["results"]
+    late = {one["id"] for one in sessions if one["reward_deadline_at"] is not None}
+    assert late == set(programs[1].played) != set(), "rewards of the second program arrive after its sessions"
     trained = [one for one in sessions if one["purpose"] == "training" and one["trajectory"] is not None]
     assert {(one["calls"], one["chains"]) for one in trained} == {(4, 2)}
     assert sum(one["tokens"]["delivered"] for one in trained) == tokens["delivered"]

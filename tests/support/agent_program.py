@@ -52,9 +52,10 @@ def asked(client: OpenAI, seat: str, messages: list[dict[str, Any]], *, stream: 
 class Program(threading.Thread):
     """Plays sessions of a run until it has ended."""
 
-    def __init__(self, api: Api, run: str, *, stream: bool = False) -> None:
+    def __init__(self, api: Api, run: str, *, stream: bool = False, later_s: float = 0.0) -> None:
+        """`later_s`: how long after its end the reward of a session is known; 0: at once."""
         super().__init__(daemon=True)
-        self.api, self.run_id, self.stream = api, run, stream
+        self.api, self.run_id, self.stream, self.later_s = api, run, stream, later_s
         self.ended = threading.Event()
         self.played: dict[str, list[str]] = {}
         """Session -> what was said in it."""
@@ -76,7 +77,21 @@ class Program(threading.Thread):
             self.failure = failure
 
     def report(self, session: str, reward: float) -> None:
-        self.api.call("POST", f"/runs/{self.run_id}/sessions/{session}/finish", {"reward": reward})
+        if self.later_s:
+            self.finish(session, {"reward_later": True})
+            threading.Timer(self.later_s, self.evaluated, [session, reward]).start()
+        else:
+            self.finish(session, {"reward": reward})
+
+    def evaluated(self, session: str, reward: float) -> None:
+        """Report what was found out about a session whose program has ended."""
+        try:
+            self.finish(session, {"reward": reward})
+        except Exception as failure:
+            self.failure = failure
+
+    def finish(self, session: str, said: dict[str, Any]) -> None:
+        self.api.call("POST", f"/runs/{self.run_id}/sessions/{session}/finish", said)
 
 
 def score(said: list[str]) -> float:

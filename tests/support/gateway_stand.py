@@ -22,6 +22,7 @@ from workers.rollout.engines.wire import CompletionChoice
 from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, play_episode
 from workers.rollout.gateway.server import Gateway, GatewayPlace
 from workers.rollout.gateway.stage import ProgramStage
+from workers.rollout.slots import HeldSlots
 from workers.rollout.speech import Seat
 from workers.rollout.turns import TurnReply, TurnRequest
 from workers.vocabulary import Codec
@@ -66,6 +67,7 @@ class Stand:
         self.key = "fms_" + "k" * 43
         self.url = self.session = ""
         self.template = CHATML
+        self.held: HeldSlots | None = None
         self.playing: asyncio.Task[EpisodeAttempt] | None = None
 
     async def begin(self, instructions: str = "", **settings: Any) -> AsyncOpenAI:
@@ -78,7 +80,7 @@ class Stand:
         }
         order = EpisodeOrder(1, 0, 1, 7, False, 1, 120.0, 120.0, None)
         stage = ProgramStage(RUN, spec, self.gateway)
-        self.playing = asyncio.create_task(play_episode(order, stage, seats, self.engine))
+        self.playing = asyncio.create_task(play_episode(order, stage, seats, self.engine, held=self.held))
         while (session := self.taken()) is None:
             await asyncio.sleep(0.05)
         self.session = str(session)
@@ -104,12 +106,17 @@ class Stand:
     def awake(self) -> None:
         """Say that the worker is there: on a busy machine one process that is all of them may be silent for long."""
         self.conn.execute(
-            "UPDATE store.program_session SET seen_at = clock_timestamp() WHERE state IN ('open', 'taken')"
+            "UPDATE store.program_session SET seen_at = clock_timestamp() WHERE state = ANY(%s)",
+            [list(program_sessions.LIVE)],
         )
 
     def report(self, **said: Any) -> bool:
         self.awake()
         return program_sessions.report(self.conn, RUN, UUID(self.session), said)
+
+    def reward_later(self, timeout_s: float) -> bool:
+        self.awake()
+        return program_sessions.await_reward(self.conn, RUN, UUID(self.session), timeout_s)
 
     async def finished(self, **said: Any) -> EpisodeAttempt:
         assert self.report(**said), self.conn.execute("TABLE store.program_session").fetchall()

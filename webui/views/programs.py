@@ -28,10 +28,17 @@ requests.post(sessions + "/" + session["id"] + "/finish", headers=token, json={{
 STATES = {
     "open": ("Waiting", "hourglass", "muted", "It waits for a program."),
     "taken": ("Played now", "progress", "", "A program has its key."),
+    "awaiting_reward": ("Awaits its reward", "clock", "", "Its program has ended; its reward is reported later."),
     "finished": ("Finished", "circle-check", "ok", "The program reported a reward, or why there is none."),
     "ended": ("Ended", "circle-x", "muted", "There is no reward."),
 }
 """State -> its word, icon, tone, and what it means."""
+LEFT = {
+    "open": "for a program to take it",
+    "taken": "of what its program may take between calls",
+    "awaiting_reward": "for its reward to arrive",
+}
+"""State -> what a session has time left for."""
 CHIPS = {"state": "State", "live": "Live", "purpose": "Purpose", "task": "Task"}
 ORDERS = (("-opened_at", "Newest first"), ("opened_at", "Oldest first"), ("-calls", "Most calls first"),
           ("-tokens", "Most tokens first"))  # fmt: skip
@@ -128,8 +135,7 @@ def _time(row: Mapping[str, Any], now: datetime) -> tuple[str, str]:
     deadline, ended = moment(row["deadline_at"]), moment(row["ended_at"])
     if deadline is not None:
         left = max(0.0, (deadline - now).total_seconds())
-        what = "for a program to take it" if row["state"] == "open" else "of what its program may take between calls"
-        return f"{duration(left)} left" if left >= 1 else "due now", f"Left {what}."
+        return f"{duration(left)} left" if left >= 1 else "due now", f"Left {LEFT[row['state']]}."
     began = moment(row["taken_at"]) or moment(row["opened_at"])
     if began is None or ended is None:
         return "", ""

@@ -23,8 +23,8 @@ from workers.rollout.engine_client import EngineClient
 from workers.rollout.environments.base import Ask, Outcome, Reply, RewardMissing
 from workers.rollout.external import ExternalClient
 from workers.rollout.isolation import EnvironmentBroke
-from workers.rollout.live_episode import LiveEpisode
-from workers.rollout.slots import Slots, slots
+from workers.rollout.live_episode import LiveEpisode, RewardedLater
+from workers.rollout.slots import HeldSlots, Slots, slots
 from workers.rollout.speech import Seat, Speech, prompt_tokens
 from workers.rollout.stages import Stage, begin
 from workers.rollout.turn_barrier import TurnBarrier
@@ -96,6 +96,7 @@ class EpisodeAttempt:
     """Tokens that were sampled in earlier tries."""
     started_at: float = 0.0
     finished_at: float = 0.0
+    """When nothing of it was left to play; a reward may have come later."""
 
     @property
     def unscored(self) -> bool:
@@ -115,14 +116,20 @@ async def play_episode(
     client: EngineClient,
     external: ExternalClient | None = None,
     together: TurnBarrier | None = None,
+    held: HeldSlots | None = None,
 ) -> EpisodeAttempt:
-    """Play one attempt to its end, turn by turn with those it plays `together` with."""
+    """Play one attempt to its end, turn by turn with those it plays `together` with.
+
+    It leaves the places that are `held` for it where nothing but its reward is waited for.
+    """
     with nullcontext() if together is None else together.playing():
         asking = Asking(client, external or ExternalClient(ExternalAccess()), slots(order.agents), together)
-        return await _attempt(order, stage, seats, asking)
+        return await _attempt(order, stage, seats, asking, held or HeldSlots())
 
 
-async def _attempt(order: EpisodeOrder, stage: Stage, seats: dict[str, Seat], asking: "Asking") -> EpisodeAttempt:
+async def _attempt(
+    order: EpisodeOrder, stage: Stage, seats: dict[str, Seat], asking: "Asking", held: HeldSlots
+) -> EpisodeAttempt:
     attempt = EpisodeAttempt(order, started_at=time.time())
     live: LiveEpisode | None = None
     try:
@@ -134,6 +141,10 @@ async def _attempt(order: EpisodeOrder, stage: Stage, seats: dict[str, Seat], as
         # An environment that starts slowly has a deadline of its own.
         deadline = time.monotonic() + order.timeout_s
         await _play(live, attempt, seats, asking, deadline)
+        if isinstance(live, RewardedLater) and live.awaits_reward:
+            attempt.finished_at = time.time()
+            await held.leave()
+            await live.rewarded()
         attempt.outcome = checked(live.outcome(), seats)
         attempt.status = EpisodeStatus.FINISHED
     except Exception as error:  # an environment is foreign code: whatever it raises is the attempt's failure
@@ -141,7 +152,7 @@ async def _attempt(order: EpisodeOrder, stage: Stage, seats: dict[str, Seat], as
     finally:
         if live is not None:
             live.leave(attempt.reason)
-    attempt.finished_at = time.time()
+    attempt.finished_at = attempt.finished_at or time.time()
     return attempt
 
 

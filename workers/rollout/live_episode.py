@@ -1,6 +1,6 @@
 """An episode being played, wherever that is."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from workers.rollout.environments.base import Ask, Outcome, Reply
 
@@ -24,3 +24,15 @@ class LiveEpisode(Protocol):
 
     def leave(self, reason: str = "") -> None:
         """Let go of what it played in. `reason`: why the attempt failed; empty where it did not."""
+
+
+@runtime_checkable
+class RewardedLater(Protocol):
+    """An episode that may be played to its end before it is known what it earned."""
+
+    @property
+    def awaits_reward(self) -> bool:
+        """Whether its reward is all that it waits for; only when `asks` is empty."""
+
+    async def rewarded(self) -> None:
+        """Wait for the reward. Raises EnvironmentBroke where none arrives."""

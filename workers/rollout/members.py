@@ -3,7 +3,7 @@
 Invariants. Every member of a group ends in exactly one attempt that counts: a finished one, the last that failed, or
 one that says it was cancelled. A member plays as soon as it has a place of its group and one of the run, in the order
 of draws and members, on its own: it shares neither request nor engine with the others unless these come at the same
-moment to the same one. Who waits for a place costs none of its own time.
+moment to the same one. Who waits for a place costs none of its own time; who waits for its reward alone has none.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, play_episode, 
 from workers.rollout.pausing import FREE, Hold
 from workers.rollout.recorder import settled_group
 from workers.rollout.run_context import RunContext
-from workers.rollout.slots import Slots, slots
+from workers.rollout.slots import HeldSlots, Slots, slots
 from workers.rollout.spares import play_with_spares
 from workers.rollout.speech import Seat
 from workers.rollout.turn_barrier import TurnBarrier
@@ -188,21 +188,23 @@ async def _play_member(
     playing: CommandPlay, group: GroupOrder, member: int, places: Slots, before: int = 0
 ) -> EpisodeAttempt:
     """Play a member once it has its places, which it leaves before it waits for its reward."""
-    async with places, playing.context.episodes:
-        attempt = await _tried(playing, group, member, before)
+    async with HeldSlots(places, playing.context.episodes) as held:
+        attempt = await _tried(playing, group, member, before, held)
     rewards = playing.context.rewards
     if rewards is None or attempt.status is not EpisodeStatus.FINISHED:
         return attempt
     return await rewards.given(playing.taken, playing.order.pool, attempt, playing.seats)
 
 
-async def _tried(playing: CommandPlay, group: GroupOrder, member: int, before: int) -> EpisodeAttempt:
+async def _tried(playing: CommandPlay, group: GroupOrder, member: int, before: int, held: HeldSlots) -> EpisodeAttempt:
     """Try an episode until an attempt finishes or the attempts are used up; they are numbered behind `before`."""
     context, together = playing.context, playing.together
     attempt, breakdowns, wasted = None, 0, 0
     for tried in range(1, context.spec.batch.max_attempts + 1):
         episode = _episode(playing, group, member, before + tried, breakdowns)
-        attempt = await play_episode(episode, context.stage, playing.seats, context.client, context.external, together)
+        await held.take()
+        others = context.client, context.external, together, held
+        attempt = await play_episode(episode, context.stage, playing.seats, *others)
         attempt.wasted = wasted
         if attempt.status is EpisodeStatus.FINISHED or attempt.unscored:
             return attempt

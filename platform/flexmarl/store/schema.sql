@@ -555,12 +555,13 @@ CREATE TABLE store.program_session (
   draw       int NOT NULL,                    -- draw, member, attempt: the episode that it plays
   member     int NOT NULL,
   attempt    int NOT NULL,
-  state      text NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'taken', 'finished', 'ended')),
+  state      text NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'taken', 'awaiting_reward', 'finished', 'ended')),
   key_digest text UNIQUE,                     -- SHA-256 of the key that its program was given
   report     jsonb NOT NULL DEFAULT '{}',     -- what the program reported
   reason     text NOT NULL DEFAULT '',        -- why it ended without a report that counts
   opened_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
   taken_at   timestamptz,
+  reward_deadline_at timestamptz,             -- reports count until then; set when its program has ended without one
   ended_at   timestamptz,
   seen_at    timestamptz NOT NULL DEFAULT clock_timestamp(), -- when its worker said last that it is there, and then:
   calls      int NOT NULL DEFAULT 0,          -- calls that it has answered

@@ -17,6 +17,7 @@ from tests.support.chat_templates import END
 from tests.support.gateway_stand import CALL, WORDS, Stand, standing
 from workers.rollout.episode import tokens_of
 from workers.rollout.gateway import server
+from workers.rollout.slots import HeldSlots
 from workers.rollout.turns import TurnRefusedError
 
 pytestmark = pytest.mark.services
@@ -291,3 +292,97 @@ async def test_an_episode_that_is_not_needed_any_more_ends_its_session(stand: St
     assert await stand.state() == ("ended", "rollout: the run does not need it any more")
     with pytest.raises(openai.APIStatusError, match="does not need it"):
         await chat(client, USER, said_more())
+
+
+async def awaited(stand: Stand, timeout_s: float = 600.0, **settings: Any) -> AsyncOpenAI:
+    """Play a session whose program says in the end that its reward comes later, and wait until its worker knows."""
+    client = await stand.begin(reward_timeout_s=timeout_s, **settings)
+    await chat(client, USER)
+    assert stand.reward_later(timeout_s)
+    async with asyncio.timeout(60):
+        while not any(session.awaits_reward for session in stand.gateway._sessions.values()):
+            await asyncio.sleep(0.02)
+    return client
+
+
+async def test_a_reward_may_arrive_when_the_program_has_ended_and_the_first_one_stands(stand: Stand) -> None:
+    client = await awaited(stand, run_timeout_s=1.0)
+    await asyncio.sleep(1.5)  # neither the time between calls nor that of the episode runs any more
+    assert (await stand.state("awaiting_reward"))[0] == "awaiting_reward"
+    with pytest.raises(openai.APIStatusError, match="its reward comes later") as refused:
+        await chat(client, USER, said_more())
+    assert refused.value.status_code == 410
+    assert not stand.reward_later(600), "said once"
+    attempt = await stand.finished(reward=0.5)
+    assert (attempt.status, attempt.outcome and attempt.outcome.team_score) == (EpisodeStatus.FINISHED, 0.5)
+    assert [turn.turn for turn in attempt.turns] == [0], "what was said is kept"
+    assert not stand.report(reward=1), "the first report with a reward stands"
+    assert await stand.state() == ("finished", "")
+
+
+async def test_a_reward_that_does_not_arrive_in_its_time_is_a_failure_and_never_0(stand: Stand) -> None:
+    await awaited(stand, 0.5)
+    attempt = await stand.ended()
+    known = "environment: reward: no reward arrived within 0.5 s of the program's end (environment.reward_timeout_s)"
+    assert (attempt.status, attempt.outcome, attempt.reason) == (EpisodeStatus.FAILED, None, known)
+    assert not attempt.unscored, "it is played again, as after a report that is missing"
+    assert attempt.broke
+    assert await stand.state() == ("ended", known)
+    assert not stand.report(reward=1)
+
+
+async def test_a_report_before_the_deadline_counts_though_its_worker_hears_of_it_later(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await awaited(stand)
+    monkeypatch.setattr(server, "LOOK_S", 3.0)
+    await asyncio.sleep(0.5)  # the look that was due
+    assert stand.report(reward=1)
+    stand.conn.execute("UPDATE store.program_session SET reward_deadline_at = clock_timestamp() - interval '1 s'")
+    assert (await stand.ended()).status is EpisodeStatus.FINISHED
+
+
+async def test_what_waits_for_a_reward_may_end_with_an_error(stand: Stand) -> None:
+    await awaited(stand)
+    attempt = await stand.finished(error="the tests did not start")
+    assert (attempt.status, attempt.reason) == (EpisodeStatus.FAILED, "environment: program: the tests did not start")
+
+
+async def test_a_session_that_awaits_its_reward_ends_where_its_episode_is_not_needed_any_more(stand: Stand) -> None:
+    await awaited(stand)
+    assert stand.playing is not None
+    stand.playing.cancel()
+    assert await stand.state() == ("ended", "rollout: the run does not need it any more")
+    assert not stand.report(reward=1)
+
+
+async def test_calls_that_wait_when_the_program_has_ended_are_refused_at_once(stand: Stand) -> None:
+    client = await stand.begin(reward_timeout_s=600.0)
+    stand.engine.free.clear()
+    answered = asyncio.create_task(chat(client, USER))
+    while not stand.engine.asked:
+        await asyncio.sleep(0.02)
+    waiting = asyncio.create_task(chat(client, USER, said_more()))
+    [session] = stand.gateway._sessions.values()
+    while not session._waiting:
+        await asyncio.sleep(0.02)
+    assert stand.reward_later(600)
+    with pytest.raises(openai.APIStatusError, match="its reward comes later"):
+        await asyncio.wait_for(waiting, 60)
+    stand.engine.free.set()
+    await answered
+    assert len((await stand.finished(reward=1)).turns) == 1
+
+
+async def test_an_episode_that_awaits_its_reward_leaves_its_places(stand: Stand) -> None:
+    limits = asyncio.Semaphore(1), asyncio.Semaphore(1)
+    async with HeldSlots(*limits) as held:
+        stand.held = held
+        await awaited(stand)
+        async with asyncio.timeout(60), limits[0], limits[1]:
+            pass
+        assert (await stand.finished(reward=1)).status is EpisodeStatus.FINISHED
+        await held.take()
+        await held.take()
+        assert all(limit.locked() for limit in limits), "taken once"
+    assert not any(limit.locked() for limit in limits)

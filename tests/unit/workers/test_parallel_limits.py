@@ -26,6 +26,7 @@ from workers.models import tokenizer_json
 from workers.rollout.engine_client import EngineClient
 from workers.rollout.engines.wire import CompletionChoice, HeldVersion
 from workers.rollout.environments.registry import family_of
+from workers.rollout.episode import EpisodeAttempt
 from workers.rollout.external import ExternalClient
 from workers.rollout.members import CommandPlay, begin, play_each, play_group
 from workers.rollout.run_context import RunContext
@@ -129,6 +130,26 @@ async def test_no_more_members_of_a_group_play_than_may():
     answers = Answers()
     await play(playing_of(answers, members=2))
     assert (answers.most["1"], answers.most["2"], answers.most["all"]) == (2, 2, 4)
+
+
+async def test_who_awaits_a_reward_keeps_no_place_and_takes_one_again_to_play_again(monkeypatch):
+    answers, awaiting = Answers(), Counter()
+
+    async def play_and_wait(order, stage, seats, client, external, together, held):
+        client.now["all"] += 1
+        client.most["all"] = max(client.most["all"], client.now["all"])
+        await asyncio.sleep(0.001)
+        client.now["all"] -= 1
+        await held.leave()
+        awaiting[order.attempt] += 1
+        await until(lambda: awaiting[1] == 4)  # all members at once, though one plays at a time
+        return EpisodeAttempt(order, reason="environment: reward: no reward arrived")
+
+    monkeypatch.setattr("workers.rollout.members.play_episode", play_and_wait)
+    [settled] = await play(playing_of(answers, (1,), batch={"max_attempts": 2}, episodes=1, members=1))
+    assert awaiting == {1: 4, 2: 4}
+    assert answers.most["all"] == 1
+    assert [one.attempt for one in settled.episodes] == [2] * 4
 
 
 async def test_members_that_wait_for_their_group_keep_no_place_of_the_run():

@@ -1,8 +1,9 @@
 """The gateway of a rollout worker: HTTP for agent programs, beside the episodes that their calls are turns of.
 
 Invariants. The key of a call says which session it belongs to; the gateway keeps digests of keys alone. What the store
-says of sessions (taken, reported) is read from it, so a lost hint loses nothing; a session is open to its key before
-the next look. A client that hangs up takes nothing back: its call is answered and recorded, and may be asked again.
+says of sessions (taken, awaiting a reward, reported, overdue) is read from it, so a lost hint loses nothing; a session
+is open to its key before the next look. A client that hangs up takes nothing back: its call is answered and recorded,
+and may be asked again.
 """
 
 import asyncio
@@ -182,6 +183,13 @@ class Gateway:
                 session.taken()
             if one.state == "finished":
                 session.report(one.report)
+            elif one.state == "awaiting_reward":
+                session.reward_later()
+                if one.overdue:  # the store says whether a report was sooner, at the next look
+                    reason = f"environment: {session.overdue_reason}"
+                    await self._store(partial(program_sessions.end_overdue, session=session.id, reason=reason))
+            elif one.state == "ended" and session.awaits_reward:
+                session.fail(session.overdue_reason)
 
     def _give(self, session: ProgramSession, key_digest: str) -> None:
         self._keys[session.id] = key_digest

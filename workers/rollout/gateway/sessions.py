@@ -2,7 +2,8 @@
 
 Invariants. A call has one answer, which is recorded as a turn before it is given; a call that repeats the last one of
 its seat shares its answer. A seat answers one call at a time, in the order in which they came. A session that has ended
-refuses every call by the reason for which it ended. Time runs for the program alone: while no call of its waits.
+refuses every call by the reason for which it ended, and so does one that awaits its reward. Time runs for the program
+alone: while no call of its waits, and until it has ended.
 """
 
 import asyncio
@@ -27,6 +28,8 @@ Count = Callable[[Ask], int]
 """How many ids the prompt of an ask has."""
 FINISHED = "its program has reported"
 """Why a session that ended as it should takes no further call."""
+AWAITS = "its program has ended and its reward comes later"
+"""Why one that awaits its reward takes none."""
 
 
 @dataclass(slots=True)
@@ -85,6 +88,7 @@ class ProgramSession:
         self._waiting: list[ProgramCall] = []
         self._asked: list[tuple[ProgramCall, Ask]] = []
         self._report: dict[str, Any] | None = None
+        self._later = False
         self._happened = asyncio.Event()
         self._account = _Account(spec.run_timeout_s)
 
@@ -92,6 +96,11 @@ class ProgramSession:
     def reported(self) -> bool:
         """Whether it ended with a report that counts."""
         return self._report is not None and self.over == FINISHED
+
+    @property
+    def awaits_reward(self) -> bool:
+        """Whether its program has ended without saying what it earned."""
+        return self._later and self._report is None
 
     @property
     def called(self) -> bool:
@@ -110,8 +119,8 @@ class ProgramSession:
         seat = self._seat(call)
         if seat.last is not None and seat.last.digest == call.digest and call.again is not False:
             return seat.last
-        if self.over or self._report is not None:
-            raise ended(self.over or FINISHED)
+        if self.over or self._ended:
+            raise ended(self.over or (FINISHED if self._report is not None else AWAITS))
         if seat.calls >= self.spec.max_calls:
             detail = (
                 f"{call.seat} has answered {seat.calls} calls of this session; environment.max_calls allows no more."
@@ -153,6 +162,26 @@ class ProgramSession:
     def taken(self) -> None:
         """Note that a program has taken the session."""
         self._happened.set()
+
+    @property
+    def _ended(self) -> bool:
+        """Whether its program makes no further calls."""
+        return self._later or self._report is not None
+
+    def reward_later(self) -> None:
+        """Note that the program has ended, and what it earned is reported later."""
+        self._later = True
+        if self.awaits_reward:
+            for call in self._waiting:
+                call.refuse(ended(AWAITS))
+            self._waiting = []
+        self._happened.set()
+
+    @property
+    def overdue_reason(self) -> str:
+        """Why it ends where its reward does not arrive."""
+        limit = f"{self.spec.reward_timeout_s:g} s"
+        return f"reward: no reward arrived within {limit} of the program's end (environment.reward_timeout_s)"
 
     def report(self, said: dict[str, Any]) -> None:
         """Take in what the program reports: it makes no further calls."""
@@ -199,8 +228,8 @@ class ProgramSession:
         await self._next()
 
     async def _next(self) -> None:
-        """Wait until a call or a report is there."""
-        while not self._waiting and self._report is None:
+        """Wait until a call is there, or the program has ended."""
+        while not self._waiting and not self._ended:
             self._happened.clear()
             try:
                 with self._account.waiting():
@@ -209,11 +238,23 @@ class ProgramSession:
             except TimeoutError as late:
                 limit = f"environment.run_timeout_s: {self.spec.run_timeout_s:g} s"
                 raise EnvironmentBroke(f"run: the program reported nothing in its time ({limit})") from late
-        if self._report is None:
+        if self._report is not None:
+            self._heed(self._report)
+        elif not self._later:
             self._ask()
-        elif said := self._report.get("error"):
+
+    async def rewarded(self) -> None:
+        """Wait for the report; its deadline is kept by who says that it passed. Raises EnvironmentBroke."""
+        while self._report is None:
+            self._happened.clear()
+            await self._happened.wait()
+        self._heed(self._report)
+
+    def _heed(self, report: dict[str, Any]) -> None:
+        """Raise EnvironmentBroke for a report without a reward."""
+        if said := report.get("error"):
             raise EnvironmentBroke(f"program: {said}")
-        elif said := self._report.get("failed"):
+        if said := report.get("failed"):
             raise EnvironmentBroke(said)
 
     def _ask(self) -> None:

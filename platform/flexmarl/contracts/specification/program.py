@@ -83,6 +83,9 @@ class ProgramEnvironment(EnvironmentOptions):
     run_timeout_s: float = Field(default=60.0, gt=0.0, le=86_400.0)
     """Maximum time that a program spends between calls in a session, all of it together, the report of its reward
     included; the time in which agents answer counts for `batch.episode_timeout_s` alone."""
+    reward_timeout_s: float = Field(default=0.0, ge=0.0, le=604_800.0)
+    """Maximum time from the end of a program until its reward arrives, where its report says `reward_later`; part of
+    neither `run_timeout_s` nor `batch.episode_timeout_s`. With 0 every report brings the reward."""
     max_calls: int = Field(default=64, ge=1, le=1000)
     """Calls of each agent in a session; further ones are refused."""
     reply_tokens: int = Field(default=256, ge=1, le=16_384)
@@ -149,6 +152,14 @@ class ProgramEnvironment(EnvironmentOptions):
                 code="not_with_program",
                 detail="Programs ask when they like; their sessions cannot wait for each other before every turn.",
                 hint="Set own.",
+            )
+        if self.reward_timeout_s and isinstance(self.runner, ProcessRunner):
+            yield Problem(
+                pointer="/environment/reward_timeout_s",
+                code="not_with_process",
+                detail="Rollout workers that start programs (environment.runner.type process) read the reward when one "
+                "has ended; nobody else may report on it.",
+                hint="Set 0, or environment.runner.type remote.",
             )
         if self.run_timeout_s > spec.batch.episode_timeout_s:
             yield Problem(

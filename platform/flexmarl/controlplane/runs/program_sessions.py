@@ -1,7 +1,8 @@
 """Sessions of agent programs: handed out to programs of users, and ended by what these report.
 
 Invariants: who may act on a run may take its sessions and report on them. A key is made here, given once and stored
-nowhere; the store has its digest. A report is a reward within the run's range, or an error, and the first stands.
+nowhere; the store has its digest. A report is a reward within the run's range, an error, or that the reward comes
+later, where the run waits for that; the first with a reward or an error stands.
 """
 
 import secrets
@@ -33,6 +34,9 @@ from flexmarl.controlplane.runs.choices import allowed_now
 from flexmarl.controlplane.runs.models import ProgramSessionRow, Run
 from flexmarl.store.control import program_sessions
 from flexmarl.store.control.program_sessions import SessionCounts
+
+LATER = "reward_later"
+"""Member of a report that brings no reward yet."""
 
 
 class NoPrograms(Conflict):
@@ -107,20 +111,36 @@ def _one(run: Run, environment: ProgramEnvironment, session: UUID) -> dict[str, 
 
 @transaction.atomic
 def finish(actor: Actor, run: Run, session: UUID, said: Mapping[str, Any]) -> dict[str, Any]:
-    """Take in what a program reports.
+    """Take in what a program reports, or what is reported of it later.
 
     Raises PermissionDenied, NoPrograms, StartsPrograms, ValidationProblem, NotFound or SessionOver.
     """
-    report = _checked(_playing(actor, run), said)
+    environment = _playing(actor, run)
+    report = _checked(environment, said)
     before = read(run, session)
-    if program_sessions.report(store_connection(), run.no, session, report):
+    if _took(run, environment, session, report):
         record(actor, "session.finish", *_named(run, session), project=run.project_id, **report)
         return read(run, session)
-    if before["state"] == "finished" and before["report"] == report:
+    if _stands(before, report):
         return before  # said twice, heard once
-    reason = f": {before['reason']}" if before["reason"] else ""
-    detail = f"The session is {before['state']}{reason}. Its report is not taken; take another session."
+    why = before["reason"] or (f"no reward arrived by {due}" if (due := before["reward_deadline_at"]) else "")
+    detail = f"The session is {before['state']}{why and f': {why}'}. Its report is not taken; take another session."
     raise SessionOver(detail, extra={"state": before["state"]})
+
+
+def _took(run: Run, environment: ProgramEnvironment, session: UUID, report: dict[str, Any]) -> bool:
+    """Have a report written down; False where the session takes none like it."""
+    conn = store_connection()
+    if LATER in report:
+        return program_sessions.await_reward(conn, run.no, session, environment.reward_timeout_s)
+    return program_sessions.report(conn, run.no, session, report)
+
+
+def _stands(session: Mapping[str, Any], report: dict[str, Any]) -> bool:
+    """Tell whether a session has had the report that somebody repeats, and did not end for want of another."""
+    if LATER in report:
+        return session["state"] in ("awaiting_reward", "finished") and session["reward_deadline_at"] is not None
+    return session["state"] == "finished" and session["report"] == report
 
 
 def _playing(actor: Actor, run: Run) -> ProgramEnvironment:
@@ -148,12 +168,25 @@ def environment_of(run: Run) -> ProgramEnvironment:
 
 def _checked(environment: ProgramEnvironment, said: Mapping[str, Any]) -> dict[str, Any]:
     """Return a report as it is kept. Raises ValidationProblem naming member, rule and legal value."""
-    report = {name: value for name, value in said.items() if value not in (None, {}, "")}
+    report = {name: value for name, value in said.items() if value not in (None, {}, "") and value is not False}
+    if LATER in report:
+        _may_come_later(environment, report)
+        return report
     if ("error" in report) == bool(report.keys() & {"reward", "rewards"}):
-        raise _wrong("reward", "send reward, rewards or both; or error where there is no reward", "required")
+        later = f"; or {LATER} where it comes later" if environment.reward_timeout_s else ""
+        raise _wrong("reward", f"send reward, rewards or both; or error where there is no reward{later}", "required")
     if "error" not in report and (fault := environment.fault_of(report)) is not None:
         raise _wrong(fault.member, fault.rule, fault.code)
     return report
+
+
+def _may_come_later(environment: ProgramEnvironment, report: Mapping[str, Any]) -> None:
+    """Check a report that says that the reward comes later. Raises ValidationProblem."""
+    if len(report) > 1:
+        raise _wrong(LATER, "send it alone, and reward, rewards or error later", "not_with_others")
+    if not environment.reward_timeout_s:
+        rule = "the run waits for no reward (environment.reward_timeout_s is 0); send reward, rewards or error"
+        raise _wrong(LATER, rule, "not_awaited")
 
 
 def _wrong(member: str, rule: str, code: str) -> ValidationProblem:

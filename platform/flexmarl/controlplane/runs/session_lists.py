@@ -35,7 +35,7 @@ FILTERS = (
     Parameter("state", "State; may be repeated.", lookup="standing", choices=STATES, many=True),
     Parameter(
         "live",
-        "yes: only sessions that wait or are played; no: only those that are over.",
+        "yes: only sessions that wait, are played or await their reward; no: only those that are over.",
         choices=("yes", "no"),
         condition=lambda word: Q(standing__in=LIVE) if word == "yes" else ~Q(standing__in=LIVE),
     ),
@@ -88,11 +88,13 @@ def _row(
         "seats": list(environment.seats),
         "base_url": f"{row.base_url}/v1",
         "run_timeout_s": environment.run_timeout_s,
+        "reward_timeout_s": environment.reward_timeout_s,
         "max_calls": environment.max_calls,
         "report": row.report,
         "opened_at": rfc3339(row.opened_at),
         "taken_at": rfc3339(row.taken_at),
         "ended_at": rfc3339(row.over_at),
+        "reward_deadline_at": rfc3339(row.reward_deadline_at),
         "deadline_at": rfc3339(deadline),
         "calls": row.calls,
         "chains": None if kept is None else kept.chains,
@@ -115,6 +117,8 @@ def _deadline(row: ProgramSessionRow, environment: ProgramEnvironment) -> dateti
     """Return when a session ends unless something happens in it; None of one that is over."""
     if row.standing == "open":
         return row.opened_at + timedelta(seconds=environment.boot_timeout_s)
+    if row.standing == "awaiting_reward":
+        return row.reward_deadline_at
     if row.standing != "taken" or row.taken_at is None:
         return None
     if row.left_s is None or row.seen_at < row.taken_at:

@@ -1,8 +1,9 @@
-"""Sessions of agent programs: `open -> taken -> finished | ended`, `open -> ended`.
+"""Sessions of agent programs: `open -> taken -> [awaiting_reward ->] finished | ended`, `open -> ended`.
 
 Invariants. A session is handed out once, only while the worker that plays it is there, and its key is stored nowhere.
-The first report stands: who reports again is told what stands. A session that has ended takes none, and one whose
-worker fell silent has ended, whatever its row says.
+The first report that brings a reward or an error stands: who reports again is told what stands. A session that has
+ended takes none, and one whose worker fell silent has ended, whatever its row says. A session that awaits its reward
+takes a report before its deadline and ends for want of one after it, both by the clock of the database: never both.
 """
 
 from collections.abc import Sequence
@@ -19,13 +20,12 @@ SILENT_S = 10.0
 """A session whose worker was silent for longer is over."""
 SILENT = "gateway: the rollout worker that played it is gone"
 """Why it is."""
-LIVE = ("open", "taken")
+LIVE = ("open", "taken", "awaiting_reward")
 """States of a session that is not over."""
 
-_STATE = f"""CASE WHEN state IN ('open', 'taken') AND seen_at < clock_timestamp() - interval '{SILENT_S:g} s'
-  THEN 'ended' ELSE state END"""
-_REASON = f"""CASE WHEN state IN ('open', 'taken') AND seen_at < clock_timestamp() - interval '{SILENT_S:g} s'
-  THEN '{SILENT}' ELSE reason END"""
+_IS_SILENT = f"state IN {LIVE} AND seen_at < clock_timestamp() - interval '{SILENT_S:g} s'"
+_STATE = f"CASE WHEN {_IS_SILENT} THEN 'ended' ELSE state END"
+_REASON = f"CASE WHEN {_IS_SILENT} THEN '{SILENT}' ELSE reason END"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,8 @@ class SessionNews:
     state: str
     key_digest: str
     report: dict[str, Any]
+    overdue: bool
+    """Whether it awaits a reward whose deadline has passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class SessionCounts:
 
     open: int
     taken: int
+    awaiting_reward: int
     finished: int
     ended: int
     reason: str
@@ -97,7 +100,11 @@ def open_session(conn: Connection, run_id: int, offer: SessionOffer) -> None:
 def news(conn: Connection, sessions: Sequence[UUID]) -> list[SessionNews]:
     """Return those of a worker's sessions that a program has taken."""
     rows = conn.execute(
-        "SELECT id, state, key_digest, report FROM store.program_session WHERE id = ANY(%s) AND key_digest IS NOT NULL",
+        """
+        SELECT id, state, key_digest, report,
+          state = 'awaiting_reward' AND reward_deadline_at <= clock_timestamp()
+        FROM store.program_session WHERE id = ANY(%s) AND key_digest IS NOT NULL
+        """,
         [list(sessions)],
     ).fetchall()
     return [SessionNews(*row) for row in rows]
@@ -121,6 +128,18 @@ def end(conn: Connection, session: UUID, reason: str) -> None:
     """End a session without a report that counts."""
     conn.execute(
         "UPDATE store.program_session SET state = 'ended', reason = %s, ended_at = clock_timestamp() WHERE id = %s",
+        [reason, session],
+    )
+
+
+@for_nodes(anyone)
+def end_overdue(conn: Connection, session: UUID, reason: str) -> None:
+    """End a session whose reward has not arrived by its deadline."""
+    conn.execute(
+        """
+        UPDATE store.program_session SET state = 'ended', reason = %s, ended_at = clock_timestamp()
+        WHERE id = %s AND state = 'awaiting_reward' AND reward_deadline_at <= clock_timestamp()
+        """,
         [reason, session],
     )
 
@@ -152,7 +171,8 @@ def counts(conn: Connection, run_id: int) -> SessionCounts:
     row = conn.execute(
         f"""
         SELECT count(*) FILTER (WHERE state = 'open'), count(*) FILTER (WHERE state = 'taken'),
-          count(*) FILTER (WHERE state = 'finished'), count(*) FILTER (WHERE state = 'ended'),
+          count(*) FILTER (WHERE state = 'awaiting_reward'), count(*) FILTER (WHERE state = 'finished'),
+          count(*) FILTER (WHERE state = 'ended'),
           coalesce((array_agg(reason ORDER BY at DESC) FILTER (WHERE state = 'ended'))[1], '')
         FROM (SELECT {_STATE} AS state, {_REASON} AS reason, coalesce(ended_at, seen_at) AS at
           FROM store.program_session WHERE run_id = %s) AS s
@@ -178,8 +198,22 @@ def report(conn: Connection, run_id: int, session: UUID, said: dict[str, Any]) -
     row = conn.execute(
         f"""
         UPDATE store.program_session SET state = 'finished', report = %s::jsonb, ended_at = clock_timestamp()
-        WHERE run_id = %s AND id = %s AND {_STATE} = 'taken' RETURNING id
+        WHERE run_id = %s AND id = %s AND {_STATE} IN ('taken', 'awaiting_reward')
+          AND coalesce(reward_deadline_at, 'infinity') > clock_timestamp() RETURNING id
         """.encode(),
         [orjson.dumps(said).decode(), run_id, session],
+    ).fetchone()
+    return row is not None
+
+
+def await_reward(conn: Connection, run_id: int, session: UUID, timeout_s: float) -> bool:
+    """Note that the program of a session has ended and its reward comes later; False where the session is over."""
+    row = conn.execute(
+        f"""
+        UPDATE store.program_session SET state = 'awaiting_reward',
+          reward_deadline_at = clock_timestamp() + make_interval(secs => %s)
+        WHERE run_id = %s AND id = %s AND {_STATE} = 'taken' RETURNING id
+        """.encode(),
+        [timeout_s, run_id, session],
     ).fetchone()
     return row is not None

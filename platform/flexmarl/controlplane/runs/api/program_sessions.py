@@ -50,6 +50,9 @@ class ProgramSessionSerializer(serializers.Serializer[Any]):
     seats = serializers.ListField(child=serializers.CharField(), help_text="What `model` of a call may be.")
     base_url = serializers.CharField(help_text="Base URL for a client of OpenAI's API.")
     run_timeout_s = serializers.FloatField(help_text="What the program may take between its calls, all together.")
+    reward_timeout_s = serializers.FloatField(
+        help_text="How long after its end the reward of a program may arrive; 0: its report must bring it."
+    )
     max_calls = serializers.IntegerField(help_text="Of each seat.")
     report = serializers.DictField(help_text="What the program reported.")
     opened_at = serializers.DateTimeField()
@@ -58,7 +61,11 @@ class ProgramSessionSerializer(serializers.Serializer[Any]):
     deadline_at = serializers.DateTimeField(
         allow_null=True,
         help_text="open: when it ends unless a program takes it. taken: when it ends unless the program calls or "
-        "reports; while agents answer it moves. Null when it is over.",
+        "reports; while agents answer it moves. awaiting_reward: when it ends unless the reward arrives. Null when it "
+        "is over.",
+    )
+    reward_deadline_at = serializers.DateTimeField(
+        allow_null=True, help_text="Until when the reward could arrive. Null unless it was reported to come later."
     )
     calls = serializers.IntegerField(help_text="Answered; of a session that is played, as of some seconds ago.")
     chains = serializers.IntegerField(
@@ -82,6 +89,10 @@ class SessionReportSerializer(StrictSerializer):
     rewards = serializers.DictField(child=serializers.FloatField(), required=False, help_text="By seat.")
     error = serializers.CharField(
         required=False, max_length=500, help_text="Why there is no reward: the episode fails and is played again."
+    )
+    reward_later = serializers.BooleanField(
+        required=False,
+        help_text="true, alone: the program has ended, and reward, rewards or error follow within `reward_timeout_s`.",
     )
 
 
@@ -132,7 +143,10 @@ class SessionFinishView(ApiView):
         operation_id="program_sessions_finish", request=SessionReportSerializer, responses=ProgramSessionSerializer
     )
     def post(self, request: Request, run_id: str, session_id: UUID) -> Response:
-        """End a session: say what it earned, or why that is not known. The first report stands."""
+        """End a session: say what it earned, that this is known later, or why it is not.
+
+        The first report with a reward or an error stands.
+        """
         body = SessionReportSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         actor = actor_of(request)

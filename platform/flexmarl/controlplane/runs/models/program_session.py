@@ -19,6 +19,7 @@ class ProgramSessionRow(models.Model):
     reason = models.TextField()
     opened_at = models.DateTimeField()
     taken_at = models.DateTimeField(null=True)
+    reward_deadline_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
     seen_at = models.DateTimeField()
     calls = models.IntegerField()
