@@ -17,7 +17,7 @@ from workers.rollout.tool_servers import ToolPool
 pytestmark = [pytest.mark.asyncio, pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(900)]
 
 TOLD = (Path(__file__).parents[2] / "docs" / "tools.md").read_text()
-[WRITTEN] = re.findall(r"```yaml\n(.*?)```", TOLD, re.DOTALL)
+WRITTEN, _ = re.findall(r"```yaml\n(.*?)```", TOLD, re.DOTALL)
 SERVERS = {one["package"]: one for one in yaml.safe_load(WRITTEN)["environment"]["tools"]["servers"]}
 CALLS = {
     "mcp-server-calculator": (ToolCall("calculate", {"expression": "2 + 3 * 4"}), "14"),

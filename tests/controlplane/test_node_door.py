@@ -20,7 +20,7 @@ from flexmarl.controlplane.inventory.models import NodeToken
 from flexmarl.store import node_wire
 from flexmarl.store.control import commands, engines, leases, process_heartbeats, runs
 from flexmarl.store.control.process_heartbeats import ProcessFacts
-from flexmarl.store.data import groups, micro_batches, rewards, steps, tokenizers
+from flexmarl.store.data import groups, micro_batches, rewards, steps, tokenizers, tool_listings
 from flexmarl.store.errors import LeaseLost, Refused, TokenLost
 from flexmarl.store.node_operations import OPERATIONS
 from flexmarl.store.telemetry import intervals, load_reports, logs
@@ -103,6 +103,10 @@ def test_a_run_is_hosted_played_and_trained_over_the_door(story: Story, door: An
     steps.commit_bind(door, taken, bound)
     assert tokenizers.load(door, story.run_id) == {"solver": b'{"a": 1}'}
     assert [route.lease_id for route in engines.routes(door, story.run_id)] == [held[DeviceUse.ENGINE]]
+    tools = '[{"name": "é", "description": "", "parameters": {"zz": 1, "a": 2}}]'
+    assert tool_listings.pin(door, story.run_id, 0, tools) == tools, "to the letter: prompts hold it in this order"
+    assert tool_listings.pin(story.conn, story.run_id, 0, "[]") == tools, "the first is kept"
+    assert tool_listings.pin(door, story.run_id, 1, "[]") == "[]"
 
     played = commands.take(door, story.run_id, story.play(1, 2), TTL_S)
     assert played is not None
@@ -180,6 +184,7 @@ def test_a_node_reaches_nothing_of_another(story: Story, door: Any) -> None:
         lambda conn: leases.register_node(conn, replace(node, address="10.0.0.1:7100"), [own]),
         lambda conn: logs.put(conn, story.run_id, [logs.LogLine(story.run_id, 1.0, "info", "x", "y")]),
         lambda conn: rewards.collect(conn, story.run_id, [1]),
+        lambda conn: tool_listings.pin(conn, story.run_id, 0, "[]"),
         lambda conn: intervals.put(conn, 1, hosting.lease_id, "other.cpu0", incarnation="t", rows=[]),
     ):
         assert "may not do" in refused(other, call)

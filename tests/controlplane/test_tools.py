@@ -77,6 +77,10 @@ def plan(api: Any, *servers: dict[str, Any], agents: dict[str, Any] | None = Non
     return api.post("/api/v1/runs/plan", {"spec": spec}, format="json")
 
 
+def by_url(url: str = "https://tools.example.org/mcp", **more: Any) -> dict[str, Any]:
+    return {"type": "mcp_url", "url": url, **more}
+
+
 def mcp(name: str = "clocks", **more: Any) -> dict[str, Any]:
     return {"type": "mcp", "package": f"{name}@1.0", **more}
 
@@ -116,7 +120,32 @@ def test_a_run_is_created_with_its_tools(api) -> None:
             "tool_names_clash",
             "Set only: [wind], or give them to different agents.",
         ),
-        ([{"type": "http"}], "/environment/tools/servers/0/type", None, ""),
+        ([{"type": "http"}], "/environment/tools/servers/0/type", None, "Legal values: 'mcp', 'mcp_url'."),
+        (
+            [by_url("tools.example.org")],
+            "/environment/tools/servers/0/url",
+            "invalid",
+            "Write it like https://tools.example.org/mcp.",
+        ),
+        (
+            [by_url("https://user:word@tools.example.org/mcp")],
+            "/environment/tools/servers/0/url",
+            "invalid",
+            "Write it",
+        ),
+        ([{"type": "mcp_url"}], "/environment/tools/servers/0/url", "required", ""),
+        ([by_url(secret="Bearer x")], "/environment/tools/servers/0/secret", "invalid", "Write it like TOOLS_KEY."),
+        ([by_url(call_timeout_s=0)], "/environment/tools/servers/0/call_timeout_s", "out_of_range", "greater than 0"),
+        ([by_url(memory_mb=64)], "/environment/tools/servers/0/memory_mb", None, "mcp"),
+        ([by_url(pinned={"tools": []})], "/environment/tools/servers/0/pinned", None, "mcp"),
+        ([mcp(), by_url(agents=["critic"])], "/environment/tools/servers/1/agents/0", "unknown_seat", "Legal: solver"),
+        (
+            [mcp(), by_url(only=["now", "then"])],
+            "/environment/tools/servers/1/only",
+            "tool_names_clash",
+            "Set only: [then], or give them to different agents.",
+        ),
+        ([by_url(), mcp("cloks")], "/environment/tools/servers/1/package", "unknown_package", "Did you mean"),
     ],
 )
 def test_what_cannot_be_called_is_refused_by_its_field(api, servers: Any, pointer: str, code: str, legal: str) -> None:
@@ -136,8 +165,36 @@ def test_tools_of_one_name_are_taken_by_different_agents(api) -> None:
     assert plan(api, mcp(agents=["solver"]), mcp("watches", agents=["reviser"])).json()["errors"] == []
 
 
+def test_a_server_behind_a_url_stands_beside_one_of_a_package(api) -> None:
+    package(api, "clocks", server("clock", "now"))
+    named = by_url(secret="TOOLS_KEY", only=["search"], call_timeout_s=5)
+    untyped = {key: value for key, value in mcp().items() if key != "type"}
+    answer = plan(api, named, untyped)
+    assert answer.json()["errors"] == []
+    spec = answer.json()["spec"]
+    first, second = spec["environment"]["tools"]["servers"]
+    assert first["type"] == "mcp_url"
+    assert {name: first[name] for name in named} == named
+    assert "pinned" not in first, "the worker that asks it first pins its tools"
+    assert (second["type"], second["pinned"]["tools"]) == ("mcp", [tool("now")])
+    run = api.post("/api/v1/runs", {"spec": spec}, format="json", HTTP_IDEMPOTENCY_KEY=key())
+    assert run.status_code == 201, run.json()
+    assert run.json()["spec"]["environment"]["tools"]["servers"] == [first, second]
+
+
+def test_a_server_behind_a_url_that_the_documents_write_can_be_submitted(api) -> None:
+    _, written = re.findall(r"```yaml\n(.*?)```", TOLD, re.DOTALL)
+    spec = {
+        **yaml.safe_load(written),
+        "agents": {"solver": {}},
+        "policies": {"solver": CHAT},
+        "evaluation": {"tasks": 5},
+    }
+    assert api.post("/api/v1/runs/plan", {"spec": spec}, format="json").json()["errors"] == []
+
+
 def test_what_the_documents_write_can_be_submitted(api) -> None:
-    [written] = re.findall(r"```yaml\n(.*?)```", TOLD, re.DOTALL)
+    written, _ = re.findall(r"```yaml\n(.*?)```", TOLD, re.DOTALL)
     environment = yaml.safe_load(written)["environment"]
     for one in environment["tools"]["servers"]:
         name, _, version = one["package"].partition("@")

@@ -24,9 +24,10 @@ from flexmarl.contracts.specification.environment import EnvironmentSpec
 from flexmarl.contracts.specification.package import PackageEnvironment
 from flexmarl.contracts.specification.program import ProcessRunner, ProgramEnvironment
 from flexmarl.contracts.specification.reward import QueuedReward
+from flexmarl.contracts.specification.tools import McpServer, ToolUse
 from flexmarl.store.control import commands, demand, engines, runs
 from flexmarl.store.control.commands import ClaimStatus, Taken
-from flexmarl.store.data import dataset_contents, groups, tokenizers
+from flexmarl.store.data import dataset_contents, groups, tokenizers, tool_listings
 from flexmarl.store.data.segments import SegmentFolder
 from flexmarl.store.errors import EpochStale, SamplesAway, StoreFull, TokenLost
 from flexmarl.store.telemetry import load_reports
@@ -50,6 +51,7 @@ from workers.rollout.run_context import RunContext
 from workers.rollout.slots import slots
 from workers.rollout.stages import Stage, stage_of
 from workers.rollout.tool_servers import ToolPool
+from workers.rollout.tool_urls import UrlToolPool
 from workers.rollout.tool_use import ToolStage
 from workers.vocabulary import Codec, renderer_of
 
@@ -250,9 +252,19 @@ class Player:
             )
             if (use := stage.options.tools).servers:
                 builds = Builds(self._home, self._store)
-                pools = tuple(ToolPool(server, builds, use.result_characters) for server in use.servers)
+                pools = tuple(self._tool_pool(run_id, use, place, builds) for place in range(len(use.servers)))
                 return ToolStage(stage, use, pools, stage.options.graph.tokens is not None)
         return stage
+
+    def _tool_pool(self, run_id: int, use: ToolUse, place: int, builds: Builds) -> ToolPool | UrlToolPool:
+        server = use.servers[place]
+        if isinstance(server, McpServer):
+            return ToolPool(server, builds, use.result_characters)
+
+        async def pin(tools: str) -> str:
+            return await self._store(lambda conn: tool_listings.pin(conn, run_id, place, tools))
+
+        return UrlToolPool(server, self._access, pin, use.result_characters)
 
     def _load_reporter(self, run_id: int, worker: str, client: EngineClient) -> LoadReporter:
         async def put(report: load_reports.TurnReport) -> None:

@@ -45,7 +45,7 @@ async def begin(
     if isinstance(stage, ProgramStage):
         return await stage.begin(task_seed, held_out, seed, episode, count)
     if isinstance(stage, ToolStage):
-        return stage.around(begin_here(stage.family, task_seed, held_out, seed))
+        return await stage.around(begin_here(stage.family, task_seed, held_out, seed))
     return begin_here(stage, task_seed, held_out, seed)
 
 

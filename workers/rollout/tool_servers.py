@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flexmarl.contracts.specification.tools import McpServer
+from flexmarl.contracts.specification.tools import McpServer, PinnedTool
 from flexmarl.language.messages import ToolCall
 from workers.packages.building import QUIET
 from workers.packages.folders import boot_of, python_of
@@ -41,6 +41,10 @@ class ToolPool(ProcessPool):
     @property
     def close_timeout_s(self) -> float:
         return self.spec.close_timeout_s
+
+    async def tools(self) -> tuple[PinnedTool, ...]:
+        """Return what agents are shown."""
+        return self.spec.pinned.tools
 
     async def begin(self) -> "ToolSession":
         """Begin a session, after the build that it needs. Raises EnvironmentBroke."""

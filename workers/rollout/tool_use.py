@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flexmarl.contracts.specification.tools import ToolUse
+from flexmarl.contracts.specification.tools import PinnedTool, ToolUse
 from flexmarl.language.messages import Message, ToolCall
 from flexmarl.language.replies import CALL, CALLED
 from workers.rollout.environments.base import Ask, Family, JudgedAnswer, Outcome, Reply
@@ -19,6 +19,7 @@ from workers.rollout.isolation.lines import ToolResult
 from workers.rollout.isolation.processes import EnvironmentBroke
 from workers.rollout.live_episode import LiveEpisode
 from workers.rollout.tool_servers import ToolPool, ToolSession
+from workers.rollout.tool_urls import UrlToolPool, UrlToolSession
 
 CALLS, ERRORS, USED_UP = "tool_calls", "tool_errors", "tool_turns_used_up"
 """Facts: calls that were made or could not be; those of them that came to an error; turns that ended in a call which
@@ -36,12 +37,52 @@ class ToolStage:
 
     family: Family[Any]
     use: ToolUse
-    pools: tuple[ToolPool, ...]
+    pools: tuple[ToolPool | UrlToolPool, ...]
     budgeted: bool = False
     """Whether the team says at most so many tokens in an episode."""
+    offered: tuple[tuple[PinnedTool, ...], ...] = ()
+    """The tools of each server, once they are known."""
 
-    def around(self, inner: LiveEpisode) -> "CallingEpisode":
-        """Give the seats of an episode tools."""
+    async def learn(self) -> None:
+        """Have every server's tools, before the first prompt that names them. Raises EnvironmentBroke."""
+        if not self.offered:
+            offered = tuple(await asyncio.gather(*(self._tools_of(place) for place in range(len(self.pools)))))
+            names = [frozenset(tool.name for tool in tools) for tools in offered]
+            for clash in self.use.clashes(self.family.roles, names):
+                raise EnvironmentBroke(f"tools: boot: {clash.detail} {clash.hint}")
+            self.offered = offered
+
+    async def _tools_of(self, place: int) -> tuple[PinnedTool, ...]:
+        try:
+            return await self.pools[place].tools()
+        except EnvironmentBroke as broke:
+            raise self.broke(place, broke) from broke
+
+    def broke(self, place: int, why: EnvironmentBroke) -> EnvironmentBroke:
+        """Return what a broken server is told as."""
+        return EnvironmentBroke(f"tools of {self.use.servers[place].title}: {why}")
+
+    def tools_of(self, seat: str) -> tuple[dict[str, Any], ...]:
+        """Return what a seat may call, in the form that chat templates read."""
+        return tuple(
+            tool.function()
+            for server, tools in zip(self.use.servers, self.offered, strict=True)
+            if server.is_of(seat)
+            for tool in tools
+        )
+
+    def places_of(self, seat: str) -> dict[str, int]:
+        """Return the tools of a seat with the numbers of their servers."""
+        return {
+            tool.name: place
+            for place, (server, tools) in enumerate(zip(self.use.servers, self.offered, strict=True))
+            if server.is_of(seat)
+            for tool in tools
+        }
+
+    async def around(self, inner: LiveEpisode) -> "CallingEpisode":
+        """Give the seats of an episode tools. Raises EnvironmentBroke where they cannot be known."""
+        await self.learn()
         return CallingEpisode(inner, self, inner.task)
 
     async def close(self) -> None:
@@ -76,7 +117,7 @@ class CallingEpisode:
     task: dict[str, object]
     _turns: list[_Turn] = field(default_factory=list)
     """What the environment asks now."""
-    _sessions: dict[int, ToolSession] = field(default_factory=dict)
+    _sessions: dict[int, ToolSession | UrlToolSession] = field(default_factory=dict)
     """By the number of the server."""
     _said: Counter[str] = field(default_factory=Counter)
     """Replies of each seat."""
@@ -89,7 +130,7 @@ class CallingEpisode:
         if not self._turns:
             use = self.stage.use
             for asked in self.inner.asks():
-                tools = use.of(asked.role)
+                tools = self.stage.tools_of(asked.role)
                 ask = replace(asked, tools=(*asked.tools, *tools)) if tools else asked
                 self._turns.append(_Turn(asked, ask, use.turns if tools else -1))
         return [turn.ask for turn in self._turns if turn.reply is None]
@@ -155,7 +196,7 @@ class CallingEpisode:
         """Make calls, those of one server one after the other. Raises EnvironmentBroke."""
         results: list[ToolResult | None] = [None] * len(calls)
         places: dict[int, list[int]] = {}
-        offered = self._offered(seat)
+        offered = self.stage.places_of(seat)
         for place, call in enumerate(calls):
             if (server := offered.get(call.name)) is None:
                 known = f"There are: {', '.join(sorted(offered))}."
@@ -170,16 +211,6 @@ class CallingEpisode:
                 results[place] = answer
         return [result for result in results if result is not None]
 
-    def _offered(self, seat: str) -> dict[str, int]:
-        """Return the tools of a seat with the numbers of their servers."""
-        servers = enumerate(self.stage.use.servers)
-        return {
-            tool.name: number
-            for number, server in servers
-            if not server.agents or seat in server.agents
-            for tool in server.pinned.tools
-        }
-
     async def _asked(self, server: int, calls: list[ToolCall]) -> list[ToolResult]:
         """Make calls of one server, in the session of this episode."""
         try:
@@ -187,7 +218,7 @@ class CallingEpisode:
                 self._sessions[server] = await self.stage.pools[server].begin()
             return await self._sessions[server].call(calls)
         except EnvironmentBroke as broke:
-            raise EnvironmentBroke(f"tools of {self.stage.use.servers[server].package}: {broke}") from broke
+            raise self.stage.broke(server, broke) from broke
 
     def _told(self, result: ToolResult) -> str:
         """Return a result as its seat reads it."""

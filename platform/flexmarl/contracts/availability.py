@@ -103,7 +103,10 @@ SLOTS: dict[str, Slot] = {
     "/environment/type": Slot(
         _names(ENVIRONMENT),
         (),
-        {"mcp": "type: dataset, with tools: {servers: [{type: mcp, package: mcp-server-time@2026.10.10}]}"},
+        {
+            "mcp": "type: dataset, with tools: {servers: [{type: mcp, package: mcp-server-time@2026.10.10}]}",
+            "mcp_url": "type: dataset, with tools: {servers: [{type: mcp_url, url: https://tools.example.org/mcp}]}",
+        },
     ),
     "/reward/type": Slot(_names(REWARD), ()),
     "/policies/*/model/type": Slot(("factory", "folder", "package", "registered", "checkpoint"), ("hub",)),

@@ -38,6 +38,7 @@ from flexmarl.store.data import (
     rewards,
     steps,
     tokenizers,
+    tool_listings,
 )
 from flexmarl.store.node_operations import OPERATIONS, NodeOperation
 from flexmarl.store.telemetry import intervals, load_reports, logs
@@ -45,7 +46,7 @@ from flexmarl.store.telemetry import intervals, load_reports, logs
 DECLARING = (
     checkpoint_rows, checkpoints, commands, dataset_contents, deletions, demand, engines, groups, intervals, leases,
     lineage, load_reports, logs, micro_batches, model_rows, nodes, package_rows, process_heartbeats, program_sessions,
-    references, rewards, runs, steps, tokenizers,
+    references, rewards, runs, steps, tokenizers, tool_listings,
 )  # fmt: skip
 """Modules that declare operations; loaded here, so that the table is complete."""
 MEDIA_TYPE = "application/msgpack"

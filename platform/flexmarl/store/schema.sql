@@ -572,6 +572,16 @@ CREATE TABLE store.program_session (
 CREATE INDEX program_session_run ON store.program_session (run_id, opened_at);
 CREATE INDEX program_session_open ON store.program_session (run_id, opened_at) WHERE state = 'open';
 
+-- Tools of servers behind URLs, as the rollout worker that asked first found them; never changed, so all agents of a run
+-- are shown the same. Text, since prompts hold the members of schemas in their order.
+CREATE TABLE store.tool_listing (
+  run_id    bigint NOT NULL,
+  place     int NOT NULL,                         -- of the server in environment.tools.servers
+  tools     text NOT NULL,                        -- JSON: [{name, description, parameters}]
+  listed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  PRIMARY KEY (run_id, place)
+);
+
 -- Tables of facts are empty at one moment and long at the next, so no statistics say how to read them: both functions
 -- always go by the primary keys. `lock_timeout`: rows that the session of a stalled driver holds are not waited for.
 CREATE FUNCTION store.facts_waiting(run bigint, behind bigint, besides bigint[], at_most int)

@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from flexmarl.contracts.specification.dataset import DatasetTasks
+from flexmarl.contracts.specification.tools import PinnedTool
 from flexmarl.contracts.wire import EpisodeStatus
 from flexmarl.language.dataset_rows import DatasetRow, digest_of, to_line
 from flexmarl.language.messages import Message, ToolCall
 from flexmarl.language.replies import written_call
 from tests.support.chat_templates import CHATML, renderer
 from tests.support.gateway_stand import PIN, WORDS, Scripted
+from tests.support.tool_endpoint import ToolEndpoint
+from workers.external_access import ExternalAccess
 from workers.rollout import datasets
 from workers.rollout.environments.base import Reply
 from workers.rollout.environments.dataset_questions import DatasetFamily
@@ -58,8 +61,12 @@ class Session:
 class Pool:
     def __init__(self, *, broken: bool = False, characters: int = 0) -> None:
         self.asked: list[ToolCall] = []
+        self.offered = (PinnedTool.model_validate(ADD),)
         self.begun = self.left = 0
         self.broken, self.characters = broken, characters
+
+    async def tools(self) -> tuple[PinnedTool, ...]:
+        return self.offered
 
     async def begin(self) -> Session:
         self.begun += 1
@@ -72,7 +79,8 @@ class Pool:
 def stage(pool: Pool, turns: int = 2, **options: Any) -> ToolStage:
     server = {"package": "adder@1.0", "pinned": {"tools": [ADD]}, **options.pop("server", {})}
     scores = options.pop("scores", [{"type": "number"}])
-    spec = DatasetTasks.model_validate({"scores": scores, "tools": {"servers": [server], "turns": turns}, **options})
+    tools = {"servers": [server], "turns": turns, **options.pop("tools", {})}
+    spec = DatasetTasks.model_validate({"scores": scores, "tools": tools, **options})
     family = DatasetFamily(spec)
     rows = [(False, to_line(DatasetRow((Message("user", "What is 3+4?"),), "7", {})))] * 2
     family.lines = datasets.keep(digest_of(rows), rows)
@@ -198,7 +206,41 @@ async def test_a_broken_server_fails_the_attempt_by_name() -> None:
 
 async def test_a_reply_that_was_cut_off_in_a_call_is_an_answer() -> None:
     inner = stage(Pool()).family.make(0, False, random.Random(0))
-    made = stage(Pool()).around(SimpleNamespace(asks=inner.asks, task={}))  # type: ignore[arg-type]
+    made = await stage(Pool()).around(SimpleNamespace(asks=inner.asks, task={}))  # type: ignore[arg-type]
     [turn] = [made._turns[0] for _ in [made.asks()]]
     cut = Reply("solver", "<tool_call>", Message("assistant", "<tool_call>"), "length")
     assert made._ends_turn(turn, cut)
+
+
+async def test_servers_with_tools_of_one_name_fail_episodes_by_name() -> None:
+    url = {"type": "mcp_url", "url": "https://tools.example.org/mcp"}
+    pool, other = Pool(), Pool()
+    both = stage(pool, tools={"servers": [{"package": "adder@1.0", "pinned": {"tools": [ADD]}}, url]})
+    both.pools = (pool, other)  # type: ignore[assignment]
+    attempt = await played(both, Scripted("7"))
+    assert attempt.reason == (
+        "environment: tools: boot: adder@1.0 and https://tools.example.org/mcp both have a tool add. "
+        "Give them to different agents, or remove one."
+    )
+
+
+async def test_a_server_behind_a_url_is_asked_before_the_first_prompt() -> None:
+    url = {"type": "mcp_url", "url": "https://tools.example.org/mcp"}
+    pool, engine = Pool(), Scripted(SEVEN, "It is 7")
+    attempt = await played(stage(pool, tools={"servers": [url]}), engine)
+    assert attempt.status is EpisodeStatus.FINISHED, attempt.reason
+    assert '"description": "Add."' in read(engine, 0)
+    assert (pool.begun, pool.left) == (1, 1)
+
+
+async def test_a_server_behind_a_url_that_lists_no_tools_fails_the_attempt_by_its_url() -> None:
+    async with ToolEndpoint() as server:
+        pool = server.pool(ExternalAccess())
+        made = stage(pool, tools={"servers": [{"type": "mcp_url", "url": server.url}]})  # type: ignore[arg-type]
+        attempt = await played(made, Scripted("7"))
+        await pool.close()
+    assert attempt.reason == (
+        f"environment: tools of {server.url}: boot: host_not_allowed: "
+        f"{server.host} is not among FLEXMARL_EXTERNAL_HOSTS of the rollout worker"
+    )
+    assert attempt.broke

@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution
 from typing import Any
@@ -80,10 +80,11 @@ def _asked(name: str, entry: str) -> ListedServer:
         tools = server.tools(BOOT_S)
     finally:
         server.close()
-    return ListedServer(name, entry, server.title or name, tuple(map(_tool, tools)))
+    return ListedServer(name, entry, server.title or name, tuple(map(tool_of, tools)))
 
 
-def _tool(listed: dict[str, Any]) -> dict[str, Any]:
+def tool_of(listed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tool that a server lists as manifests have it."""
     schema = listed.get("inputSchema")
     return {
         "name": str(listed.get("name", "")),

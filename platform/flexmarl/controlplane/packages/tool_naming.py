@@ -11,6 +11,9 @@ from flexmarl.controlplane.packages import queries
 from flexmarl.controlplane.packages.models import Package
 from flexmarl.controlplane.packages.naming import SHOWN, chosen_offer, found_package
 
+BY_URL = "mcp_url"
+"""Servers that are no packages: what they offer is pinned by the worker that asks them first."""
+
 
 def tools_in(environment: object) -> list[Mapping[str, Any]] | None:
     """Return the servers of an environment when it names them well enough to look for them; types refuse the rest."""
@@ -22,7 +25,11 @@ def tools_in(environment: object) -> list[Mapping[str, Any]] | None:
 
 
 def _named(server: object) -> bool:
-    if not isinstance(server, Mapping) or server.get("type", "mcp") != "mcp":
+    if not isinstance(server, Mapping):
+        return False
+    if server.get("type") == BY_URL:
+        return True
+    if server.get("type", "mcp") != "mcp":
         return False
     texts = [server.get("package"), server.get("server", "")]
     only = server.get("only", [])
@@ -41,6 +48,9 @@ def pinned_servers(
     found: list[dict[str, Any]] = []
     refused: list[Problem] = []
     for place, named in enumerate(servers):
+        if named.get("type") == BY_URL:
+            found.append(dict(named))
+            continue
         server = _pinned(actor, project, named, f"{WHERE}/{place}")
         if isinstance(server, list):
             refused += server
