@@ -17,7 +17,7 @@ from tests.support.system import EXTERNAL_PORT, System
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROWS = 8
-DATASET = "numbers-that-are-judged"
+DATASET = "judged_numbers"
 NO_NUMBER = "I cannot say"
 
 
