@@ -31,9 +31,7 @@ from tests.support.tool_endpoint import (
     tool,
 )
 from workers.external_access import ExternalAccess
-from workers.packages.inside.rpc import ServerBroke
 from workers.rollout import mcp_client
-from workers.rollout.event_stream import EventStream
 from workers.rollout.isolation import EnvironmentBroke
 from workers.rollout.isolation.lines import ToolResult
 from workers.rollout.tool_urls import UrlToolPool
@@ -370,37 +368,3 @@ async def test_a_session_that_cannot_be_ended_costs_no_episode(plain: ToolEndpoi
         plain.answers["DELETE"] = answer
         assert [result.text for result in await called(pool, COUNT)] == ["1"]
     await pool.close()
-
-
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-async def test_events_are_read_whole_however_they_are_cut(end: str) -> None:
-    lines = [
-        ": comment",
-        "data: one",
-        "",
-        "event: x",
-        "id: 7",
-        "",
-        "data:two",
-        "data: ",
-        "data:  three",
-        "retry: 5",
-        "",
-    ]
-    body = "".join(line + end for line in lines).encode()
-    for size in (1, 2, 3, 7, len(body)):
-
-        async def pieces(size: int = size) -> AsyncIterator[bytes]:
-            for at in range(0, len(body), size):
-                yield body[at : at + size]
-
-        assert [event async for event in EventStream(pieces()).events()] == [b"one", b"two\n\n three"]
-
-
-async def test_a_stream_is_bounded() -> None:
-    async def pieces() -> AsyncIterator[bytes]:
-        while True:
-            yield b": nothing\n" * 1000
-
-    with pytest.raises(ServerBroke, match="more than 4194304 bytes without an answer"):
-        _ = [event async for event in EventStream(pieces()).events()]

@@ -70,6 +70,20 @@ class _Account:
             self._since = None
 
 
+@dataclass(slots=True)
+class _ProgramEnd:
+    """How a program has ended."""
+
+    report: dict[str, Any] | None = None
+    rewarded_later: bool = False
+    """Whether it ended before this was known."""
+
+    @property
+    def came(self) -> bool:
+        """Whether it makes no further calls."""
+        return self.rewarded_later or self.report is not None
+
+
 class ProgramSession:
     """One session. Leave it in every case."""
 
@@ -87,20 +101,19 @@ class ProgramSession:
         self._seats = {seat: _ProgramSeat(count) for seat in spec.seats}
         self._waiting: list[ProgramCall] = []
         self._asked: list[tuple[ProgramCall, Ask]] = []
-        self._report: dict[str, Any] | None = None
-        self._later = False
+        self._end = _ProgramEnd()
         self._happened = asyncio.Event()
         self._account = _Account(spec.run_timeout_s)
 
     @property
     def reported(self) -> bool:
         """Whether it ended with a report that counts."""
-        return self._report is not None and self.over == FINISHED
+        return self._end.report is not None and self.over == FINISHED
 
     @property
     def awaits_reward(self) -> bool:
         """Whether its program has ended without saying what it earned."""
-        return self._later and self._report is None
+        return self._end.rewarded_later and self._end.report is None
 
     @property
     def called(self) -> bool:
@@ -119,8 +132,8 @@ class ProgramSession:
         seat = self._seat(call)
         if seat.last is not None and seat.last.digest == call.digest and call.again is not False:
             return seat.last
-        if self.over or self._ended:
-            raise ended(self.over or (FINISHED if self._report is not None else AWAITS))
+        if self.over or self._end.came:
+            raise ended(self.over or (FINISHED if self._end.report is not None else AWAITS))
         if seat.calls >= self.spec.max_calls:
             detail = (
                 f"{call.seat} has answered {seat.calls} calls of this session; environment.max_calls allows no more."
@@ -163,14 +176,9 @@ class ProgramSession:
         """Note that a program has taken the session."""
         self._happened.set()
 
-    @property
-    def _ended(self) -> bool:
-        """Whether its program makes no further calls."""
-        return self._later or self._report is not None
-
     def reward_later(self) -> None:
         """Note that the program has ended, and what it earned is reported later."""
-        self._later = True
+        self._end.rewarded_later = True
         if self.awaits_reward:
             for call in self._waiting:
                 call.refuse(ended(AWAITS))
@@ -185,7 +193,7 @@ class ProgramSession:
 
     def report(self, said: dict[str, Any]) -> None:
         """Take in what the program reports: it makes no further calls."""
-        self._report = said
+        self._end.report = said
         self._happened.set()
 
     def fail(self, reason: str) -> None:
@@ -229,7 +237,7 @@ class ProgramSession:
 
     async def _next(self) -> None:
         """Wait until a call is there, or the program has ended."""
-        while not self._waiting and not self._ended:
+        while not self._waiting and not self._end.came:
             self._happened.clear()
             try:
                 with self._account.waiting():
@@ -238,17 +246,17 @@ class ProgramSession:
             except TimeoutError as late:
                 limit = f"environment.run_timeout_s: {self.spec.run_timeout_s:g} s"
                 raise EnvironmentBroke(f"run: the program reported nothing in its time ({limit})") from late
-        if self._report is not None:
-            self._heed(self._report)
-        elif not self._later:
+        if self._end.report is not None:
+            self._heed(self._end.report)
+        elif not self._end.rewarded_later:
             self._ask()
 
     async def rewarded(self) -> None:
         """Wait for the report; its deadline is kept by who says that it passed. Raises EnvironmentBroke."""
-        while self._report is None:
+        while self._end.report is None:
             self._happened.clear()
             await self._happened.wait()
-        self._heed(self._report)
+        self._heed(self._end.report)
 
     def _heed(self, report: dict[str, Any]) -> None:
         """Raise EnvironmentBroke for a report without a reward."""
@@ -278,8 +286,8 @@ class ProgramSession:
 
     def outcome(self) -> Outcome:
         """Return what the program reported; only when `asks` is empty."""
-        assert self._report is not None
-        team, scores = self.spec.rewards_of(self._report)
+        assert self._end.report is not None
+        team, scores = self.spec.rewards_of(self._end.report)
         self.over = FINISHED
         return Outcome(scores, team, team >= self.spec.best_reward)
 

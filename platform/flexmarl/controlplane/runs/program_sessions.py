@@ -140,7 +140,7 @@ def _stands(session: Mapping[str, Any], report: dict[str, Any]) -> bool:
     """Tell whether a session has had the report that somebody repeats, and did not end for want of another."""
     if LATER in report:
         return session["state"] in ("awaiting_reward", "finished") and session["reward_deadline_at"] is not None
-    return session["state"] == "finished" and session["report"] == report
+    return bool(session["state"] == "finished" and session["report"] == report)
 
 
 def _playing(actor: Actor, run: Run) -> ProgramEnvironment:
