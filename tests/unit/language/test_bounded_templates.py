@@ -76,6 +76,8 @@ REFUSED = {
 }
 LONG = (*SAMPLE, Message("assistant", "yes"), Message("user", "and?"))
 MEMORY = 2**31
+BUSY_S = 8.0
+"""What a machine whose cores others hold may add; a template that nobody ended takes minutes."""
 CHILD = "from tests.unit.language.test_bounded_templates import attack_all; attack_all()"
 
 
@@ -105,7 +107,7 @@ def test_a_template_that_would_fill_the_memory_is_ended() -> None:
     ended = [json.loads(line) for line in done.stdout.splitlines()]
     assert [name for name, _, _ in ended] == list(LARGE)
     assert {name: said for name, _, said in ended if "is out of bounds: " not in said} == {}
-    assert {name: seconds for name, seconds, _ in ended if seconds > bounded_templates.MOST_SECONDS + 2.0} == {}
+    assert {name: seconds for name, seconds, _ in ended if seconds > bounded_templates.MOST_SECONDS + BUSY_S} == {}
 
 
 @pytest.mark.parametrize(("template", "said"), REFUSED.items())
