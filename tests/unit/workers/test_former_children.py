@@ -56,6 +56,17 @@ def test_a_rank_that_outlived_its_child_is_ended_even_one_that_stands_still() ->
         assert ended(rank)
 
 
+def test_a_rank_whose_number_another_process_had_before_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    with family("marked") as (child, began, rank):
+        before = psutil.Process(rank.pid)
+        monkeypatch.setattr(before, "_ident", (rank.pid, 1.0))
+        monkeypatch.setitem(psutil._pmap, rank.pid, before)
+        child.kill()
+        child.wait()
+        prove_dead(child.pid, began)
+        assert ended(rank)
+
+
 @pytest.mark.parametrize("mark", ["marked", "strange"])
 def test_processes_of_somebody_else_are_left_alone(mark: str) -> None:
     """The number belongs to a process that began at another time, or what is left bears no mark of a child."""
