@@ -30,15 +30,18 @@ def link_with(request: HttpRequest, **changes: str) -> str:
     return f"?{address_with(request, **changes)}"
 
 
-def chips(query: QueryDict, words: Mapping[str, str]) -> list[dict[str, str]]:
-    """Return what narrows a list, each with the address without it. `words` name the parameters, in their order."""
+def chips(query: QueryDict, words: Mapping[str, str], values: Mapping[str, str] = {}) -> list[dict[str, str]]:
+    """Return what narrows a list, each with the address without it.
+
+    `words` name the parameters, in their order; `values` what is shown instead of a value.
+    """
     found = []
     for name, word in words.items():
         for value in filter(None, query.getlist(name)):
             rest = query.copy()
             rest.pop("cursor", None)
             rest.setlist(name, [other for other in rest.getlist(name) if other != value])
-            found.append({"text": word, "value": value, "url": f"?{rest.urlencode()}"})
+            found.append({"text": word, "value": values.get(value, value), "url": f"?{rest.urlencode()}"})
     return found
 
 

@@ -21,7 +21,6 @@ import psutil
 import structlog
 
 from flexmarl.host.output import open_log
-from flexmarl.host.running import running_processes
 from workers.adopted import LEADER, PARENT
 from workers.child import ChildConfig, ChildFailed, ReadyLine
 from workers.errors import HostingError
@@ -212,7 +211,8 @@ def _left_of(pid: int, started: float) -> set[psutil.Process]:
     now = _start_time(pid)
     if now and abs(now - started) > _SAME_START_S:
         return set()
-    return {one for one in running_processes() if (one.pid == pid and now) or _belongs(one, pid)}
+    psutil.process_iter.cache_clear()  # else a number may stand for a process that had it before, which cannot be ended
+    return {one for one in psutil.process_iter() if (one.pid == pid and now) or _belongs(one, pid)}
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -18,6 +18,7 @@ SESSIONS: tuple[tuple[Any, ...], ...] = (
     (1003, True, "finished", "", '{"reward": 0.5}', 260, 250, 200, 8, 2210),
     (98, False, "taken", "", "{}", 90, 20, None, 4, 1004),
     (99, False, "open", "", "{}", 60, None, None, 0, 0),
+    (100, False, "awaiting_reward", "", "{}", 240, 230, None, 6, 1430),
 )  # fmt: skip
 
 
@@ -57,9 +58,10 @@ def _session(
 ) -> None:  # fmt: skip
     conn.execute(
         "INSERT INTO store.program_session (id, run_id, base_url, held_out, task, draw, member, attempt, state, "
-        "reason, report, opened_at, taken_at, ended_at, seen_at, calls, tokens, left_s) VALUES "
+        "reason, report, opened_at, taken_at, reward_deadline_at, ended_at, seen_at, calls, tokens, left_s) VALUES "
         "(%(id)s, %(run)s, 'http://atlas:9800', %(held_out)s, %(task)s, %(place)s, 0, 1, %(state)s, %(reason)s, "
         "%(report)s, now() - make_interval(secs => %(opened)s), now() - make_interval(secs => %(taken)s), "
+        "CASE %(state)s WHEN 'awaiting_reward' THEN now() + make_interval(secs => %(ahead)s) END, "
         "now() - make_interval(secs => %(ended)s), now() + make_interval(secs => %(ahead)s), %(calls)s, %(tokens)s, "
         "42 - %(ahead)s)",
         {

@@ -1,5 +1,6 @@
 """Lists of sessions of agent programs, over REST and on their page: filters, orders, and what sessions became."""
 
+import re
 import uuid
 from datetime import datetime, timedelta
 
@@ -212,6 +213,8 @@ def test_the_page_lists_sessions_and_leads_to_their_trajectories(browser, run, o
     assert "Task 8" in only
     assert "Task 3" not in only
     assert "<form" not in only
+    late = markup(browser.get(f"{address}?state=awaiting_reward"))
+    assert re.search(r"State\s*<[^>]+>\s*Awaits its reward", late), "the filter in force is said in words"
     assert "No session matches" in markup(browser.get(f"{address}?task=77"))
     refused = markup(browser.get(f"{address}?state=asleep"))
     assert "Invalid filter" in refused

@@ -22,7 +22,9 @@ from flexmarl.store.control import runs
 from flexmarl.store.reads import trajectories
 from tests.support.chat_templates import CHATML, END, tokenizer
 from tests.support.scripted_engine import ScriptedEngine
+from tests.support.tool_endpoint import ToolEndpoint
 from tests.support.tool_files import tools_wheel
+from workers.external_access import ExternalAccess
 from workers.packages.building import BuildOrder
 from workers.packages.running import run_build
 from workers.rollout import datasets
@@ -34,6 +36,7 @@ pytestmark = [pytest.mark.services, pytest.mark.slow]
 RUN = 1
 PIN = PolicyPin(version=3, digest="a" * 64)
 WORDS = tokenizer()
+SECRET = "of-the-tools"
 CALL = written_call(ToolCall("add", {"a": 3, "b": 4}))
 
 
@@ -53,15 +56,27 @@ async def _went_on(now: str, log: str) -> bool:
 
 
 @pytest.fixture
-async def spec(tmp_path: Path) -> dict[str, Any]:
-    """A run on one row, whose agent has the tools of a server that this host has built."""
+async def endpoint() -> AsyncIterator[ToolEndpoint]:
+    async with ToolEndpoint(SECRET) as server:
+        yield server
+
+
+async def _built(tmp_path: Path) -> dict[str, Any]:
+    """Return a server that this host has built."""
     name, body = tools_wheel()
     (tmp_path / name).write_bytes(body)
     order = BuildOrder("mcp-tools", "", str(tmp_path / name))
     built = await run_build(tmp_path, order, tmp_path / "log", _went_on)
     [offer] = built["manifest"]["servers"]
     pinned = {"id": "1", "digest": built["digest"], "entry": offer["entry"], "tools": offer["tools"]}
-    server = {"package": "mcp-tools@1.0", "server": offer["name"], "pinned": pinned}
+    return {"package": "mcp-tools@1.0", "server": offer["name"], "pinned": pinned}
+
+
+@pytest.fixture(params=["package", "url"])
+async def spec(tmp_path: Path, endpoint: ToolEndpoint, request: pytest.FixtureRequest) -> dict[str, Any]:
+    """A run on one row, whose agent has the tools of a server."""
+    by_url = {"type": "mcp_url", "url": endpoint.url, "secret": "TOOLS"}
+    server = by_url if request.param == "url" else await _built(tmp_path)
     rows = [(side, to_line(DatasetRow((Message("user", "What is 3+4?"),), "7", {}))) for side in (False, True)]
     digest = digest_of(rows)
     datasets.keep(digest, rows)
@@ -78,15 +93,16 @@ async def spec(tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def player(store_url: str, tmp_path: Path) -> AsyncIterator[Player]:
+async def player(store_url: str, tmp_path: Path, endpoint: ToolEndpoint) -> AsyncIterator[Player]:
+    access = ExternalAccess(frozenset({endpoint.host}), {"TOOLS": SECRET})
     with ConnectionPool(store_url, min_size=1, max_size=2, kwargs={"autocommit": True}) as pool:
-        player = Player(pool, home=tmp_path)
+        player = Player(pool, home=tmp_path, access=access)
         yield player
         await player.close()
 
 
 async def test_a_tool_is_called_and_one_row_holds_what_was_read_and_said(
-    store_conn: psycopg.Connection, player: Player, spec: dict[str, Any]
+    store_conn: psycopg.Connection, player: Player, spec: dict[str, Any], endpoint: ToolEndpoint
 ) -> None:
     conn, document = store_conn, ExperimentSpec.model_validate(spec).model_dump(mode="json")
     runs.create_run(conn, RUN, document, RunStatus.RUNNING)
@@ -133,3 +149,8 @@ async def test_a_tool_is_called_and_one_row_holds_what_was_read_and_said(
     assert [[(sampled, reward) for _, sampled, _, reward, *_ in own] for own in spans] == [
         [(said[0], 0.0), (said[1], 1.0)]
     ] * 2, "the call and the answer are trained, the result in front of the answer is context; the answer is paid"
+    if "url" in spec["environment"]["tools"]["servers"][0]:
+        await player.close()
+        assert (endpoint.begun, endpoint.ended) == (3, 3), "one listed the tools for the run, and each episode had one"
+        [(pinned,)] = conn.execute("SELECT tools FROM store.tool_listing WHERE run_id = %s", [RUN]).fetchall()
+        assert [tool["name"] for tool in json.loads(pinned)] == ["add", "count"]

@@ -98,7 +98,7 @@ def sessions(request: HttpRequest, key: str) -> HttpResponse:
         **_listed(request, found),
         "counts": [(name, getattr(counts, name), *words) for name, words in STATES.items()],
         "asked": {name: request.GET.get(name, "") for name in (*CHIPS, "ordering")},
-        "chips": chips(request.GET, CHIPS),
+        "chips": chips(request.GET, CHIPS, {state: words[0] for state, words in STATES.items()}),
         "states": [(name, words[0]) for name, words in STATES.items()],
         "orders": ORDERS,
         "program": _lines(request, found, row),

@@ -18,7 +18,6 @@ from typing import Any
 import psutil
 
 from flexmarl.host.files import UnreadableFileError, read_json, write_json
-from flexmarl.host.running import running_processes
 from flexmarl.launcher.errors import AlreadyRunning
 from flexmarl.launcher.home import Home
 from flexmarl.launcher.processes import POLL_S, signal_group
@@ -154,7 +153,8 @@ def marked(launch: str) -> Iterator[psutil.Process]:
     """Yield every other live process whose environment carries the launch id."""
     if not launch:
         return
-    for process in running_processes():
+    psutil.process_iter.cache_clear()  # else a number may stand for a process that had it before, which cannot be ended
+    for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if process.pid != os.getpid() and process.environ().get(LAUNCH_VARIABLE) == launch:
                 yield process
