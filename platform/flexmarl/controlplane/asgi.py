@@ -1,4 +1,4 @@
-"""ASGI entry point: probes first, HTTP to Django, `/ws/` to Channels. Run with `manage.py serve`.
+"""ASGI entry point: probes and the door of nodes first, HTTP to Django, `/ws/` to Channels. Run with `manage.py serve`.
 
 Under another server, forwarded headers must reach this application as they came (`uvicorn --lifespan off
 --no-proxy-headers`): whom to believe is decided here.
@@ -19,6 +19,7 @@ from flexmarl.controlplane.common.admission import AdmittingHandler  # noqa: E40
 from flexmarl.controlplane.common.database import Purpose, purpose_of_process  # noqa: E402
 from flexmarl.controlplane.common.disconnects import CancelOnDisconnect  # noqa: E402
 from flexmarl.controlplane.common.proxies import TrustedProxies  # noqa: E402
+from flexmarl.controlplane.inventory.door_server import DoorServer  # noqa: E402
 from flexmarl.controlplane.routing import websocket_urlpatterns  # noqa: E402
 from flexmarl.controlplane.telemetry.health.probes import Probes  # noqa: E402
 
@@ -26,7 +27,7 @@ purpose_of_process(Purpose.LIVE)
 application = TrustedProxies(
     ProtocolTypeRouter(
         {
-            "http": Probes(CancelOnDisconnect(AdmittingHandler())),
+            "http": Probes(DoorServer(CancelOnDisconnect(AdmittingHandler()))),
             "websocket": TicketOrSession(URLRouter(websocket_urlpatterns)),
         }
     ),

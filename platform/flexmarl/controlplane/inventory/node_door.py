@@ -1,26 +1,25 @@
-"""The door of nodes that have a token instead of the installation's secrets: operations of the store, and news.
+"""The door of nodes that have a token instead of the installation's secrets: operations of the store.
 
-`POST /nodes/operations/<name>` does one operation, as its caller may (`flexmarl.store.node_operations`);
-`GET /nodes/news` streams what there is to look at. News are hints: rows are the truth, and every look reads them.
+`operate` does one operation, as its caller may (`flexmarl.store.node_operations`); `door_server` answers with it.
 Nothing here opens a door of the API, and no credential of the API opens this one.
 """
 
 import functools
+import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 import structlog
 from django.conf import settings
 from django.db import DatabaseError, OperationalError
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse, StreamingHttpResponse
-from django.views.decorators.csrf import csrf_exempt
-from django.views.decorators.http import require_GET, require_POST
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.http import require_GET
 from psycopg_pool import PoolTimeout
 
-from flexmarl.controlplane.common.problems import Busy, ProblemError
-from flexmarl.controlplane.common.store import store_connection
-from flexmarl.controlplane.inventory import node_news, node_tokens
+from flexmarl.controlplane.common.problems import ProblemError
+from flexmarl.controlplane.inventory import node_tokens
 from flexmarl.controlplane.inventory.models import NodeToken
 from flexmarl.controlplane.inventory.node_tokens import TokenRefused
 from flexmarl.store import node_wire, schema
@@ -47,45 +46,52 @@ def hello(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"node": token.node, "pool": token.pool, "schema": schema.VERSION})
 
 
-@csrf_exempt
-@require_POST
-def operate(request: HttpRequest, name: str) -> HttpResponse:
-    """Do an operation for a node: 200 with its reply, 409 with the store's refusal."""
+@dataclass(frozen=True, slots=True)
+class NodeAnswer:
+    """What a node is answered."""
+
+    status: int
+    body: bytes
+    kind: str = node_wire.MEDIA_TYPE
+    """Media type of the body."""
+
+
+def admit(_: psycopg.Connection, header: str) -> NodeToken | NodeAnswer:
+    """Return the token that an Authorization header names, or why there is none."""
     try:
-        token = node_tokens.check(request.headers.get("Authorization", ""))
-    except TokenRefused as refused:
-        return refusal(REFUSED, "not_admitted", str(refused))
-    except (OperationalError, PoolTimeout, Busy) as away:
-        return refusal(AWAY, "database_away", str(away))
+        return node_tokens.check(header)
+    except TokenRefused as told:
+        return refused(REFUSED, "not_admitted", str(told))
+    except (OperationalError, PoolTimeout, ProblemError) as away:
+        return refused(AWAY, "database_away", str(away))
+
+
+def operate(conn: psycopg.Connection, token: NodeToken, name: str, body: bytes) -> NodeAnswer:
+    """Do an operation for the bearer of a token: 200 with its reply, 409 with the store's refusal."""
     one = node_wire.operation(name)
     if one is None:
-        return refusal(404, "unknown_operation", f"there is no operation {name}")
-    body = request.read(LARGEST_BYTES + 1)
-    if len(body) > LARGEST_BYTES:
-        return refusal(413, "too_large", f"a call has at most {LARGEST_BYTES} bytes")
+        return refused(404, "unknown_operation", f"there is no operation {name}")
     try:
-        return _done(one, token, node_wire.arguments_of(one, body))
+        return _done(conn, one, token, node_wire.arguments_of(one, body))
     except Unreadable as unreadable:
-        return refusal(UNREADABLE, "unreadable", str(unreadable))
+        return refused(UNREADABLE, "unreadable", str(unreadable))
 
 
-def _done(one: NodeOperation, token: NodeToken, arguments: dict[str, Any]) -> HttpResponse:
+def _done(conn: psycopg.Connection, one: NodeOperation, token: NodeToken, arguments: dict[str, Any]) -> NodeAnswer:
     try:
-        conn = store_connection()
         if not one.may(conn, NodeCaller(token.node, token.pool), arguments):
             log.warning("node_operation_refused", node=token.node, operation=one.name)
-            return refusal(NOT_ITS_OWN, "not_its_own", f"{token.node} may not do {one.name} with these arguments")
+            return refused(NOT_ITS_OWN, "not_its_own", f"{token.node} may not do {one.name} with these arguments")
         known = {name: _as_stored(conn, value) for name, value in arguments.items()}
         given = {name: _GIVEN[name]() for name in one.given}
-        reply = node_wire.encode(one.function(conn, **known, **given))
-    except StoreError as refused:
-        return HttpResponse(node_wire.refusal_of(refused), status=409, content_type=node_wire.MEDIA_TYPE)
+        return NodeAnswer(200, node_wire.encode(one.function(conn, **known, **given)))
+    except StoreError as told:
+        return NodeAnswer(409, node_wire.refusal_of(told))
     except (OperationalError, psycopg.OperationalError, PoolTimeout, ProblemError) as away:
-        return refusal(AWAY, "database_away", str(away))
+        return refused(AWAY, "database_away", str(away))
     except (DatabaseError, psycopg.Error) as error:
         log.warning("node_operation_failed", node=token.node, operation=one.name, error=str(error))
-        return refusal(500, "database_error", str(error))
-    return HttpResponse(reply, content_type=node_wire.MEDIA_TYPE)
+        return refused(500, "database_error", str(error))
 
 
 def _as_stored(conn: psycopg.Connection, value: Any) -> Any:
@@ -106,24 +112,12 @@ _GIVEN: dict[str, Callable[[], Any]] = {"folder": _segment_folder}
 """Parameters that this side fills in -> how."""
 
 
-@require_GET
-def news(request: HttpRequest) -> HttpResponseBase:
-    """Stream what there is to look at for one role of a node, as lines of JSON, until the token holds no more."""
-    role = request.GET.get("role", "")
-    if role not in node_news.ROLES:
-        return refusal(UNREADABLE, "unreadable", f"role: {role!r}; it must be one of {', '.join(node_news.ROLES)}")
-    header = request.headers.get("Authorization", "")
-    try:
-        token = node_tokens.check(header)
-    except TokenRefused as refused:
-        return refusal(REFUSED, "not_admitted", str(refused))
-    stream = node_news.lines(NodeCaller(token.node, token.pool), role, lambda: node_tokens.check(header))
-    answer = StreamingHttpResponse(stream, content_type="application/x-ndjson")
-    answer.headers["Cache-Control"] = "no-store"
-    answer.headers["X-Accel-Buffering"] = "no"
-    return answer
+def refused(status: int, code: str, detail: str) -> NodeAnswer:
+    """Say no, with a code for programs."""
+    return NodeAnswer(status, json.dumps({"code": code, "detail": detail}).encode(), "application/json")
 
 
 def refusal(status: int, code: str, detail: str) -> HttpResponse:
-    """Say no, with a code for programs."""
-    return JsonResponse({"code": code, "detail": detail}, status=status)
+    """Say no as a view."""
+    said = refused(status, code, detail)
+    return HttpResponse(said.body, status=said.status, content_type=said.kind)

@@ -1,9 +1,10 @@
 """What there is to look at for a node without the broker, as lines of JSON on a stream that stays open.
 
 Invariants: a line is a hint. Each look reads the rows, so one that was lost is said again at the next; looks are made
-when the broker says that something came, and every `LOOK_S` anyway. Messages in queues that the node would consume if
-it had the broker are let go: nobody else takes them, and they only said what the rows say. The token is checked again
-each `CHECK_S`: behind a revocation the stream says so and ends. An empty line each `QUIET_S` shows that it lives.
+when the broker says that something came, and every `LOOK_S` anyway, for what waits since somebody fell silent. Messages
+in queues that the node would consume if it had the broker are let go: nobody else takes them, and they only said what
+the rows say. The token is checked again each `LOOK_S`: behind a revocation the stream says so and ends. An empty line
+each `QUIET_S` shows that it lives.
 """
 
 import asyncio
@@ -13,43 +14,54 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any
 
+import psycopg
 import redis.asyncio
-from asgiref.sync import sync_to_async
 from django.conf import settings
-from django.db import close_old_connections, connection
+from django.db import OperationalError
+from psycopg_pool import PoolTimeout
 
 from flexmarl.contracts.commands import BROKER_TIMEOUT_S, HELD_HINT, NODES_HINT, WAKE_CHANNEL
-from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.common.problems import ProblemError
+from flexmarl.controlplane.inventory import node_tokens
 from flexmarl.controlplane.inventory.node_tokens import TokenRefused
+from flexmarl.controlplane.inventory.node_work import NodeWork
 from flexmarl.store.control import news, nodes
 from flexmarl.store.node_operations import NodeCaller
 
 ROLES = ("device", "node", "reward", "rollout")
-LOOK_S = 0.25
-CHECK_S = 1.0
+LOOK_S = 1.0
+AGAIN_S = 0.25
+"""Between tries to reach a broker that is away."""
 QUIET_S = 2.0
+_HINTS = frozenset({NODES_HINT, HELD_HINT})
+"""Words that are handed on as they are: who hears them reads the rows itself."""
+_AWAY = (OperationalError, psycopg.OperationalError, PoolTimeout, ProblemError)
 LONGEST_S = 3600.0
 """A stream ends after an hour; the node connects again."""
 
 
-async def lines(caller: NodeCaller, role: str, check: Callable[[], object]) -> AsyncIterator[bytes]:
-    """Yield news of a role until the token holds no more, or an hour has passed."""
-    began = checked = told = time.monotonic()
+async def lines(work: NodeWork, caller: NodeCaller, role: str, header: str) -> AsyncIterator[bytes]:
+    """Yield news of a role until the token of the header holds no more, or an hour has passed."""
+    began = told = looked = time.monotonic()
     yield b"\n"
-    queues = await _read(lambda: _queues(caller, role))
+    try:
+        queues = await work.done(caller.node, _queues, caller, role)
+    except _AWAY:
+        return
     async with aclosing(_wakes(lambda word: _concerns(caller, role, word), queues)) as wakes:
         async for word in wakes:
+            found = [{"hint": word}] if word in _HINTS else []
             now = time.monotonic()
-            if now - checked >= CHECK_S:
-                checked = now
+            due = now - looked >= LOOK_S
+            if due or not found:
                 try:
-                    await _read(check)
+                    found += await work.done(caller.node, _look, caller, role, header if due else "")
                 except TokenRefused as refused:
                     yield _line({"refused": str(refused)})
                     return
-            found = await _read(lambda: _look(caller, role))
-            if word == HELD_HINT and role == "rollout":
-                found.append({"hint": HELD_HINT})
+                except _AWAY:
+                    continue  # the database is away: what waits there is said at the next look
+                looked = now if due else looked
             if found or now - told >= QUIET_S:
                 told = now
                 yield b"".join(map(_line, found)) or b"\n"
@@ -57,10 +69,10 @@ async def lines(caller: NodeCaller, role: str, check: Callable[[], object]) -> A
                 return
 
 
-def _queues(caller: NodeCaller, role: str) -> list[str]:
+def _queues(conn: psycopg.Connection, caller: NodeCaller, role: str) -> list[str]:
     """Return the queues of the broker that a role would consume."""
     if role == "device":
-        return [f"device.{device.id}" for device in nodes.devices_of(store_connection(), caller.node)]
+        return [f"device.{device.id}" for device in nodes.devices_of(conn, caller.node)]
     return [] if role == "node" else [f"{role}.{caller.pool}"]
 
 
@@ -76,8 +88,10 @@ def _concerns(caller: NodeCaller, role: str, word: str) -> bool:
     return word == f"reward.{caller.pool}"
 
 
-def _look(caller: NodeCaller, role: str) -> list[dict[str, Any]]:
-    conn = store_connection()
+def _look(conn: psycopg.Connection, caller: NodeCaller, role: str, header: str) -> list[dict[str, Any]]:
+    """Return what waits, as lines. Raises TokenRefused when a header is given whose token holds no more."""
+    if header:
+        node_tokens.check(header)
     if role == "node":
         return [{"hint": NODES_HINT}] if news.waits_on_node(conn, caller.node) else []
     if role == "reward":
@@ -87,19 +101,6 @@ def _look(caller: NodeCaller, role: str) -> list[dict[str, Any]]:
     else:
         waiting = news.open_in_queue(conn, f"rollout.{caller.pool}")
     return [{"queue": one.queue, "actor": one.kind, "run_id": one.run_id, "no": one.no} for one in waiting]
-
-
-async def _read(work: Callable[[], Any]) -> Any:
-    """Read in a thread, and give its connection back: the stream stays."""
-
-    def once() -> Any:
-        close_old_connections()
-        try:
-            return work()
-        finally:
-            connection.close()
-
-    return await sync_to_async(once, thread_sensitive=False)()
 
 
 async def _wakes(concerns: Callable[[str], bool], queues: list[str]) -> AsyncGenerator[str]:
@@ -128,7 +129,7 @@ async def _wakes(concerns: Callable[[str], bool], queues: list[str]) -> AsyncGen
                 word = message["data"].decode() if message else ""
             except redis.RedisError:
                 subscribed = False
-                await asyncio.sleep(LOOK_S)  # it is away: the rows are looked at all the same
+                await asyncio.sleep(AGAIN_S)  # it is away: the rows are looked at all the same
             if concerns(word) or time.monotonic() >= until:
                 yield word
                 until = time.monotonic() + LOOK_S

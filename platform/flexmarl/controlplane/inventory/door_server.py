@@ -1,0 +1,166 @@
+"""What nodes with a token ask for many times a second or all the time, in front of Django: none of it is a page.
+
+`POST /nodes/operations/<name>` does what `node_door.operate` does, `GET /nodes/news` streams `node_news`, and nothing
+else happens: no session, no cookie, no middleware. A body is read from those alone who may ask, and takes no place
+while it comes. A token that held is believed for `BELIEVED_S`, so a revocation holds for all within that time.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qs
+
+import structlog
+from asgiref.typing import ASGI3Application
+
+from flexmarl.controlplane.common import measuring
+from flexmarl.controlplane.common.database import NODE_OPERATIONS
+from flexmarl.controlplane.common.problems import ProblemError
+from flexmarl.controlplane.inventory import node_door, node_news
+from flexmarl.controlplane.inventory.models import NodeToken
+from flexmarl.controlplane.inventory.node_door import AWAY, UNREADABLE, NodeAnswer, refused
+from flexmarl.controlplane.inventory.node_work import NodeWork
+from flexmarl.store.node_operations import NodeCaller
+
+log = structlog.get_logger(__name__)
+NEWS = "/nodes/news"
+BELIEVED_S = 1.0
+MOST_BELIEVED = 1000
+Header = tuple[bytes, bytes]
+
+
+class DoorServer:
+    """The application behind the requests of nodes. Belongs to one event loop."""
+
+    def __init__(self, inner: ASGI3Application) -> None:
+        self._inner: Any = inner
+        self._work = NodeWork()
+        self._believed: dict[str, tuple[float, NodeToken]] = {}
+        """Headers of tokens that held, with when that was looked at."""
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        """Answer a node, or hand over."""
+        if scope["type"] == "http" and scope["path"].startswith(NODE_OPERATIONS):
+            await self._answered(scope, "node-operation", await self._operation(scope, receive), send)
+        elif scope["type"] == "http" and scope["path"] == NEWS:
+            await self._news(scope, receive, send)
+        else:
+            await self._inner(scope, receive, send)
+
+    async def _operation(self, scope: dict[str, Any], receive: Any) -> NodeAnswer | None:
+        """Return what is said to a caller; None when it has gone before it had asked."""
+        if scope["method"] != "POST":
+            return refused(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", "operations are asked for by POST")
+        scope["began"] = time.perf_counter()
+        token = await self._admitted(scope)
+        if isinstance(token, NodeAnswer):
+            return token
+        body = await _body(receive)
+        if body is None:
+            return None
+        if len(body) > node_door.LARGEST_BYTES:
+            return refused(413, "too_large", f"a call has at most {node_door.LARGEST_BYTES} bytes")
+        try:
+            name = scope["path"].removeprefix(NODE_OPERATIONS)
+            return await self._work.done(token.node, node_door.operate, token, name, body)
+        except ProblemError as full:
+            return refused(AWAY, full.code, str(full))
+
+    async def _admitted(self, scope: dict[str, Any]) -> NodeToken | NodeAnswer:
+        """Return the token that a request names, as it was within `BELIEVED_S`, or why there is none."""
+        header = _header(scope)
+        kept = self._believed.get(header)
+        asked = time.monotonic()
+        if kept is not None and asked - kept[0] < BELIEVED_S:
+            return kept[1]
+        try:
+            token = await self._work.done(header, node_door.admit, header)
+        except ProblemError as full:
+            return refused(AWAY, full.code, str(full))
+        self._believed.pop(header, None)
+        if isinstance(token, NodeToken):
+            if len(self._believed) >= MOST_BELIEVED:
+                self._believed.clear()
+            self._believed[header] = asked, token
+        return token
+
+    async def _news(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        """Stream news until the caller goes, or they end."""
+        role = parse_qs(scope["query_string"].decode("latin-1")).get("role", [""])[-1]
+        answer: NodeToken | NodeAnswer
+        if scope["method"] != "GET":
+            answer = refused(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", "news are read by GET")
+        elif role not in node_news.ROLES:
+            text = f"role: {role!r}; it must be one of {', '.join(node_news.ROLES)}"
+            answer = refused(UNREADABLE, "unreadable", text)
+        else:
+            answer = await self._admitted(scope)
+        if isinstance(answer, NodeAnswer):
+            await self._answered(scope, "node-news", answer, send)
+            return
+        lines = node_news.lines(self._work, NodeCaller(answer.node, answer.pool), role, _header(scope))
+        streaming = asyncio.ensure_future(_streamed(lines, send))
+        leaving = asyncio.ensure_future(_gone(receive))
+        try:
+            await asyncio.wait({streaming, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            streaming.cancel()
+            with suppress(asyncio.CancelledError):
+                await streaming
+
+    async def _answered(self, scope: dict[str, Any], route: str, answer: NodeAnswer | None, send: Any) -> None:
+        """Send an answer, and count and log it as any."""
+        if answer is None:
+            return
+        seconds = time.perf_counter() - scope.get("began", time.perf_counter())
+        method = scope["method"] if scope["method"] in measuring.METHODS else "other"
+        measuring.PROCESS.observe(method, route, answer.status, seconds)
+        write = log.debug if answer.status < HTTPStatus.BAD_REQUEST else log.info
+        write("request", method=method, path=scope["path"], status=answer.status, ms=round(seconds * 1000, 1))
+        length = str(len(answer.body)).encode()
+        await send(_start(answer.status, (b"content-type", answer.kind.encode()), (b"content-length", length)))
+        await send({"type": "http.response.body", "body": answer.body})
+
+
+def _header(scope: dict[str, Any]) -> str:
+    """Return the Authorization header of a request."""
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"), "")
+
+
+def _start(status: int, *headers: Header) -> dict[str, Any]:
+    return {
+        "type": "http.response.start",
+        "status": int(status),
+        "headers": [*headers, (b"cache-control", b"no-store")],
+    }
+
+
+async def _body(receive: Any) -> bytes | None:
+    """Read a request's body, and little more than is allowed at most; None when the caller has gone."""
+    pieces: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        pieces.append(message.get("body", b""))
+        size += len(pieces[-1])
+        if size > node_door.LARGEST_BYTES or not message.get("more_body"):
+            return b"".join(pieces)
+
+
+async def _streamed(lines: AsyncIterator[bytes], send: Any) -> None:
+    await send(_start(200, (b"content-type", b"application/x-ndjson"), (b"x-accel-buffering", b"no")))
+    async for line in lines:
+        await send({"type": "http.response.body", "body": line, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _gone(receive: Any) -> None:
+    """Return when the caller has gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,113 @@
+"""What does a node pay for having a token instead of the installation's secrets? The same run on either road.
+
+One installation, with its own node and one that has only an address and a token, on one machine. The same runs train on
+either in turns, and a figure is the median time of a step, from the times that a run itself notes for its steps, behind
+the first few. `steps_ratio` is direct over token, pair by pair: what share of the steps per second is left, and as a
+step has as many rows on either road, of the rows per second. `cpu_ratio` is the same of the processor time that all
+processes of the installation and of both nodes took for a run, which other work on the machine changes less.
+`operation_ms` is the time of one small operation of the
+store, asked for behind another by one thread.
+"""
+
+import argparse
+import contextlib
+import os
+import statistics
+import tempfile
+import time
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+from harness import interleave, paired_ratios, start
+
+from flexmarl.store.control import leases
+from tests.support.door_node import DoorNode
+from tests.support.machine import wait_for
+from tests.support.system import Api, System
+from workers.door.client import Door, DoorAddress
+
+WARM_UP = 4
+"""Steps of a run that do not count: children start, caches fill."""
+WITHIN_S = 900.0
+
+
+def main() -> None:
+    """Train on both roads in turns, report the ratio."""
+    report = start("node_road", __doc__ or "", _options)
+    pairs = 1 if report.quick else int(str(report.settings["pairs"]))
+    steps = 8 if report.quick else int(str(report.settings["steps"]))
+    report.settings["load_before"] = round(os.getloadavg()[0], 2)
+    with tempfile.TemporaryDirectory(prefix="flexmarl-road-") as folder:
+        Path(folder).chmod(0o711)
+        with System(Path(folder) / "home") as system:
+            api = system.api()
+            made = api.post("/node-tokens", {"node": "far-1", "pool": "far"})
+            with DoorNode(Path(folder) / "far", system.url, made["secret"]) as far:
+                wait_for(lambda: "far-1" in {row["name"] for row in api.get("/nodes")["results"]}, 120)
+                report.figures["operation_ms"] = operation_ms(system.url, made["secret"])
+                roots = [system.pid, *(process.pid for process in far.processes.values())]
+                used: dict[str, list[float]] = {"default": [], "far": []}
+
+                def trained(pool: str) -> float:
+                    before = cpu_seconds(roots)
+                    median = step_seconds(api, pool, steps)
+                    used[pool].append(cpu_seconds(roots) - before)
+                    return median
+
+                times = interleave({pool: partial(trained, pool) for pool in used}, pairs)
+                report.ratio("steps_ratio", paired_ratios(times["default"], times["far"]))
+                report.ratio("cpu_ratio", paired_ratios(used["default"], used["far"]))
+    report.figures["direct_cpu_s"] = statistics.median(used["default"])
+    report.figures["token_cpu_s"] = statistics.median(used["far"])
+    report.figures["direct_step_ms"] = 1000 * statistics.median(times["default"])
+    report.figures["token_step_ms"] = 1000 * statistics.median(times["far"])
+    report.finish()
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=30, help=f"of each run; the first {WARM_UP} do not count")
+
+
+def step_seconds(api: Api, pool: str, steps: int) -> float:
+    """Train a run in a pool; return the median time of its steps."""
+    overrides = {
+        "budget": {"train_steps": steps, "target": None},
+        "evaluation": {"every_steps": 1000, "tasks": 4},
+        "resources": {"rollout_pool": pool, "training_pool": pool},
+        "seed": 1,
+    }
+    run = api.create_run(name=f"road-{pool}", template="reference_game", overrides=overrides)
+    ended = api.finish(run["id"], WITHIN_S)
+    if ended["status"] != "completed":
+        raise RuntimeError(f"{pool}: {ended['status']} {ended['reason_text']}")
+    path = f"/runs/{run['id']}/series/data?names=reward/team&stat=mean&x=time&max_points=5000"
+    (series,) = api.get(path)["series"]
+    return statistics.median(after - before for before, after in pairwise(series["x"][WARM_UP:]))
+
+
+def cpu_seconds(roots: list[int]) -> float:
+    """Return the processor time of processes and of all that they started."""
+    total = 0.0
+    for root in map(psutil.Process, roots):
+        for process in [root, *root.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                total += sum(process.cpu_times()[:4])  # its own, and that of children which it has waited for
+    return total
+
+
+def operation_ms(url: str, token: str, calls: int = 200) -> float:
+    """Ask for one small operation again and again; return the median time of one."""
+    door = Door(DoorAddress(url, token))
+    taken = []
+    for _ in range(calls):
+        began = time.perf_counter()
+        leases.children_of(door, "far-1")  # type: ignore[arg-type] # a carrier stands in the place of a connection
+        taken.append(1000 * (time.perf_counter() - began))
+    return statistics.median(taken)
+
+
+if __name__ == "__main__":
+    main()
