@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.support.system import ROOT
@@ -20,9 +20,13 @@ KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "COVERAGE_PROCESS_START
 class DoorNode:
     """Its processes. Use as a context manager."""
 
-    def __init__(self, home: Path, url: str, token: str, shares: int = 2, **settings: str) -> None:
+    def __init__(
+        self, home: Path, url: str, token: str, shares: int = 2, begins: Sequence[str] = (), **settings: str
+    ) -> None:
+        """Its commands begin with `begins`, which must end in what they are."""
         (home / "logs").mkdir(parents=True)
         self.home = home
+        self._begins = begins
         self.environment: Mapping[str, str] = {
             **{name: os.environ[name] for name in KEPT if name in os.environ},
             "FLEXMARL_HOME": str(home),
@@ -51,7 +55,7 @@ class DoorNode:
         """Start a process, or another in its place."""
         with (self.home / f"{name}.out").open("ab") as out:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, *COMMANDS[name]], env=self.environment, cwd=ROOT, stdout=out, stderr=out
+                [*self._begins, sys.executable, *COMMANDS[name]], env=self.environment, cwd=ROOT, stdout=out, stderr=out
             )
 
     def kill(self, name: str) -> None:
