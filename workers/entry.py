@@ -1,6 +1,7 @@
 """How a worker process comes to the store: by the database's address, or through the control plane under a token."""
 
-import time
+import sys
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -30,11 +31,13 @@ class Entry:
     """Of threads with a connection of their own: heartbeats and log lines."""
 
 
-def settled(config: Settings) -> Settings:
+def settled(config: Settings, stopping: threading.Event | None = None) -> Settings:
     """Return the settings with what a node token says: name, pool and place. Waits for the control plane.
 
-    Raises SettingsError for a token that is none, or another node's; SchemaMismatch.
+    Raises SettingsError for a token that is none, or another node's; SchemaMismatch; SystemExit when it is to stop
+    before it knows.
     """
+    stopping = stopping or threading.Event()
     if config.door is None:
         return config
     told = False
@@ -46,7 +49,8 @@ def settled(config: Settings) -> Settings:
             if not told:
                 log.warning("waiting for the control plane", error=str(away))
             told = True
-            time.sleep(AGAIN_S)
+            if stopping.wait(AGAIN_S):
+                sys.exit(0)
     if config.node and config.node != who.node:
         raise SettingsError(f"FLEXMARL_NODE is {config.node!r}, but FLEXMARL_NODE_TOKEN is the token of {who.node!r}")
     place = f"{PLACE}{who.node}/{config.place}" if config.place else ""

@@ -109,7 +109,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     try:
-        config = settled(settings.load())
+        config = settled(settings.load(), stopping)
         heartbeat = Heartbeat(role, node=config.node, place=config.place, descriptor=config.heartbeat_descriptor)
         heartbeat.start()
         if role == "reward" and not config.reward_tasks:

@@ -6,7 +6,7 @@ is cut.
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import psycopg
 import pytest
@@ -15,7 +15,7 @@ from flexmarl.store.reads.report import consistency_report
 from tests.support.bits import bits_of
 from tests.support.counting import assert_accounted
 from tests.support.door_node import COMMANDS, DoorNode
-from tests.support.far_link import FarLink, can_be_apart, host_apart
+from tests.support.far_link import FarLink, address_for, can_be_apart, host_apart
 from tests.support.machine import wait_for
 from tests.support.system import TERMINAL, System
 
@@ -28,6 +28,7 @@ pytestmark = [
 ]
 
 WITHIN_S = 600.0
+NETWORK = 1
 STRIKES = 50
 ORDERED = {
     "seed": 7,
@@ -45,8 +46,10 @@ FAR = {"resources": {"rollout_pool": "apart", "training_pool": "apart"}}
 
 
 @pytest.fixture(scope="module")
-def system(installations: Callable[[int], System]) -> System:
-    return installations(0)
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    hosts = {"FLEXMARL_ALLOWED_HOSTS": f"127.0.0.1,localhost,{address_for(NETWORK)}"}
+    with System(tmp_path_factory.mktemp("here") / "home", environment=hosts) as system:
+        yield system
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +57,7 @@ def stage(system: System, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     folder = tmp_path_factory.mktemp("apart")
     made = system.api().post("/node-tokens", {"node": "apart-1", "pool": "apart"})
     with (
-        host_apart("flexmarl-apart", 1, system.home) as (ours, begins),
+        host_apart("flexmarl-apart", NETWORK, system.home) as (ours, begins),
         FarLink(folder, system.url, ours, delay_s=0.025, loss=0.01) as link,
         DoorNode(folder / "home", link.url, made["secret"], begins=begins, SSL_CERT_FILE=str(link.certificate)) as node,
     ):

@@ -54,6 +54,7 @@ class FarLink:
         return self
 
     def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(30)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(30)
 
@@ -69,6 +70,12 @@ class FarLink:
         context.load_cert_chain(self.certificate, self._key)
         server = await asyncio.start_server(self._met, self._host, 0, ssl=context)
         self.url = f"https://{self._host}:{server.sockets[0].getsockname()[1]}"
+
+    async def _end(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
     async def _met(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self._whole.wait()
@@ -146,13 +153,18 @@ def _tried(*command: str) -> bool:
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
+def address_for(number: int) -> str:
+    """Return our address on a network."""
+    return f"10.77.{number}.1"
+
+
 @contextmanager
 def host_apart(name: str, number: int, hidden: Path) -> Iterator[tuple[str, list[str]]]:
     """Make a network with one way out; yield our address on it, and what a command there begins with.
 
     `hidden` is empty for whoever runs there: the folder is not shared.
     """
-    ours, theirs, outside, inside = f"10.77.{number}.1", f"10.77.{number}.2", f"fm{number}o", f"fm{number}i"
+    ours, theirs, outside, inside = address_for(number), f"10.77.{number}.2", f"fm{number}o", f"fm{number}i"
     steps = [
         f"ip netns add {name}",
         f"ip link add {outside} type veth peer name {inside}",

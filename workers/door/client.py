@@ -101,7 +101,9 @@ def admitted(address: DoorAddress) -> Admitted:
     try:
         said = msgspec.json.decode(body, type=Admitted)
     except msgspec.MsgspecError:
-        raise DoorAway(f"{address.url} answers {answer.status}") from None
+        foreign = answer.status == http.client.BAD_REQUEST  # Django's answer to a name that it does not know
+        hint = "; the name in this address must be one of the service's FLEXMARL_ALLOWED_HOSTS" if foreign else ""
+        raise DoorAway(f"{address.url} answers {answer.status}{hint}") from None
     if said.schema != schema.VERSION:
         raise SchemaMismatch(f"the control plane speaks schema version {said.schema}, this node {schema.VERSION}")
     return said

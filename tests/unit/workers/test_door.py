@@ -1,5 +1,8 @@
 """The road of a node with a token: its settings, its messages, and a control plane that is away."""
 
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import psycopg
@@ -8,7 +11,8 @@ import pytest
 from flexmarl.store.control import leases
 from workers import settings
 from workers.door.broker import DoorBroker, News
-from workers.door.client import DoorAddress, DoorPool
+from workers.door.client import DoorAddress, DoorAway, DoorPool, admitted
+from workers.entry import settled
 from workers.errors import SettingsError
 
 NOWHERE = DoorAddress("http://127.0.0.1:1", "fmn_x")
@@ -44,6 +48,31 @@ def test_a_token_without_an_address_is_refused(tmp_path: Path) -> None:
 def test_a_control_plane_that_is_away_is_a_database_that_is_away() -> None:
     with DoorPool(NOWHERE) as pool, pool.connection() as conn, pytest.raises(psycopg.OperationalError):
         leases.devices_of(conn, "far-1")
+
+
+def test_a_process_that_waits_for_the_control_plane_can_be_stopped(tmp_path: Path) -> None:
+    stopping = threading.Event()
+    stopping.set()
+    config = replace(settings.load(told(tmp_path)), door=NOWHERE)
+    with pytest.raises(SystemExit) as stopped:
+        settled(config, stopping)
+    assert stopped.value.code == 0
+
+
+def test_a_service_that_does_not_know_its_name_says_which_setting_helps() -> None:
+    class Unknown(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(400)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Unknown) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = DoorAddress(f"http://127.0.0.1:{server.server_port}", "fmn_x")
+        with pytest.raises(DoorAway, match=r"answers 400; .* FLEXMARL_ALLOWED_HOSTS"):
+            admitted(address)
+        server.shutdown()
 
 
 def test_what_is_not_declared_cannot_be_asked_for() -> None:
