@@ -36,7 +36,7 @@ def token() -> str:
 
 @pytest.fixture
 def server() -> Iterator[DoorServer]:
-    yield DoorServer(nothing)  # type: ignore[arg-type]
+    yield DoorServer(nothing)
     end_sessions()
 
 

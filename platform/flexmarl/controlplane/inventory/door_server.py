@@ -14,7 +14,6 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import structlog
-from asgiref.typing import ASGI3Application
 
 from flexmarl.controlplane.common import measuring
 from flexmarl.controlplane.common.database import NODE_OPERATIONS
@@ -35,8 +34,8 @@ Header = tuple[bytes, bytes]
 class DoorServer:
     """The application behind the requests of nodes. Belongs to one event loop."""
 
-    def __init__(self, inner: ASGI3Application) -> None:
-        self._inner: Any = inner
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
         self._work = NodeWork()
         self._believed: dict[str, tuple[float, NodeToken]] = {}
         """Headers of tokens that held, with when that was looked at."""

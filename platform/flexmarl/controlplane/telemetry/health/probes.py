@@ -12,8 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import Any
 
-from asgiref.typing import ASGI3Application
-
 from flexmarl.controlplane.telemetry.health import readiness
 
 ANSWER_S = 2.5
@@ -26,8 +24,8 @@ _METHODS = frozenset({"GET", "HEAD"})
 class Probes:
     """The application behind its two probes."""
 
-    def __init__(self, inner: ASGI3Application) -> None:
-        self._inner: Any = inner
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="readiness")
         self._look: asyncio.Future[readiness.ReadinessReport] | None = None
         self._looked_at = 0.0
