@@ -12,9 +12,10 @@ import psycopg
 import pytest
 
 from flexmarl.store.reads.report import consistency_report
-from tests.support.agent_program import Program
+from tests.support.agent_program import Program, solve, take
 from tests.support.chat_templates import small_chat_model
-from tests.support.system import ROOT, System
+from tests.support.machine import wait_for
+from tests.support.system import ROOT, ApiError, System
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -93,6 +94,54 @@ def test_a_program_of_two_seats_trains_both(system: System, model: Path) -> None
         assert [turn["role"] for turn in turns] == ["solver", "reviser"] * 2
         assert [turn["response_text"].removesuffix("<|im_end|>") for turn in turns] == said
         assert f"The reviser said: {said[1]}" in turns[2]["prompt_text"]
+
+
+def test_awaited_rewards_meet_pauses_and_a_killed_worker(system: System, model: Path) -> None:
+    api = system.api()
+    spec = {**spec_of(model, reward_timeout_s=240), "budget": {"train_steps": 1, "target": None}}
+    run = api.create_run(name="awaited", spec=spec)
+    program = Program(api, run["id"])
+
+    def awaiting() -> dict[str, Any]:
+        session = take(api, run["id"], program.ended)
+        assert session is not None
+        solve(session)
+        program.finish(session["id"], {"reward_later": True})
+        return session
+
+    def over(session: dict[str, Any]) -> str:
+        """Wait until a session has ended without its reward, which is refused from then on; return why."""
+        path = f"/runs/{run['id']}/sessions/{session['id']}"
+        wait_for(lambda: api.get(path)["state"] == "ended", 60)
+        with pytest.raises(ApiError, match="session_over"):
+            program.finish(session["id"], {"reward": 1.0})
+        return str(api.get(path)["reason"])
+
+    kept = awaiting()
+    api.act(run["id"], "pause")
+    api.wait(run["id"], lambda row: row["status"] == "pausing", 60)
+    program.finish(kept["id"], {"reward": 1.0})
+    wait_for(lambda: api.get(f"/runs/{run['id']}/sessions/{kept['id']}")["state"] == "finished", 60)
+    api.act(run["id"], "resume")
+    frozen = awaiting()
+    api.post(f"/runs/{run['id']}/actions/pause", {"mode": "freeze"})
+    api.wait(run["id"], lambda row: row["status"] == "paused", 120)
+    over(frozen)
+    api.act(run["id"], "resume")
+    lost = awaiting()
+    assert system.process is not None
+    [worker] = [one for one in psutil.Process(system.process.pid).children(recursive=True) if plays(one)]
+    worker.kill()
+    assert "rollout worker" in over(lost)
+    program.start()
+    try:
+        ended = api.finish(run["id"], 300)
+    finally:
+        program.ended.set()
+        program.join(10)
+    assert (ended["status"], ended["step"]) == ("completed", 1), ended["reason_text"]
+    with psycopg.connect(system.database_url) as conn:
+        assert all(check.ok for check in consistency_report(conn, run["no"]))
 
 
 @pytest.mark.full
