@@ -22,10 +22,11 @@ ENVIRONMENT_READERS = {
     "workers/allocated.py",
     "workers/children.py",
     "workers/packages/inside/sessions.py",
+    "workers/packages/inside/adapters/openenv_servers.py",
 }
 """Beside the two readers: `asgi.py` and `manage.py` name the settings module; a device worker, the job of a cluster and
 an actor of Ray pass their environment on to their children (as the launcher does) and the child checks whose it is. An
-agent program is told its session in variables, which are written before it is imported."""
+agent program is told its session in variables, and a server of OpenEnv its settings, before either is imported."""
 PURE = ("platform/flexmarl/contracts", "platform/flexmarl/algorithms", "platform/flexmarl/orchestrator")
 
 

@@ -10,17 +10,14 @@ import psycopg
 import pytest
 from psycopg_pool import ConnectionPool
 
-from flexmarl.contracts.commands import GroupOrder, PlayGroups
 from flexmarl.contracts.specification import ExperimentSpec
-from flexmarl.contracts.status import RunStatus
-from flexmarl.contracts.wire import Origin, PolicyPin
-from flexmarl.language.chat_format import ChatFormat
+from flexmarl.contracts.wire import PolicyPin
 from flexmarl.language.dataset_rows import DatasetRow, digest_of, to_line
 from flexmarl.language.messages import Message, ToolCall
 from flexmarl.language.replies import written_call
-from flexmarl.store.control import runs
 from flexmarl.store.reads import trajectories
-from tests.support.chat_templates import CHATML, END, tokenizer
+from tests.support.chat_templates import END, tokenizer
+from tests.support.played_groups import play_group
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.tool_endpoint import ToolEndpoint
 from tests.support.tool_files import tools_wheel
@@ -104,38 +101,9 @@ async def player(store_url: str, tmp_path: Path, endpoint: ToolEndpoint) -> Asyn
 async def test_a_tool_is_called_and_one_row_holds_what_was_read_and_said(
     store_conn: psycopg.Connection, player: Player, spec: dict[str, Any], endpoint: ToolEndpoint
 ) -> None:
-    conn, document = store_conn, ExperimentSpec.model_validate(spec).model_dump(mode="json")
-    runs.create_run(conn, RUN, document, RunStatus.RUNNING)
-    chat = ChatFormat(template=CHATML, stop=(WORDS.token_to_id(END),)).dump()
-    conn.execute(
-        "INSERT INTO store.tokenizer (run_id, policy, body, chat) VALUES (%s, 'solver', %s, %s)",
-        [RUN, WORDS.to_str(), chat],
-    )
-    conn.execute(
-        "INSERT INTO store.node (name, address, incarnation) VALUES ('n', '127.0.0.1:1', 'i'); "
-        "INSERT INTO store.device (id, node, kind, ordinal) VALUES ('n.cpu0', 'n', 'cpu', 0)"
-    )
-    order = PlayGroups(
-        pool="default", epoch=1, origin=Origin.TRAIN, groups=(GroupOrder(draw=0, task_seed=0, members=2),),
-        pins={"solver": PIN}, sampling_seed=7, cohort=3,
-    )  # fmt: skip
-    conn.execute(
-        "INSERT INTO store.command (run_id, no, seq, epoch, kind, route, queue, body) "
-        "VALUES (%s, 1, 1, 1, 'play_groups', 'broker', 'rollout.default', %s::jsonb)",
-        [RUN, order.model_dump_json()],
-    )
-    async with CallingEngine({"solver": HeldVersion(PIN.version, PIN.digest)}) as engine:
-        lease = conn.execute(
-            "INSERT INTO store.lease (device_id, run_id, use, incarnation, endpoint, secret) "
-            "VALUES ('n.cpu0', %s, 'engine', %s, %s, %s) RETURNING id",
-            [RUN, engine.incarnation, engine.endpoint, engine.secret],
-        ).fetchone()
-        conn.execute(
-            "INSERT INTO store.engine_policy (lease_id, incarnation, policy, version, digest) "
-            "VALUES (%s, %s, 'solver', %s, %s)",
-            [lease[0], engine.incarnation, PIN.version, PIN.digest],
-        )
-        await player.play(RUN, 1)
+    conn = store_conn
+    engine = CallingEngine({"solver": HeldVersion(PIN.version, PIN.digest)})
+    await play_group(conn, player, engine, RUN, ExperimentSpec.model_validate(spec), WORDS)
     for member in range(2):
         found = trajectories.episode(conn, RUN, (0, member, 1))
         assert found is not None, conn.execute("SELECT status, reason FROM store.episode").fetchall()

@@ -95,11 +95,11 @@ def wheel(
     extra: dict[str, str] | None = None,
     beside: dict[str, str] | None = None,
 ) -> tuple[str, bytes]:
-    """Return name and bytes of a wheel of one module, or of several; `extra` are files of its metadata."""
+    """Return name and bytes of a wheel of a module and what is `beside` it; `extra` are files of its metadata."""
     info = f"{name}-{version}.dist-info"
     files = {
         f"{name}/__init__.py": code,
-        **{f"{module}/__init__.py": text for module, text in (beside or {}).items()},
+        **{path if "." in path else f"{path}/__init__.py": text for path, text in (beside or {}).items()},
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         **{f"{info}/{path}": text for path, text in (extra or {}).items()},

@@ -36,7 +36,7 @@ SAID = 300
 _SESSION_ID = re.compile(r"[\x21-\x7e]{1,1024}")
 
 
-def connections() -> aiohttp.ClientSession:
+def connections(*traces: aiohttp.TraceConfig) -> aiohttp.ClientSession:
     """Return what the sessions of a run share. Close it."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
@@ -44,6 +44,7 @@ def connections() -> aiohttp.ClientSession:
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
         auto_decompress=False,
         trust_env=False,
+        trace_configs=list(traces),
     )
 
 

@@ -21,6 +21,7 @@ from flexmarl.contracts.commands import GroupOrder, PlayGroups
 from flexmarl.contracts.events import DemandReported
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.environment import EnvironmentSpec
+from flexmarl.contracts.specification.openenv import OpenEnvUrl
 from flexmarl.contracts.specification.package import PackageEnvironment
 from flexmarl.contracts.specification.program import ProcessRunner, ProgramEnvironment
 from flexmarl.contracts.specification.reward import QueuedReward
@@ -44,6 +45,7 @@ from workers.rollout.gateway.stage import ProgramStage
 from workers.rollout.keeping import TTL_S, Keeper
 from workers.rollout.load_reports import LoadReporter
 from workers.rollout.members import CommandPlay, begin, play_each, play_group
+from workers.rollout.openenv_urls import OpenEnvPool
 from workers.rollout.packages import Builds, PackagePool
 from workers.rollout.pausing import Hold
 from workers.rollout.rewarding import Push, Rewards
@@ -239,6 +241,8 @@ class Player:
         """Return where episodes play; one that plays rows of a dataset has them. Raises DatasetMissing."""
         if isinstance(environment, PackageEnvironment):
             return PackagePool(environment, builds=Builds(self._home, self._store))
+        if isinstance(environment, OpenEnvUrl):
+            return OpenEnvPool(environment, self._access)
         if isinstance(environment, ProgramEnvironment):
             programs = None
             if isinstance(environment.runner, ProcessRunner):

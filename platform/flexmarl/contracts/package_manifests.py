@@ -80,7 +80,7 @@ class OfferedEnvironment(Strict):
     """An environment of a package."""
 
     name: str = Field(min_length=1, max_length=100)
-    adapter: Literal["flexmarl", "gymnasium", "textarena", "pettingzoo", "trl"]
+    adapter: Literal["flexmarl", "gymnasium", "textarena", "pettingzoo", "trl", "openenv"]
     entry: str = Field(max_length=300)
     title: str = Field(max_length=200)
     summary: str = Field(max_length=1000)

@@ -9,6 +9,7 @@ from typing import Any
 
 from .finding import named_by, normal
 from .jobs import Job
+from .openenv_apps import uses_library
 from .rpc import NoAnswer, RequestRefused, ServerBroke, ServerProcess
 
 BOOT_S = 60.0
@@ -47,6 +48,8 @@ def servers_of(job: Job) -> tuple[list[ListedServer], list[tuple[str, str]]]:
 
 def _candidates(job: Job) -> Iterator[tuple[str, str]]:
     """Yield console scripts of a distribution that speaks the protocol, or the function that was named."""
+    if uses_library(job):  # its scripts are servers of OpenEnv, whose tools come with an environment
+        return
     if job.entry:
         if _is_program(job.entry):
             yield job.entry, job.entry

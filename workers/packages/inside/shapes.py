@@ -9,7 +9,7 @@ from typing import Any, Protocol
 MOST_LINE = 2**20
 """Bytes of a line; what is longer is refused by name, here and by the reader."""
 MOST_REASON = 2000
-ADAPTERS = ("flexmarl", "gymnasium", "textarena", "pettingzoo", "trl")
+ADAPTERS = ("flexmarl", "gymnasium", "textarena", "pettingzoo", "trl", "openenv")
 """Protocols of environments that are understood, in the order in which they are looked for."""
 
 

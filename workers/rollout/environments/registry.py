@@ -9,6 +9,7 @@ from workers.rollout.environments.base import Family
 from workers.rollout.environments.dataset_questions import DatasetFamily
 from workers.rollout.environments.hot_cold import HotColdFamily
 from workers.rollout.environments.kitchen import KitchenFamily
+from workers.rollout.environments.openenv_servers import OpenEnvFamily
 from workers.rollout.environments.packaged import PackageFamily
 from workers.rollout.environments.pettingzoo_games import PettingZooFamily
 from workers.rollout.environments.programs import ProgramFamily
@@ -32,6 +33,7 @@ FAMILIES: Registry[Family[Any]] = Registry(
         PettingZooFamily,
         TextArenaFamily,
         PackageFamily,
+        OpenEnvFamily,
         ProgramFamily,
     ),
 )

@@ -15,6 +15,7 @@ from flexmarl.contracts.specification.environment_base import (
     RoleFacts,
 )
 from flexmarl.contracts.specification.graphs import GraphSpec, SequenceGraph, team_facts
+from flexmarl.contracts.specification.openenv import OpenEnvUrl
 from flexmarl.contracts.specification.package import PackageEnvironment
 from flexmarl.contracts.specification.program import ProgramEnvironment
 from flexmarl.contracts.specification.reasoning_gym import ReasoningGym
@@ -309,6 +310,7 @@ ENVIRONMENT: Kind[EnvironmentOptions] = Kind(
         PettingZoo,
         TextArena,
         PackageEnvironment,
+        OpenEnvUrl,
         ProgramEnvironment,
     ),
     IsolatedEnvironmentOptions,

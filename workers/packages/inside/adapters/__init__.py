@@ -15,6 +15,7 @@ MODULES = {
     "textarena": "textarena_words",
     "pettingzoo": "pettingzoo_text",
     "trl": "trl_classes",
+    "openenv": "openenv_servers",
 }
 """Module of each adapter: it has `offers(job)` and `environment(job)`."""
 

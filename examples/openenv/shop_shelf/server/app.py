@@ -1,0 +1,30 @@
+"""The application that serves the environment: `uvicorn shop_shelf.server.app:app`."""
+
+import argparse
+
+import uvicorn
+from openenv.core.env_server.http_server import create_app
+
+from ..models import ShopShelfAction, ShopShelfObservation
+from .shop_shelf_environment import ShopShelfEnvironment
+
+app = create_app(
+    ShopShelfEnvironment,
+    ShopShelfAction,
+    ShopShelfObservation,
+    env_name="shop_shelf",
+    max_concurrent_envs=1,
+)
+
+
+def main() -> None:
+    """Serve the environment."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    given = parser.parse_args()
+    uvicorn.run(app, host=given.host, port=given.port)
+
+
+if __name__ == "__main__":
+    main()
