@@ -42,18 +42,18 @@ def test_an_unknown_generator_is_refused_with_all_that_there_are() -> None:
         ({"config": {"terms": 3}}, "/config/terms", "Its options: min_terms, max_terms, min_digits"),
         ({"config": {"min_terms": 9, "max_terms": 3}}, "/config", "chain_sum refuses it: max_terms must be >="),
         ({"config": {"min_terms": "three"}}, "/config", "chain_sum refuses it"),
-        ({"config": {"size": 7}}, "/config/size", "size is no option"),
+        ({"config": {"size": 7}}, "/config/size", "size is not an option"),
         ({"dataset": "coin_flip", "held_out": 1000, "config": {"min_trials": 3, "max_trials": 3}}, "/held_out", "Set "),
         (
             {"dataset": "spell_backward", "config": {"data_file": "/etc/passwd"}},
             "/config/data_file",
-            "no name of a file",
+            "not the name of a file",
         ),
         ({"dataset": "composite", "config": {}}, "/config", "at least one dataset"),
         (
             {"dataset": "composite", "config": {"datasets": [{"name": "gcd", "weight": 1, "config": {"x": 1}}]}},
             "/config/datasets/0/config/x",
-            "x is no option of gcd",
+            "x is not an option of gcd",
         ),
     ],
 )

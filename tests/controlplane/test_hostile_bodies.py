@@ -1,5 +1,6 @@
 """What strangers send by purpose: refused with a problem, at the price of its length, and never with 500."""
 
+import base64
 import contextlib
 import json
 import time
@@ -77,6 +78,57 @@ def test_hostile_bodies_are_refused(api, path, body) -> None:
     answer = api.generic("POST", path, body, "application/json", headers={"Idempotency-Key": key()})
     assert answer.status_code in {400, 200} if path.endswith("plan") else answer.status_code == 400
     assert answer.status_code == 200 or path.startswith("/v1/") or answer["Content-Type"] == PROBLEM
+
+
+HOSTILE_SETTINGS = {
+    "parentheses": {"instructions": "{{ " + "(" * 3900 + "role" + ")" * 3900 + " }}"},
+    "filters": {"instructions": "{{ role" + "|upper" * 240 + " }}"},
+    "blocks": {"instructions": "{% if role %}" * 110 + "x" + "{% endif %}" * 110},
+    "nested pattern": {"sampling": {"structured": {"type": "regex", "pattern": "(" * 1000 + ")" * 1000}}},
+    "large pattern": {"sampling": {"structured": {"type": "regex", "pattern": "a{99999999999}"}}},
+}
+
+
+@pytest.mark.parametrize("settings", HOSTILE_SETTINGS.values(), ids=HOSTILE_SETTINGS)
+def test_hostile_settings_of_an_agent_are_refused(api, settings) -> None:
+    once = {"Idempotency-Key": key()}
+    saved = api.post("/api/v1/agents", {"name": "mine", "settings": settings}, headers=once)
+    assert (saved.status_code, saved["Content-Type"]) == (400, PROBLEM), saved.content[:300]
+    planned = api.post("/api/v1/runs/plan", {"template": "chat_sums", "spec": {"agents": {"solver": settings}}})
+    assert (planned.status_code, bool(planned.json()["errors"])) == (200, True)
+    if text := settings.get("instructions"):
+        asked = {"instructions": text, "role": "solver", "team": ["solver"], "environment": ""}
+        assert api.post("/api/v1/agents/preview", asked).status_code == 400
+
+
+ORDERINGS = {
+    "runs?ordering=name": ("name,id", 2),
+    "runs?ordering=-updated_at": ("-updated_at,-id", 2),
+    "runs/{run}/trajectories": ("-draw,-member,-attempt", 3),
+    "runs/{run}/decisions": ("-command,-seq,-ord", 3),
+    "runs/{run}/transitions": ("-seq,-cut_at,-policy,-no", 4),
+    "runs/{run}/swaps": ("-t1,-lease_id,-ord", 3),
+    "runs/{run}/engine-moves": ("-seq,-ord", 2),
+}
+VALUES = ['{"t":"x"}', '{"$t":1}', "NaN", "1e999", "9" * 400, '"\\u0000"', "[]", "[" * 20_000]
+
+
+@pytest.mark.parametrize("path", ORDERINGS)
+def test_hostile_cursors_are_refused(api, editor, make_run, path) -> None:
+    ordering, count = ORDERINGS[path]
+    address = f"/api/v1/{path.format(run=make_run(editor).id)}"
+    cursors = [f'["{ordering}",false,[{",".join([value] * count)}]]' for value in VALUES]
+    for text in (*cursors, "[" * 20_000, '{"a": 1}', "7"):
+        given = base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+        answer = api.get(f"{address}{'&' if '?' in address else '?'}cursor={given}")
+        assert answer.status_code == 400, text[:80]
+        assert [(e["pointer"], e["code"]) for e in answer.json()["errors"]] == [("cursor", "not_a_cursor")], text[:80]
+
+
+@pytest.mark.parametrize("body", ["[" * 100_000, '{"spec": ' + "[" * 990 + "]" * 990 + "}", "[]", "5", "null", '"x"'])
+def test_hostile_documents_of_the_form_are_refused(browser, body) -> None:
+    assert browser.generic("POST", "/runs/new/text", body, "application/json").status_code == 400
+    assert browser.generic("POST", "/runs/new/graph", body, "application/json").status_code == 204
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "GET", "OPTIONS", "TRACE"])

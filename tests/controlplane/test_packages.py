@@ -329,3 +329,23 @@ def test_pages_offer_programs_of_a_package(api, browser) -> None:
     assert 'data-pointer="/environment/runner/options/hint"' in page
     assert "guide" in page
     assert browser.get(f"/runs/new?package={ready['id']}&program=other").status_code == 404
+
+
+def test_no_answer_about_a_build_names_a_path_of_the_server(api, browser) -> None:
+    from flexmarl.controlplane.common.store import store_connection
+    from flexmarl.store.control import package_rows
+
+    made, conn, said = ask(api), store_connection(), "ERROR: [Errno 28] No space left on device: '/home/flexmarl/p/x'"
+    taken = package_rows.take(conn, "n1", 20.0)
+    assert taken is not None
+    for write in (
+        lambda: package_rows.goes_on(conn, taken, "installing", f"Using /usr/lib/python3/x.py\n{said}", 20.0),
+        lambda: package_rows.failed(conn, taken, "install_failed", said, f"{said}\nsee /tmp/pip/log"),
+    ):
+        write()
+        answer = api.get(f"{PACKAGES}/{made['id']}").json()
+        page = browser.get(f"/packages/{made['id']}").content.decode()
+        for text in (answer["log"], answer["reason_text"], page):
+            assert not any(path in text for path in ("/home/flexmarl", "/usr/lib/python3", "/tmp/pip")), text
+        assert "No space left on device: '.../x'" in answer["log"]
+    assert answer["reason_text"] == "ERROR: [Errno 28] No space left on device: '.../x'"

@@ -55,7 +55,7 @@ def test_a_viewer_does_not_see_keys(key) -> None:
 
     Membership.objects.create(user=two, project=Project.objects.get(name="beta"), role="editor")
     text = markup(signed_in(two).get("/serving-keys?project=alpha"))
-    assert "You may not see serving keys of alpha" in text
+    assert "You cannot view the serving keys of alpha" in text
     assert "shop window" not in text
 
 

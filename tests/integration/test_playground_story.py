@@ -106,7 +106,7 @@ def test_a_program_asks_the_ended_run_with_a_serving_key(system: System) -> None
     with pytest.raises(openai.RateLimitError) as caught:
         client.chat.completions.create(**{**ask, "max_tokens": 40})
     assert (caught.value.code, caught.value.param) == ("quota_exceeded", "tokens_per_day")
-    with pytest.raises(openai.NotFoundError, match=f"it may ask {model}"):
+    with pytest.raises(openai.NotFoundError, match=f"allowed: {model}"):
         client.chat.completions.create(**{**ask, "model": f"{run['key']}/speaker"})
     with pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(**ask, response_format={"type": "json_object"})

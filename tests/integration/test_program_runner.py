@@ -116,7 +116,7 @@ async def test_a_reward_may_be_returned_awaited_or_written(here: Here, what: str
 
 BROKEN = {
     "nothing": "score: none: it returned nothing and wrote no reward.json",
-    "nan": "score: nonfinite: a reward is no finite number",
+    "nan": "score: nonfinite: a reward is not a finite number",
     "large": "score: reward: send a number from 0 to 1 (environment.best_reward)",
     "words": "score: reward: send a number from 0 to 1 (environment.best_reward)",
     "agents": "score: agents: it is not known; known are reward and rewards",

@@ -158,14 +158,14 @@ async def test_a_judge_is_a_seat_also_where_its_client_is_made_when_it_is_loaded
 
 BROKEN = {
     "load": "boot: load_environment raised FileNotFoundError: rows.json",
-    "none": "boot: load_environment returned NoneType, which is no environment of verifiers",
+    "none": "boot: load_environment returned NoneType, which is not a verifiers environment",
     "group": "boot: load_environment returned a rubric that compares the rollouts of a group, "
     "which are played apart here",
     "empty": "boot: load_environment returned a rubric without a reward function of any weight",
     "no_rows": "program: its environment has no rows to train on (dataset)",
     "same": "program: each of its rows has the prompt of one of the last 2, which are held out",
     "raise": "program: the reward function reward raised KeyError: 'answer_key'",
-    "nan": "program: the reward function reward returned nan, no finite number",
+    "nan": "program: the reward function reward returned nan, not a finite number",
     "words": "program: the reward function reward raised ValueError: could not convert string to float: 'much'",
     "judge": "model: there is no 'gpt-9'; one of solver, reviser.",
     "large": "score: reward: send a number from 0 to 1 (environment.best_reward)",

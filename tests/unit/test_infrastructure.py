@@ -19,6 +19,7 @@ from tests.support.infrastructure import (
     summary,
 )
 from tests.support.machine import MOST_SLOW, grown
+from tests.support.second_run import main, may_pass_alone
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -111,3 +112,23 @@ def test_a_test_that_failed_is_not_run_again(tmp_path: Path) -> None:
     assert "rerun" not in done.stdout
     assert [(tmp_path / name).read_text() for name in ("AssertionError", "TimeoutError")] == ["x", "x"]
     assert f"{GROWN}: 2" in done.stdout
+
+
+KINDS = ("architecture", "chaos", "conformance", "controlplane", "unit")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_promise_that_failed_stays_failed(kind: str, tmp_path: Path) -> None:
+    page, promise = "tests/browser/test_b.py::test_x", f"tests/{kind}/test_a.py::test_x"
+    assert may_pass_alone([page])
+    assert not may_pass_alone([page, promise])
+    assert not may_pass_alone([page] * 6)
+    (cache := tmp_path / "lastfailed").write_text(f'{{"{promise}": true}}')
+    assert main(str(cache)) == 1
+
+
+def test_the_script_asks_before_it_runs_anything_again() -> None:
+    script = (ROOT / "scripts" / "test").read_text()
+    asked, again = script.index("tests.support.second_run $last_failed) || exit $status"), script.index("--last-failed")
+    assert asked < again
+    assert script.count("--last-failed") == 1

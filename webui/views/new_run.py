@@ -1,6 +1,5 @@
 """New run: a form or YAML at the left, the plan at the right. The page plans and starts through the API."""
 
-import json
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
@@ -18,6 +17,7 @@ from flexmarl.contracts.specification.environment_base import EnvironmentOptions
 from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.agents import queries as agents
 from flexmarl.controlplane.agents import versions
+from flexmarl.controlplane.common.api.parsers import safe_json
 from flexmarl.controlplane.common.problems import NotFound, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.datasets import queries as datasets
@@ -247,7 +247,7 @@ def _fork(request: HttpRequest, key: str) -> dict[str, Any]:
 def graph(request: HttpRequest) -> HttpResponse:
     """Draw the team that an environment of a document asks for; nothing of it that is wrong is said here."""
     try:
-        given = json.loads(request.body[: MOST_TEXT + 1])["environment"]
+        given = safe_json(request.body[: MOST_TEXT + 1])["environment"]
         facts = TypeAdapter(EnvironmentSpec).validate_python(given).facts()
     except (ValueError, KeyError, TypeError, LookupError):
         return HttpResponse(status=204)
@@ -262,9 +262,11 @@ def text(request: HttpRequest) -> HttpResponse:
     if len(request.body) > MOST_TEXT:
         raise ValidationProblem(f"The text is longer than {MOST_TEXT} bytes.")
     try:
-        body = json.loads(request.body)
-    except ValueError:
-        raise ValidationProblem("Send JSON with spec or yaml.") from None
+        body = safe_json(request.body)
+    except ValueError as error:
+        raise ValidationProblem(f"Send JSON with spec or yaml: {error}") from None
+    if not isinstance(body, dict):
+        raise ValidationProblem("Send a JSON object with spec or yaml.")
     if "spec" in body:
         written = yamltext.dump(body["spec"])
         return JsonResponse({"yaml": written, "lines": yamltext.lines(written), "errors": []})

@@ -7,35 +7,35 @@ from urllib.parse import urlencode
 
 SOURCES = {"requirement": "Index", "upload": "Upload"}
 PHASES = (
-    ("making an environment", "Environment", "A virtual environment of its own is made."),
+    ("making an environment", "Environment", "A virtual environment is created."),
     ("installing", "Install", "The package and what it needs are installed, and their digests recorded."),
-    ("looking for environments", "Look", "Its own interpreter says what it offers, without network or credentials."),
+    ("looking for environments", "Look", "Its own interpreter lists its environments, without network or credentials."),
 )
 """What the build is doing -> its word, and what it means."""
-LOST = "Try again; if it happens again, look at the log of the node."
+LOST = "Retry; if it happens again, check the node's log."
 REASONS = {
     "not_found": ("Not in the index", "Correct the name and version, or upload its wheel."),
-    "index_unreachable": ("The index gives no answer", "Look at the node's way to the package index, and retry."),
-    "install_failed": ("It could not be installed", "The log below says what failed; upload a wheel that needs less."),
+    "index_unreachable": ("Package index unreachable", "Check the node's connection to the package index, then retry."),
+    "install_failed": ("Installation failed", "See the log below; a wheel with fewer dependencies may help."),
     "not_understood": (
-        "Written for a library that is not understood",
-        "Name a release of it for the versions that are, or turn it into an agent program.",
+        "Unsupported library version",
+        "Choose a release for a supported version, or make it an agent program.",
     ),
-    "venv_failed": ("No virtual environment", "Look at the Python of the node: it needs venv and ensurepip."),
-    "other_files": ("Other files than before", "The index or the upload changed; build a new version."),
-    "other_build": ("Another build than before", "The host has another platform or Python; build it there anew."),
+    "venv_failed": ("No virtual environment", "Check the node's Python: it needs venv and ensurepip."),
+    "other_files": ("Files changed", "The index or the upload changed; build a new version."),
+    "other_build": ("Build differs", "The host has another platform or Python version; build it again there."),
     "no_environments": (
-        "Nothing that can be used found",
+        "No environment, program or server found",
         "Name a class, a program or a server as an entry, such as my_package.games:Maze.",
     ),
-    "manifest_failed": ("Its interpreter ended", "The log below has what it wrote last."),
-    "manifest_time_limit": ("It does not say what it offers", "Let its modules import within minutes."),
-    "file_gone": ("The file is gone", "Upload it again."),
+    "manifest_failed": ("Interpreter exited", "See the end of the log below."),
+    "manifest_time_limit": ("Manifest timed out", "Its modules must import within minutes."),
+    "file_gone": ("File missing", "Upload it again."),
     "out_of_memory": ("Out of memory", "Build it on a node with more free memory."),
-    "time_limit": ("Took too long", "Upload wheels instead of sources, which have to be compiled."),
-    "disk": ("Disk trouble", "Free space below the home of that node, and retry."),
+    "time_limit": ("Timed out", "Upload wheels instead of sources, which have to be compiled."),
+    "disk": ("Disk error", "Free space below the home of that node, and retry."),
     "gave_up": ("Abandoned", LOST),
-    "fault": ("Fault in the build", LOST),
+    "fault": ("Build error", LOST),
 }
 """Code of a failed build -> what it is called, and what to do."""
 STATUS = {"building": "running", "ready": "done"}

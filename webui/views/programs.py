@@ -27,7 +27,7 @@ requests.post(sessions + "/" + session["id"] + "/finish", headers=token, json={{
 """What a program has to say, beside what it says already. `token`: the header of a token with `runs:act`."""
 STATES = {
     "open": ("Waiting", "hourglass", "muted", "It waits for a program."),
-    "taken": ("Played now", "progress", "", "A program has its key."),
+    "taken": ("In progress", "progress", "", "A program has its key."),
     "awaiting_reward": ("Awaits its reward", "clock", "", "Its program has ended; its reward is reported later."),
     "finished": ("Finished", "circle-check", "ok", "The program reported a reward, or why there is none."),
     "ended": ("Ended", "circle-x", "muted", "There is no reward."),
@@ -139,5 +139,5 @@ def _time(row: Mapping[str, Any], now: datetime) -> tuple[str, str]:
     began = moment(row["taken_at"]) or moment(row["opened_at"])
     if began is None or ended is None:
         return "", ""
-    what = "From the program that took it to its end" if row["taken_at"] else "Nobody took it"
+    what = "From its start by a program to its end" if row["taken_at"] else "Not taken by a program"
     return duration((ended - began).total_seconds()), f"{what}."

@@ -9,32 +9,32 @@ from flexmarl.contracts.providers import GrowingProvider, RayProvider, SlurmProv
 
 NAMES = {"slurm": "Slurm", "ray": "Ray"}
 _PROVIDERS: dict[str, type[GrowingProvider]] = {"slurm": SlurmProvider, "ray": RayProvider}
-_TITLES = {"slurm": "Jobs of Slurm", "ray": "Hosts of a Ray cluster"}
+_TITLES = {"slurm": "Slurm jobs", "ray": "Ray hosts"}
 _OWN_LABELS = {
-    "slurm": {"partition": "Partition", "account": "Account", "qos": "Quality of service"},
-    "ray": {"address": "Address of the cluster"},
+    "slurm": {"partition": "Partition", "account": "Account", "qos": "QOS"},
+    "ray": {"address": "Cluster address"},
 }
 _SHARED_LABELS = {
-    "kind": "Devices are",
-    "devices": "Devices of a host",
-    "cpus": "Processors of a host",
-    "memory_gib": "Memory of a host, GiB",
+    "kind": "Device type",
+    "devices": "Devices per host",
+    "cpus": "CPUs per host",
+    "memory_gib": "Memory per host, GiB",
 }
 _LATER_LABELS = {
-    "slurm": {"time_limit_minutes": "Time limit, minutes", "notice_s": "Drained before the end, seconds"},
-    "ray": {"resources": "Custom resources, NAME=AMOUNT, one a line"},
+    "slurm": {"time_limit_minutes": "Time limit, minutes", "notice_s": "Drain notice, s"},
+    "ray": {"resources": "Custom resources, NAME=AMOUNT, one per line"},
 }
 _SIZE_LABELS = {
-    "min_nodes": "Hosts at least",
-    "max_nodes": "Hosts at most",
-    "idle_s": "Given back when idle, seconds",
-    "rollout_workers": "Rollout workers of a host",
+    "min_nodes": "Min hosts",
+    "max_nodes": "Max hosts",
+    "idle_s": "Idle time before release, s",
+    "rollout_workers": "Rollout workers per host",
 }
 _LAST_LABELS = {
-    "slurm": {"sbatch": "Further options of sbatch, one a line"},
-    "ray": {"env_vars": "Environment variables, NAME=VALUE, one a line"},
+    "slurm": {"sbatch": "Additional sbatch options, one per line"},
+    "ray": {"env_vars": "Environment variables, NAME=VALUE, one per line"},
 }
-KINDS = (("cpu", "shares of processors"), ("cuda", "GPUs"))
+KINDS = (("cpu", "CPU shares"), ("cuda", "GPUs"))
 _FORMS = {"string": "text", "integer": "number", "array": "lines"}
 _ICONS = {
     "running": ("ok", "circle-check"),

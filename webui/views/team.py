@@ -43,11 +43,11 @@ def speaking(found: Any, row: Mapping[str, Any]) -> dict[str, Any]:
     names = [seat["role"] for seat in told["seats"] if seat["open"]]
     graph = graph_of(row, words)
     if not told["live"]:
-        sentence = "The run has ended: nobody speaks."
+        sentence = "The run has ended."
     elif not told["told"]:
         sentence = "No rollout worker has reported in the last seconds."
     elif not names:
-        sentence = "Nobody speaks: no turn is asked for."
+        sentence = "Idle: no turn is waiting for a reply."
     else:
         sentence = ", ".join(f"{seat['role']} in {seat['open']}" for seat in told["seats"] if seat["open"])
         sentence = f"Episodes that wait for a reply: {sentence}."

@@ -80,9 +80,9 @@ READERS: dict[str, Callable[[str], Any]] = {
 WORDS = {
     "step": "Step", "draw": "Group", "status": "Status", "solved": "Solved", "reward": "Team score", "turns": "Turns",
     "tokens": "Tokens", "duration_s": "Seconds", "version": "Version", "search": "Title contains", "label": "Label",
-    "said": "Said", "said_by": "Said by", "broken": "Chain broke",
+    "said": "Said", "said_by": "Speaker", "broken": "Chain break",
 }  # fmt: skip
-CAUSES = {"any": "for any cause", **{cause: words for cause, (words, _) in BREAK_WORDS.items()}}
+CAUSES = {"any": "any cause", **{cause: words for cause, (words, _) in BREAK_WORDS.items()}}
 RANGES = ("reward", "turns", "tokens", "duration_s")
 ORDERS = (
     ("-draw", "Newest first"),

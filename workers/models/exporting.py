@@ -65,7 +65,7 @@ def files_of_model(tier: LocalTier, digest: str) -> dict[str, StoredFile]:
     """Return the files of an imported model: name -> file. Raises StateMissing or CorruptState."""
     described = tier.description(digest)
     if described.described.get("kind") != KIND:
-        raise StateMissing(digest, "it is no imported model")
+        raise StateMissing(digest, "it is not an imported model")
     small = [entry for entry in described.tensors if entry.name.startswith(FILE)]
     files = {one.name.removeprefix(FILE): StoredFile(tier, digest, b"", (_stretch(one),)) for one in small}
     return {**files, WEIGHTS: _weights(tier, digest, described)}

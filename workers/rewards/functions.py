@@ -41,7 +41,7 @@ def reward_function(spec: RewardOptions, access: ExternalAccess) -> RewardFuncti
         case QueuedReward(implementation=code) if code:
             return IsolatedReward(code, spec.model_dump(mode="json"), spec.timeout_s)
         case _:
-            raise LookupError(f"{spec.type} is no reward function: the environment gives it, in step with the episode")
+            raise LookupError(f"{spec.type} is not a reward function: the environment gives this reward")
 
 
 def checked(earned: Earned, played: Played) -> Earned:

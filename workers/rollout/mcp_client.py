@@ -75,7 +75,7 @@ class McpClient:
             page = await self.request("tools/list", asked)
             tools = page.get("tools")
             if not isinstance(tools, list) or not all(isinstance(one, dict) for one in tools):
-                raise ServerBroke("garbage: its tools are no list of objects")
+                raise ServerBroke("garbage: its tools are not a list of objects")
             found += tools
             if not (cursor := page.get("nextCursor")):
                 return found
@@ -97,7 +97,7 @@ class McpClient:
             raise RequestRefused(_told(said["error"]))
         result = said.get("result")
         if not isinstance(result, dict):
-            raise ServerBroke(f"garbage: its answer to {method} is no object")
+            raise ServerBroke(f"garbage: its answer to {method} is not an object")
         return result
 
     async def give_up(self) -> bool:
@@ -127,7 +127,7 @@ class McpClient:
         """Note the name of the session; a server without sessions gives none."""
         if (name := response.headers.get(SESSION)) is not None:
             if not _SESSION_ID.fullmatch(name):
-                raise ServerBroke("garbage: the id of its session is no visible ASCII")
+                raise ServerBroke("garbage: its session id is not visible ASCII")
             self._own[SESSION] = name
 
     @asynccontextmanager
@@ -168,7 +168,7 @@ class McpClient:
         for message in _messages(body):
             if message.get("id") == number and "method" not in message:
                 return message
-        raise ServerBroke(f"garbage: its answer to {method} is no answer of JSON-RPC: {_text(body)}")
+        raise ServerBroke(f"garbage: its answer to {method} is not a JSON-RPC answer: {_text(body)}")
 
     async def _serve(self, asked: Mapping[str, Any]) -> None:
         """Answer what a server asks: it is told that this is there, and of nothing else."""

@@ -142,10 +142,10 @@ def tests_of(options: CodeOptions, row: DatasetRow) -> list[Any]:
         try:
             value = msgspec.json.decode(value)
         except msgspec.DecodeError as error:
-            raise BadTests(f'{options.tests} is no JSON; write [{{"input": "1", "output": "2"}}]') from error
+            raise BadTests(f'{options.tests} is not JSON; write [{{"input": "1", "output": "2"}}]') from error
     tests = [value] if isinstance(value, str) else value
     if not isinstance(tests, list) or not 1 <= len(tests) <= MOST_TESTS:
-        raise BadTests(f"{options.tests} is no list of 1 to {MOST_TESTS} tests")
+        raise BadTests(f"{options.tests} is not a list of 1 to {MOST_TESTS} tests")
     if options.form == "asserts":
         if not all(isinstance(test, str) for test in tests):
             raise BadTests(f"{options.tests} holds something else than code")
@@ -153,7 +153,7 @@ def tests_of(options: CodeOptions, row: DatasetRow) -> list[Any]:
     try:
         return [(str(test["input"]), str(test["output"])) for test in tests]
     except (TypeError, KeyError) as error:
-        raise BadTests(f"a test of {options.tests} is no object with input and output") from error
+        raise BadTests(f"a test of {options.tests} is not an object with input and output") from error
 
 
 def _lines(text: str) -> list[str]:

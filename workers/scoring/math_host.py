@@ -69,7 +69,7 @@ def compared(library: Any, question: MathQuestion) -> MathAnswer:
             text = f"${question.said.strip('$ ')}$" if question.boxed else question.said
             said = library.parse(text, parsing_timeout=None)
             if not wanted:
-                return MathAnswer(False, "the row's answer is no mathematics")
+                return MathAnswer(False, "the row's answer is not a mathematical expression")
             if not said:
                 return MathAnswer(False, "no mathematics in the answer")
             equal = bool(library.verify(wanted, said, float_rounding=question.digits, timeout_seconds=None))

@@ -29,7 +29,7 @@ def check_url(url: str) -> None:
     if not found or (not rest and protocol != "memory"):
         raise ValueError(f"{url!r} is not PROTOCOL://FOLDER, such as s3://bucket/folder or file:///mnt/share")
     if protocol not in fsspec.available_protocols():
-        raise ValueError(f"{protocol!r} is no protocol that fsspec knows, such as s3, gs, abfs or file")
+        raise ValueError(f"{protocol!r} is not a protocol that fsspec knows, such as s3, gs, abfs or file")
     try:
         fsspec.get_filesystem_class(protocol)
     except ImportError as missing:

@@ -157,7 +157,7 @@ class RayProvider(GrowingProvider):
             if name in RAY_RESOURCES:
                 raise broken_at([name], f"{name} is set by FlexMARL; set {RAY_RESOURCES[name]} instead")
             if not _RESOURCE.fullmatch(name):
-                raise broken_at([name], f"{name[:80]!r} is no resource's name; use letters, digits and _ . : -")
+                raise broken_at([name], f"{name[:80]!r} is not a valid resource name; use letters, digits and _ . : -")
             if not 0.0001 <= amount <= 1e6 or (amount > 1 and amount != int(amount)):
                 raise broken_at([name], "Ray counts a resource in whole numbers, or in parts of one from 0.0001")
         return given
@@ -167,7 +167,7 @@ class RayProvider(GrowingProvider):
     def _plain(cls, given: dict[str, str]) -> dict[str, str]:
         for name, value in given.items():
             if not _VARIABLE.fullmatch(name):
-                raise broken_at([name], f"{name[:80]!r} is no variable's name; use letters, digits and _")
+                raise broken_at([name], f"{name[:80]!r} is not a valid variable name; use letters, digits and _")
             if name in _OWN_VARIABLES or name.startswith("FLEXMARL_"):
                 raise broken_at([name], f"{name} comes from the settings of this installation; remove it")
             if len(value) > 1000 or "\0" in value:

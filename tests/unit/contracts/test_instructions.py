@@ -63,6 +63,36 @@ def test_the_longest_instructions_are_rendered_at_once() -> None:
     assert time.monotonic() - began < 2.0
 
 
+HOSTILE = {
+    "parentheses": "{{ " + "(" * 3900 + "role" + ")" * 3900 + " }}",
+    "brackets": "{{ " + "[" * 7900,
+    "ifs": "{% if role %}" * 110 + "x" + "{% endif %}" * 110,
+    "filters": "{{ role" + "|upper" * 240 + " }}",
+    "more filters": "{{ role" + "|upper" * 1300 + " }}",
+    "ors": "{% if " + " or ".join(["role"] * 900) + " %}x{% endif %}",
+    "nots": "{% if " + "not " * 1900 + "role %}x{% endif %}",
+    "choices": "{{ " + "role if role else " * 440 + "role }}",
+    "comparisons": "{% if role " + "==role " * 1100 + "%}x{% endif %}",
+    "elifs": "{% if role %}" + "{% elif role %}a" * 490 + "{% endif %}",
+    "many": "{{role}}" * 990,
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_what_nests_deeply_or_says_too_much_is_refused_at_the_price_of_its_length(text: str) -> None:
+    began = time.thread_time()
+    with pytest.raises(ValidationError, match=r"nested more than 16 levels|more than 256 expressions") as refused:
+        AgentSpec.model_validate({"instructions": text})
+    assert time.thread_time() - began < 1.0
+    assert refused.value.errors()[0]["loc"] == ("instructions",)
+
+
+@pytest.mark.parametrize("pattern", ["(" * 1000 + ")" * 1000, "a{99999999999}", "[", "(?P<a>x)(?P<a>y)"])
+def test_a_pattern_that_is_none_is_refused(pattern: str) -> None:
+    with pytest.raises(ValidationError, match="is not a regular expression"):
+        AgentSpec.model_validate({"sampling": {"structured": {"type": "regex", "pattern": pattern}}})
+
+
 def test_a_text_that_is_too_long_is_refused() -> None:
     with pytest.raises(ValidationError, match="at most 8000 characters"):
         AgentSpec.model_validate({"instructions": "x" * 8001})

@@ -131,8 +131,8 @@ async def test_what_is_harmed_here_is_not_copied(tmp_path: Path):
     [
         ("/mnt/share", "PROTOCOL://FOLDER"),
         ("s3://", "PROTOCOL://FOLDER"),
-        ("s4://bucket", "no protocol that fsspec knows"),
-        ("sftp+nothing://x/y", "no protocol that fsspec knows"),
+        ("s4://bucket", "not a protocol that fsspec knows"),
+        ("sftp+nothing://x/y", "not a protocol that fsspec knows"),
     ],
 )
 def test_an_address_that_cannot_be_is_refused_with_one_that_can(url: str, said: str, tmp_path: Path):

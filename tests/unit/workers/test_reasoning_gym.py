@@ -152,7 +152,7 @@ def test_options_of_every_type_come_from_json() -> None:
     assert configured("countdown", {"operators": ["+", "-"]}, "") == {"operators": ("+", "-")}
     (gcd, dated) = configured("composite", PARTS, "")["datasets"]
     assert (gcd.config, dated.config["max_date"].month) == ({"max_value": 20}, 3)
-    with pytest.raises(UnusableGenerator, match="is no generator"):
+    with pytest.raises(UnusableGenerator, match="is not a generator"):
         configured("composite", {"datasets": [{"name": "gcds", "weight": 1, "config": {}}]}, "")
 
 

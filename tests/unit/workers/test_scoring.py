@@ -117,9 +117,9 @@ async def test_asserts_have_to_pass_one_by_one(program: str, worth: float, why: 
     ("given", "said"),
     [
         (DatasetRow(ASKED, "", {"other": 1}), "the row has no column tests; its columns: other"),
-        (row([]), "no list of 1 to"),
-        (row("{"), "is no JSON"),
-        (row([{"input": "1"}]), "no object with input and output"),
+        (row([]), "not a list of 1 to"),
+        (row("{"), "is not JSON"),
+        (row([{"input": "1"}]), "not an object with input and output"),
     ],
 )
 async def test_a_row_without_tests_gives_no_score_instead_of_0(given: DatasetRow, said: str) -> None:

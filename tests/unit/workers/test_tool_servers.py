@@ -132,8 +132,8 @@ async def test_a_call_that_hangs_is_told_and_the_session_begins_anew(home: Path,
         ("endless_line", "call: oversized: a line of more than 1048576 bytes"),
         ("huge", "call: oversized: a line of more than 1048576 bytes"),
         ("flood", "call: oversized: more than 4194304 bytes without an answer"),
-        ("no_object", "call: garbage: its answer to tools/call is no object"),
-        ("no_list", "call: garbage: the content of a result is no list of objects"),
+        ("no_object", "call: garbage: its answer to tools/call is not an object"),
+        ("no_list", "call: garbage: the content of a result is not a list of objects"),
     ],
 )
 async def test_a_broken_server_fails_its_episode_by_name(pool: ToolPool, what: str, reason: str) -> None:

@@ -25,7 +25,7 @@ def load() -> None:
     places = [str(folder)]
     spec = importlib.util.spec_from_file_location(NAME, folder / "__init__.py", submodule_search_locations=places)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{folder} is no package")
+        raise ImportError(f"{folder} is not a package")
     module = importlib.util.module_from_spec(spec)
     sys.modules[NAME] = module
     spec.loader.exec_module(module)

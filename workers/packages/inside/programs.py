@@ -51,7 +51,7 @@ def _points(name: str) -> list[EntryPoint]:
 def _offered(name: str, entry: str, function: Callable[..., Any]) -> dict[str, Any]:
     """Return a program as it stands in a manifest. Raises TypeError where it takes no session."""
     if not callable(function):
-        raise TypeError("it is no function")
+        raise TypeError("it is not a function")
     taken = inspect.signature(function).parameters.values()
     first = next(iter(taken), None)
     if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):

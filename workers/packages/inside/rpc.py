@@ -84,7 +84,7 @@ class ServerProcess:
             page = self.request("tools/list", asked, limit_s)
             tools = page.get("tools")
             if not isinstance(tools, list) or not all(isinstance(one, dict) for one in tools):
-                raise ServerBroke("garbage: its tools are no list of objects")
+                raise ServerBroke("garbage: its tools are not a list of objects")
             found += tools
             if not (cursor := page.get("nextCursor")):
                 return found
@@ -107,7 +107,7 @@ class ServerProcess:
             raise RequestRefused(str(error.get("message", error) if isinstance(error, dict) else error)[:KEPT])
         result = said.get("result")
         if not isinstance(result, dict):
-            raise ServerBroke(f"garbage: its answer to {method} is no object")
+            raise ServerBroke(f"garbage: its answer to {method} is not an object")
         return result
 
     def give_up(self) -> bool:

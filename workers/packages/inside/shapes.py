@@ -130,7 +130,7 @@ def _check_numbers(score: Mapping[str, Any] | None) -> None:
     named |= {f"{role}, turn {turn}": reward for role, turn, reward in score["turn_rewards"]}
     for name, number in named.items():
         if not math.isfinite(number):
-            raise NotFinite(f"nonfinite: the score of {name} is {number}, no finite number")
+            raise NotFinite(f"nonfinite: the score of {name} is {number}, not a finite number")
 
 
 def broke(error: BaseException, where: str = "") -> dict[str, Any]:

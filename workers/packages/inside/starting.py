@@ -224,7 +224,7 @@ class WatchedProgram:
         try:
             json.dumps(earned, allow_nan=False)
         except ValueError:
-            raise NotFinite("nonfinite: a reward is no finite number") from None
+            raise NotFinite("nonfinite: a reward is not a finite number") from None
         return earned if isinstance(earned, dict) else {"reward": earned}
 
     def _close(self) -> None:

@@ -117,7 +117,7 @@ def text_of(said: Mapping[str, Any]) -> str:
     """Return what a result says in words. Raises ServerBroke for what is none."""
     content = said.get("content", [])
     if not isinstance(content, list) or not all(isinstance(one, dict) for one in content):
-        raise ServerBroke("garbage: the content of a result is no list of objects")
+        raise ServerBroke("garbage: the content of a result is not a list of objects")
     words = [_words(one) for one in content]
     if not words and "structuredContent" in said:
         words = [json.dumps(said["structuredContent"], ensure_ascii=False)]

@@ -118,7 +118,7 @@ def _unplayable(environment: Any) -> str | None:
     """Say what of an environment keeps it from being played; None: nothing."""
     base = import_module(LIBRARY).Environment
     if not isinstance(environment, base):
-        return f"{type(environment).__name__}, which is no environment of verifiers"
+        return f"{type(environment).__name__}, which is not a verifiers environment"
     if any(kind.__module__.startswith("verifiers.v1") for kind in type(environment).__mro__):
         return "an environment of verifiers.v1 (Taskset), of which none are understood; those of vf.MultiTurnEnv are"
     if not environment.score_rollouts:
@@ -259,7 +259,7 @@ def _watched(function: Callable[..., Any], faults: list[str]) -> Callable[..., A
             faults.append(f"{name} raised {type(error).__name__}: {error}")
             raise
         if not finite:
-            faults.append(f"{name} returned {found}, no finite number")
+            faults.append(f"{name} returned {found}, not a finite number")
         return found
 
     return watched

@@ -117,7 +117,7 @@ class GeneratorRows:
             raise ValueError("no formula")
         score = float(self.dataset.score_answer(answer, copy.deepcopy(dict(row))))
         if math.isnan(score):
-            raise ValueError("the score is no number")
+            raise ValueError("the score is not a number")
         return min(max(score, 0.0), 1.0)
 
     def _row(self, index: int) -> Row:
@@ -137,10 +137,10 @@ def configured(dataset: str, options: Mapping[str, Any], below: str) -> dict[str
     legal = [name for name in types if name not in _OWN]
     for name, value in options.items():
         if name not in legal:
-            detail = f"{name} is no option of {dataset}"
+            detail = f"{name} is not an option of {dataset}"
             raise UnusableGenerator(f"{below}/{name}", detail, f"Its options: {', '.join(legal) or 'none'}.")
         if name.endswith("_file") and os.path.basename(str(value)) != value:
-            raise UnusableGenerator(f"{below}/{name}", f"{name} is no name of a file of the package")
+            raise UnusableGenerator(f"{below}/{name}", f"{name} is not the name of a file in the package")
     made = {}
     for name, value in options.items():
         try:
@@ -156,9 +156,10 @@ def configured(dataset: str, options: Mapping[str, Any], below: str) -> dict[str
 def _of_part(part: Any, below: str) -> dict[str, Any]:
     names = import_module("reasoning_gym.factory").DATASETS
     if part.name not in names:
-        raise UnusableGenerator(f"{below}/name", f"{part.name} is no generator", f"Legal values: {', '.join(names)}.")
+        legal = f"Legal values: {', '.join(names)}."
+        raise UnusableGenerator(f"{below}/name", f"{part.name} is not a generator", legal)
     if not isinstance(part.config, dict):
-        raise UnusableGenerator(f"{below}/config", "config is no object", "Write {}.")
+        raise UnusableGenerator(f"{below}/config", "config is not an object", "Write {}.")
     return configured(part.name, part.config, f"{below}/config")
 
 

@@ -131,7 +131,7 @@ class ForkedProcess:
         if isinstance(answer, Broke):
             raise EnvironmentBroke(answer.reason)
         if not isinstance(answer, kind):
-            raise EnvironmentBroke(f"garbage: {type(answer).__name__} is no answer to {type(order).__name__}")
+            raise EnvironmentBroke(f"garbage: {type(answer).__name__} is not an answer to {type(order).__name__}")
         return answer
 
     async def answer(self) -> Answer:
@@ -147,7 +147,7 @@ class ForkedProcess:
         try:
             answer: Answer = msgspec.json.decode(text, type=Answer)
         except msgspec.MsgspecError as error:
-            raise EnvironmentBroke(f"garbage: its line is no answer: {error}") from None
+            raise EnvironmentBroke(f"garbage: its line is not an answer: {error}") from None
         return answer
 
     def end(self) -> None:

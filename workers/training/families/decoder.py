@@ -240,7 +240,7 @@ def _adapt(model: Any, adapter: LowRank, places: dict[str, tuple[str, ...]]) -> 
                 module.register_forward_hook(partial(_added, factors, adapter.scale))
                 reached.add(weights[0])
     if beyond := sorted(set(adapter.adapted) - reached):
-        raise UnsupportedModel(f"an adapter cannot reach {beyond[:3]}, which are no layers of their own in the model")
+        raise UnsupportedModel(f"an adapter cannot reach {beyond[:3]}, which are not separate layers of the model")
 
 
 def _added(factors: Factors, scale: float, _: Any, given: "tuple[torch.Tensor]", y: "torch.Tensor") -> "torch.Tensor":

@@ -75,7 +75,7 @@ def skeleton(model: LibraryModel, words: int, precision: str) -> "PreTrainedMode
 
     config = library_config(model, words)
     if type(config) not in AutoModelForCausalLM._model_mapping:
-        raise UnsupportedModel(f"model_type {config.model_type!r} is no causal language model; choose one that is")
+        raise UnsupportedModel(f"model_type {config.model_type!r} is not a causal language model; choose one that is")
     dtype = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16}[precision]
     maker: Any = AutoModelForCausalLM
     experts = {"experts_implementation": "eager"} if precision == "fp64" else {}  # the grouped product knows no fp64

@@ -2,7 +2,8 @@
 
 Invariants: instructions are written by users and rendered on rollout workers. They may name the declared variables,
 choose with `if` and use a few filters; nothing loops, calls, multiplies or reads attributes, so a rendering takes time
-and memory in proportion to the text. Dialect: Jinja.
+and memory in proportion to the text. What nests deeply is refused before it is compiled: Jinja compiles a chain of
+filters in time that grows with its cube, and Python's own limits would end in other errors. Dialect: Jinja.
 """
 
 from collections.abc import Sequence
@@ -18,6 +19,10 @@ VARIABLES = ("role", "team", "environment")
 """What instructions may name: the seat's role, the roles of all seats, what the environment itself would say."""
 FILTERS = ("join", "length", "upper", "lower", "capitalize", "title", "trim")
 MOST_CHARACTERS = 8000
+MOST_NESTED = 16
+"""Expressions and blocks within each other; a further `and`, `or` or filter is one more."""
+MOST_EXPRESSIONS = 256
+"""Values shown, conditions, and comparisons."""
 
 _ALLOWED = (
     nodes.Template, nodes.Output, nodes.TemplateData, nodes.If, nodes.CondExpr, nodes.Name, nodes.Const, nodes.Compare,
@@ -32,6 +37,9 @@ def readable(text: str) -> str:
     except jinja2.TemplateSyntaxError as error:
         rule = f"line {error.lineno} cannot be read: {error.message}"
         raise ValueError(f"{rule}; write literal braces as {{{{ '{{{{' }}}}") from error
+    except RecursionError:
+        raise ValueError(_NESTED) from None
+    _check_size(parsed)
     for node in parsed.find_all(nodes.Node):
         _check(node)
     try:
@@ -39,6 +47,25 @@ def readable(text: str) -> str:
     except (TypeError, jinja2.TemplateError) as error:
         raise ValueError(f"it does not render for a team of solver and reviser: {error}") from error
     return text
+
+
+_NESTED = f"expressions and blocks are nested more than {MOST_NESTED} levels deep; write simpler ones"
+
+
+def _check_size(parsed: nodes.Template) -> None:
+    """Refuse what would take long to compile. Without recursion: such a tree may be deeper than Python's stack."""
+    expressions = 0
+    open_nodes: list[tuple[nodes.Node, int]] = [(parsed, 0)]
+    while open_nodes:
+        node, depth = open_nodes.pop()
+        if depth > MOST_NESTED:
+            raise ValueError(_NESTED)
+        for child in node.iter_child_nodes():
+            counts = isinstance(child, nodes.If | nodes.CondExpr | nodes.Operand) or isinstance(node, nodes.Output)
+            expressions += counts and not isinstance(child, nodes.TemplateData)
+            open_nodes.append((child, depth + (not isinstance(child, nodes.Output | nodes.TemplateData))))
+        if expressions > MOST_EXPRESSIONS:
+            raise ValueError(f"there are more than {MOST_EXPRESSIONS} expressions; write fewer, or plain text")
 
 
 def _check(node: nodes.Node) -> None:

@@ -30,8 +30,10 @@ class RegexOutput(Strict):
     def _compiles(cls, pattern: str) -> str:
         try:
             re.compile(pattern)
-        except re.error as error:
+        except (re.error, OverflowError) as error:
             raise ValueError(f"is not a regular expression: {error}") from error
+        except RecursionError:
+            raise ValueError("is not a regular expression: it is nested too deeply") from None
         return pattern
 
 

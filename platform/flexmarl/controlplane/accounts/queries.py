@@ -30,7 +30,7 @@ def account_of(request: Request | HttpRequest) -> User:
     """Return the account that a request came with. Raises Unauthenticated without one."""
     if isinstance(request.user, User):
         return request.user
-    raise Unauthenticated("This needs an account of one's own.")
+    raise Unauthenticated("This requires a user account.")
 
 
 def never_signed_in(username: str) -> bool:

@@ -47,7 +47,7 @@ class Actor:
     def person(self) -> UUID:
         """Id of the account that acts. Raises Unauthenticated for the platform itself and for nobody."""
         if self.user_id is None:
-            raise Unauthenticated("This needs an account of one's own.")
+            raise Unauthenticated("This requires a user account.")
         return self.user_id
 
     @property

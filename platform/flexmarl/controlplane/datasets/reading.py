@@ -54,7 +54,7 @@ def _object(number: int, text: bytes) -> dict[str, Any] | BadRow:
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        return BadRow(number, "", "no_json", f"It is no JSON: {error}.", legal)
+        return BadRow(number, "", "no_json", f"It is not JSON: {error}.", legal)
     if not isinstance(value, dict):
         return BadRow(number, "", "no_object", f"It is a {type(value).__name__}, not an object.", legal)
     if len(value) > MOST_COLUMNS:
@@ -72,7 +72,7 @@ def _csv(file: BinaryIO) -> Iterator[Numbered]:
                 yield reader.line_num, _cells(reader.line_num, head, cells)
     except csv.Error as error:
         hint = "Close quotes; a cell has at most 131072 characters."
-        bad = BadRow(reader.line_num, "", "no_csv", f"It is no CSV: {error}.", hint)
+        bad = BadRow(reader.line_num, "", "no_csv", f"It is not CSV: {error}.", hint)
         raise UnreadableFile(bad) from error
 
 

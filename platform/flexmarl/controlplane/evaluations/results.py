@@ -136,7 +136,7 @@ def _state(cell: EvaluationCell, tasks: Sequence[TaskRow]) -> tuple[str, str, st
         return "waiting", "Waiting for devices.", ""
     if status is RunStatus.FAILED:
         why = next((one.reason for one in tasks if one.reason), "")
-        return "failed", text or why or "The run failed.", "Mend what it names, then retry."
+        return "failed", text or why or "The run failed.", "Fix the reported cause, then retry."
     if status in _RESTS:
         return "stopped", text or f"The run is {shown_status(row.status, row.reason)}.", "Resume it to play the rest."
     if status in _WAITS:

@@ -108,7 +108,7 @@ def _baseline(experiment: Experiment, reference: str | None) -> UUID | None:
     except ValueError:
         found = experiment.runs.filter(key=reference).first()
     if found is None:
-        detail = f"{reference} is no run of {experiment.name}."
+        detail = f"{reference} is not a run of {experiment.name}."
         hint = "The baseline is one of the experiment's own runs; move the run to it first."
         raise ValidationProblem(detail, errors=[FieldError("/baseline", "unknown_run", detail, hint)])
     return found.pk

@@ -110,7 +110,7 @@ def _named(source: PackageRequirement | PackageUpload) -> tuple[str, str]:
 def _read(source: Mapping[str, Any]) -> PackageRequirement | PackageUpload:
     kind = source.get("type")
     if kind not in SOURCES:
-        detail = f"{kind} is no source." if kind else "A source has a type."
+        detail = f"{kind} is not a type of source." if kind else "type is required."
         hint = f"Legal: {', '.join(SOURCES)}."
         code = "unknown_value" if kind else "required"
         raise ValidationProblem(detail, errors=[FieldError("/source/type", code, detail, hint)])

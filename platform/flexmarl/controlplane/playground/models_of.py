@@ -74,7 +74,7 @@ def find(actor: Actor, text: str, only: Collection[str] = ()) -> Model:
     """
     model = _found(actor, _whole_name(text, only))
     if only and not {model.name, model.newest_name} & set(only):
-        raise ModelNotFound(f"The key may not ask {text}; it may ask {', '.join(sorted(only))}.")
+        raise ModelNotFound(f"The key may not ask {text}; allowed: {', '.join(sorted(only))}.")
     return model
 
 

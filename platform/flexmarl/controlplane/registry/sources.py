@@ -46,7 +46,7 @@ def read_source(actor: Actor, project: str, given: Mapping[str, Any]) -> ModelSo
         hint = "Download the model with --local-dir, and upload its files or send type: folder with its path."
         raise _refused(FieldError("/source/type", "not_available", detail, hint))
     if kind not in TYPES:
-        detail = f"{kind} is no source." if kind else "A source has a type."
+        detail = f"{kind} is not a type of source." if kind else "type is required."
         hint = f"Legal: {', '.join(get_args(SourceType))}."
         raise _refused(FieldError("/source/type", "unknown_value" if kind else "required", detail, hint))
     try:

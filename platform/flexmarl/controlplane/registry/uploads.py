@@ -192,7 +192,7 @@ def _declared(files: Sequence[Mapping[str, Any]]) -> list[UploadedFile]:
             continue
         read.append(file)
         if not file.name.endswith(ENDINGS):
-            detail = f"{file.name} is no file of a model that may be uploaded."
+            detail = f"{file.name} is not a model file that can be uploaded."
             errors.append(
                 FieldError(f"/files/{place}/name", "invalid", detail, f"Legal endings: {', '.join(ENDINGS)}.")
             )

@@ -110,7 +110,7 @@ def _metric(plan: SearchPlan) -> list[FieldError]:
     if plan.metric in team or plan.metric.startswith(tuple(FAMILIES)):
         return []
     close = nearest(plan.metric, team)
-    detail = f"{plan.metric} is no series of the team, so it is no objective."
+    detail = f"{plan.metric} is not a series of the team and cannot be the objective."
     hint = f"Did you mean {close}?" if close else f"Such as reward/team, eval/team_score, or {', '.join(FAMILIES)}NAME."
     return [FieldError("/plan/metric", "unknown_value", detail, hint)]
 

@@ -135,7 +135,7 @@ def _kind(block: Any) -> Any:
 def _words(block: Any, kind: str, field: str, role: str) -> str:
     words = block.get(kind) if _kind(block) == kind else None
     if not isinstance(words, str):
-        raise wrong(field, "is no block that agents of runs read", f"send a block of {BLOCKS[role]}")
+        raise wrong(field, "is not a block that agents of runs support", f"send a block of {BLOCKS[role]}")
     return words
 
 

@@ -145,7 +145,7 @@ def _item(given: Any, field: str) -> tuple[Message, str]:
             return Message("tool", words or "", tool_call_id=call), "function_call_output"
         case "reasoning":
             return Message("assistant", reasoning=_thought(given, field)), "reasoning"
-    raise wrong(field, "is no item that agents of runs read", f"send the item itself, of the type {ITEMS}")
+    raise wrong(field, "is not an item that agents of runs support", f"send the item itself, of the type {ITEMS}")
 
 
 def _call(given: Mapping[str, Any], field: str) -> ToolCall:

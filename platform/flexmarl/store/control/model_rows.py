@@ -22,7 +22,7 @@ ELSEWHERE_S = 30.0
 GRANT_S = 60
 """A right that was found may be used for so long."""
 FORBIDDEN = "Its owner may not read the run any more that the checkpoint is of, or the run was deleted."
-GAVE_UP = "The import ended {takes} times without a word, most likely for lack of memory."
+GAVE_UP = "The import process exited {takes} times without an error message, most likely out of memory."
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,12 @@ import orjson
 from psycopg import Connection
 
 from flexmarl.store.node_operations import anyone, for_nodes
+from flexmarl.store.server_paths import without_paths
 
 MOST_TAKES = 3
 MOST_LOG = 200_000
 """Characters of a log that are kept: the last ones."""
-GAVE_UP = "The build ended {takes} times without a word, most likely for lack of memory."
+GAVE_UP = "The build process exited {takes} times without an error message, most likely out of memory."
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ def _end(
           updated_at = clock_timestamp(), version = version + 1
         WHERE id = %s AND takes = %s AND state IN ('queued', 'building')
         """,
-        [state, reason, text, _kept(log), digest, _json(lock), _json(manifest), taken.id, taken.takes],
+        [state, reason, without_paths(text), _kept(log), digest, _json(lock), _json(manifest), taken.id, taken.takes],
     )
     return ended.rowcount == 1
 
@@ -157,7 +158,8 @@ def built(conn: Connection, package: UUID, digest: str) -> BuiltPackage | None:
 
 
 def _kept(log: str) -> str:
-    return log[-MOST_LOG:].replace("\0", "")
+    """Members of the project read it: of a path of the host only its last name stays."""
+    return without_paths(log[-MOST_LOG:].replace("\0", ""))
 
 
 def _json(value: Any) -> str:

@@ -37,7 +37,7 @@ form.addEventListener("submit", async (event) => {
     }
   } catch (error) {
     $("#worth").textContent = "";
-    refused.textContent = error instanceof SyntaxError ? `Scores are no JSON: ${error.message}` : error.message;
+    refused.textContent = error instanceof SyntaxError ? `Scores are not valid JSON: ${error.message}` : error.message;
     refused.hidden = false;
   } finally {
     button.disabled = false;

@@ -19,7 +19,7 @@ function show({ taken, left }) {
     el("li", { class: "hs g8" }, el("span", { class: "anywhere fit", text: file.name }), bytes(file.size)),
   );
   $("ul", place).replaceChildren(...rows);
-  const words = files.length ? [`${files.length} files, ${bytes(size(files))}.`] : ["No file of a model is chosen."];
+  const words = files.length ? [`${files.length} files, ${bytes(size(files))}.`] : ["No model files chosen."];
   if (left.length) words.push(`Left out: ${left.slice(0, 5).join(", ")}${left.length > 5 ? ", …" : ""}.`);
   $("[data-chosen]", place).textContent = words.join(" ");
   announce(words.join(" "));

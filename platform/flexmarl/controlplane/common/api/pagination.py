@@ -1,7 +1,7 @@
 """Keyset pages: a cursor names the last row seen, so that pages neither skip nor repeat rows while others are added.
 
 An ordering is a list of columns that ends in a unique one. A cursor is opaque, holds the ordering it was made for and
-is refused with another.
+is refused with another. Nobody signs it: what it holds is checked like any other input.
 """
 
 import base64
@@ -13,17 +13,22 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from django.core.exceptions import ValidationError
 from django.db.models import Q, QuerySet
 from django.utils.dateparse import parse_datetime
 from rest_framework.request import Request
 
 from flexmarl.controlplane.common.api.filters import Parameter
+from flexmarl.controlplane.common.api.parsers import safe_json
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 500
+MOST_NUMBER = 2**63
+"""Of a cursor: what the database can compare."""
 LIMIT = Parameter("limit", f"Rows per page, 1 to {MAX_LIMIT}.", "integer")
 CURSOR = Parameter("cursor", "Opaque position, from `next` or `previous` of another page.")
+FIRST_PAGE = "Omit it to begin at the first page."
 COUNT = Parameter("count", "`exact` also counts all matching rows.", choices=("exact", "false"))
 
 
@@ -50,10 +55,10 @@ class Cursor:
 def decode(text: str, ordering: str) -> Cursor:
     """Read a cursor. Raises ValidationProblem when it is not one or belongs to another ordering."""
     try:
-        name, back, values = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        name, back, values = safe_json(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         cursor = Cursor(str(name), bool(back), [_typed(value) for value in values])
-    except (ValueError, TypeError, binascii.Error):
-        raise _refuse("not_a_cursor", "Omit it to begin at the first page.") from None
+    except (ValueError, TypeError, KeyError, binascii.Error):
+        raise _refuse("not_a_cursor", FIRST_PAGE) from None
     if cursor.ordering != ordering or len(cursor.values) != len(ordering.split(",")):
         raise _refuse("other_ordering", "Use a cursor only with the ordering of the page that returned it.")
     return cursor
@@ -81,7 +86,7 @@ def page(
     cursor = decode(values["cursor"], ordering) if "cursor" in values else None
     back = cursor is not None and cursor.back
     if cursor is not None:
-        rows = rows.filter(_behind(columns, cursor.values, back))
+        rows = _from(rows, columns, cursor)
     ordered = rows.order_by(*(_flip(c) if back else c for c in columns))
     found = list(ordered[: limit + 1]) if whole is None else _by_keys(ordered, whole, limit + 1)
     more, found = len(found) > limit, found[:limit]
@@ -99,6 +104,14 @@ def page(
         previous=cursor_at(found[0], True) if has_previous else None,
         count=count,
     )
+
+
+def _from(rows: QuerySet[Any], columns: list[str], cursor: Cursor) -> QuerySet[Any]:
+    """Keep the rows behind a cursor. Raises ValidationProblem where its values are not of the columns' types."""
+    try:
+        return rows.filter(_behind(columns, cursor.values, cursor.back))
+    except (ValueError, TypeError, OverflowError, ValidationError):
+        raise _refuse("not_a_cursor", FIRST_PAGE) from None
 
 
 def _by_keys(ordered: QuerySet[Any], whole: QuerySet[Any], most: int) -> list[Any]:
@@ -146,6 +159,8 @@ def _typed(value: Any) -> Any:
         return parse_datetime(value["t"]) if "t" in value else UUID(value["u"])
     if not isinstance(value, str | int | float):
         raise TypeError(value)
+    if not isinstance(value, str) and not abs(value) < MOST_NUMBER:
+        raise ValueError(value)
     return value
 
 

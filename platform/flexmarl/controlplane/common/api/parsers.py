@@ -1,5 +1,6 @@
 """JSON bodies, without what neither the database nor an answer can hold: NUL, lone surrogates, bottomless nesting."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ from rest_framework.parsers import JSONParser
 from flexmarl.contracts.yaml_text import MAX_DEPTH
 from flexmarl.contracts.yaml_text import is_storable as is_safe
 
-__all__ = ["MAX_DEPTH", "SafeJsonParser", "is_safe"]
+__all__ = ["MAX_DEPTH", "SafeJsonParser", "is_safe", "safe_json"]
 
 
 class SafeJsonParser(JSONParser):
@@ -23,6 +24,16 @@ class SafeJsonParser(JSONParser):
             raise ParseError(f"it is nested more than {MAX_DEPTH} levels deep.") from None
         _check(body, 0)
         return body
+
+
+def safe_json(text: str | bytes) -> Any:
+    """Read a document that is no body of the API under the same rules. Raises ValueError."""
+    try:
+        value = json.loads(text)
+        _check(value, 0)
+    except (RecursionError, ParseError) as error:
+        raise ValueError(str(error)) from error
+    return value
 
 
 def _check(node: Any, depth: int) -> None:

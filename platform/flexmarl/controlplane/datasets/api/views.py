@@ -116,20 +116,22 @@ class DatasetView(ApiView):
 
 class ArchiveDatasetView(ApiView):
     scopes = {"POST": Scope.RUNS_WRITE}
+    versioned = {"POST": False}
 
     @extend_schema(operation_id="datasets_archive", request=None, responses=shapes.DatasetSerializer)
     def post(self, request: Request, dataset_id: UUID) -> Response:
-        """Archive a dataset: new runs can no longer name it."""
+        """Archive a dataset: new runs can no longer name it. Honours If-Match."""
         actor = actor_of(request)
         return _answer(actions.archive(actor, queries.find_dataset(actor, dataset_id), if_match(request)))
 
 
 class RestoreDatasetView(ApiView):
     scopes = {"POST": Scope.RUNS_WRITE}
+    versioned = {"POST": False}
 
     @extend_schema(operation_id="datasets_restore", request=None, responses=shapes.DatasetSerializer)
     def post(self, request: Request, dataset_id: UUID) -> Response:
-        """Restore an archived dataset."""
+        """Restore an archived dataset. Honours If-Match."""
         actor = actor_of(request)
         return _answer(actions.restore(actor, queries.find_dataset(actor, dataset_id), if_match(request)))
 

@@ -10,7 +10,7 @@ from flexmarl.controlplane.inventory.actions import MAX_NOTE
 NAME = r"^[a-z0-9][a-z0-9-]{0,63}$"
 MOST_DEVICES = 1_000_000
 _PROVIDER = (
-    "Where its hosts come from: {type: static}, {type: slurm, partition: gpu, kind: cuda, devices: 8, max_nodes: 4}, "
+    "Host provider: {type: static}, {type: slurm, partition: gpu, kind: cuda, devices: 8, max_nodes: 4}, "
     "or {type: ray, address: 10.0.0.4:6379, kind: cuda, devices: 8, max_nodes: 4}, with the other options of "
     "docs/clusters.md."
 )

@@ -25,8 +25,8 @@ _STEPS = (
     ("cpu", "Lower cpus to what a host of the partition has (sinfo -o '%P %c')."),
     ("memory", "Lower memory_gib to what a host of the partition has (sinfo -o '%P %m')."),
     ("partition", "Set partition to one that sinfo lists and this account may use."),
-    ("feature", "Correct the further options of sbatch; sinfo -o '%P %f' lists features."),
-    ("option", "Correct the further options of sbatch: this cluster's version does not know one of them."),
+    ("feature", "Correct the additional sbatch options; sinfo -o '%P %f' lists features."),
+    ("option", "Correct the additional sbatch options: this cluster's version does not know one of them."),
     ("limit", "Wait until other jobs end, or lower max_nodes."),
 )
 """Part of a refusal -> what to do, the first that fits."""

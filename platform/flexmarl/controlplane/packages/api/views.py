@@ -99,30 +99,33 @@ class PackageView(ApiView):
 
 class CancelBuildView(ApiView):
     scopes = {"POST": Scope.PACKAGES_WRITE}
+    versioned = {"POST": False}
 
     @extend_schema(operation_id="packages_cancel", request=None, responses=PackageDetailSerializer)
     def post(self, request: Request, package_id: UUID) -> Response:
-        """Cancel a build that waits or runs."""
+        """Cancel a build that waits or runs. Honours If-Match."""
         actor = actor_of(request)
         return _answer(actions.cancel(actor, queries.find_package(actor, package_id), if_match(request)))
 
 
 class ArchivePackageView(ApiView):
     scopes = {"POST": Scope.PACKAGES_WRITE}
+    versioned = {"POST": False}
 
     @extend_schema(operation_id="packages_archive", request=None, responses=PackageDetailSerializer)
     def post(self, request: Request, package_id: UUID) -> Response:
-        """Archive a package: new runs can no longer name it."""
+        """Archive a package: new runs can no longer name it. Honours If-Match."""
         actor = actor_of(request)
         return _answer(actions.archive(actor, queries.find_package(actor, package_id), if_match(request)))
 
 
 class RestorePackageView(ApiView):
     scopes = {"POST": Scope.PACKAGES_WRITE}
+    versioned = {"POST": False}
 
     @extend_schema(operation_id="packages_restore", request=None, responses=PackageDetailSerializer)
     def post(self, request: Request, package_id: UUID) -> Response:
-        """Restore an archived package."""
+        """Restore an archived package. Honours If-Match."""
         actor = actor_of(request)
         return _answer(actions.restore(actor, queries.find_package(actor, package_id), if_match(request)))
 

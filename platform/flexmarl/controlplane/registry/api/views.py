@@ -65,30 +65,33 @@ class RegisteredModelView(ApiView):
 
 class CancelImportView(ApiView):
     scopes = {"POST": Scope.RUNS_WRITE}
+    versioned = {"POST": False}
 
     @extend_schema(operation_id="models_cancel", request=None, responses=LanguageModelDetailSerializer)
     def post(self, request: Request, model_id: UUID) -> Response:
-        """Cancel an import that waits or runs."""
+        """Cancel an import that waits or runs. Honours If-Match."""
         actor = actor_of(request)
         return _answer(actions.cancel(actor, queries.find_model(actor, model_id), if_match(request)))
 
 
 class ArchiveModelView(ApiView):
     scopes = {"POST": Scope.RUNS_WRITE}
+    versioned = {"POST": False}
 
     @extend_schema(operation_id="models_archive", request=None, responses=LanguageModelDetailSerializer)
     def post(self, request: Request, model_id: UUID) -> Response:
-        """Archive a model: new runs can no longer name it."""
+        """Archive a model: new runs can no longer name it. Honours If-Match."""
         actor = actor_of(request)
         return _answer(actions.archive(actor, queries.find_model(actor, model_id), if_match(request)))
 
 
 class RestoreModelView(ApiView):
     scopes = {"POST": Scope.RUNS_WRITE}
+    versioned = {"POST": False}
 
     @extend_schema(operation_id="models_restore", request=None, responses=LanguageModelDetailSerializer)
     def post(self, request: Request, model_id: UUID) -> Response:
-        """Restore an archived model."""
+        """Restore an archived model. Honours If-Match."""
         actor = actor_of(request)
         return _answer(actions.restore(actor, queries.find_model(actor, model_id), if_match(request)))
 
