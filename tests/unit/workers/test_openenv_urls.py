@@ -123,7 +123,7 @@ BROKEN = {
     "garbage": "step: garbage: its answer is no JSON object",
     "raise": "step: its step failed: EXECUTION_ERROR: the road is closed",
     "much": "step: garbage: the reward of step is no number",
-    "nan": "score: nonfinite: the score of player is nan, no finite number",
+    "nan": "score: nonfinite: the score of player is nan, not a finite number",
     "none": "score: none: the last observation has no reward",
     "moved": "boot: refused: status 302 at /schema: 302: Found",
     "moved_later": "boot: refused: it answered with a redirect, which is not followed",
