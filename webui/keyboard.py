@@ -28,7 +28,7 @@ RUN_PAGES = frozenset(
         "events",
         "config",
     }
-    | {"checkpoints", "attempts", "playground", "what_if", "trajectory_compare", "sessions"}
+    | {"checkpoints", "attempts", "playground", "what_if", "trajectory_compare", "sessions", "session"}
 )
 LIST_PAGES = frozenset(
     {

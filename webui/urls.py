@@ -148,6 +148,7 @@ urlpatterns = [
     path("runs/<str:key>/trajectories", trajectories.listing, name="trajectories"),
     path("runs/<str:key>/trajectories/compare", comparison.compare, name="trajectory_compare"),
     path("runs/<str:key>/trajectories/sessions", programs.sessions, name="sessions"),
+    path("runs/<str:key>/trajectories/sessions/<uuid:session_id>", programs.session, name="session"),
     path("runs/<str:key>/trajectories/playground", playground.talk, name="playground"),
     path("runs/<str:key>/trajectories/<str:tid>", trajectories.detail, name="trajectory"),
     path("runs/<str:key>/checkpoints", checkpoints.checkpoints, name="checkpoints"),

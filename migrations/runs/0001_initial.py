@@ -190,6 +190,7 @@ class Migration(migrations.Migration):
                 ("tokens", models.IntegerField()),
                 ("left_s", models.FloatField(null=True)),
                 ("output", models.TextField()),
+                ("changes", models.JSONField(null=True)),
             ],
             options={
                 "db_table": 'store"."program_session',

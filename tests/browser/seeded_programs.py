@@ -20,6 +20,13 @@ SESSIONS: tuple[tuple[Any, ...], ...] = (
     (99, False, "open", "", "{}", 60, None, None, 0, 0),
     (100, False, "awaiting_reward", "", "{}", 240, 230, None, 6, 1430),
 )  # fmt: skip
+CHANGES = """{"count": 3, "cut": true, "files": [
+  {"path": "shop.py", "change": "changed", "size": 1204, "before": 1187, "shown": true},
+  {"path": "src/a_rather_long_name_of_a_file_that_an_agent_made_up_itself.py", "change": "added", "size": 88, "before":
+    null, "shown": true},
+  {"path": "cart.db", "change": "removed", "size": null, "before": 40960, "shown": false}],
+  "diff": "--- a/shop.py\\n+++ b/shop.py\\n@@ -1,2 +1,2 @@\\n def price(item):\\n-    return 0\\n+    return 1"}"""
+"""What the command of a session made of its workspace."""
 
 
 def programs(owner: Any) -> list[Any]:
@@ -41,6 +48,10 @@ def programs(owner: Any) -> list[Any]:
     partitions.ensure(conn, made[0].no)
     for place, row in enumerate(SESSIONS):
         _session(conn, made[0].no, place, *row)
+    conn.execute(
+        "UPDATE store.program_session SET output = 'shop.py: mended', changes = %s WHERE run_id = %s AND draw = 0",
+        [CHANGES, made[0].no],
+    )
     conn.execute(
         "INSERT INTO store.episode (run_id, draw, member, attempt, origin, status, scores, team_score, solved, turns, "
         "tokens, pins, task, started_at, finished_at) SELECT run_id, draw, member, attempt, 'train', 'finished', "

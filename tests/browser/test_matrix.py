@@ -48,6 +48,7 @@ EXAMPLES: dict[str, str] = {
     "run": "/runs/{running}",
     "trajectories": "/runs/{finished}/trajectories",
     "sessions": "/runs/{program}/trajectories/sessions",
+    "session": "/runs/{program}/trajectories/sessions/5a1d2900-0000-0000-0000-000000000000",
     "trajectory": "/runs/{finished}/trajectories/955-0-1",
     "trajectory_compare": "/runs/{finished}/trajectories/compare?ids=955-0-1,955-1-1",
     "checkpoints": "/runs/{finished}/checkpoints",

@@ -340,7 +340,7 @@ def _page_arguments(world: World, name: str) -> dict[str, Any]:
     known = {"key": world.run.key, "tid": world.arguments[""]["trajectory_id"], "role": "speaker"}
     made = (
         "simulation_id", "agent_id", "team_id", "model_id", "dataset_id", "experiment_id", "sweep_id", "suite_id",
-        "evaluation_id", "package_id",
+        "evaluation_id", "package_id", "session_id",
     )  # fmt: skip
     known |= {part: world.arguments[""][part] for part in made}
     text = next(str(pattern.pattern) for pattern in pages if pattern.name == name)

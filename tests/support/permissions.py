@@ -268,7 +268,7 @@ _RUN_PAGES = (
     *("run", "figures", "header_part", "summary_part", "planned_part"),
     *("timeline", "timeline_part", "events", "events_part"),
     *("config", "checkpoints", "pipeline", "pipeline_part", "attempts", "playground", "what_if"),
-    *("load", "load_part", "speaking_part", "programs_part", "sessions"),
+    *("load", "load_part", "speaking_part", "programs_part", "sessions", "session"),
     *("joint_part", "store_part", "checks_part", "decisions_part", "transitions_part"),
     *("metrics", "agents", "agents_part", "agent", "agent_part", "config_yaml"),
 )

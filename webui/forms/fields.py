@@ -72,6 +72,10 @@ WHOLE = {
     "/environment/dataset": ("Dataset", "dataset"),
     "/environment/scores": ("Scores", "json"),
     "/environment/tools/servers": ("Tool servers", "json"),
+    "/environment/runner/command": ("Command", "json"),
+    "/environment/runner/env": ("Variables", "json"),
+    "/environment/runner/workspace": ("Workspace", "json"),
+    "/environment/runner/evaluator": ("Evaluator", "json"),
 }
 """A value that is chosen or written in one piece -> what it is called, and the kind of its field."""
 _CHOSEN = {

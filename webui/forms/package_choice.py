@@ -29,6 +29,9 @@ REPLY_TOKENS = 64
 def named(address: Mapping[str, str]) -> dict[str, Any]:
     """Return the environment that an address names: one of a package, or a program of one."""
     package = address["package"]
+    if "command" in address:
+        command = [address["command"], "{prompt}"]
+        return {"type": "program", "runner": {"type": "command", "package": package, "command": command}}
     if "program" in address:
         return {"type": "program", "runner": {"type": "process", "package": package, "program": address["program"]}}
     return {"type": "package", "package": package, "environment": address.get("environment", "")}
@@ -45,7 +48,8 @@ def base(package: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str
     """Return what New run begins with; `environment` is as a specification pins it. Raises SpecProblems."""
     if (runner := environment.get("runner")) is not None:
         kind = "An environment" if runner["pinned"].get("adapter") else "An agent program"
-        roles, title = environment.get("seats", ["agent"]), runner["program"]
+        title = runner["command"][0] if runner["type"] == "command" else runner["program"]
+        roles = environment.get("seats", ["agent"])
     else:
         roles, title, kind = environment["pinned"]["roles"], environment["environment"], "An environment"
     spec = {

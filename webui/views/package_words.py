@@ -111,6 +111,14 @@ def _kind(program: Mapping[str, Any]) -> str:
     return f"Environment of {library}{rows}"
 
 
+def commands(package: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the commands of a package, each with the page on which a run of it begins."""
+    return [
+        {**one, "new_run_url": f"/runs/new?{urlencode({'package': package['id'], 'command': one['name']})}"}
+        for one in package["manifest"].get("commands", ())
+    ]
+
+
 def servers(package: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the servers of tools of a package, each with the page on which a run with it begins."""
     named = json.dumps(f"{package['name']}@{package['release']}")
@@ -139,9 +147,12 @@ def _takes(schema: Mapping[str, Any]) -> str:
 
 
 def naming(package: Mapping[str, Any]) -> str:
-    """Return how a specification names its first environment, or its first program where it has none."""
+    """Return how a specification names its first environment, program or command."""
     named = f"package: {json.dumps(package['name'] + '@' + package['release'])}"
     if offers := package["manifest"].get("environments", ()):
         return f"environment: {{type: package, {named}, environment: {json.dumps(offers[0]['name'])}}}"
+    if not package["manifest"].get("programs") and (offers := package["manifest"].get("commands", ())):
+        command = f"[{json.dumps(offers[0]['name'])}]"
+        return f"environment: {{type: program, runner: {{type: command, {named}, command: {command}}}}}"
     program = next((json.dumps(one["name"]) for one in package["manifest"].get("programs", ())), "NAME")
     return f"environment: {{type: program, runner: {{type: process, {named}, program: {program}}}}}"

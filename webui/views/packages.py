@@ -75,6 +75,7 @@ def detail(request: HttpRequest, package_id: UUID) -> HttpResponse:
         "trouble": words.trouble(row) if row["state"] == "failed" else None,
         "environments": words.environments(row),
         "programs": words.programs(row),
+        "commands": words.commands(row),
         "servers": words.servers(row),
         "left_out": row["manifest"].get("left_out", []),
         "naming": words.naming(row),

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
-from flexmarl.contracts.specification.program import ProcessRunner
+from flexmarl.contracts.specification.program import StartedRunner
 from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.runs import program_sessions, session_lists
@@ -16,6 +17,7 @@ from webui.formats import duration, moment, number
 from webui.narrowing import chips, narrowed
 from webui.views.base import is_part, page, show
 from webui.views.run import run_frame
+from webui.views.session_files import files
 
 PROGRAM = """\
 sessions = "{sessions}"
@@ -59,7 +61,7 @@ def programs(request: HttpRequest, found: Any, row: Mapping[str, Any]) -> dict[s
     if row["finished_at"]:
         sentence = "The run has ended: it opens no session any more."
     elif _started(found):
-        sentence = "Rollout workers start the program of a package, a process for each session."
+        sentence = "Rollout workers start the program, a process for each session."
     elif counts.open and not counts.taken:
         sentence = "Sessions wait for a program. Start yours, with these lines:"
     elif counts.taken:
@@ -71,7 +73,7 @@ def programs(request: HttpRequest, found: Any, row: Mapping[str, Any]) -> dict[s
 
 def _started(found: Any) -> bool:
     """Tell whether rollout workers start the programs of a run."""
-    return isinstance(program_sessions.environment_of(found).runner, ProcessRunner)
+    return isinstance(program_sessions.environment_of(found).runner, StartedRunner)
 
 
 def _lines(request: HttpRequest, found: Any, row: Mapping[str, Any]) -> str:
@@ -104,6 +106,15 @@ def sessions(request: HttpRequest, key: str) -> HttpResponse:
         "program": _lines(request, found, row),
     }
     return show(request, "webui/parts/session_rows.html" if is_part(request) else "webui/run_sessions.html", context)
+
+
+@page()
+def session(request: HttpRequest, key: str, session_id: UUID) -> HttpResponse:
+    """Show a session: how it stands, the end of its output, and what became of the files of its workspace."""
+    frame = run_frame(request, key, "sessions")
+    row = program_sessions.read_whole(frame["found"], session_id)
+    shown = {**row, "look": STATES[row["state"]]}
+    return show(request, "webui/run_session.html", {**frame, "session": shown, "files": files(row["changes"])})
 
 
 def _alone(actor: Actor, key: str) -> dict[str, Any]:

@@ -5,10 +5,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from flexmarl.contracts.wire import EVALUATION_DRAWS
+from flexmarl.controlplane.runs import program_sessions
 from flexmarl.controlplane.telemetry import queries as telemetry
 from webui import reading
 from webui.figures import episodes
 from webui.formats import DASH, number
+from webui.views.session_files import files
 from webui.views.team import graph_of
 
 BREAK_WORDS = {
@@ -47,10 +49,13 @@ def opened(run: Any, row: dict[str, Any], tid: str, view: str = "transcript") ->
         for key in ((turn["role"], turn["turn"]),)
     }
     advantages = [turn["advantage"] for turn in turns.values() if turn["advantage"] is not None]
+    session = _session(run, found) if row["spec"]["environment"]["type"] == "program" else None
     group = [member for member in found["group"] if member["status"] == "finished"]
     view = view if view in dict(VIEWS) else "transcript"
     return {
         "t": {**found, "group_no": group_no(found)},
+        "session": session,
+        "files": files(session["changes"]) if session else None,
         "view": view,
         "views": VIEWS,
         "top": reading.best_score(run),
@@ -67,6 +72,11 @@ def opened(run: Any, row: dict[str, Any], tid: str, view: str = "transcript") ->
         "engines": sorted({turn["engine"] for turn in turns.values() if turn["engine"]}),
         "my_group": telemetry.episode_group(run, found["draw"]) if view == "scores" else None,
     }
+
+
+def _session(run: Any, found: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the session that the trajectory was, where its program was started by a rollout worker."""
+    return program_sessions.of_episode(run, (found["draw"], found["member"], found["attempt"]))
 
 
 def _turn(turn: dict[str, Any], agents: dict[str, dict[str, Any]]) -> dict[str, Any]:

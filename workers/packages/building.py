@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from flexmarl.contracts.package_manifests import (
     BuildRefusal,
     LockedDistribution,
+    OfferedCommand,
     OfferedEnvironment,
     OfferedProgram,
     OfferedServer,
@@ -222,17 +223,23 @@ def read_manifest(said: dict[str, Any]) -> PackageManifest:
     ]
     environments = _usable(OfferedEnvironment, said.get("environments", ()), left_out)
     programs = _usable(OfferedProgram, said.get("programs", ()), left_out)
+    commands = _usable(OfferedCommand, said.get("commands", ()), left_out)
     for one in said.get("servers", ()):
         if (server := _server(one, left_out)) is not None:
             servers.append(server)
-    if not environments and not programs and not servers:
+    if not (environments or programs or servers or commands):
         raise BuildFailed(BuildRefusal.NO_ENVIRONMENTS, f"Nothing that it offers can be used: {left_out[:3]}"[:500])
-    usable = {"environments": environments, "programs": programs, "servers": servers, "left_out": left_out}
+    usable = {
+        "environments": environments, "programs": programs, "servers": servers, "commands": commands,
+        "left_out": left_out,
+    }  # fmt: skip
     return PackageManifest.model_validate({**said, **usable})
 
 
 def _usable(
-    kind: type[OfferedEnvironment] | type[OfferedProgram], offers: Iterable[Any], left_out: list[dict[str, str]]
+    kind: type[OfferedEnvironment] | type[OfferedProgram] | type[OfferedCommand],
+    offers: Iterable[Any],
+    left_out: list[dict[str, str]],
 ) -> list[Any]:
     """Read offers; those that cannot be used are left out with the reason."""
     usable = []

@@ -10,6 +10,8 @@ from pathlib import Path
 
 FOLDER = "packages"
 MAKING = "making-"
+MOST_SCRIPT = 2**16
+"""Bytes of a program that an installer wrote; others are not its own."""
 SEEN = 0o755
 """Builds are read by users that confined processes become."""
 
@@ -44,6 +46,7 @@ def keep(home: Path, folder: Path, digest: str) -> Path:
     """Give a finished build its name; one that is there already stays, for it is the same."""
     target = root_of(home) / digest
     shutil.rmtree(folder / "tmp", ignore_errors=True)
+    _rename_in_scripts(folder, target)
     try:
         folder.rename(target)
     except OSError:
@@ -51,6 +54,17 @@ def keep(home: Path, folder: Path, digest: str) -> Path:
             raise
         shutil.rmtree(folder, ignore_errors=True)
     return target
+
+
+def _rename_in_scripts(folder: Path, target: Path) -> None:
+    """Have the programs of a build name the interpreter where it will lie: installers write where it lies now."""
+    before, after = bytes(folder.absolute()), bytes(target.absolute())
+    for script in (folder / "venv" / "bin").iterdir():
+        if script.is_symlink() or not script.is_file() or script.stat().st_size > MOST_SCRIPT:
+            continue
+        body = script.read_bytes()
+        if body.startswith(b"#!") and before in body:
+            script.write_bytes(body.replace(before, after))
 
 
 def boot_of() -> Path:

@@ -20,7 +20,7 @@ import psycopg
 from flexmarl.contracts.specification.package import PackageEnvironment, PinnedBuild
 from flexmarl.store.control import package_rows
 from workers.packages.building import QUIET, BuildOrder
-from workers.packages.folders import boot_of, build_of, new_folder, python_of
+from workers.packages.folders import base_python, boot_of, build_of, new_folder, python_of
 from workers.packages.running import run_build
 from workers.rollout.isolation.environment_pool import EnvironmentPool, IsolatedEpisode
 from workers.rollout.isolation.processes import EnvironmentBroke, ForkHost, start
@@ -123,9 +123,11 @@ class PackagePool(EnvironmentPool):
         return start_packaged(self.folder, "play", job)
 
 
-def start_packaged(folder: Path, entry: str, job: Mapping[str, Any]) -> ForkHost:
-    """Start a host in a build's own interpreter, at an entry of `workers.packages.inside.boot`."""
-    command = [str(python_of(folder)), "-I", str(boot_of()), entry, json.dumps(job)]
+def start_packaged(folder: Path | None, entry: str, job: Mapping[str, Any]) -> ForkHost:
+    """Start a host at an entry of `workers.packages.inside.boot`, in a build's own interpreter, or in that of which
+    virtual environments are made."""
+    python = base_python() if folder is None else str(python_of(folder))
+    command = [python, "-I", str(boot_of()), entry, json.dumps(job)]
     return start(command, {"PATH": os.defpath, "LANG": "C.UTF-8", **QUIET})
 
 

@@ -20,6 +20,8 @@ from flexmarl.algorithms.routing import ROUTERS
 from flexmarl.contracts.commands import GroupOrder, PlayGroups
 from flexmarl.contracts.events import DemandReported
 from flexmarl.contracts.specification import ExperimentSpec
+from flexmarl.contracts.specification.commands import CommandRunner
+from flexmarl.contracts.specification.dataset import NamedDataset
 from flexmarl.contracts.specification.environment import EnvironmentSpec
 from flexmarl.contracts.specification.openenv import OpenEnvUrl
 from flexmarl.contracts.specification.package import PackageEnvironment
@@ -35,10 +37,12 @@ from flexmarl.store.telemetry import load_reports
 from workers.database import StorePool
 from workers.external_access import ExternalAccess
 from workers.rollout import datasets
+from workers.rollout.datasets import DatasetLines
 from workers.rollout.demand import Reporter
 from workers.rollout.engine_client import EngineClient
 from workers.rollout.environments.dataset_questions import DatasetFamily
 from workers.rollout.external import ExternalClient
+from workers.rollout.gateway.commands import CommandPool
 from workers.rollout.gateway.processes import ProgramPool
 from workers.rollout.gateway.server import Gateway, GatewayPlace
 from workers.rollout.gateway.stage import ProgramStage
@@ -244,21 +248,34 @@ class Player:
         if isinstance(environment, OpenEnvUrl):
             return OpenEnvPool(environment, self._access)
         if isinstance(environment, ProgramEnvironment):
-            programs = None
-            if isinstance(environment.runner, ProcessRunner):
-                programs = ProgramPool(run_id, environment.runner, self._gateway, Builds(self._home, self._store))
-            return ProgramStage(run_id, environment, self._gateway, programs)
+            rows = None if environment.dataset is None else await self._rows(environment.dataset)
+            return ProgramStage(run_id, environment, self._gateway, self._programs(run_id, environment), rows)
         stage = stage_of(environment)
         if isinstance(stage, DatasetFamily):
-            digest = stage.options.dataset.digest
-            stage.lines = datasets.kept(digest) or await self._store(
-                lambda conn: datasets.keep(digest, dataset_contents.lines(conn, digest))
-            )
+            stage.lines = await self._rows(stage.options.dataset)
             if (use := stage.options.tools).servers:
                 builds = Builds(self._home, self._store)
                 pools = tuple(self._tool_pool(run_id, use, place, builds) for place in range(len(use.servers)))
                 return ToolStage(stage, use, pools, stage.options.graph.tokens is not None)
         return stage
+
+    def _programs(self, run_id: int, environment: ProgramEnvironment) -> ProgramPool | CommandPool | None:
+        """Return what starts the programs of a run; None where others do."""
+        builds = Builds(self._home, self._store)
+        match environment.runner:
+            case ProcessRunner() as runner:
+                return ProgramPool(run_id, runner, self._gateway, builds)
+            case CommandRunner() as runner:
+                return CommandPool(run_id, runner, self._gateway, builds)
+        return None
+
+    async def _rows(self, dataset: NamedDataset) -> DatasetLines:
+        """Return the rows of a dataset. Raises DatasetMissing."""
+        digest = dataset.digest
+        kept = datasets.kept(digest)
+        if kept is None:
+            kept = await self._store(lambda conn: datasets.keep(digest, dataset_contents.lines(conn, digest)))
+        return kept
 
     def _tool_pool(self, run_id: int, use: ToolUse, place: int, builds: Builds) -> ToolPool | UrlToolPool:
         server = use.servers[place]

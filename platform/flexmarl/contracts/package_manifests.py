@@ -149,6 +149,12 @@ class OfferedServer(Strict):
     tools: tuple[OfferedTool, ...] = Field(min_length=1, max_length=128)
 
 
+class OfferedCommand(Strict):
+    """A program that a distribution installs, to be started by its name."""
+
+    name: str = Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")
+
+
 class LeftOut(Strict):
     """What a package has and that cannot be used."""
 
@@ -166,12 +172,13 @@ class PackageManifest(Strict):
     environments: tuple[OfferedEnvironment, ...] = Field(default=(), max_length=500)
     programs: tuple[OfferedProgram, ...] = Field(default=(), max_length=500)
     servers: tuple[OfferedServer, ...] = Field(default=(), max_length=16)
+    commands: tuple[OfferedCommand, ...] = Field(default=(), max_length=100)
     left_out: tuple[LeftOut, ...] = ()
 
     @model_validator(mode="after")
     def _offers_something(self) -> Self:
-        if not self.environments and not self.programs and not self.servers:
-            raise ValueError("it offers neither environments nor programs nor servers of tools")
+        if not (self.environments or self.programs or self.servers or self.commands):
+            raise ValueError("it offers neither environments nor programs nor servers of tools nor commands")
         return self
 
 

@@ -567,7 +567,8 @@ CREATE TABLE store.program_session (
   calls      int NOT NULL DEFAULT 0,          -- calls that it has answered
   tokens     int NOT NULL DEFAULT 0,          -- sampled in these
   left_s     real,                            -- of the time that its program may take between calls
-  output     text NOT NULL DEFAULT ''         -- end of what a program wrote that a rollout worker started
+  output     text NOT NULL DEFAULT '',        -- end of what a program wrote that a rollout worker started
+  changes    jsonb                            -- what a command made of its workspace: {files, count, diff, cut}
 ) WITH (fillfactor = 70);
 CREATE INDEX program_session_run ON store.program_session (run_id, opened_at);
 CREATE INDEX program_session_open ON store.program_session (run_id, opened_at) WHERE state = 'open';

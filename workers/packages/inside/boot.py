@@ -1,5 +1,5 @@
 """The entry of a package's interpreter: `python -I boot.py` and `install ...`, `manifest JOB`, `play JOB SOCKET`,
-`programs JOB SOCKET` or `tools JOB SOCKET`.
+`programs JOB SOCKET`, `tools JOB SOCKET` or `command JOB SOCKET`.
 
 This folder becomes a package under a name of its own; no folder of the product is on the path of foreign code.
 """
@@ -16,6 +16,7 @@ ENTRIES = {
     "play": "playing",
     "programs": "starting",
     "tools": "tooling",
+    "command": "commanding",
 }
 
 

@@ -1,5 +1,5 @@
 """Makes the manifest of a package: which environments it offers, with which options, for which roles, which agent
-programs, and which servers of tools.
+programs, which servers of tools, and which commands.
 
 The last line of its output is the manifest as JSON, or why there is none; what foreign code prints goes elsewhere.
 """
@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from .adapters import offers_of
+from .finding import commands_of
 from .jobs import confined, quietly
 from .programs import programs_of
 from .servers import served, servers_of
 from .shapes import broke, offered
 
 MOST_OFFERS = 500
+MOST_COMMANDS = 100
 MANIFEST_VERSION = 1
 
 
@@ -29,7 +31,8 @@ def main(arguments: Sequence[str]) -> None:
         named = bool(job.entry and servers)
         programs, broken = ([], []) if named else quietly(lambda: programs_of(job))
         broken = [*broken, *silent]
-        needed = None if programs or servers else broken
+        commands = [] if job.entry else commands_of(job.distribution)
+        needed = None if programs or servers or commands else broken
         offers, left_out = ([], []) if named else quietly(lambda: offers_of(job, needed))
         left_out = [*broken, *left_out]
         if job.entry and offers:  # a function that makes an environment
@@ -41,6 +44,7 @@ def main(arguments: Sequence[str]) -> None:
             "environments": [offered(one) for one in offers[:MOST_OFFERS]],
             "programs": programs[:MOST_OFFERS],
             "servers": [served(one) for one in servers],
+            "commands": [{"name": name} for name in commands[:MOST_COMMANDS]],
             "left_out": [{"name": name, "reason": reason[:300]} for name, reason in left_out[:MOST_OFFERS]],
         }
         text = json.dumps(manifest, allow_nan=False)

@@ -34,6 +34,17 @@ def modules_of(job: Job) -> list[str]:
     return sorted(name for name in names if name.isidentifier() and name != "__pycache__")
 
 
+def commands_of(name: str) -> list[str]:
+    """Return the programs that a distribution installs, by name."""
+    try:
+        found: Distribution = distribution(name)
+    except PackageNotFoundError:
+        return []
+    named = {point.name for point in found.entry_points if point.group == "console_scripts"}
+    placed = {file.name for file in found.files or () if file.parent.name == "bin" and ".." in file.parts}
+    return sorted(named | placed)
+
+
 def named_by(entry: str) -> Any:
     """Return what `module:name` names. Raises ImportError or AttributeError."""
     module, _, name = entry.partition(":")

@@ -3,7 +3,8 @@
 Invariants: one thread, so that forking is safe; a process is killed only while it is this host's child and not yet
 reaped, so its number cannot be another's; whatever ends the host ends all its children (Linux), and the end of its
 socket ends the host. A child is a session of its own, killed with all of it. A host that is the first process of its
-name space kills whatever left its session, and sessions of too many processes.
+name space kills whatever left its session, and sessions of too many processes; one that has the name space for a single
+child kills what outlives it, and all of it where that is too many.
 """
 
 import ctypes
@@ -23,8 +24,10 @@ FRAME = 5
 """Bytes of an order: what, and the number of a process."""
 MOST_PROCESSES = 32
 """Processes and descendants of one episode."""
+MOST_OF_COMMAND = 64
+"""Processes of a command that has a name space of its own; agents start shells, compilers and tests."""
 REAP_EVERY_S = 1.0
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 Play = Callable[[socket.socket], None]
 
@@ -45,10 +48,17 @@ def ends_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def serve(control: socket.socket, play: Play, left: Callable[[], None] = lambda: None) -> None:
+def adopts_orphans() -> None:
+    """Have descendants whose parents end become children of this process, so that none is out of its sight (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def serve(control: socket.socket, play: Play, left: Callable[[], None] = lambda: None, *, alone: bool = False) -> None:
     """Fork and kill as ordered, until the worker hangs up; each child plays what comes through its own socket.
 
-    `left` is called at the end, when no child is there any more.
+    `left` is called at the end, when no child is there any more. `alone`: there is one child, and whatever else is in
+    its name space is of its making; sessions of its descendants are theirs.
     """
     children: set[int] = set()
     first = os.getpid() == 1
@@ -57,7 +67,7 @@ def serve(control: socket.socket, play: Play, left: Callable[[], None] = lambda:
         # Children are reaped here alone: between two looks their numbers stay theirs, also when they have ended.
         children -= _reaped(children, first)
         if first:
-            _sweep(children)
+            _sweep_all(children) if alone else _sweep(children)
         if not waiting:
             continue
         order, given, _, _ = socket.recv_fds(control, FRAME, 1, socket.MSG_WAITALL)
@@ -103,6 +113,14 @@ def _sweep(children: set[int]) -> None:
     for session in children & crowds.keys():
         if crowds[session] > MOST_PROCESSES:
             kill(session)
+
+
+def _sweep_all(children: set[int]) -> None:
+    """Kill what outlives the only child, and everything where that is too many processes."""
+    others = _sessions().keys() - {1}
+    if not children or len(others) > MOST_OF_COMMAND:
+        for pid in others:
+            _kill_one(pid)
 
 
 def _sessions() -> dict[int, int]:

@@ -28,6 +28,8 @@ class Job:
     roles: tuple[str, ...] = ()
     turns: int = 16
     reply_tokens: int = 256
+    disk: int = sandbox.MOST_FILE_BYTES
+    """Bytes of files that may be there at a time."""
 
 
 def confined(text: str, *, loopback: bool = False) -> tuple[Job, str]:
@@ -38,7 +40,7 @@ def confined(text: str, *, loopback: bool = False) -> tuple[Job, str]:
     folders = {sys.prefix, sys.base_prefix, str(Path(__file__).resolve().parent)}
     # A folder within another one comes with it.
     visible = tuple(sorted(one for one in folders if not any(one.startswith(f"{other}/") for other in folders)))
-    how = sandbox.enter(sandbox.Confinement(job.memory, visible, loopback=loopback))
+    how = sandbox.enter(sandbox.Confinement(job.memory, visible, loopback=loopback, scratch=job.disk))
     return job, how
 
 

@@ -59,6 +59,8 @@ class Confinement:
     """Folders of which it sees nothing but what of them is visible or writable."""
     network: bool = False
     file_bytes: int = MOST_FILE_BYTES
+    scratch: int = MOST_FILE_BYTES
+    """Bytes of /tmp."""
     files: int = MOST_FILES
     loopback: bool = False
     """Without a network: whether it may speak to itself, and to whoever holds a socket that it listens at."""
@@ -167,7 +169,7 @@ def _new_root(confinement: Confinement) -> None:
     _mount("tmpfs", root, "tmpfs", _NO_SUID | _NO_DEVICES, "mode=755,size=16m")
     for folder in ("proc", "tmp"):
         Path(root, folder).mkdir()
-    _mount("tmpfs", f"{root}/tmp", "tmpfs", _NO_SUID | _NO_DEVICES, "mode=1777,size=64m")
+    _mount("tmpfs", f"{root}/tmp", "tmpfs", _NO_SUID | _NO_DEVICES, f"mode=1777,size={confinement.scratch}")
     _show(root, system)
     for path in confinement.hidden:
         if Path(f"{root}{path}").is_dir():

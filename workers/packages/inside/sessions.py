@@ -6,10 +6,10 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from . import verifiers_environments
 from .finding import named_by
@@ -71,6 +71,12 @@ def run(order: Mapping[str, Any], job: Job, workspace: Path, tell: Callable[[dic
     except Exception as error:
         tell({"raised": str(error) if isinstance(error, ProgramFault) else f"{type(error).__name__}: {error}"})
         raise
+
+
+def become(program: str, words: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
+    """Be a command, with these variables beside those that its sandbox was started with. Raises OSError."""
+    os.environ.update(variables)
+    os.execv(program, list(words))
 
 
 async def _awaited(earned: Any) -> Any:

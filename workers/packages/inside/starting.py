@@ -41,14 +41,7 @@ CHUNK = 2**16
 def main(arguments: Sequence[str]) -> None:
     """Serve orders until the worker hangs up."""
     control = socket.socket(fileno=int(arguments[1]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    job, how = confined(arguments[0], loopback=True)
-    try:
-        folder = Path(tempfile.mkdtemp(prefix="flexmarl-sessions-"))
-        door = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
-    except OSError as error:
-        control.sendall(_line(broke(error)))
-        sys.exit(1)
+    job, how, folder, door = begun(control, arguments[0])
     for name in CLIENTS:
         if installed(name):
             with contextlib.suppress(Exception):  # a program that needs it will say what is wrong with it
@@ -56,24 +49,43 @@ def main(arguments: Sequence[str]) -> None:
     if job.adapter:
         verifiers_environments.prepare(job)
     gc.freeze()
-    with door:
-        socket.send_fds(control, [_line({"type": "hosting", "sandbox": how})], [door.fileno()])
+    ready(control, how, door)
     serve(control, partial(watch, job=job, folder=folder), lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
-def _line(said: Mapping[str, Any]) -> bytes:
+def begun(control: socket.socket, job: str) -> tuple[Job, str, Path, socket.socket]:
+    """Confine this process; return its job, how it is confined, a folder for sessions, and a socket for their calls."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    read, how = confined(job, loopback=True)
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="flexmarl-sessions-"))
+        door = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
+    except OSError as error:
+        control.sendall(written(broke(error)))
+        sys.exit(1)
+    return read, how, folder, door
+
+
+def ready(control: socket.socket, how: str, door: socket.socket) -> None:
+    """Say that processes can be had, and hand over the socket for calls."""
+    with door:
+        socket.send_fds(control, [written({"type": "hosting", "sandbox": how})], [door.fileno()])
+
+
+def written(said: Mapping[str, Any]) -> bytes:
+    """Return what is said as a line."""
     return json.dumps(said).encode("utf-8", "replace") + b"\n"
 
 
-def watch(link: socket.socket, job: Job, folder: Path) -> None:
-    """Have one session played."""
-    link.sendall(_line({"type": "born", "pid": os.getpid()}))
+def watch(link: socket.socket, job: Job, folder: Path, kind: "type[WatchedProgram] | None" = None) -> None:
+    """Have one session played, by a function or another kind of program."""
+    link.sendall(written({"type": "born", "pid": os.getpid()}))
     _remove_left(folder)
     own = folder / str(os.getpid())
     try:
         order, heard = _first(link)
         if order:
-            WatchedProgram(link.fileno(), json.loads(order), heard, job, own).follow()
+            (kind or WatchedProgram)(link.fileno(), json.loads(order), heard, job, own).follow()
     finally:
         shutil.rmtree(own, ignore_errors=True)
 
@@ -104,11 +116,14 @@ class WatchedProgram:
     def __init__(self, line: int, order: Mapping[str, Any], heard: bytes, job: Job, folder: Path) -> None:
         """`line`: the socket to the worker, of which `heard` was read behind the order."""
         self._line, self._heard = line, heard
-        self._folder, self._job = folder, job
+        self._order, self._folder, self._job = order, folder, job
         self._output = b""
         self._results = b""
         self._reason: str | None = None
         """Why it earned nothing, empty where it may have; None while it runs."""
+        self._status: int | None = None
+        """How its process ended; None where it never began, or said itself what it raised."""
+        self.prepare()
         woken, self._woken = os.pipe()
         os.set_blocking(self._woken, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -121,12 +136,28 @@ class WatchedProgram:
                 os.close(descriptor)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            _become(order, job, folder / "workspace", writing, telling)
+            self.become(writing, telling)
         for descriptor in (writing, telling):
             os.close(descriptor)
         self._reading: dict[int, str] = {line: "order", woken: "end", reading: "output", told: "result"}
         for descriptor in (woken, reading, told):
             os.set_blocking(descriptor, False)
+
+    @property
+    def workspace(self) -> Path:
+        """Folder in which it begins."""
+        return self._folder / "workspace"
+
+    def prepare(self) -> None:
+        """Make the folder in which it begins."""
+        self.workspace.mkdir(parents=True)
+
+    def become(self, output: int, telling: int) -> NoReturn:
+        """Be the program, in the process that was forked for it."""
+        _become(self._order, self._job, self.workspace, output, telling)
+
+    def left(self) -> None:
+        """Heed that the program has ended."""
 
     def follow(self) -> None:
         """Tell the worker what becomes of it, until the session is over."""
@@ -137,7 +168,7 @@ class WatchedProgram:
                 if self._reading.get(descriptor) != "order":
                     self._take(descriptor)
             if self._reason is None and self._ended():
-                self._tell({"type": "ran", "reason": self._reason, "output": self._text()})
+                self.tell({"type": "ran", "reason": self._reason, "output": self._text(), "status": self._status})
             if self._line in ready:
                 more = os.read(self._line, CHUNK)
                 going = bool(more) and self._obey(more)
@@ -157,7 +188,7 @@ class WatchedProgram:
                 began = b'"began"' in self._results
                 self._results = (self._results + more)[: MOST_LINE + 1]
                 if not began and b'"began"' in self._results:
-                    self._tell({"type": "began"})
+                    self.tell({"type": "began"})
         if not more:
             del self._reading[descriptor]
 
@@ -166,9 +197,12 @@ class WatchedProgram:
         pid, status = os.waitpid(self._pid, os.WNOHANG)
         if not pid:
             return False
+        self.left()
         self._drain()
         code = os.waitstatus_to_exitcode(status)
+        self._status = code
         if (raised := self._result().get("raised")) is not None:
+            self._status = None
             self._reason = str(raised)[:500]
         elif code < 0:
             self._reason = f"ended by signal {-code} ({signal.strsignal(-code)})"
@@ -198,14 +232,19 @@ class WatchedProgram:
         self._heard += more
         *orders, self._heard = self._heard.split(b"\n")
         for text in orders:
-            if json.loads(text)["type"] == "close":
+            order = json.loads(text)
+            if order["type"] == "close":
                 self._close()
                 return False
             try:
-                self._tell({"type": "earned", "report": self._earned()})
+                self.tell(self.answer(order))
             except Exception as error:  # whatever the program made of its account
-                self._tell(broke(error))
+                self.tell(broke(error))
         return True
+
+    def answer(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """Carry out an order about a program that has ended. Raises what names why it cannot be."""
+        return {"type": "earned", "report": self._earned()}
 
     def _earned(self) -> Any:
         """Return what the program earned. Raises NoReward where it does not say, and NotFinite."""
@@ -213,35 +252,53 @@ class WatchedProgram:
             raise TooLarge(f"oversized: what it returned has more than {MOST_LINE} bytes")
         earned = self._result().get("earned")
         if earned is None:
-            file = self._folder / "workspace" / REWARD_FILE
-            try:
-                with file.open("rb") as written:
-                    earned = json.loads(written.read(MOST_LINE))
-            except FileNotFoundError:
-                raise NoReward(f"none: it returned nothing and wrote no {REWARD_FILE}") from None
-            except ValueError as error:
-                raise NoReward(f"none: {REWARD_FILE} is not JSON: {error}") from None
-        try:
-            json.dumps(earned, allow_nan=False)
-        except ValueError:
-            raise NotFinite("nonfinite: a reward is not a finite number") from None
-        return earned if isinstance(earned, dict) else {"reward": earned}
+            earned = rewarded(self.workspace)
+            if earned is None:
+                raise NoReward(f"none: it returned nothing and wrote no {REWARD_FILE}")
+        return report_of(earned)
 
     def _close(self) -> None:
         if self._reason is None:
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
+            self.left()
             self._drain()
+        told = self.last()
         shutil.rmtree(self._folder, ignore_errors=True)
-        self._tell({"type": "closed", "output": self._text()})
+        self.tell({"type": "closed", "output": self._text(), **told})
+
+    def last(self) -> dict[str, Any]:
+        """Return what else is said at the end, before the folder goes."""
+        return {}
 
     def _text(self) -> str:
         return self._output.decode(errors="replace")
 
-    def _tell(self, said: Mapping[str, Any]) -> None:
-        text = _line(said)
+    def tell(self, said: Mapping[str, Any]) -> None:
+        """Say something to the worker."""
+        text = written(said)
         while text:
             text = text[os.write(self._line, text) :]
+
+
+def rewarded(workspace: Path) -> Any:
+    """Return what the reward file of a workspace says; None where there is none. Raises NoReward."""
+    try:
+        with (workspace / REWARD_FILE).open("rb") as file:
+            return json.loads(file.read(MOST_LINE))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise NoReward(f"none: {REWARD_FILE} is not JSON: {error}") from None
+
+
+def report_of(earned: Any) -> dict[str, Any]:
+    """Return what was earned as a report. Raises NotFinite."""
+    try:
+        json.dumps(earned, allow_nan=False)
+    except ValueError:
+        raise NotFinite("nonfinite: a reward is not a finite number") from None
+    return earned if isinstance(earned, dict) else {"reward": earned}
 
 
 def _become(order: Mapping[str, Any], job: Job, workspace: Path, output: int, telling: int) -> NoReturn:
@@ -253,7 +310,6 @@ def _become(order: Mapping[str, Any], job: Job, workspace: Path, output: int, te
         os.close(output)
         with open(os.devnull, "rb") as nothing:
             os.dup2(nothing.fileno(), 0)
-        workspace.mkdir(parents=True)
         run(order, job, workspace, lambda said: _said(telling, said))
         status = 0
     except SystemExit as ended:

@@ -8,14 +8,16 @@ session by a reason, and its processes with it; what is no reward within the run
 import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import msgspec
 import psycopg
 import structlog
 from aiohttp import web
 
-from flexmarl.contracts.specification.program import ProcessRunner
+from flexmarl.contracts.specification.program import ProcessRunner, StartedRunner
 from flexmarl.store.server_paths import without_paths
+from workers.packages.inside.workspaces import MOST_DIFF, MOST_LISTED
 from workers.rollout.environments.base import Ask, Outcome, Reply
 from workers.rollout.gateway.server import Gateway
 from workers.rollout.gateway.sessions import ProgramSession
@@ -28,6 +30,7 @@ from workers.rollout.isolation.lines import (
     ProgramEarned,
     ProgramRan,
     ScoreOrder,
+    StartCommand,
     StartProgram,
     line,
 )
@@ -87,6 +90,11 @@ class ProgramPool(HostKeeper):
             self.left()
             raise
 
+    def release(self, process: ForkedProcess) -> None:
+        """End a process whose session is over."""
+        process.end()
+        self.left()
+
     async def _reached(self, host: ForkHost) -> str:
         async with self._opening:
             if self._served is not host:
@@ -121,10 +129,35 @@ class ProgramPool(HostKeeper):
             await asyncio.wait(self._ending)
 
 
+class Starter(Protocol):
+    """What starts the programs of one run in one rollout worker."""
+
+    @property
+    def run_id(self) -> int: ...
+
+    @property
+    def spec(self) -> StartedRunner: ...
+
+    @property
+    def gateway(self) -> Gateway: ...
+
+    async def fork(self) -> tuple[ForkedProcess, str]:
+        """Have a process, and the base URL at which it reaches the gateway. Raises EnvironmentBroke."""
+
+    def late(self, broke: EnvironmentBroke) -> None:
+        """Heed that a process did not begin in time."""
+
+    def release(self, process: ForkedProcess) -> None:
+        """End a process whose session is over."""
+
+    def later(self, work: Any) -> None:
+        """Do something that nobody waits for but the end of the pool."""
+
+
 class StartedProgram:
     """A session that a program of this worker plays. Leave it in every case."""
 
-    def __init__(self, pool: ProgramPool, session: ProgramSession, told: dict[str, Any], seed: int) -> None:
+    def __init__(self, pool: Starter, session: ProgramSession, told: dict[str, Any], seed: int) -> None:
         self.task = session.task
         self._pool, self._session = pool, session
         self._told, self._seed = told, seed
@@ -186,8 +219,7 @@ class StartedProgram:
             raise EnvironmentBroke(f"program: {ran.reason}")
         if not self._session.called:
             raise EnvironmentBroke(NO_CALL)
-        asked = process.ask(ScoreOrder(), ProgramEarned)
-        report = (await within("score", self._pool.spec.score_timeout_s, asked)).report
+        report = await within("score", self._pool.spec.score_timeout_s, self._scored(process))
         if (fault := spec.fault_of(report)) is not None:
             raise EnvironmentBroke(f"score: {fault}")
         report = _in_numbers(report)
@@ -195,9 +227,16 @@ class StartedProgram:
             raise EnvironmentBroke("score: its session was over")
         return report
 
+    def _order(self, url: str) -> StartProgram | StartCommand:
+        return StartProgram({**self._told, "base_url": url}, self._seed)
+
+    async def _scored(self, process: ForkedProcess) -> dict[str, Any]:
+        """Return what a program that has ended earned. Raises EnvironmentBroke."""
+        return (await process.ask(ScoreOrder(), ProgramEarned)).report
+
     async def _begun(self) -> ForkedProcess:
         self._process, url = await self._pool.fork()
-        self._process.writer.write(line(StartProgram({**self._told, "base_url": url}, self._seed)))
+        self._process.writer.write(line(self._order(url)))
         answer = await self._process.answer()
         if isinstance(answer, ProgramRan):
             self._output = answer.output
@@ -211,23 +250,36 @@ class StartedProgram:
         await asyncio.wait([self._work])
         if (process := self._process) is None:
             return
+        left = Closed(self._output)
         try:
-            self._output = await within("close", self._pool.spec.close_timeout_s, self._closed(process))
+            left = await within("close", self._pool.spec.close_timeout_s, self._closed(process))
         except EnvironmentBroke as broke:  # its session is over and has its reason
             log.warning("program not closed", session=str(self._session.id), reason=str(broke))
         finally:
-            process.end()
-            self._pool.left()
+            self._pool.release(process)
         try:
-            await self._pool.gateway.wrote(self._session, without_paths(self._output).replace("\0", ""))
+            await self._pool.gateway.wrote(self._session, self._kept(left.output), changes_of(left))
         except psycopg.Error as error:
             log.warning("output not written", session=str(self._session.id), error=str(error))
 
-    async def _closed(self, process: ForkedProcess) -> str:
+    async def _closed(self, process: ForkedProcess) -> Closed:
         process.writer.write(line(Close()))
         while not isinstance(answer := await process.answer(), Closed):
             continue  # what it said before it heard the order
-        return answer.output
+        return answer
+
+    def _kept(self, output: str) -> str:
+        """Return what is kept of what was written."""
+        return without_paths(output).replace("\0", "")
+
+
+def changes_of(left: Closed) -> dict[str, Any] | None:
+    """Return what a command made of its workspace as the store keeps it; None of other programs."""
+    if left.changes is None:
+        return None
+    kept: dict[str, Any] = msgspec.to_builtins(left.changes)
+    bounded = kept["diff"].encode(errors="ignore")[:MOST_DIFF].decode(errors="ignore")
+    return {**kept, "files": kept["files"][:MOST_LISTED], "diff": bounded.replace("\0", "")}
 
 
 def _in_numbers(report: dict[str, Any]) -> dict[str, Any]:

@@ -119,9 +119,9 @@ class Gateway:
         """Write down what a program that was started here earned; False where its session is over."""
         return bool(await self._store(lambda conn: program_sessions.report(conn, run_id, session.id, report)))
 
-    async def wrote(self, session: ProgramSession, output: str) -> None:
-        """Keep the end of what a program that was started here wrote."""
-        await self._store(partial(program_sessions.wrote, session=session.id, output=output))
+    async def wrote(self, session: ProgramSession, output: str, changes: dict[str, Any] | None = None) -> None:
+        """Keep the end of what a program that was started here wrote, and what it made of its workspace."""
+        await self._store(partial(program_sessions.wrote, session=session.id, output=output, changes=changes))
 
     async def close(self) -> None:
         """Stop listening."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from flexmarl.contracts.specification.program import ProgramEnvironment
@@ -51,6 +51,8 @@ class _Account:
     limit_s: float
     calls: int = 0
     tokens: int = 0
+    last_message: str = ""
+    """What an agent said last."""
     _spent_s: float = 0.0
     _since: float | None = None
 
@@ -119,6 +121,16 @@ class ProgramSession:
     def called(self) -> bool:
         """Whether a call of its program was answered."""
         return self._account.calls > 0
+
+    @property
+    def last_message(self) -> str:
+        """What an agent said last."""
+        return self._account.last_message
+
+    def asked(self, question: str) -> None:
+        """Note what the task is, for people."""
+        facts = {"question": question, **cast("dict[str, object]", self.task["facts"])}
+        self.task = {**self.task, "facts": facts}
 
     def meter(self) -> SessionMeter:
         """Return how far it is."""
@@ -229,6 +241,7 @@ class ProgramSession:
             seat.history.answered(call.messages, answer.message)
             self._account.calls += 1
             self._account.tokens += reply.tokens
+            self._account.last_message = answer.message.content
             seat.answered = call
             if not call.answer.done():
                 call.answer.set_result(answer)

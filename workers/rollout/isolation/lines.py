@@ -6,11 +6,15 @@ answer to `Close` is `Closed`, to each other one `EpisodeProgress`; to any, `Bro
 Of an agent program it sends `StartProgram`, `ScoreOrder` once it has ended, and `Close`. The answers are `Began` and,
 when it has ended, `ProgramRan`; `ProgramEarned`; and `Closed`.
 
+Of a command it sends `StartCommand` instead, and where another sandbox evaluates what it left, `PackOrder`: the answers
+are any number of `Piece` and `Packed`. The other sandbox is sent `StartCommand`, then these; it answers like a program,
+and `ScoreOrder` with `Evaluated`. `ReadOrder` asks for a file, which `FileText` brings.
+
 A session with a server of tools is sent `OpenTools`, one `CallTools` after the other, and `Close`; the answer to the
 first two is `ToolResults`.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -42,11 +46,37 @@ class Close(msgspec.Struct, frozen=True, tag="close"):
     """Let go of the episode."""
 
 
+class FileChange(msgspec.Struct, frozen=True):
+    """A file of a workspace that is not as it was laid out."""
+
+    path: str
+    change: Literal["added", "changed", "removed"]
+    size: int | None
+    """Bytes; None of one that is gone."""
+    before: int | None
+    shown: bool
+    """Whether the difference shows it: it is text, and there was room."""
+
+
+class FileChanges(msgspec.Struct, frozen=True):
+    """What a command made of its workspace."""
+
+    files: list[FileChange]
+    count: int
+    """How many changed; not all of many are named."""
+    diff: str
+    """Unified."""
+    cut: bool
+    """The difference is not whole."""
+
+
 class Closed(msgspec.Struct, frozen=True, tag="closed"):
     """The episode was let go of; the process can play another one, unless it played a program."""
 
     output: str = ""
     """End of what a program wrote."""
+    changes: FileChanges | None = None
+    """Of the workspace of a command."""
 
 
 class OpenTools(msgspec.Struct, frozen=True, tag="open"):
@@ -103,6 +133,51 @@ class StartProgram(msgspec.Struct, frozen=True, tag="start"):
     seed: int
 
 
+class StartCommand(msgspec.Struct, frozen=True, tag="command"):
+    """Start a command: the agent's, or in its own sandbox the one that evaluates."""
+
+    session: dict[str, Any]
+    """What it is told, as a program is; without base_url and key for the one that evaluates, and with the prompt."""
+    runner: dict[str, Any]
+    """Settings of the runner."""
+    question: str
+    """Of the dataset's row; empty where there is none."""
+    files: dict[str, str]
+    """Columns of the row that are laid into the workspace, by path."""
+
+
+class ReadOrder(msgspec.Struct, frozen=True, tag="read"):
+    """Say what stands in a file of the workspace of a command that has ended."""
+
+    path: str
+
+
+class FileText(msgspec.Struct, frozen=True, tag="text"):
+    """What stands in a file."""
+
+    text: str
+
+
+class PackOrder(msgspec.Struct, frozen=True, tag="pack"):
+    """Send the workspace of a command that has ended."""
+
+
+class Piece(msgspec.Struct, frozen=True, tag="piece"):
+    """Bytes of a workspace that is sent."""
+
+    data: bytes
+
+
+class Packed(msgspec.Struct, frozen=True, tag="packed"):
+    """The workspace was sent whole."""
+
+
+class Evaluated(msgspec.Struct, frozen=True, tag="evaluated"):
+    """What a command that evaluates wrote of the reward; None: nothing."""
+
+    report: dict[str, Any] | None
+
+
 class Began(msgspec.Struct, frozen=True, tag="began"):
     """The program is called now: it was imported."""
 
@@ -114,6 +189,8 @@ class ProgramRan(msgspec.Struct, frozen=True, tag="ran"):
     """Why it earned nothing; empty: it may have."""
     output: str = ""
     """End of what it wrote."""
+    status: int | None = None
+    """How its process ended; None where it never began, or said itself what it raised."""
 
 
 class ProgramEarned(msgspec.Struct, frozen=True, tag="earned"):
@@ -140,7 +217,11 @@ class HostReady(msgspec.Struct, frozen=True, tag="hosting"):
 
 Order = Begin | ReplyBatch | ScoreOrder | Close
 ToolOrder = OpenTools | CallTools | Close
-Answer = Born | EpisodeProgress | ToolResults | Closed | Began | ProgramRan | ProgramEarned | Broke
+ProgramOrder = StartProgram | StartCommand | ReadOrder | PackOrder
+Answer = (
+    Born | EpisodeProgress | ToolResults | Closed | Began | ProgramRan | ProgramEarned | Broke
+    | FileText | Piece | Packed | Evaluated
+)  # fmt: skip
 
 
 def line(message: msgspec.Struct) -> bytes:

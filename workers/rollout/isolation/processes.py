@@ -18,7 +18,7 @@ import msgspec
 from workers.children import child_environment
 from workers.packages.inside.hosting import FORK, KILL
 from workers.packages.inside.shapes import MOST_LINE
-from workers.rollout.isolation.lines import Answer, Born, Broke, HostReady, Order, StartProgram, ToolOrder, frame, line
+from workers.rollout.isolation.lines import Answer, Born, Broke, HostReady, Order, ProgramOrder, ToolOrder, frame, line
 
 HOST = "workers.rollout.isolation.host"
 LEAVE_S = 5.0
@@ -124,7 +124,7 @@ class ForkedProcess:
         """Whether nothing is known of its end."""
         return not self.reader.at_eof() and not self.writer.is_closing()
 
-    async def ask(self, order: Order | StartProgram | ToolOrder, kind: type[Said]) -> Said:
+    async def ask(self, order: Order | ProgramOrder | ToolOrder, kind: type[Said]) -> Said:
         """Send an order and wait for its answer. Raises EnvironmentBroke when the environment broke."""
         self.writer.write(line(order))
         answer = await self.answer()

@@ -10,6 +10,8 @@ from pydantic import Field, JsonValue, model_validator
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.ids import Name
 from flexmarl.contracts.problems import Problem
+from flexmarl.contracts.specification.commands import CommandRunner
+from flexmarl.contracts.specification.dataset import NamedDataset
 from flexmarl.contracts.specification.environment_base import EnvironmentFacts, EnvironmentOptions, RoleFacts
 from flexmarl.contracts.specification.package import NAMED, PinnedProgram
 
@@ -56,7 +58,9 @@ class ProcessRunner(Strict):
     """Build that the control plane writes down when the run is made; not set by hand."""
 
 
-Runner = Annotated[RemoteRunner | ProcessRunner, Field(discriminator="type")]
+StartedRunner = ProcessRunner | CommandRunner
+"""What rollout workers start: nobody else takes the sessions of such a run."""
+Runner = Annotated[RemoteRunner | ProcessRunner | CommandRunner, Field(discriminator="type")]
 
 
 class ProgramEnvironment(EnvironmentOptions):
@@ -71,7 +75,10 @@ class ProgramEnvironment(EnvironmentOptions):
 
     type: Literal["program"] = "program"
     runner: Runner = RemoteRunner()
-    """Who starts the program: you do, or rollout workers start one of a package."""
+    """Who starts the program: you do, or rollout workers start a function of a package, or a command."""
+    dataset: NamedDataset | None = None
+    """Rows of an imported dataset that are the tasks, where `runner` is a command; `tasks` and `held_out` are then at
+    most as many as it has, and all where they are left out."""
     seats: Annotated[tuple[Name, ...], Field(min_length=1, max_length=16)] = ("agent",)
     """Agents that the program may ask; `model` of a call is one of them."""
     tasks: int = Field(default=1000, ge=1, le=10_000_000)
@@ -153,14 +160,17 @@ class ProgramEnvironment(EnvironmentOptions):
                 detail="Programs ask when they like; their sessions cannot wait for each other before every turn.",
                 hint="Set own.",
             )
-        if self.reward_timeout_s and isinstance(self.runner, ProcessRunner):
+        if self.reward_timeout_s and isinstance(self.runner, StartedRunner):
             yield Problem(
                 pointer="/environment/reward_timeout_s",
-                code="not_with_process",
-                detail="Rollout workers that start programs (environment.runner.type process) read the reward when one "
-                "has ended; nobody else may report on it.",
+                code=f"not_with_{self.runner.type}",
+                detail=f"Rollout workers that start programs (environment.runner.type {self.runner.type}) read the "
+                "reward when one has ended; nobody else may report on it.",
                 hint="Set 0, or environment.runner.type remote.",
             )
+        if isinstance(self.runner, CommandRunner):
+            yield from self.runner.refusals(self)
+        yield from self._row_refusals()
         if self.run_timeout_s > spec.batch.episode_timeout_s:
             yield Problem(
                 pointer="/environment/run_timeout_s",
@@ -169,3 +179,23 @@ class ProgramEnvironment(EnvironmentOptions):
                 f"which is {spec.batch.episode_timeout_s:g}; it is {self.run_timeout_s:g}.",
                 hint=f"Set {spec.batch.episode_timeout_s:g}, or a longer batch.episode_timeout_s.",
             )
+
+    def _row_refusals(self) -> "Iterator[Problem]":
+        """Refuse rows that no command is given, and more tasks than there are rows."""
+        if self.dataset is None:
+            return
+        if not isinstance(self.runner, CommandRunner):
+            yield Problem(
+                pointer="/environment/dataset",
+                code=f"not_with_{self.runner.type}",
+                detail="Rows are given to commands alone; other programs are told the number of their task.",
+                hint="Set null, or environment.runner.type command.",
+            )
+        if not self.dataset.digest:
+            return
+        name = f"{self.dataset.name} {self.dataset.version}"
+        for word, there in (("tasks", self.dataset.training), ("held_out", self.dataset.held_out)):
+            if (wanted := getattr(self, word)) > there:
+                hint = f"Set at most {there}." if there else "Import it with rows of both sides."
+                detail = f"{name} has {there} rows for it, {word} is {wanted}."
+                yield Problem(pointer=f"/environment/{word}", code="too_few_rows", detail=detail, hint=hint)

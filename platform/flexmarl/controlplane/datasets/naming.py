@@ -11,14 +11,16 @@ SHOWN = 10
 MOST = 2**31
 """Numbers of versions are below it."""
 WHERE = "/environment/dataset"
+PROGRAM = "program"
+"""Environment whose tasks are rows only where it says so."""
 
 
 def named_in(environment: object) -> Mapping[str, Any] | None:
     """Return the dataset of an environment when it is named well enough to look for it; types refuse the rest."""
-    if not isinstance(environment, Mapping) or environment.get("type", "dataset") != "dataset":
+    if not isinstance(environment, Mapping) or environment.get("type", "dataset") not in ("dataset", PROGRAM):
         return None
-    # A document that is laid over a template may leave the type to it.
-    named = environment.get("dataset", {} if "type" in environment else None)
+    # A document that is laid over a template may leave the type to it; programs need no dataset.
+    named = environment.get("dataset", {} if environment.get("type") == "dataset" else None)
     if not isinstance(named, Mapping):
         return None
     name, version, project = named.get("name", "example"), named.get("version"), named.get("project") or ""
@@ -50,3 +52,10 @@ def pinned(actor: Actor, project: str, named: Mapping[str, Any]) -> dict[str, An
     detail = f"There is no dataset {name} in {home}, or you may not read it."
     hint = known or "Import it first, on the page of datasets."
     return Problem(pointer=f"{WHERE}/name", code="unknown_dataset", detail=detail, hint=hint)
+
+
+def with_tasks(environment: Mapping[str, Any], dataset: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an environment with its dataset as it was pinned; tasks of a program are all rows unless it says less."""
+    counts = {"tasks": dataset["training"], "held_out": dataset["held_out"]}
+    own = {name: count for name, count in counts.items() if count} if environment.get("type") == PROGRAM else {}
+    return {**own, **environment, "dataset": dataset}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flexmarl.contracts.problems import Problem, nearest
+from flexmarl.contracts.specification.package import PinnedBuild
 from flexmarl.contracts.specification.scores import checker
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.packages import queries
@@ -48,6 +49,8 @@ def completed(actor: Actor, project: str, environment: object) -> dict[str, Any]
     if not isinstance(environment, Mapping):
         return None
     runner = environment.get("runner")
+    if environment.get("type") == "program" and isinstance(runner, Mapping) and runner.get("type") == "command":
+        return _commanded(actor, project, environment, runner)
     if environment.get("type") == "package" and _well(environment, ENVIRONMENT):
         return pinned(actor, project, environment, ENVIRONMENT)
     if environment.get("type") != "program" or not isinstance(runner, Mapping) or runner.get("type") != "process":
@@ -56,6 +59,22 @@ def completed(actor: Actor, project: str, environment: object) -> dict[str, Any]
         found = pinned(actor, project, runner, PROGRAM)
         return found if isinstance(found, list) else {**_said(actor, found), **environment, "runner": found}
     return None
+
+
+def _commanded(
+    actor: Actor, project: str, environment: Mapping[str, Any], runner: Mapping[str, Any]
+) -> dict[str, Any] | list[Problem] | None:
+    """Return an environment whose command has the build of the package that it names, if it names one."""
+    reference = runner.get("package", "")
+    if not isinstance(reference, str) or "\0" in reference:
+        return None  # types refuse it
+    if not reference:
+        return {**environment, "runner": {**runner, "pinned": PinnedBuild().model_dump()}}
+    found = found_package(actor, project, reference, f"{PROGRAM.where}/package")
+    if isinstance(found, Problem):
+        return [found]
+    pin = PinnedBuild(id=str(found.id), digest=found.digest).model_dump()
+    return {**environment, "runner": {**runner, "pinned": pin}}
 
 
 def _said(actor: Actor, runner: Mapping[str, Any]) -> dict[str, Any]:

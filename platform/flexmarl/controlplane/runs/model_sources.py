@@ -18,6 +18,7 @@ from flexmarl.contracts.problems import Problem, SpecProblems
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.dataset import DatasetTasks, NamedDataset
 from flexmarl.contracts.specification.environment import EnvironmentSpec
+from flexmarl.contracts.specification.program import ProgramEnvironment
 from flexmarl.contracts.specification.team import CheckpointModel, Lora, RegisteredModel
 from flexmarl.contracts.specification.tools import ToolUse
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
@@ -70,8 +71,9 @@ class CheckpointSources:
             if isinstance(dataset, Problem):
                 refused.append(dataset)
             else:
-                written["environment"] = {**raw["environment"], "dataset": dataset}
-        environment = packages.completed(self.actor, self.project, raw.get("environment"))
+                written["environment"] = datasets.with_tasks(raw["environment"], dataset)
+        named_so_far = written.get("environment", raw.get("environment"))
+        environment = packages.completed(self.actor, self.project, named_so_far)
         if isinstance(environment, list):
             refused += environment
         elif environment is not None:
@@ -109,6 +111,8 @@ class CheckpointSources:
         if isinstance(spec.environment, DatasetTasks):
             yield from self._dataset_refusals(spec.environment.dataset)
             yield from self._tool_refusals(spec.environment.tools)
+        if isinstance(spec.environment, ProgramEnvironment) and spec.environment.dataset is not None:
+            yield from self._dataset_refusals(spec.environment.dataset)
         yield from self._package_refusals(spec.environment)
         for name, policy in spec.policies.items():
             if isinstance(policy.model, RegisteredModel):

@@ -15,7 +15,7 @@ from django.db import transaction
 
 from flexmarl.contracts.specification.environment import EnvironmentSpec
 from flexmarl.contracts.specification.experiment import ExperimentSpec
-from flexmarl.contracts.specification.program import ProcessRunner, ProgramEnvironment
+from flexmarl.contracts.specification.program import ProgramEnvironment, StartedRunner
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.controlplane.common.actions import record
 from flexmarl.controlplane.common.actor import Actor
@@ -102,6 +102,20 @@ def read(run: Run, session: UUID) -> dict[str, Any]:
     return _one(run, environment_of(run), session)
 
 
+def read_whole(run: Run, session: UUID) -> dict[str, Any]:
+    """Return a session as it stands, with what a command made of its workspace. Raises NoPrograms or NotFound."""
+    row = read(run, session)
+    changes = ProgramSessionRow.objects.filter(id=session).values_list("changes", flat=True).first()
+    return {**row, "changes": changes}
+
+
+def of_episode(run: Run, episode: Sequence[int]) -> dict[str, Any] | None:
+    """Return the session that became an episode (draw, member, attempt), where a rollout worker started its program."""
+    key = dict(zip(("draw", "member", "attempt"), episode, strict=True))
+    found = ProgramSessionRow.objects.filter(run_id=run.no, **key).values("id", "output", "changes").last()
+    return dict(found) if found and (found["output"] or found["changes"]) else None
+
+
 def _one(run: Run, environment: ProgramEnvironment, session: UUID) -> dict[str, Any]:
     row = session_lists.sessions(run).filter(id=session).first()
     if row is None:
@@ -152,8 +166,9 @@ def _playing(actor: Actor, run: Run) -> ProgramEnvironment:
         needed = Scope.RUNS_ACT if run.owner_id == actor.user_id else Scope.RUNS_ACT_ANY
         raise PermissionDenied(f"This needs the scope {needed}.", extra={"required_scopes": [str(needed)]})
     environment = environment_of(run)
-    if isinstance(environment.runner, ProcessRunner):
-        detail = f"Rollout workers start {environment.runner.package} for the sessions of {run.key}."
+    if isinstance(environment.runner, StartedRunner):
+        what = environment.runner.package or "a command"
+        detail = f"Rollout workers start {what} for the sessions of {run.key}."
         raise StartsPrograms(f"{detail} Sessions are taken where environment.runner.type is remote.")
     return environment
 

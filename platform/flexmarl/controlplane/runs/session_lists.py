@@ -57,7 +57,7 @@ def sessions(run: Run) -> QuerySet[ProgramSessionRow]:
         "why": Case(When(silent, then=Value(SILENT)), default=F("reason"), output_field=TextField()),
         "over_at": Case(When(silent, then=F("seen_at")), default=F("ended_at")),
     }
-    return ProgramSessionRow.objects.filter(run_id=run.no).annotate(**now)
+    return ProgramSessionRow.objects.filter(run_id=run.no).annotate(**now).defer("changes")
 
 
 def session_rows(run: Run, environment: ProgramEnvironment, found: Sequence[ProgramSessionRow]) -> list[dict[str, Any]]:

@@ -145,9 +145,12 @@ def end_overdue(conn: Connection, session: UUID, reason: str) -> None:
 
 
 @for_nodes(anyone)
-def wrote(conn: Connection, session: UUID, output: str) -> None:
-    """Keep the end of what the program of a session wrote."""
-    conn.execute("UPDATE store.program_session SET output = %s WHERE id = %s", [output, session])
+def wrote(conn: Connection, session: UUID, output: str, changes: dict[str, Any] | None = None) -> None:
+    """Keep the end of what the program of a session wrote, and what it made of its workspace; None: it had none."""
+    kept = None if changes is None else orjson.dumps(changes).decode()
+    conn.execute(
+        "UPDATE store.program_session SET output = %s, changes = %s::jsonb WHERE id = %s", [output, kept, session]
+    )
 
 
 def take(conn: Connection, run_id: int, key_digest: str) -> UUID | None:

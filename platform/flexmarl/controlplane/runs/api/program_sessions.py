@@ -80,6 +80,29 @@ class ProgramSessionSerializer(serializers.Serializer[Any]):
     url = serializers.CharField()
 
 
+class FileChangeSerializer(serializers.Serializer[Any]):
+    path = serializers.CharField(help_text="In the workspace.")
+    change = serializers.ChoiceField(["added", "changed", "removed"])
+    size = serializers.IntegerField(allow_null=True, help_text="In bytes. Null of one that is gone.")
+    before = serializers.IntegerField(allow_null=True, help_text="In bytes. Null of one that is new.")
+    shown = serializers.BooleanField(help_text="`diff` has it: it is text, and there was room.")
+
+
+class FileChangesSerializer(serializers.Serializer[Any]):
+    files = FileChangeSerializer(many=True)
+    count = serializers.IntegerField(help_text="How many changed; not more than 200 are named.")
+    diff = serializers.CharField(allow_blank=True, help_text="Unified, of at most 64 KiB.")
+    cut = serializers.BooleanField(help_text="`diff` is not whole.")
+
+
+class WholeSessionSerializer(ProgramSessionSerializer):
+    changes = FileChangesSerializer(
+        allow_null=True,
+        help_text="What a command made of the files that it began with. Null of other programs, and until it has "
+        "ended.",
+    )
+
+
 class TakenSessionSerializer(ProgramSessionSerializer):
     key = serializers.CharField(allow_null=True, help_text="API key for the client. Null when the request is repeated.")
 
@@ -129,10 +152,10 @@ class SessionsView(ListView):
 class SessionView(ApiView):
     scopes = {"GET": Scope.RUNS_READ}
 
-    @extend_schema(operation_id="program_sessions_read", responses=ProgramSessionSerializer)
+    @extend_schema(operation_id="program_sessions_read", responses=WholeSessionSerializer)
     def get(self, request: Request, run_id: str, session_id: UUID) -> Response:
-        """Read a session: its state, and why it ended."""
-        return Response(program_sessions.read(queries.find_run(actor_of(request), run_id), session_id))
+        """Read a session: its state, why it ended, and the files that a command changed."""
+        return Response(program_sessions.read_whole(queries.find_run(actor_of(request), run_id), session_id))
 
 
 class SessionFinishView(ApiView):

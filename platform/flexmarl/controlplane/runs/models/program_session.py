@@ -26,6 +26,7 @@ class ProgramSessionRow(models.Model):
     tokens = models.IntegerField()
     left_s = models.FloatField(null=True)
     output = models.TextField()
+    changes = models.JSONField(null=True)
 
     standing: str
     """Its state now, which is `ended` where its worker fell silent. Annotated, as what follows."""

@@ -1,0 +1,2 @@
+def double(a):
+    return a + 2

@@ -1,0 +1,2 @@
+def negated(a):
+    return a

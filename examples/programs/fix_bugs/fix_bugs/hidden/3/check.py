@@ -1,0 +1,4 @@
+from answer import negated
+
+assert negated(4) == -4
+assert negated(-1) == 1
