@@ -12,9 +12,10 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _fresh_cache() -> None:
-    from django.core.cache import cache
+    from django.core.cache import cache, caches
 
     cache.clear()
+    caches["process"].clear()
 
 
 @pytest.fixture

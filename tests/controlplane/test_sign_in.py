@@ -4,6 +4,7 @@ import threading
 from ipaddress import ip_network
 
 import pytest
+import redis
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from django.test import Client
 
@@ -62,6 +63,23 @@ def at(monkeypatch):
         now[0] += seconds
 
     return on
+
+
+class AwayCache:
+    """A cache whose server does not answer."""
+
+    def __getattr__(self, name: str) -> None:
+        raise redis.ConnectionError("away")
+
+
+def test_a_process_counts_for_itself_while_the_cache_is_away(at, monkeypatch) -> None:
+    monkeypatch.setattr(brake, "cache", AwayCache())
+    attempt = Try("ada", "203.0.113.9")
+    assert [brake.begin(attempt) for _ in range(brake.PAIR.most)] == [0] * brake.PAIR.most
+    assert brake.begin(attempt) > 0
+    brake.forgive(attempt)
+    assert brake.begin(attempt) == 0, "one of them was right"
+    assert brake.begin(Try("eve", "198.51.100.4")) == 0
 
 
 FROM_ADDRESS = (brake.ADDRESS, lambda n: Try(f"name{n}", "203.0.113.9"), Try("other", "203.0.113.9"))

@@ -4,7 +4,8 @@ Four counts, each in windows of its own: a name from an address, an address, a n
 a delay and never a lock: no answer names more than one window, and then tries are looked at again. So that a stranger
 cannot keep others out by guessing, a browser in which somebody signed in before (it has a signed cookie) is held to a
 count of its own alone. A try is counted before its password is looked at, and given back when it was right: parallel
-tries cannot pass together. Counts live in the cache; a cache that is away brakes nobody.
+tries cannot pass together. Counts live in the cache. While that is away each web process counts for itself: an outage
+multiplies the limits by the number of processes, and lifts none.
 """
 
 import hashlib
@@ -13,9 +14,12 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 
 import structlog
-from django.core.cache import cache
+from django.core.cache import cache, caches
+from django.core.cache.backends.base import BaseCache
 
 log = structlog.get_logger(__name__)
+HERE = "process"
+"""Cache of this process alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +92,21 @@ def _key(limit: PasswordLimit, who: str, window: int) -> str:
 
 def _count(key: str, keep_s: int) -> int:
     try:
-        cache.add(key, 0, timeout=keep_s)
-        return int(cache.incr(key))
+        return _counted(cache, key, keep_s)
     except Exception as error:  # whatever the cache's client raises: people must be able to sign in without it
-        log.warning("sign_in_not_counted", error=str(error))
-        return 0
+        log.warning("sign_in_counted_here", error=str(error))
+        return _counted(caches[HERE], key, keep_s)
+
+
+def _counted(where: BaseCache, key: str, keep_s: int) -> int:
+    where.add(key, 0, timeout=keep_s)
+    return int(where.incr(key))
 
 
 def _give_back(key: str) -> None:
-    try:
-        cache.decr(key)
-    except Exception as error:  # as above; ValueError too, when the window ended between the two calls
-        log.debug("sign_in_not_given_back", error=str(error))
+    for where in (cache, caches[HERE]):
+        try:
+            where.decr(key)
+            return
+        except Exception as error:  # as above; ValueError too, when it was counted elsewhere, or the window has ended
+            log.debug("sign_in_not_given_back", error=str(error))

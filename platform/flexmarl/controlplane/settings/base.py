@@ -182,6 +182,11 @@ CACHES: dict[str, dict[str, Any]] = {
     }
     if BROKER_URL
     else {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+    "process": {
+        "BACKEND": "django.core.cache.backends.locmem.LocMemCache",
+        "LOCATION": "process",
+        "OPTIONS": {"MAX_ENTRIES": 100_000},
+    },
 }
 
 AUTH_USER_MODEL = "accounts.User"
