@@ -78,6 +78,14 @@ def test_what_cannot_be_started_is_refused_where_it_stands(
     assert (pointer, code) in {(one["pointer"], one["code"]) for one in errors}, errors
 
 
+def test_a_command_needs_the_right_of_whoever_adds_packages(client_of, operator, editor, built) -> None:
+    answer = planned(client_of(editor), {})
+    assert [(one["pointer"], one["code"]) for one in answer.json()["errors"]] == [
+        ("/environment/runner/type", "command_forbidden")
+    ]
+    assert planned(client_of(operator), {}).status_code == 200
+
+
 def test_rows_of_a_dataset_are_the_tasks_with_the_rights_of_whoever_submits(client_of, operator, built) -> None:
     make_dataset(actor_of_user(operator))
     api, evaluator = client_of(operator), {"type": "scores", "file": "answer.txt"}
@@ -131,7 +139,9 @@ def test_the_page_of_a_session_shows_files_differences_and_output(browser, sessi
     assert browser.get(f"/runs/{run.key}/trajectories/sessions/{uuid.uuid4()}").status_code == 404
 
 
-def test_pages_offer_the_commands_of_a_package_and_new_run_asks_what_they_take(client_of, operator, built) -> None:
+def test_pages_offer_the_commands_of_a_package_and_new_run_asks_what_they_take(
+    client_of, operator, editor, built
+) -> None:
     from django.test import Client
 
     browser = Client()
@@ -139,6 +149,10 @@ def test_pages_offer_the_commands_of_a_package_and_new_run_asks_what_they_take(c
     page = browser.get(f"/packages/{built['id']}").content.decode()
     assert "package-commands" in page
     assert "runner: {type: command, package: &quot;fix-bugs@1.0.0&quot;, command: [&quot;fix&quot;]}" in page
+    assert "New run of fix" in page
+    browser.force_login(editor)
+    assert "New run of fix" not in browser.get(f"/packages/{built['id']}").content.decode(), "an editor may not"
+    browser.force_login(operator)
     page = browser.get(f"/runs/new?package={built['id']}&command=fix").content.decode()
     for name in ("command", "env", "prompt", "workspace", "evaluator", "memory_mb", "disk_mb", "score_timeout_s"):
         assert f'data-pointer="/environment/runner/{name}"' in page, name

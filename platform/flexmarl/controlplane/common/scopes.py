@@ -54,7 +54,7 @@ WORDS: dict[Scope, str] = {
     Scope.RUNS_ACT_ANY: "Control runs of others",
     Scope.TRAJECTORIES_READ: "Read trajectories",
     Scope.MODELS_USE: "Use the playground with agents of runs",
-    Scope.PACKAGES_WRITE: "Upload packages of environments and have them built",
+    Scope.PACKAGES_WRITE: "Have packages built, and runs start commands",
     Scope.PROJECTS_ADMIN: "Manage members and service accounts of a project",
     Scope.CLUSTER_READ: "Read pools, nodes, devices and the queue",
     Scope.CLUSTER_ADMIN: "Cordon and drain devices, manage pools and quotas",

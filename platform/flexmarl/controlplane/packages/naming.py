@@ -10,6 +10,7 @@ from flexmarl.contracts.problems import Problem, nearest
 from flexmarl.contracts.specification.package import PinnedBuild
 from flexmarl.contracts.specification.scores import checker
 from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.packages import queries
 from flexmarl.controlplane.packages.models import Package
 
@@ -64,7 +65,14 @@ def completed(actor: Actor, project: str, environment: object) -> dict[str, Any]
 def _commanded(
     actor: Actor, project: str, environment: Mapping[str, Any], runner: Mapping[str, Any]
 ) -> dict[str, Any] | list[Problem] | None:
-    """Return an environment whose command has the build of the package that it names, if it names one."""
+    """Return an environment whose command has the build of the package that it names, if it names one.
+
+    A command is code that its submitter wrote, so the right is that of whoever adds packages.
+    """
+    if not actor.may(Scope.PACKAGES_WRITE, project):
+        detail = f"A command runs what it says on hosts of the cluster, which needs packages:write in {project}."
+        hint = "Ask an operator of the project, or name a program of a package: {type: process, package: ...}."
+        return [Problem(pointer=f"{PROGRAM.where}/type", code="command_forbidden", detail=detail, hint=hint)]
     reference = runner.get("package", "")
     if not isinstance(reference, str) or "\0" in reference:
         return None  # types refuse it
