@@ -159,7 +159,7 @@ def _typed(value: Any) -> Any:
         return parse_datetime(value["t"]) if "t" in value else UUID(value["u"])
     if not isinstance(value, str | int | float):
         raise TypeError(value)
-    if not isinstance(value, str) and not abs(value) < MOST_NUMBER:
+    if isinstance(value, int) and not abs(value) < MOST_NUMBER:  # floats may be infinite: so sorts what has no value
         raise ValueError(value)
     return value
 

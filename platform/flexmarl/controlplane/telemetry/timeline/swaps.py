@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from flexmarl.controlplane.common.api.pagination import Cursor, decode
+from flexmarl.controlplane.common.api.pagination import MOST_NUMBER, Cursor, decode
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import from_epoch, rfc3339
@@ -34,9 +34,14 @@ def swaps(
 
 
 def _position(cursor: str) -> SwapPosition:
-    values = decode(cursor, _ORDERING).values
-    if len(values) == 3 and all(isinstance(value, int | float) for value in values):
-        return SwapPosition(float(values[0]), int(values[1]), int(values[2]))
+    ended, lease_id, place = decode(cursor, _ORDERING).values
+    if (
+        isinstance(ended, int | float)
+        and abs(ended) < MOST_NUMBER
+        and isinstance(lease_id, int)
+        and isinstance(place, int)
+    ):
+        return SwapPosition(float(ended), lease_id, place)
     detail = "The cursor is invalid here."
     hint = "Omit it to begin with the newest swaps."
     raise ValidationProblem(detail, errors=[FieldError("cursor", "not_a_cursor", detail, hint, "query")])
