@@ -142,7 +142,7 @@ def visit(chromium: Any) -> Iterator[Callable[..., Visitor]]:
             viewport={"width": width, "height": height}, color_scheme=theme, reduced_motion="reduce"
         )
         contexts.append(context)
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(60_000)
         return Visitor(context.new_page(), site)
 
     yield make

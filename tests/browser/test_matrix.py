@@ -234,7 +234,7 @@ def rounds(chromium: Any, seeded: Site) -> Iterator[Callable[[str, int], Visitor
             context = chromium.new_context(
                 viewport={"width": width, "height": 900}, color_scheme=theme, reduced_motion="reduce"
             )
-            context.set_default_timeout(20_000)
+            context.set_default_timeout(60_000)
             contexts.append(context)
             guest = Visitor(context.new_page(), seeded)
             guest.sign_in()
