@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from typing import Any
 
 import aiohttp
@@ -99,23 +100,22 @@ class OpenEnvPool:
         limit = self.spec.setup_timeout_s
         number = task_number(task_seed, held_out)
         given = {**self.spec.options, "seed": number, "episode_id": f"{number}-{seed}"}
-        waited = False
+        waited, pauses = False, chain(AGAIN_S, repeat(AGAIN_S[-1]))
         try:
             async with asyncio.timeout(limit):
-                for attempt in range(1_000_000):
+                while True:
                     try:
                         return await self._begun(given)
                     except ServerError as error:
                         if error.code != CAPACITY:
                             raise
                     waited = True
-                    await asyncio.sleep(AGAIN_S[min(attempt, len(AGAIN_S) - 1)])
+                    await asyncio.sleep(next(pauses))
         except TimeoutError as error:
             known = f"it had no free session within {limit:g} s" if waited else f"no answer within {limit:g} s"
             raise EnvironmentBroke(f"boot: {known}") from error
         except NAMED as error:
             raise EnvironmentBroke(f"boot: {error}") from error
-        raise AssertionError("the deadline ends it")
 
     async def _begun(self, given: Mapping[str, Any]) -> "OpenEnvEpisode":
         proof = self.access.headers(self.spec.url, self.spec.secret)

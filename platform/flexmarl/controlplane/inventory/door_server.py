@@ -42,10 +42,13 @@ class DoorServer:
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """Answer a node, or hand over."""
+        began = time.perf_counter()
         if scope["type"] == "http" and scope["path"].startswith(NODE_OPERATIONS):
-            await self._answered(scope, "node-operation", await self._operation(scope, receive), send)
+            answer = await self._operation(scope, receive)
+            if answer is not None:
+                await _answered(scope, "node-operation", answer, send, began)
         elif scope["type"] == "http" and scope["path"] == NEWS:
-            await self._news(scope, receive, send)
+            await self._news(scope, receive, send, began)
         else:
             await self._inner(scope, receive, send)
 
@@ -53,7 +56,6 @@ class DoorServer:
         """Return what is said to a caller; None when it has gone before it had asked."""
         if scope["method"] != "POST":
             return refused(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", "operations are asked for by POST")
-        scope["began"] = time.perf_counter()
         token = await self._admitted(scope)
         if isinstance(token, NodeAnswer):
             return token
@@ -86,7 +88,7 @@ class DoorServer:
             self._believed[header] = asked, token
         return token
 
-    async def _news(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+    async def _news(self, scope: dict[str, Any], receive: Any, send: Any, began: float) -> None:
         """Stream news until the caller goes, or they end."""
         role = parse_qs(scope["query_string"].decode("latin-1")).get("role", [""])[-1]
         answer: NodeToken | NodeAnswer
@@ -98,7 +100,7 @@ class DoorServer:
         else:
             answer = await self._admitted(scope)
         if isinstance(answer, NodeAnswer):
-            await self._answered(scope, "node-news", answer, send)
+            await _answered(scope, "node-news", answer, send, began)
             return
         lines = node_news.lines(self._work, NodeCaller(answer.node, answer.pool), role, _header(scope))
         streaming = asyncio.ensure_future(_streamed(lines, send))
@@ -111,18 +113,17 @@ class DoorServer:
             with suppress(asyncio.CancelledError):
                 await streaming
 
-    async def _answered(self, scope: dict[str, Any], route: str, answer: NodeAnswer | None, send: Any) -> None:
-        """Send an answer, and count and log it as any."""
-        if answer is None:
-            return
-        seconds = time.perf_counter() - scope.get("began", time.perf_counter())
-        method = scope["method"] if scope["method"] in measuring.METHODS else "other"
-        measuring.PROCESS.observe(method, route, answer.status, seconds)
-        write = log.debug if answer.status < HTTPStatus.BAD_REQUEST else log.info
-        write("request", method=method, path=scope["path"], status=answer.status, ms=round(seconds * 1000, 1))
-        length = str(len(answer.body)).encode()
-        await send(_start(answer.status, (b"content-type", answer.kind.encode()), (b"content-length", length)))
-        await send({"type": "http.response.body", "body": answer.body})
+
+async def _answered(scope: dict[str, Any], route: str, answer: NodeAnswer, send: Any, began: float) -> None:
+    """Send an answer, and count and log it as any."""
+    seconds = time.perf_counter() - began
+    method = scope["method"] if scope["method"] in measuring.METHODS else "other"
+    measuring.PROCESS.observe(method, route, answer.status, seconds)
+    write = log.debug if answer.status < HTTPStatus.BAD_REQUEST else log.info
+    write("request", method=method, path=scope["path"], status=answer.status, ms=round(seconds * 1000, 1))
+    length = str(len(answer.body)).encode()
+    await send(_start(answer.status, (b"content-type", answer.kind.encode()), (b"content-length", length)))
+    await send({"type": "http.response.body", "body": answer.body})
 
 
 def _header(scope: dict[str, Any]) -> str:
