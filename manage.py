@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Entry point of every management command. Puts the source root `platform/` and the repository root on the path."""
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -14,7 +15,11 @@ NEED_DATABASE = {
 """Commands that need a database; refused without one, before a connection times out."""
 
 LONG_RUNNING = {"drive", "prepare", "serve", "simulations"}
-"""Commands that continue when their output cannot be written."""
+"""Commands that continue when their output cannot be written, and that leave nothing to be done when they return."""
+
+COLLECTED_AFTER = 20_000
+"""New objects after which the garbage collector looks for cycles. It does at 700 by default, and finds none among the
+modules that a command loads: a sixth of the time to start."""
 
 
 def join_running_installation() -> None:
@@ -40,6 +45,7 @@ def main() -> None:
         from flexmarl.launcher import cli
 
         sys.exit(cli.main(sys.argv[2:], ROOT))
+    gc.set_threshold(COLLECTED_AFTER, *gc.get_threshold()[1:])
     join_running_installation()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flexmarl.controlplane.settings.development")
     from django.core.exceptions import ImproperlyConfigured
@@ -47,12 +53,15 @@ def main() -> None:
 
     from flexmarl.host import exits, output
 
-    if sys.argv[1:2] and sys.argv[1] in LONG_RUNNING:
+    long_running = bool({*sys.argv[1:2]} & LONG_RUNNING)
+    if long_running:
         output.protect()
     try:
         execute_from_command_line(sys.argv)
     except ImproperlyConfigured as error:
         exits.refuse(str(error))
+    if long_running:
+        exits.leave()
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from flexmarl.launcher.processes import free_port
 from flexmarl.launcher.valkey import EmbeddedValkey
 from tests.support.forms import FULL
 from tests.support.infrastructure import REMARKS, DatabaseNotSetUpError, PortTakenError, brought_up, summary
-from tests.support.system import EXTERNAL_KEY, EXTERNAL_PORT, EXTERNAL_SECRET, System
+from tests.support.system import EXTERNAL_KEY, EXTERNAL_PORT, EXTERNAL_SECRET, HUB_PORT, System
 
 ROOT = Path(__file__).resolve().parents[1]
 WITH_DJANGO = ("tests/controlplane", "tests/browser", "tests/integration/controlplane")
@@ -310,6 +310,7 @@ def installations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
             folder.chmod(0o711)  # the service account passes through
             environment = {
                 "FLEXMARL_MODEL_ROOTS": str(tmp_path_factory.getbasetemp()),
+                "FLEXMARL_HUB": f"http://127.0.0.1:{HUB_PORT}",
                 "FLEXMARL_EXTERNAL_HOSTS": f"127.0.0.1:{EXTERNAL_PORT}",
                 f"FLEXMARL_EXTERNAL_SECRET_{EXTERNAL_SECRET}": EXTERNAL_KEY,
             }

@@ -70,6 +70,7 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call("All of them, one per line", "/runs/{key}/trajectories/export", query=TRAJECTORY_FILTERS),
     ),
     "sessions": (Call("The sessions of this list", "/runs/{key}/sessions", all_but=PAGE_ONLY),),
+    "tasks": (Call("The tasks of this list", "/runs/{key}/tasks", all_but=PAGE_ONLY),),
     "session": (Call("This session with the files that changed", "/runs/{key}/sessions/{session_id}"),),
     "trajectory": (
         Call("This trajectory with turns and group", "/runs/{key}/trajectories/{tid}"),

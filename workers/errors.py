@@ -19,6 +19,17 @@ class NotAdmitted(WorkerError):
     code = "not_admitted"
 
 
+class ImportRefused(WorkerError):
+    """What somebody asked to import cannot be; `code` is stable, the text says what would be accepted."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(code, detail)
+        self.code, self.detail = code, detail
+
+    def __str__(self) -> str:
+        return self.detail
+
+
 class HostingError(WorkerError):
     """A child could not be started, or a former one could not be proved dead."""
 

@@ -121,8 +121,10 @@ class ForkServer:
 def main() -> None:
     """Import, then serve; a child becomes its module."""
     owner = socket.socket(fileno=int(sys.argv[1]))
+    gc.disable()  # what is imported stays: to look for cycles in it takes a sixth of the time
     for module in sys.argv[2:]:
         importlib.import_module(module)
+    gc.enable()
     gc.collect()
     gc.freeze()  # a child's collector touches none of it, so that it stays shared
     request = ForkServer(owner).serve()

@@ -62,8 +62,9 @@ class ForkedChild:
 class ServerLife:
     """One server: what it was asked for, and the children whose end it has not told."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, answer_s: float) -> None:
         self._connection = connection
+        self._answer_s = answer_s
         self._lock = threading.Lock()
         self._asked: dict[int, Future[tuple[int, Future[int]]]] = {}
         self._children: dict[int, Future[int]] = {}
@@ -79,9 +80,9 @@ class ServerLife:
             self._asked[request.no] = answer
         try:
             socket.send_fds(self._connection, [msgspec.json.encode(request)], streams)
-            return answer.result(FORKED_S)
+            return answer.result(self._answer_s)
         except TimeoutError:
-            raise NoForkServer(f"the fork server did not answer within {FORKED_S:.0f} s") from None
+            raise NoForkServer(f"the fork server did not answer within {self._answer_s:.0f} s") from None
         except OSError as error:
             raise NoForkServer(f"the fork server takes no request: {error}") from error
         finally:
@@ -125,11 +126,12 @@ class ServerLife:
 class ForkServerThread(threading.Thread):
     """Keeps a server running. `fork` may be called from any thread."""
 
-    def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, modules: Sequence[str], environment: Mapping[str, str], answer_s: float = FORKED_S) -> None:
         """`modules`: what the server imports. `environment`: the server's; it settles for all children what libraries
-        read when they are imported."""
+        read when they are imported. `answer_s`: how long a fork may take."""
         super().__init__(name="fork-server", daemon=True)
         self._modules = tuple(modules)
+        self._answer_s = answer_s
         self._environment = {**environment, "OPENBLAS_NUM_THREADS": "1"}  # its threads would begin with the import
         self._numbers = itertools.count(1)
         self._life: ServerLife | None = None
@@ -178,7 +180,7 @@ class ForkServerThread(threading.Thread):
         with ours:
             with theirs:
                 process = self._start(theirs)
-            life = ServerLife(ours)
+            life = ServerLife(ours, self._answer_s)
             life.hear(lambda: self._show(life))
             self._show(None)
             process.kill()

@@ -10,7 +10,7 @@ from importlib import metadata
 
 import structlog
 
-from flexmarl.host.exits import refuse
+from flexmarl.host.exits import leave, refuse
 from flexmarl.host.output import protect
 from flexmarl.store.control.heartbeat import Heartbeat
 from flexmarl.store.errors import SchemaMismatch
@@ -89,3 +89,4 @@ def _version() -> str:
 if __name__ == "__main__":
     protect()
     main()
+    leave()

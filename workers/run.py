@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import contextlib
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -22,8 +21,9 @@ from dramatiq.asyncio import get_event_loop_thread
 from dramatiq.worker import Worker
 
 from flexmarl.contracts.commands import HELD_HINT
-from flexmarl.host.exits import refuse
+from flexmarl.host.exits import leave, refuse
 from flexmarl.host.output import protect
+from flexmarl.host.stopping import when_told_to_stop
 from flexmarl.store.control import commands, leases
 from flexmarl.store.control.heartbeat import Heartbeat
 from flexmarl.store.data import rewards
@@ -106,8 +106,7 @@ def main() -> None:
     role = parser.parse_args().role
     reporting.configure(f"{role}-worker")
     stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+    when_told_to_stop(stopping.set)
     try:
         config = settled(settings.load(), stopping)
         heartbeat = Heartbeat(role, node=config.node, place=config.place, descriptor=config.heartbeat_descriptor)
@@ -271,3 +270,4 @@ if __name__ == "__main__":
     protect()
     with contextlib.suppress(KeyboardInterrupt):
         main()
+    leave()

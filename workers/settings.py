@@ -13,7 +13,7 @@ from flexmarl.contracts.hardware import Hardware, read_classes
 from flexmarl.contracts.hub_models import SETTING as HUB
 from flexmarl.contracts.hub_models import check_hub
 from flexmarl.contracts.uploaded_models import SETTING as CONTROL_URL
-from flexmarl.host.exits import refuse
+from flexmarl.host.exits import leave, refuse
 from flexmarl.store.data.model_roots import read_roots
 from flexmarl.store.data.segments import BY_VALUE_BYTES
 from workers.door.client import DoorAddress
@@ -85,6 +85,10 @@ class Settings:
     """Base URL at which this node reaches the control plane, for uploads; empty: it fetches none."""
     object_store: str = ""
     """Where nodes copy what runs can be restored from, and bring it from, as fsspec reads it; empty: nowhere."""
+    upload_quota_gib: int = 0
+    """What a run may have here of what nodes with tokens upload; 0: a quarter of the disk's size."""
+    keep_builds_days: int = 30
+    """Days after its last use until a build of a package is removed from this host; 0: never."""
     gateway_bind: str = "127.0.0.1:0"
     """Address at which a rollout worker answers agent programs; port 0 takes a free one."""
     gateway_url: str = ""
@@ -143,6 +147,8 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         hub=_hub(env),
         control_url=_base_url(env, CONTROL_URL, "https://flexmarl.example.org"),
         object_store=_object_store(env),
+        upload_quota_gib=_count(env, "FLEXMARL_UPLOAD_QUOTA_GIB", 0),
+        keep_builds_days=_count(env, "FLEXMARL_KEEP_BUILDS_DAYS", 30),
         gateway_bind=_address(env, "FLEXMARL_GATEWAY_BIND", f"{child_host}:0"),
         gateway_url=_base_url(env, "FLEXMARL_GATEWAY_URL", "https://gateway.example.org"),
         share=_share(env),
@@ -263,3 +269,4 @@ def _count(env: Mapping[str, str], name: str, default: int, least: int = 0) -> i
 
 if __name__ == "__main__":
     main()
+    leave()

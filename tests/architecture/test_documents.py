@@ -2,9 +2,12 @@
 
 import importlib.util
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
+
+from flexmarl.contracts import yaml_text
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -74,6 +77,12 @@ def test_links_lead_somewhere(name: str) -> None:
 def test_named_commands_modules_and_files_exist(name: str) -> None:
     text = (ROOT / name).read_text()
     assert unknown_commands(text) + unknown_modules(text) + unknown_paths(text) == []
+
+
+@pytest.mark.parametrize("name", names())
+def test_yaml_of_pages_is_yaml_that_is_read(name: str) -> None:
+    for block in re.findall(r"^ *```yaml\n(.*?)^ *```$", (ROOT / name).read_text(), re.DOTALL | re.MULTILINE):
+        yaml_text.load(textwrap.dedent(block))
 
 
 def test_what_does_not_exist_is_found() -> None:

@@ -10,24 +10,30 @@ from workers import errors as worker_errors
 from workers.memory import OUT_OF_MEMORY
 from workers.training.errors import RefusalCode
 from workers.transfer.base import CorruptState, StateError, StateFull, StateMissing
+from workers.transfer.receiving import BusyReceiving, ContentTooLarge, NotExpected
+from workers.transfer.upload_quota import QuotaReached
 
 ROOT = Path(__file__).resolve().parents[2]
 SAID = re.compile(
     r'(?:Refused|_refusal|Refusal|ChildFailed|TurnRefusedError)\(\s*(?:\d+,\s*)?"([a-z_]+)"'
+    r'|refused\(\s*(?:\d+|[A-Z_]+|HTTPStatus\.[A-Z_]+), "([a-z_]+)"'
     r'|fail\(conn, taken, "([a-z_]+)"|code="([a-z_]+)"'
 )
 
 
 def said_in_source() -> set[str]:
     """Codes that are named where they are raised."""
-    sources = [*(ROOT / "platform/flexmarl/store").rglob("*.py"), *(ROOT / "workers").rglob("*.py")]
+    uploads = ROOT / "platform/flexmarl/controlplane/inventory/node_uploads.py"
+    sources = [uploads, *(ROOT / "platform/flexmarl/store").rglob("*.py"), *(ROOT / "workers").rglob("*.py")]
     found = [SAID.findall(path.read_text()) for path in sources]
     return {"".join(groups) for places in found for groups in places}
 
 
 def codes() -> set[str]:
     classes = [cls for module in (errors, worker_errors) for cls in vars(module).values() if isinstance(cls, type)]
-    states = [StateError, StateFull, StateMissing, CorruptState]
+    states = [
+        StateError, StateFull, StateMissing, CorruptState, NotExpected, ContentTooLarge, BusyReceiving, QuotaReached,
+    ]  # fmt: skip
     own = {str(cls.__dict__["code"]) for cls in [*classes, *states] if "code" in vars(cls)}
     return (
         own

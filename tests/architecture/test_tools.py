@@ -17,7 +17,12 @@ DATA = {".yaml", ".sql", ".html", ".css", ".js", ".svg", ".woff2", ".typed"}
 
 def run(*command: str, cwd: Path = ROOT) -> None:
     paths = [str(ROOT / "platform"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]  # for mypy's plug-ins
-    environment = {**os.environ, "MYPYPATH": str(ROOT / "platform"), "PYTHONPATH": os.pathsep.join(paths)}
+    environment = {
+        **os.environ,
+        "MYPYPATH": str(ROOT / "platform"),
+        "MYPY_CACHE_DIR": str(ROOT / ".mypy_cache"),  # wherever it runs: most of what it reads is the same
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
     done = subprocess.run(
         [sys.executable, "-m", *command],
         cwd=cwd,

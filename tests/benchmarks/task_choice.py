@@ -1,7 +1,7 @@
 """What choosing tasks costs: a draw of a step's tasks from large sets, and what a group that ended costs.
 
-`python tests/benchmarks/task_choice.py --out FILE`: every rate sampled and the window around 1/3, in turn, on the same
-beliefs, with the median and the slowest of each.
+`python tests/benchmarks/task_choice.py --out FILE`: for `vade` every rate sampled and the window around 1/3, in turn,
+on the same beliefs; for `greso` and `filter_solved` the beliefs that cost most; the median and the slowest of each.
 """
 
 import argparse
@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -36,6 +37,41 @@ def beliefs(tasks: int) -> dict[str, TaskBelief]:
         belief.as_of = bytearray(rng.integers(0, 1000, tasks).astype("<i4").tobytes())
         made[name] = belief
     return made
+
+
+def of_walks(tasks: int) -> dict[str, tuple[str, TaskBelief]]:
+    """Return sampler and belief by name: nothing known, all to be passed over but by 256 refusals, all left out."""
+    rng = np.random.default_rng(2)
+    streaks, gone = TaskBelief(), TaskBelief()
+    for belief, value in ((streaks, 10_000.0), (gone, 0.99)):
+        belief.put(tasks, 0, 0.0, 0.0, 0)
+        belief.solved = bytearray(np.full(tasks, value, "<f4").tobytes())
+        belief.as_of = bytearray(rng.integers(0, 1000, tasks).astype("<i4").tobytes())
+    gone.missed = bytearray(gone.as_of)
+    found = {f"{name}, nothing known": (name, TaskBelief()) for name in ("greso", "filter_solved")}
+    return found | {"greso, long streaks": ("greso", streaks), "filter_solved, all left out": ("filter_solved", gone)}
+
+
+def walks(tasks: int, repeats: int) -> dict[str, object]:
+    """Measure the samplers that go through a set in its order."""
+    found: dict[str, object] = {}
+    for title, (name, belief) in of_walks(tasks).items():
+        floors = {"least_easy": 0.0, "least_hard": 0.0} if name == "greso" else {}
+        sampler = TASK_SAMPLERS.make(TASK_SAMPLER.options(name, **floors))
+
+        def draw(number: int, sampler: Any = sampler, belief: TaskBelief = belief) -> list[int]:
+            wanted = Wanted(3, number, 1000 + number, tasks, GROUPS, MEMBERS, frozenset(range(GROUPS)))
+            return list(sampler.choose(belief, wanted))
+
+        def ended(number: int, sampler: Any = sampler, belief: TaskBelief = belief) -> None:
+            sampler.observe(belief, PlayedTask(tasks, number, 1000, (1.0,) * MEMBERS, True))
+
+        found[title] = {
+            "draw": timed(draw, repeats),
+            "its words": timed(lambda _, sampler=sampler, belief=belief: sampler.of_set(belief, tasks), repeats),
+            "a group that ended": timed(ended, 200),
+        }
+    return found
 
 
 def timed(work: Callable[[int], object], repeats: int) -> dict[str, float]:
@@ -77,6 +113,7 @@ def main() -> None:
         "groups": GROUPS,
         "members": MEMBERS,
         "numpy": np.__version__,
+        "walks": {tasks: walks(tasks, given.repeats) for tasks in (1_000, 1_000_000)},
         "sets": {tasks: measured(tasks, given.repeats) for tasks in (1_000, 100_000, 1_000_000)},
     }
     given.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

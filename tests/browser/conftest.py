@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,13 @@ import pytest
 from flexmarl.launcher.processes import free_port, port_is_free, wait_until
 from tests.browser.visitor import Site, Visitor
 from tests.support.chromium import installed_chromium
+from tests.support.hub_datasets import HUB
 from tests.support.infrastructure import BrowserDiedError, PortTakenError, brought_up
 
 ROOT = Path(__file__).resolve().parents[2]
 PASSWORD = "correct-horse-battery"
+GUESTS: pytest.StashKey[list[Visitor]] = pytest.StashKey()
+"""The windows that a test has opened."""
 DIED = ("Target page, context or browser has been closed", "Browser closed", "crashed")
 """What Playwright says of a browser that ended while it started."""
 
@@ -81,7 +84,7 @@ def seeded(services: Any, seeded_database: tuple[str, list[str]], request: pytes
     environment = _environment(services, services.create_database(name, template))
     web, url = brought_up(partial(_serving, environment), PortTakenError)
     try:
-        assert wait_until(lambda: _answers(url), 60), "the web process did not answer"
+        assert wait_until(lambda: _answers(url), 240), "the web process did not answer"
         yield Site(url, "ada", PASSWORD, keys, environment)
     finally:
         web.terminate()
@@ -111,6 +114,7 @@ def _environment(services: Any, database_url: str) -> dict[str, str]:
         "DJANGO_SETTINGS_MODULE": "flexmarl.controlplane.settings.development",
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "platform")]),
         "FLEXMARL_SECRET_KEY": "browser-tests",
+        "FLEXMARL_HUB": HUB,
         "FLEXMARL_RAY_PYTHON": "",  # of the tests with a Ray cluster: here pages say what is missing
         "SEED_PASSWORD": PASSWORD,
     }
@@ -132,10 +136,21 @@ def _answers(url: str) -> bool:
         return False
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Say with a failure what its pages showed: a locator that was not found tells nothing of what stood there."""
+    report = yield
+    if report.failed and report.when == "call":
+        for guest in item.stash.get(GUESTS, []):
+            report.sections.append(("page", guest.description()))
+    return report
+
+
 @pytest.fixture
-def visit(chromium: Any) -> Iterator[Callable[..., Visitor]]:
+def visit(chromium: Any, request: pytest.FixtureRequest) -> Iterator[Callable[..., Visitor]]:
     """Return a function that opens a browser window on a site."""
     contexts = []
+    guests: list[Visitor] = request.node.stash.setdefault(GUESTS, [])
 
     def make(site: Site, *, theme: str = "light", width: int = 1440, height: int = 900) -> Visitor:
         context = chromium.new_context(
@@ -143,7 +158,8 @@ def visit(chromium: Any) -> Iterator[Callable[..., Visitor]]:
         )
         contexts.append(context)
         context.set_default_timeout(60_000)
-        return Visitor(context.new_page(), site)
+        guests.append(Visitor(context.new_page(), site))
+        return guests[-1]
 
     yield make
     for context in contexts:

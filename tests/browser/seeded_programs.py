@@ -1,4 +1,5 @@
-"""Runs that agent programs play, for looking at: one with sessions in each state, one that waits for its first.
+"""Runs that agent programs play, for looking at: one with sessions in each state, one that waits for its first
+and chooses among its tasks.
 
 They are archived drafts, so that lists of runs do not show them. Workers of live sessions were heard of ahead of their
 time, so that the page looks the same for an hour.
@@ -39,8 +40,10 @@ def programs(owner: Any) -> list[Any]:
     from tests.support.controlplane import PROGRAM
 
     actor = actor_of_user(owner)
+    chooses = {**PROGRAM, "sampling": {"task_sampler": {"type": "greso"}}}
     made = [
-        actions.create_run(actor, Draft(name=name, spec=PROGRAM)) for name in ("Shop program", "Waits for a program")
+        actions.create_run(actor, Draft(name=name, spec=spec))
+        for name, spec in (("Shop program", PROGRAM), ("Waits for a program", chooses))
     ]
     for run in made:
         actions.archive(actor, run)
@@ -60,7 +63,25 @@ def programs(owner: Any) -> list[Any]:
         "WHERE run_id = %s AND state = 'finished' AND draw < 2",
         [made[0].no],
     )
+    _believe(conn, made[1])
     return made
+
+
+def _believe(conn: Any, run: Any) -> None:
+    """Put a snapshot of a driver there whose task sampler has seen some groups."""
+    import zstandard
+
+    from flexmarl.contracts.specification.experiment import ExperimentSpec
+    from flexmarl.orchestrator import Orchestrator
+
+    core = Orchestrator(ExperimentSpec.model_validate(run.spec))
+    for task in range(12):
+        kind = task % 3
+        core.state.choice.belief.put(
+            core.plan.tasks.chosen_from, task, float(kind == 0) * (1 + task), float(kind == 1), task
+        )
+    snapshot = zstandard.compress(core.snapshot())
+    conn.execute("UPDATE store.run_state SET snapshot = %s WHERE run_id = %s", [snapshot, run.no])
 
 
 def _session(

@@ -49,6 +49,7 @@ EXAMPLES: dict[str, str] = {
     "trajectories": "/runs/{finished}/trajectories",
     "sessions": "/runs/{program}/trajectories/sessions",
     "session": "/runs/{program}/trajectories/sessions/5a1d2900-0000-0000-0000-000000000000",
+    "tasks": "/runs/{waiting}/trajectories/tasks",
     "trajectory": "/runs/{finished}/trajectories/955-0-1",
     "trajectory_compare": "/runs/{finished}/trajectories/compare?ids=955-0-1,955-1-1",
     "checkpoints": "/runs/{finished}/checkpoints",
@@ -110,7 +111,7 @@ NOT_PAGES = {
 WHOLE = (("light", 1440), ("dark", 390))
 """Where all rules of axe are asked: each width and each theme once. In the other theme of a width the same document has
 other colours and nothing else. The further states are looked at here too, in the short form each in one of the two, and
-all rules are asked of pages in the first window only."""
+all rules are asked of pages, and screenshots kept, in the first window only."""
 VIEWS = form(short=WHOLE, full=(*WHOLE, ("dark", 1440), ("light", 390)))
 BETWEEN = 1024
 """Has the document of the widest view and less room for it."""
@@ -136,6 +137,8 @@ VARIANTS: dict[str, str] = {
     "sessions-none": "/runs/{waiting}/trajectories/sessions",
     "sessions-nothing-matches": "/runs/{program}/trajectories/sessions?state=ended&purpose=evaluation",
     "sessions-wrong-filter": "/runs/{program}/trajectories/sessions?state=asleep",
+    "tasks-played": "/runs/{waiting}/trajectories/tasks?played=yes",
+    "tasks-none": "/runs/{failed}/trajectories/tasks",
     "sessions-of-another-run": "/runs/{failed}/trajectories/sessions",
     "run-of-programs": "/runs/{program}",
     "checkpoints-none": "/runs/{queued}/checkpoints",
@@ -289,7 +292,7 @@ def test_every_page_fits_and_is_accessible(rounds: Any, seeded: Site, theme: str
     found = {}
     for name, path in {**EXAMPLES, **variants(theme, width)}.items():
         thorough = form(short=name in EXAMPLES and (theme, width) == WHOLE[0], full=whole)
-        rules, kept = WCAG if thorough else COLOURS, form(short=name in EXAMPLES, full=True)
+        rules, kept = WCAG if thorough else COLOURS, form(short=thorough, full=True)
         found[name] = looked_at(guest, address(seeded, path), f"{name}-{width}-{theme}", rules, kept)
         if thorough and width > BETWEEN:
             found[name] += fits_between(guest)

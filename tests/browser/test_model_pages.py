@@ -72,7 +72,7 @@ def test_a_folder_is_imported_from_the_page_and_a_run_starts_from_it(
 
     page.wait_for_url("**/models/*-*")
     address = page.url
-    page.locator("#model-facts").wait_for(timeout=120_000)
+    page.locator("#model-facts").wait_for(timeout=300_000)
     assert page.url == address, "the page follows the import without being loaded again"
     assert page.locator("#model-head .pill").first.inner_text() == "Done"
     sample = page.locator("#model-sample .tok")

@@ -33,6 +33,13 @@ SETTLED = """() => new Promise((resolve) => {
     look();
 })"""
 """A page is settled when no skeleton is left and nothing changed for a moment; a live one changes on."""
+TROUBLE = """() => [
+    ...[...document.querySelectorAll(".fe, [role=alert], .toast, #offline, #refused, dialog[open]")]
+        .filter((node) => node.checkVisibility() && node.innerText.trim())
+        .map((node) => `${node.id || node.className || node.localName}: ${node.innerText.trim().slice(0, 300)}`),
+    `focused: ${document.activeElement?.outerHTML.slice(0, 200)}`,
+]"""
+"""Each visible error, message and dialog of a page, and what has the focus."""
 VIOLATIONS = """([tags, part]) => axe.run(part, { runOnly: tags, resultTypes: ["violations"] })
     .then((found) => found.violations.map((v) => `${v.id}: ${v.nodes[0].html.slice(0, 160)}`))"""
 """Only what is wrong: of the rest, axe would describe every element of the page, for seconds."""
@@ -96,6 +103,16 @@ class Visitor:
         """Show the page as it is in another width."""
         self.page.set_viewport_size({"width": width, "height": 900})
         self.settle()
+
+    def description(self) -> str:
+        """What the page shows that may say why a test waits in vain: errors, what is open, and the console."""
+        from playwright.sync_api import Error
+
+        try:
+            shown = self.page.evaluate(TROUBLE)
+        except Error as error:
+            shown = [f"the page does not answer: {error}"]
+        return "\n".join([self.page.url, *shown, *self.complaints])
 
     def keep(self, name: str, *, full: bool = True) -> None:
         """Keep a screenshot as an artefact."""

@@ -45,7 +45,7 @@ class Shuffled(LocalTraining):
         return super()._judged(group)
 
 
-SMALL = {"tasks_per_step": 2, "episodes_per_task": 4, "micro_batch_groups": 1, "rollout_groups": 2}
+SMALL = {"tasks_per_step": 2, "episodes_per_task": 2, "micro_batch_groups": 1, "rollout_groups": 2}
 SEEDS = (0, 1, 2)
 STUDENT = 4.303
 """Of a two-sided 95 % interval from three seeds."""

@@ -79,15 +79,19 @@ USER = {"role": "user", "content": "hi"}
         ([{"role": "tool", "content": "x"}], "bad_message"),
         ([{"role": "user"}], "bad_message"),
         ([USER, {"role": "system", "content": "late"}, USER], "bad_message"),
-        ([USER, {"role": "assistant", "content": "b"}], "no_question"),
+        ([USER, {"role": "assistant", "content": "b"}], ""),
+        ([USER, {"role": "assistant", "content": "b"}, {"role": "assistant", "content": "c"}], "no_question"),
+        ([{"role": "assistant", "content": "b"}], "no_question"),
     ],
 )
-def test_messages_end_with_a_question_of_the_user(messages: Any, code: str) -> None:
+def test_messages_end_with_a_question_of_the_user_and_its_answer_at_most(messages: Any, code: str) -> None:
     found = mapped(7, {"m": messages, "other": 1}, CHAT)
     assert (found.code if isinstance(found, BadRow) else "") == code
     if isinstance(found, MappedRow):
         assert found.row.columns == {"other": 1}
-        assert [one.content for one in found.row.messages] == [one["content"] for one in messages]
+        said = [one.content for one in found.row.messages]
+        answered = messages[-1]["role"] == "assistant"
+        assert [*said, *([found.row.answer] if answered else [])] == [one["content"] for one in messages]
 
 
 def test_answers_are_texts_numbers_and_truth_values() -> None:
@@ -135,6 +139,24 @@ def test_a_file_that_breaks_off_is_refused_with_what_was_bad_before() -> None:
     with pytest.raises(ValidationProblem) as refused:
         imported(io.BytesIO(b'q\n" "\n"x'), "csv", choices)
     assert [error.code for error in refused.value.errors] == ["no_text", "no_csv"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_rows_that_are_larger_unpacked_than_a_file_may_be_are_refused(settings: Any, kind: str) -> None:
+    """A few bytes can stand for any number of them: names of columns in each row, or what a compression repeats."""
+    settings.MOST_DATASET_BYTES = 2**20
+    column = "c" * 100_000
+    rows = [{"q": f"{n}", column: "x"} for n in range(20)]
+    text = "\n".join([f"q,{column}", *(f"{n},x" for n in range(20))])
+    file = parquet_of(rows) if kind == "parquet" else io.BytesIO(text.encode())
+    with pytest.raises(ValidationProblem) as refused:
+        imported(file, kind, read_choices({"prompt": "q"}, {}))
+    assert [error.code for error in refused.value.errors] == ["too_large"]
+    file.seek(0)
+    settings.MOST_DATASET_BYTES = 2**22
+    found = imported(file, kind, read_choices({"prompt": "q"}, {}))
+    assert found.columns == [column]
+    assert [row.prompt for row in found.rows] == [row.row.prompt for row in found.rows] == [f"{n}" for n in range(20)]
 
 
 def parquet_of(rows: list[dict[str, Any]]) -> io.BufferedIOBase:

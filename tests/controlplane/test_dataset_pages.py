@@ -55,3 +55,15 @@ def test_only_who_may_write_imports_and_strangers_see_nothing(api, person) -> No
     stranger.force_login(person("editor", project="other"))
     assert stranger.get(f"/datasets/{version['dataset']}").status_code == 404
     assert "sums" not in stranger.get("/datasets").content.decode()
+
+
+def test_the_import_offers_a_hub_where_there_is_one_and_says_the_setting_where_not(browser, settings) -> None:
+    settings.HUB = ""
+    page = browser.get("/datasets/import?source=hub").content.decode()
+    assert "No hub is configured" in page
+    assert "FLEXMARL_HUB" in page
+    assert 'name="repository"' not in page
+    settings.HUB = "https://hub.example.org"
+    page = browser.get("/datasets/import?source=hub&repository=us/school").content.decode()
+    assert "A dataset of\n        https://hub.example.org" in page
+    assert 'value="us/school"' in page

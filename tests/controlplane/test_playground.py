@@ -129,6 +129,17 @@ def test_an_engine_that_let_go_is_replaced_once(stage) -> None:
     assert refused(stage.chat, openai.InternalServerError)["code"] == "engine_failed"
 
 
+def test_an_engine_that_is_late_is_told_with_its_bound_and_what_to_do(stage, monkeypatch) -> None:
+    monkeypatch.setattr(engines, "LIVE_S", 1e-4)
+    body = refused(stage.chat, openai.InternalServerError)
+    assert body["code"] == "engine_failed"
+    assert body["message"].startswith(f"{stage.name}@1: no answer within 0.0001 s: the run's engines play its episodes")
+    stage.live(None)
+    stage.node((200, {"endpoint": stage.engine.url, "token": "n", "digest": digest(1)}))
+    monkeypatch.setattr(engines, "PLAY_S", 1e-4)
+    assert "no whole answer within 0.0001 s" in refused(stage.chat, openai.InternalServerError)["message"]
+
+
 def test_an_engine_that_starts_is_told_with_the_moment_to_ask_again(stage) -> None:
     stage.live(None)
     stage.node((202, {"since_s": 2.0}))

@@ -265,6 +265,18 @@ def test_of_two_jobs_of_one_row_one_works(admin_api: Any, pool: str, slurm: Fake
     assert host_jobs.claim(conn, UUID(job["id"]), "41"), "it may start again"
 
 
+def test_jobs_that_ended_are_kept_up_to_a_number(admin_api: Any, pool: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_jobs, "MOST_ENDED", 2)
+    conn, made = store_connection(), [UUID(int=number) for number in range(1, 5)]
+    for identity in made:
+        host_jobs.ask(conn, identity, pool, SLURM, "a test")
+    for identity in made[:3]:
+        job = host_jobs.job(conn, identity)
+        assert job is not None
+        host_jobs.ended(conn, job, "ended", "")
+    assert {one["id"] for one in jobs(admin_api)} == {str(one) for one in made[1:]}, "the one that goes on, and two"
+
+
 def test_failures_wait_longer_each_time(admin_api: Any, pool: str, slurm: FakeSlurm) -> None:
     rounds(2)
     [job] = jobs(admin_api)

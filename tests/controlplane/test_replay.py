@@ -21,9 +21,9 @@ def found(monkeypatch):
     asked = []
 
     def let(*differences):
-        def replay(conn, run_id):
+        def replay(conn, run_id, tasks):
             asked.append(run_id)
-            return Replay(run_id, RunStatus.RUNNING, 12, 34, 10, differences)
+            return Replay(run_id, RunStatus.RUNNING, 12, 34, 10, differences, ("task 0: not played yet",) * tasks)
 
         monkeypatch.setattr(command, "replay", replay)
         return asked
@@ -40,6 +40,12 @@ def test_equality_is_said_in_one_line(run, found, capsys):
     assert lines[0] == lines[1]
     told = "12 events, 34 commands, the state after event 10: the replay equals the stored rows exactly"
     assert lines[0] == f"run {run.no} (running): {told}"
+
+
+def test_what_is_believed_of_each_task_is_listed_on_demand(run, found, capsys):
+    found()
+    call_command("replay", run.key, "--tasks")
+    assert capsys.readouterr().out.splitlines()[0] == "task 0: not played yet"
 
 
 def test_a_difference_is_named_and_the_exit_code_says_so(run, found, capsys):

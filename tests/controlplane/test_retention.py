@@ -1,6 +1,7 @@
 """Samples of ended runs are retired by command and by the driver's housekeeping."""
 
 import io
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from flexmarl.store.data.segments import SegmentFolder
 from flexmarl.store.reads import storage
 from flexmarl.store.telemetry import logs
 from flexmarl.store.telemetry.logs import LogLine
+from webui.views.storage import PLACES
 
 pytestmark = [pytest.mark.services, pytest.mark.django_db(transaction=True)]
 
@@ -150,6 +152,10 @@ def test_whole_runs_leave_by_size_and_the_page_tells_which(ended, settings, monk
 
 def test_what_takes_the_room_is_measured(ended, settings):
     settings.KEEP_SAMPLES_DAYS = 0
+    build = settings.PAYLOADS.parent / "packages" / "build"
+    build.mkdir(parents=True)
+    (build / "installed").write_bytes(bytes(5000))
+    (build / "python").symlink_to(sys.executable)
     tidy(settings)
     taken = {use.kind: use for use in storage.uses(store_connection()) if use.run_id == ended.no}
     assert (taken["samples"].rows, taken["payloads"].bytes) == (1, 4)
@@ -157,3 +163,5 @@ def test_what_takes_the_room_is_measured(ended, settings):
     found = storage.last_pass(store_connection())
     assert found.places["payloads"] >= 4
     assert found.places["database"] > 10**6
+    assert found.places["packages"] == 5000, "and nothing that a link leads to"
+    assert found.places.keys() == PLACES.keys(), "the page has a word for each"

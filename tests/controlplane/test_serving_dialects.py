@@ -119,6 +119,26 @@ def test_a_template_without_tools_gets_them_in_words(stage, make_key) -> None:
     assert "<tools>" in stage.prompts()[0]
 
 
+def test_formats_of_each_dialect_hold_the_reply_and_tools_do_not_go_with_them(door) -> None:
+    shape: Any = {"type": "json_schema", "schema": SCHEMA}
+    door.chat(response_format={"type": "json_schema", "json_schema": {"name": "sum", "schema": SCHEMA}}, max_tokens=9)
+    door.respond(text={"format": {**shape, "name": "sum"}})
+    door.message(output_config={"format": shape})
+    door.chat(response_format={"type": "json_object"}, tools=[CHAT_TOOL], tool_choice="none", max_tokens=9)
+    held = [json.loads(asked["sampling"]["structured"])["of"] for asked in door.stage.engine.asked]
+    assert held == [SCHEMA, SCHEMA, SCHEMA, {"type": "object"}]
+    with pytest.raises(openai.BadRequestError, match="response_format: a reply that is held to a format calls no tool"):
+        door.chat(response_format={"type": "json_object"}, tools=[CHAT_TOOL])
+    assert len(door.stage.engine.asked) == 4
+
+
+def test_a_reply_that_begins_within_a_thought_is_not_held_to_a_format(stage, make_key) -> None:
+    stage.speaks(QWEN3.replace("assistant\\n' }}", "assistant\\n<think>\\n' }}"))
+    with pytest.raises(openai.BadRequestError, match="text/format: the agent's replies begin within a thought"):
+        Door(stage, make_key(stage.name)).respond(text={"format": {"type": "json_object"}})
+    assert stage.engine.asked == []
+
+
 @pytest.mark.parametrize("said", SAID)
 def test_a_stream_of_a_chat_says_what_the_whole_says(door, said) -> None:
     door.stage.will_say(said, said)
@@ -301,7 +321,8 @@ MESSAGES: list[tuple[dict[str, Any], str, str]] = [
     ({"messages": [{"role": "robot", "content": "hi"}]}, "messages/0", "role is one of"),
     ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools/0", "send"),
     ({"tool_choice": {"type": "any"}}, "tool_choice", "leave it out"),
-    ({"output_config": {"format": {"type": "json_schema"}}}, "output_config", "leave out all but effort"),
+    ({"output_config": {"format": {"type": "json_schema"}}}, "output_config/format/schema", "is not a JSON schema"),
+    ({"output_config": {"depth": 2}}, "output_config", "leave out all but effort"),
     ({"mcp_servers": [{"url": "x"}]}, "mcp_servers", "leave it out"),
     ({"temperature": 3}, "temperature", "0 takes the likeliest token"),
     ({"stop_sequences": ["a"] * 5}, "stop_sequences", "at most 4"),
@@ -310,7 +331,7 @@ MESSAGES: list[tuple[dict[str, Any], str, str]] = [
 ]
 RESPONSES: list[tuple[dict[str, Any], str, str]] = [
     ({"input": []}, "input", "invalid_value"),
-    ({"text": {"format": {"type": "json_object"}}}, "text/format", "invalid_value"),
+    ({"text": {"format": {"type": "grammar"}}}, "text/format", "invalid_value"),
     ({"tools": [{"type": "web_search"}]}, "tools/0", "invalid_value"),
     ({"background": True}, "background", "unsupported_parameter"),
     ({"top_p": 0}, "top_p", "invalid_value"),

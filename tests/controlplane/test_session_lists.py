@@ -17,6 +17,8 @@ from tests.support.played import play
 from tests.support.statements import at_most
 
 pytestmark = pytest.mark.django_db
+SEEN_LATER = "UPDATE store.program_session SET seen_at = clock_timestamp() + interval '1 hour' WHERE id = %s"
+"""No worker says that it is there, however long a test takes."""
 
 
 @pytest.fixture
@@ -31,6 +33,7 @@ def opened(run):
     def open_one(draw: int = 9, member: int = 0, *, task: int = 3, held_out: bool = False) -> str:
         offer = SessionOffer(uuid.uuid4(), "http://127.0.0.1:9", held_out, task, (draw, member, 1))
         program_sessions.open_session(store_connection(), run.no, offer)
+        store_connection().execute(SEEN_LATER, [offer.id])
         return str(offer.id)
 
     return open_one
@@ -75,7 +78,7 @@ def meter(session: str, calls: int, tokens: int, left_s: float = 1.0) -> None:
 
 def silence(session: str) -> None:
     store_connection().execute(
-        "UPDATE store.program_session SET seen_at = seen_at - interval '1 minute' WHERE id = %s", [session]
+        "UPDATE store.program_session SET seen_at = clock_timestamp() - interval '1 minute' WHERE id = %s", [session]
     )
 
 
@@ -183,15 +186,29 @@ def test_other_runs_have_no_sessions_and_other_people_do_not_know_of_them(
     assert outside.get(f"/api/v1/runs/{run.key}/sessions").status_code == 404
 
 
-def test_who_took_a_session_and_what_was_reported_is_in_the_audit_trail(api, run, opened, finish) -> None:
+def test_the_audit_trail_has_the_first_session_of_each_actor_and_sessions_say_the_rest(
+    api, client_of, person, run, opened, take, finish, get
+) -> None:
     refused = api.post(f"/api/v1/runs/{run.key}/sessions")
     assert refused.status_code == 409
     session = finish(task=4)
     api.post(f"/api/v1/runs/{run.key}/sessions/{session}/finish", {"reward": 0.5}, format="json")  # heard once
     rows = list(AuditEntry.objects.filter(target_kind="session").order_by("id"))
-    assert [row.action for row in rows] == ["session.take", "session.finish"]
-    assert [row.detail for row in rows] == [{"purpose": "training", "task": 4}, {"reward": 0.5}]
+    assert [row.action for row in rows] == ["session.take"]
+    assert [row.detail for row in rows] == [{"purpose": "training", "task": 4}]
     assert {(row.target_name, row.project) for row in rows} == {(f"{run.key} {session}", run.project_id)}
+    for draw in (10, 11):
+        finish(draw)
+    other = client_of(person("operator", "judges"))
+    for draw in (12, 13):
+        opened(draw)
+        report = {"error": "no"}
+        answer = other.post(f"/api/v1/runs/{run.key}/sessions/{take()}/finish", report, format="json")
+        assert answer.status_code == 200, answer.content
+    rows = AuditEntry.objects.filter(target_kind="session").order_by("id")
+    assert [(row.actor_name, row.action) for row in rows] == [("edith", "session.take"), ("judges", "session.finish")]
+    said = [(row["taken_by"], row["reported_by"]) for row in get()["results"]]
+    assert said == [("edith", "judges")] * 2 + [("edith", "edith")] * 3
 
 
 def test_the_page_lists_sessions_and_leads_to_their_trajectories(browser, run, opened, take, finish) -> None:

@@ -156,7 +156,7 @@ def test_hashes_are_made_a_few_at_a_time() -> None:
 
     def slow() -> str:
         seen.append(threading.current_thread().name)
-        gate.wait(10)
+        gate.wait(60)
         return ""
 
     threads = [threading.Thread(target=hashing.bounded, args=(slow,)) for _ in range(hashing.MOST_AT_ONCE)]

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import signal
 import time
 import uuid
 from datetime import timedelta
@@ -138,12 +139,36 @@ def test_cancelling_ends_it_in_the_midst(api: Any, browser: Any, monkeypatch: py
 
 
 def _cancelled_while_computing(api: Any, made: dict[str, Any]) -> None:
-    """Cancel, and then compute for long: the alarm has to end it."""
+    """Cancel, and then compute for long: the alarm has to end it.
+
+    Another process cancels in life. Here the alarm waits for it: it may interrupt what is computed, not a write.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
     Simulation.objects.filter(pk=made["id"]).update(state="cancelled", lease_until=None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     until = time.monotonic() + 30.0
     while time.monotonic() < until:
         pass
     pytest.fail("nothing interrupted it")
+
+
+def test_an_alarm_never_interrupts_the_write_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executing, "BEAT_S", 0.005)
+    within, most, looks = 0, 0, 0
+
+    def look() -> None:
+        nonlocal within, most, looks
+        within, looks = within + 1, looks + 1
+        most = max(most, within)
+        until = time.monotonic() + 0.02
+        while time.monotonic() < until:
+            pass
+        within -= 1
+
+    with executing._beating(look) as alarm, alarm():
+        while looks < 5:
+            pass
+    assert most == 1
 
 
 def test_what_takes_too_long_fails_by_name(api: Any) -> None:

@@ -1,5 +1,6 @@
 """Teams over REST: versions that never change, and that runs name instead of writing who plays."""
 
+import re
 from typing import Any
 
 import pytest
@@ -165,3 +166,45 @@ def test_teams_of_other_projects_are_neither_read_nor_named(api, client_of) -> N
     body = {"template": "chat_sums", "project": "other", "spec": {"team": {"name": "planned"}}}
     [error] = post(stranger, "runs/plan", body).json()["errors"]
     assert (error["code"], error["hint"]) == ("unknown_team", "None is defined yet; save one on the page of teams.")
+
+
+def form_of(browser, settings: object, project: str = "default"):
+    body = {"settings": settings, "project": project}
+    return browser.post("/teams/form", body, content_type="application/json", HTTP_X_PART="1")
+
+
+def test_the_form_of_settings_is_made_for_what_is_written_right_or_wrong(api, browser) -> None:
+    for number, text in enumerate(("Be careful.", "Be more careful.")):
+        saved = {"name": "careful", "based_on": number, "settings": {"instructions": text}}
+        assert post(api, "agents", saved).status_code == 201
+    shown = form_of(browser, {**PLANNED, "agents": {"planner": {"definition": {"name": "careful"}}, "solver": {}}})
+    assert shown.status_code == 200
+    text = shown.content.decode()
+    assert '<option value="careful">' in text
+    assert "newest (2)" in text
+    assert 'data-pointer="/graph/order/1/sees"' in text
+    odd = form_of(browser, {"graph": {"type": "ring"}, "agents": {"<b>": {"definition": {"name": "care"}}}})
+    assert "This graph is not installed here." in odd.content.decode()
+    odd = form_of(browser, {"agents": {"<b>": {"definition": {"name": "care"}}}})
+    assert "No agent of this name is defined in the project." in odd.content.decode()
+    assert "<b>&" not in odd.content.decode()
+    for body in ([], "text", None):
+        assert form_of(browser, body).status_code == 400
+
+
+def test_definitions_of_other_projects_are_not_offered(api, client_of, browser) -> None:
+    stranger = client_of(make_person("mallory", "editor", "other"))
+    post(stranger, "agents", {"name": "secretive", "project": "other", "settings": {}})
+    assert b"secretive" not in form_of(browser, PLANNED, "other").content
+
+
+def test_who_may_not_save_reads_a_form_that_is_closed(api, person) -> None:
+    from django.test import Client
+
+    made = save(api).json()
+    reader = Client()
+    reader.force_login(person("viewer", "vera"))
+    text = reader.get(f"/teams/{made['team']}").content.decode()
+    assert 'data-pointer="/graph/rounds"' in text
+    assert re.search(r'<fieldset class="seen"\s+disabled>', text)
+    assert not re.search(r"data-(add|move|remove)\b", text)

@@ -109,16 +109,24 @@ def test_ids_without_a_tokenizer_are_numbers(api, run, played) -> None:
 def test_shares_are_made_of_the_time_the_device_was_held(api, run, played) -> None:
     found = get(api, run, "timeline?window_s=300")
     devices = {device["use"]: device for device in found["devices"]}
-    engine = devices["engine"]
-    assert engine["busy_share"] == pytest.approx(played.busy_s / 40.0, abs=0.02)
+    engine, trainer = devices["engine"], devices["trainer"]
+    assert held(engine, found) >= 40
+    assert engine["busy_share"] == pytest.approx(played.busy_s / held(engine, found), abs=1e-4)
     assert engine["busy_share"] + engine["bubble_share"] == pytest.approx(1.0)
-    assert devices["trainer"]["busy_share"] == pytest.approx(3 / 40.0, abs=0.02)
+    assert trainer["busy_share"] == pytest.approx(3 / held(trainer, found), abs=1e-4)
     assert [interval[2] for interval in engine["intervals"]] == ["rollout", "rollout", "load"]
     assert engine["tokens"] == 200
     assert found["window"][1] - found["window"][0] == pytest.approx(300)
-    short = get(api, run, "timeline?window_s=10")
+    ended = max(interval[1] for interval in engine["intervals"])
+    since, until = (short := get(api, run, "timeline?window_s=10"))["window"]
     share = next(d for d in short["devices"] if d["use"] == "engine")["busy_share"]
-    assert share == pytest.approx(0.5, abs=0.2)  # each second until the request takes a tenth of it away
+    assert until - since == pytest.approx(10)
+    assert share == pytest.approx(max(0.0, ended - since) / 10, abs=1e-4)
+
+
+def held(device, found) -> float:
+    """How long, s, the run has had this device: 40 and what the test took until it asked."""
+    return (device["held_until"] or found["window"][1]) - device["held_since"]
 
 
 def test_the_window_of_an_ended_run_ends_with_it(api, run, played) -> None:
@@ -127,7 +135,8 @@ def test_the_window_of_an_ended_run_ends_with_it(api, run, played) -> None:
     store_connection().execute("UPDATE store.lease SET state = 'ended', ended_at = now() - interval '4 seconds'")
     found = get(api, run, "timeline?window_s=60")
     engine = next(device for device in found["devices"] if device["use"] == "engine")
-    assert engine["busy_share"] == pytest.approx(20 / 36, abs=0.03)
+    assert held(engine, found) == pytest.approx(36, abs=0.1), "both ends are of this transaction's one clock"
+    assert engine["busy_share"] == pytest.approx(20 / held(engine, found), abs=1e-4)
 
 
 def make(t0, t1, phase="rollout"):

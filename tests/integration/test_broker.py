@@ -50,7 +50,7 @@ class Bench:
     def delay(self, no: int, hint: bool) -> float:
         sent = self.send(no, hint)
         while not any(seen == no for seen, _ in self.seen):
-            assert time.monotonic() - sent < 5
+            assert time.monotonic() - sent < 60
             time.sleep(0.001)
         return next(at for seen, at in self.seen if seen == no) - sent
 

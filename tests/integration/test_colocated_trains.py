@@ -13,9 +13,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from flexmarl.store.reads.report import consistency_report
-from tests.support.counting import assert_accounted
 from tests.support.ended import ended
+from tests.support.promised import kept_its_promises
 from tests.support.system import MANY_DEVICES, System
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(900)]
@@ -49,14 +48,6 @@ def spec(allocation: str, steps: int = STEPS) -> dict[str, Any]:
 def asked(system: System, query: str, run_no: int) -> list[tuple[Any, ...]]:
     with psycopg.connect(system.database_url, autocommit=True) as conn:
         return conn.execute(query, {"run": run_no}).fetchall()
-
-
-def kept_its_promises(system: System, run_no: int) -> None:
-    with psycopg.connect(system.database_url, autocommit=True) as conn:
-        wrong = [check for check in consistency_report(conn, run_no) if not check.ok]
-        assert_accounted(conn, run_no)
-    assert not wrong
-    assert "equals the stored rows exactly" in system.manage("replay", str(run_no))
 
 
 def held(spans: list[tuple[Any, ...]], use: str) -> list[tuple[float, float]]:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,9 @@ import pytest
 from flexmarl.store.reads.report import consistency_report
 from tests.support.chat_model import SMOLLM2
 from tests.support.chat_templates import small_chat_model
-from tests.support.system import System
+from tests.support.hub_datasets import TEST, TRAIN, grade_school
+from tests.support.hub_server import COMMIT, HubServer, hub_server
+from tests.support.system import HUB_PORT, System
 from workers.models import UnsupportedModel
 from workers.models.packaged import file_of
 
@@ -25,6 +28,9 @@ ROOT = Path(__file__).parents[2]
 STEPS, TASKS = 3, 4
 TRAINING, HELD_OUT = 6, 2
 """Fewer training rows than draws: the second epoch begins within the run."""
+TALKS = 20
+WARMUP = {"steps": 12, "batch_size": TALKS, "learning_rate": 0.01, "demonstrations": {"dataset": {"name": "talks"}}}
+"""Conversations that a policy is warmed up on."""
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +54,44 @@ def uploaded(system: System, body: bytes) -> dict[str, Any]:
         return json.load(answer)
 
 
+def said_by_commands(system: System, section: str, count: int, **more: str) -> list[Any]:
+    """Run the commands of a section of the documentation; return the JSON documents that they write. `more` are
+    variables that it says the reader sets."""
+    page = (ROOT / "docs/datasets.md").read_text(encoding="utf-8")
+    text = page.partition(f"## {section}\n")[2].partition("\n## ")[0]
+    commands = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    assert len(commands) == count
+    script = "set -e\n" + "\necho\n".join(command.strip() for command in commands)
+    known = {"TOKEN": system.api().token, "URL": system.url, "PATH": os.environ["PATH"], **more}
+    done = subprocess.run(["bash", "-c", script], cwd=ROOT, env=known, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines() if line]
+
+
+def test_the_commands_of_the_documentation_bring_a_dataset_of_a_hub(system: System, tmp_path: Path) -> None:
+    """Its splits become a version with its commit and its files, fetched by the node of a running service."""
+    school = HubServer({"openai/gsm8k": grade_school(tmp_path / "gsm8k")})
+    with hub_server(school, HUB_PORT):
+        fetched, version = said_by_commands(system, "From a hub", 2)
+        listed = system.api().post("/datasets/fetches", {"repository": "openai/gsm8k"})
+        listing = ended(system, listed["url"])
+    assert (fetched["state"], fetched["file"]) == ("done", version["file"]["digest"])
+    assert (version["training"], version["held_out"]) == (20, 5)
+    origin = version["file"]["origin"]
+    assert (origin["commit"], origin["configuration"], origin["licence"]) == (COMMIT, "main", "mit")
+    assert [one["path"] for one in origin["files"]] == [*TRAIN, TEST]
+    assert [one["name"] for one in listing["configurations"]] == ["main", "pictures"]
+
+
+def ended(system: System, url: str) -> Any:
+    """Return a fetch once it has ended."""
+    deadline = time.monotonic() + 60.0
+    while (row := system.api().get(url.removeprefix("/api/v1")))["allowed_actions"]:
+        assert time.monotonic() < deadline, row
+        time.sleep(0.2)
+    return row
+
+
 def test_two_chat_agents_train_on_an_uploaded_file(system: System, model: Path) -> None:
     api = system.api()
     rows = [
@@ -57,6 +101,12 @@ def test_two_chat_agents_train_on_an_uploaded_file(system: System, model: Path) 
     file = uploaded(system, "\n".join(map(json.dumps, rows)).encode())
     mapping, split = {"messages": "chat", "answer": "answer"}, {"type": "count", "rows": HELD_OUT}
     version = api.post("/datasets", {"name": "words", "file": file["digest"], "mapping": mapping, "split": split})
+    talks = [{"messages": [*rows[0]["chat"], {"role": "assistant", "content": f"It is {n}."}]} for n in range(TALKS)]
+    file = uploaded(system, "\n".join(map(json.dumps, talks)).encode())
+    whole = {"type": "share", "share": 0.0}
+    api.post(
+        "/datasets", {"name": "talks", "file": file["digest"], "mapping": {"messages": "messages"}, "split": whole}
+    )
     policy = {
         "model": {"type": "folder", "path": str(model)},
         "tuning": {"type": "lora", "rank": 4, "alpha": 8},
@@ -70,7 +120,7 @@ def test_two_chat_agents_train_on_an_uploaded_file(system: System, model: Path) 
             "reply_tokens": 6,
         },
         "agents": {"solver": {}, "reviser": {}},
-        "policies": {"solver": policy, "reviser": policy},
+        "policies": {"solver": {**policy, "warmup": WARMUP}, "reviser": policy},
         "batch": {"tasks_per_step": TASKS, "episodes_per_task": 2, "micro_batch_groups": 2, "rollout_groups": 4},
         "algorithm": {"advantage": {"type": "reinforce"}, "entropy": {"start": 0.05}},
         "budget": {"train_steps": STEPS, "target": None},
@@ -96,6 +146,15 @@ def test_two_chat_agents_train_on_an_uploaded_file(system: System, model: Path) 
     assert len(set(first)) == TRAINING, "an epoch plays each row once"
     assert held_out.isdisjoint(trained.values())
     assert {answer for origin, _, answer, _ in played if origin == "eval"} == held_out
+    warm = {name: api.series(run["id"], f"fact/warmup_{name}") for name in ("loss_first", "loss_last", "conversations")}
+    first, last, count = (found[f"fact/warmup_{name}", "solver", "mean"][1][0] for name, found in warm.items())
+    assert (last < 0.95 * first, count) == (True, TALKS)
+    talked, again = said_by_commands(system, "From trajectories", 3, RUN=run["key"])
+    assert (talked["mapping"], again["columns"]) == (
+        {"messages": "messages", "answer": ""},
+        ["role", "reward", "trajectory"],
+    )
+    assert 0 < again["training"] + again["held_out"] <= STEPS * TASKS * 2
     facts = [facts for origin, _, _, facts in played if origin == "train"]
     assert {fact["epoch"] for fact in facts} == {0.0, 1.0}
     assert all({"length", "number", "not_scored", "revised"} <= fact.keys() for fact in facts)
@@ -106,17 +165,21 @@ def test_the_commands_of_the_documentation_bring_a_dataset(system: System) -> No
         file_of(SMOLLM2.name)
     except UnsupportedModel as missing:
         pytest.skip(str(missing))
-    page = (ROOT / "docs/datasets.md").read_text(encoding="utf-8")
-    commands = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
-    assert len(commands) == 4
-    api = system.api()
-    script = "set -e\n" + "\necho\n".join(command.strip() for command in commands)
-    known = {"TOKEN": api.token, "URL": system.url, "PATH": os.environ["PATH"]}
-    done = subprocess.run(["bash", "-c", script], cwd=ROOT, env=known, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    uploaded, preview, version, run = map(json.loads, filter(None, done.stdout.splitlines()))
+    uploaded, preview, version, run = said_by_commands(system, "Bring your dataset", 4)
     assert version["mapping"] == {"messages": "", **uploaded["mapping"]}
     assert (version["training"], version["held_out"]) == (preview["training"], preview["held_out"])
     named = {name: run["spec"]["environment"]["dataset"][name] for name in ("name", "version", "digest")}
     assert named == {"name": "sums", "version": version["number"], "digest": version["digest"]}
     assert run["status"] == "draft"
+
+
+def test_the_commands_of_the_documentation_warm_a_run_up_on_conversations(system: System) -> None:
+    try:
+        file_of(SMOLLM2.name)
+    except UnsupportedModel as missing:
+        pytest.skip(str(missing))
+    uploaded, version, run = said_by_commands(system, "Warm start on your own conversations", 3)
+    assert uploaded["mapping"] == {"messages": "messages", "answer": ""}
+    warmup = run["spec"]["policies"]["solver"]["warmup"]
+    assert warmup["demonstrations"]["dataset"]["digest"] == version["digest"]
+    assert (warmup["steps"], run["status"]) == (20, "draft")

@@ -48,7 +48,7 @@ def test_the_log_of_a_run_leads_to_its_commands_and_its_state(ended: Bench) -> N
 
 def test_tasks_that_were_chosen_are_chosen_again_after_a_takeover(bench: Bench) -> None:
     """What a sampler believes is in the snapshot and in the log behind it, as everything that commands depend on."""
-    sampler = {"task_sampler": {"type": "vade", "tasks": 12}}
+    sampler = {"task_sampler": {"type": "greso", "tasks": 12}}
     spec = make_spec(budget={"train_steps": 4}, sampling=sampler)
     with ScriptedWorkers(bench.url, bench.pushed, spec):
         bench.driver()
@@ -59,7 +59,10 @@ def test_tasks_that_were_chosen_are_chosen_again_after_a_takeover(bench: Bench) 
             assert RunSession.load(bench.conn, RunLease(1, stored.owner, stored.fence)).differences == []
         bench.finish()
         bench.settle()
-    assert replay(bench.conn, 1).differences == ()
+    found = replay(bench.conn, 1, tasks=True)
+    assert found.differences == ()
+    assert len(found.tasks) == 12
+    assert any(line.startswith("task ") and "not played yet" not in line for line in found.tasks)
     stored = bench.stored()
     core = RunSession.load(bench.conn, RunLease(1, stored.owner, stored.fence)).core
     assert core.state.choice.belief.solved

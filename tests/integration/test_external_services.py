@@ -28,6 +28,8 @@ STEPS = 3
 SPEC = {
     "agents": {"speaker": {}, "listener": {}},
     "environment": {"type": "reference_game"},
+    "batch": {"tasks_per_step": 8, "episodes_per_task": 4, "micro_batch_groups": 4, "rollout_groups": 4},
+    "evaluation": {"every_steps": 100, "tasks": 8},
     "budget": {"train_steps": STEPS, "target": None},
 }
 

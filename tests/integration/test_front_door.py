@@ -36,18 +36,27 @@ def token(environment: dict[str, str]) -> str:
     return made.split()[-1]
 
 
+@pytest.fixture(scope="module")
+def plain(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a web process that believes no proxy."""
+    with served(environment, tmp_path_factory.mktemp("plain") / "web.log") as url:
+        yield url
+
+
 def status(url: str, token: str, **headers: str) -> int:
+    return asked(f"{url}/api/v1/me", Authorization=f"Bearer {token}", **headers)
+
+
+def asked(url: str, **headers: str) -> int:
+    """Return the status of an address, however busy the machine is: the first page of a process takes seconds."""
     given = {name.replace("_", "-"): value for name, value in headers.items()}
-    return httpx2.get(f"{url}/api/v1/me", headers={"Authorization": f"Bearer {token}", **given}).status_code
+    return httpx2.get(url, headers=given, timeout=90).status_code
 
 
-def test_forwarded_headers_of_loopback_are_not_believed(
-    environment: dict[str, str], token: str, short_tmp: Path
-) -> None:
-    with served(environment, short_tmp / "web.log") as url:
-        assert status(url, token) == 401
-        assert status(url, token, X_Forwarded_For="10.0.0.1") == 401
-        assert httpx2.get(f"{url}/sign-in", headers={"X-Forwarded-Host": "evil.example"}).status_code == 200
+def test_forwarded_headers_of_loopback_are_not_believed(plain: str, token: str) -> None:
+    assert status(plain, token) == 401
+    assert status(plain, token, X_Forwarded_For="10.0.0.1") == 401
+    assert asked(f"{plain}/sign-in", X_Forwarded_Host="evil.example") == 200
 
 
 def test_a_trusted_proxy_says_who_calls(environment: dict[str, str], token: str, short_tmp: Path) -> None:
@@ -57,15 +66,15 @@ def test_a_trusted_proxy_says_who_calls(environment: dict[str, str], token: str,
         assert status(url, token, X_Forwarded_For="10.0.0.1") == 200
         assert status(url, token, X_Forwarded_For="10.0.0.1, 192.0.2.7") == 200, "through two trusted proxies"
         assert status(url, token, X_Forwarded_For="10.0.0.1, 203.0.113.9") == 401, "claimed by a stranger"
-        assert httpx2.get(f"{url}/sign-in", headers={"X-Forwarded-Host": "evil.example"}).status_code == 400
+        assert asked(f"{url}/sign-in", X_Forwarded_Host="evil.example") == 400
 
 
-def test_wrong_passwords_do_not_starve_the_health_check(environment: dict[str, str], short_tmp: Path) -> None:
-    with served(environment, short_tmp / "web.log") as url, ThreadPoolExecutor(PARALLEL) as pool:
+def test_wrong_passwords_do_not_starve_the_health_check(plain: str) -> None:
+    with ThreadPoolExecutor(PARALLEL) as pool:
         line = threading.Barrier(PARALLEL + 1)
-        tries = [pool.submit(wrong_password, url, f"admin{n % 10}", line) for n in range(PARALLEL)]
+        tries = [pool.submit(wrong_password, plain, f"admin{n % 10}", line) for n in range(PARALLEL)]
         line.wait(60)
-        waits = measured(lambda: httpx2.get(f"{url}/healthz", timeout=30).status_code == 200, tries)
+        waits = measured(lambda: httpx2.get(f"{plain}/healthz", timeout=30).status_code == 200, tries)
         codes = [one.result() for one in tries]
     assert len(waits) >= 3
     assert max(waits) < HEALTH_S, waits

@@ -29,7 +29,9 @@ SCRIPT = textwrap.dedent(
 
     url, token, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
     client = AuthenticatedClient(url, token)
-    asked = {"template": "reference_game", "overrides": {"budget": {"train_steps": steps, "target": None}}}
+    batch = {"tasks_per_step": 8, "episodes_per_task": 4, "micro_batch_groups": 4, "rollout_groups": 4}
+    overrides = {"batch": batch, "evaluation": {"tasks": 8}, "budget": {"train_steps": steps, "target": None}}
+    asked = {"template": "reference_game", "overrides": overrides}
     plan = runs_plan.sync(client=client, body=PlanRequestRequest.from_dict(asked))
     assert plan.errors == [] and plan.spec.budget.train_steps == steps, plan
     body = NewRunRequest.from_dict({**asked, "name": "generated", "start": True})
@@ -52,10 +54,9 @@ SCRIPT = textwrap.dedent(
 def generator(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of programs of an environment with the generator; skips where no package index answers."""
     folder = tmp_path_factory.mktemp("generator")
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    done = subprocess.run(
-        [folder / "bin" / "pip", "install", "-q", GENERATOR], capture_output=True, text=True, check=False, timeout=300
-    )
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    install = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install", "-q", GENERATOR]
+    done = subprocess.run(install, capture_output=True, text=True, check=False, timeout=300)
     if done.returncode != 0:
         pytest.skip(f"{GENERATOR} cannot be installed here: {done.stderr[-200:]}")
     return folder / "bin"

@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -277,8 +278,10 @@ def test_a_child_whose_address_is_not_this_hosts_says_so_and_what_to_set(workers
 def test_a_node_agent_whose_port_is_in_use_says_so_and_what_to_set(workers):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         bind = f"127.0.0.1:{taken.getsockname()[1]}"
-        agent = workers.start_node(stderr=subprocess.PIPE, FLEXMARL_NODE_BIND=bind)
-        said = agent.communicate(timeout=60)[1].decode().splitlines()
+        environment = {**workers.environment, "FLEXMARL_NODE_BIND": bind}
+        command = [sys.executable, "-m", "workers.node"]
+        agent = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
+    said = agent.stderr.decode().splitlines()
     assert agent.returncode == 1
     assert said[-1].startswith(f"node: cannot listen on {bind}: Address already in use; set FLEXMARL_NODE_BIND")
 

@@ -2,10 +2,13 @@
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -27,6 +30,21 @@ pytestmark = pytest.mark.services
 @pytest.fixture
 def home(short_tmp: Path) -> Home:
     return Home(short_tmp / "a home with spaces")
+
+
+@pytest.fixture(scope="module")
+def used() -> Iterator[Home]:
+    """One whose database is made, and does not run. Tests leave it so."""
+    folder = Path(tempfile.mkdtemp(prefix="flexmarl-test-"))
+    folder.chmod(0o711)
+    made = Home(folder / "a home with spaces")
+    postgres = EmbeddedPostgres(made)
+    try:
+        postgres.start()
+    finally:
+        postgres.stop()
+    yield made
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def count_after_insert(url: str) -> int:
@@ -120,14 +138,12 @@ def test_a_left_over_valkey_is_stopped_first(home: Home) -> None:
 @pytest.mark.parametrize(
     "content", ["", "99999999\n/x\n1\n", f"{os.getpid()}\n/x\n1\n"], ids=["empty", "nobody", "somebody else"]
 )
-def test_a_stale_pid_file_is_no_obstacle(home: Home, content: str) -> None:
-    postgres = EmbeddedPostgres(home)
+def test_a_stale_pid_file_is_no_obstacle(used: Home, content: str) -> None:
+    postgres = EmbeddedPostgres(used)
     try:
-        postgres.start()
-        postgres.stop()
         (postgres.data / "postmaster.pid").write_text(content)
         assert left_over(postgres.data) is None
-        assert count_after_insert(postgres.start()) == 1
+        assert count_after_insert(postgres.start()) >= 1
     finally:
         postgres.stop()
 
@@ -145,9 +161,9 @@ def test_a_set_up_killed_half_way_is_repeated(home: Home) -> None:
     assert not half.exists()
 
 
-def test_a_taken_port_gives_way_to_a_free_one(home: Home, services: object) -> None:
+def test_a_taken_port_gives_way_to_a_free_one(used: Home, services: object) -> None:
     taken = services.postgres.port if services.postgres else 0
-    postgres = EmbeddedPostgres(home, port=taken)
+    postgres = EmbeddedPostgres(used, port=taken)
     try:
         postgres.start()
         assert not taken or postgres.port != taken
@@ -155,12 +171,12 @@ def test_a_taken_port_gives_way_to_a_free_one(home: Home, services: object) -> N
         postgres.stop()
 
 
-def test_services_ask_for_the_password(home: Home) -> None:
-    postgres, valkey = EmbeddedPostgres(home), EmbeddedValkey(home)
+def test_services_ask_for_the_password(used: Home) -> None:
+    postgres, valkey = EmbeddedPostgres(used), EmbeddedValkey(used)
     try:
         postgres.start(), valkey.start()
         with pytest.raises(psycopg.OperationalError, match="authentication failed"):
-            psycopg.connect(postgres.url.replace(home.secrets()["postgres_password"], "wrong"))
+            psycopg.connect(postgres.url.replace(used.secrets()["postgres_password"], "wrong"))
         with pytest.raises(redis.AuthenticationError):
             redis.Redis(port=valkey.port).ping()
         listening = {c.laddr.ip for c in psutil.Process(valkey.process.pid).net_connections() if c.status == "LISTEN"}
@@ -170,44 +186,45 @@ def test_services_ask_for_the_password(home: Home) -> None:
         postgres.stop()
 
 
-def test_secrets_and_data_are_closed_to_others(home: Home) -> None:
-    postgres = EmbeddedPostgres(home)
+def test_secrets_and_data_are_closed_to_others(used: Home) -> None:
+    postgres = EmbeddedPostgres(used)
     try:
         postgres.start()
-        assert stat.S_IMODE((home.root / "secrets.json").stat().st_mode) == 0o600
-        for folder in (postgres.folder, postgres.data, home.logs, home.run):
+        assert stat.S_IMODE((used.root / "secrets.json").stat().st_mode) == 0o600
+        for folder in (postgres.folder, postgres.data, used.logs, used.run):
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     finally:
         postgres.stop()
 
 
-def test_lost_secrets_are_named(home: Home) -> None:
-    postgres = EmbeddedPostgres(home)
+def test_lost_secrets_are_named(used: Home) -> None:
+    postgres, path = EmbeddedPostgres(used), used.root / "secrets.json"
+    kept = path.read_text()
     try:
-        postgres.start()
-        postgres.stop()
-        kept = (home.root / "secrets.json").read_text()
-        (home.root / "secrets.json").unlink()
+        path.unlink()
         with pytest.raises(LaunchError, match="does not hold postgres_password; nothing was changed"):
             postgres.start()
-        assert not (home.root / "secrets.json").exists(), "new ones would lock the database"
-        (home.root / "secrets.json").write_text(kept.replace(home_password(kept), "another"))
+        assert not path.exists(), "new ones would lock the database"
+        path.write_text(kept.replace(home_password(kept), "another"))
         with pytest.raises(LaunchError, match="does not match the data"):
             postgres.start()
     finally:
         postgres.stop()
+        path.write_text(kept)
+        path.chmod(0o600)
 
 
-def test_data_of_another_version_is_named(home: Home) -> None:
-    postgres = EmbeddedPostgres(home)
+def test_data_of_another_version_is_named(used: Home) -> None:
+    postgres = EmbeddedPostgres(used)
+    version = postgres.data / "PG_VERSION"
+    kept = version.read_text()
     try:
-        postgres.start()
-        postgres.stop()
-        (postgres.data / "PG_VERSION").write_text("9\n")
+        version.write_text("9\n")
         with pytest.raises(LaunchError, match="holds data of PostgreSQL 9"):
             postgres.start()
     finally:
         postgres.stop()
+        version.write_text(kept)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the services under another account")

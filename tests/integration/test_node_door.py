@@ -7,15 +7,13 @@ import json
 import time
 from collections.abc import Callable, Iterator
 
-import psycopg
 import pytest
 import redis
 
-from flexmarl.store.reads.report import consistency_report
-from tests.support.counting import assert_accounted
 from tests.support.door_node import DoorNode
 from tests.support.far_link import FarLink
 from tests.support.machine import wait_for
+from tests.support.promised import kept_its_promises
 from tests.support.system import ApiError, System
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -72,13 +70,6 @@ def left_in_the_broker(system: System) -> list[bytes]:
         return [key for key in client.keys("dramatiq:*far*") if b"__" not in key]
 
 
-def kept_its_promises(system: System, run_no: int) -> None:
-    with psycopg.connect(system.database_url, autocommit=True) as conn:
-        assert [check for check in consistency_report(conn, run_no) if not check.ok] == []
-        assert_accounted(conn, run_no)
-    assert "equals the stored rows exactly" in system.manage("replay", str(run_no))
-
-
 def test_a_node_without_secrets_trains_through_crashes(system: System, link: FarLink, far: DoorNode) -> None:
     api = system.api()
     secrets = {"DATABASE_URL", "REDIS_URL", "FLEXMARL_CLUSTER_KEY"}
@@ -110,6 +101,3 @@ def test_engines_far_away_serve_what_is_trained_here(system: System, far: DoorNo
     assert (ended["status"], ended["step"]) == ("completed", 3), ended["reason_text"]
     kept_its_promises(system, run["no"])
     assert "brought" in far.said("node")
-    wrong = {**SMALL, "resources": {"rollout_pool": "default", "training_pool": "far"}}
-    with pytest.raises(ApiError, match="no other node can read"):
-        api.create_run(name="not", template="reference_game", overrides=wrong)

@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.services, pytest.mark.slow]
 WITHIN_S = 240.0
 SMALL = {
     "budget": {"train_steps": 400, "target": None},
+    "environment": {"latency": {"scale_s": 0.5, "sigma": 0.0}},  # it goes on for as long as others copy
     "evaluation": {"every_steps": 1000, "tasks": 8},
     "batch": {"tasks_per_step": 4, "episodes_per_task": 2, "micro_batch_groups": 2, "rollout_groups": 2},
 }

@@ -12,7 +12,7 @@ from tests.support.system import Api, System
 
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
 
-STEPS = 6
+STEPS = 4
 TEMPLATE = "hot_cold"
 """A team of two whose episodes have several turns and different lengths, so that batches in the engine do vary."""
 
@@ -22,7 +22,7 @@ def overrides(*, ordered: bool, rollout_groups: int, waits: bool) -> dict:
     return {
         "seed": 7,
         "budget": {"train_steps": STEPS, "target": None},
-        "evaluation": {"every_steps": 3, "tasks": 16},
+        "evaluation": {"every_steps": 2, "tasks": 16},
         "batch": {
             "tasks_per_step": 12,
             "episodes_per_task": 4,

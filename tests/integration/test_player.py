@@ -282,6 +282,7 @@ async def test_without_any_engine_the_episodes_fail_with_the_boundary(
     rows = store_conn.execute("SELECT status, reason FROM store.episode").fetchall()
     assert {status for status, _ in rows} == {"failed"}
     assert all(reason.startswith("engine: no engine") for _, reason in rows)
+    assert all(reason.endswith("batch.episode_timeout_s: 0.2 s)") for _, reason in rows), "says what to raise"
     assert counts(store_conn)[1:] == (0, 1)
 
 

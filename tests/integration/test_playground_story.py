@@ -102,7 +102,7 @@ def test_a_program_asks_the_ended_run_with_a_serving_key(system: System) -> None
     assert parts[-1].usage == whole.usage
     assert whole.usage is not None
     charged = 2 * whole.usage.total_tokens
-    assert wait_until(lambda: api.get(f"{address}/{made['id']}")["today"]["tokens"] == charged, 10)
+    assert wait_until(lambda: api.get(f"{address}/{made['id']}")["today"]["tokens"] == charged, 60)
     with pytest.raises(openai.RateLimitError) as caught:
         client.chat.completions.create(**{**ask, "max_tokens": 40})
     assert (caught.value.code, caught.value.param) == ("quota_exceeded", "tokens_per_day")

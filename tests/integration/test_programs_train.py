@@ -61,7 +61,7 @@ def test_a_program_of_two_seats_trains_both(system: System, model: Path) -> None
     finally:
         for program in programs:
             program.ended.set()
-            program.join(10)
+            program.join(60)
     assert [program.failure for program in programs] == [None, None]
     assert [program.lost for program in programs] == [[], []]
     assert run["status"] == "completed", run["reason_text"]
@@ -138,7 +138,7 @@ def test_awaited_rewards_meet_pauses_and_a_killed_worker(system: System, model: 
         ended = api.finish(run["id"], 300)
     finally:
         program.ended.set()
-        program.join(10)
+        program.join(60)
     assert (ended["status"], ended["step"]) == ("completed", 1), ended["reason_text"]
     with psycopg.connect(system.database_url) as conn:
         assert all(check.ok for check in consistency_report(conn, run["no"]))
@@ -163,7 +163,7 @@ def test_the_example_plays_a_run_to_its_end_though_a_worker_is_killed(system: Sy
     finally:
         example.kill()
         first.ended.set()
-        first.join(10)
+        first.join(60)
     assert first.failure is None
     shown = [api.get(f"/runs/{run['id']}/sessions/{session}") for session in first.lost]
     assert {one["state"] for one in shown} <= {"taken", "ended"}, "what was lost earned nothing"

@@ -61,6 +61,7 @@ def spec(**loss: Any) -> dict[str, Any]:
         },
         "reward": {"type": "scaled_scores", "factor": 3.0},
         "resources": {"rollout_devices": 2},
+        "batch": {"tasks_per_step": 16, "episodes_per_task": 4, "micro_batch_groups": 4, "rollout_groups": 4},
         "budget": {"train_steps": 3, "target": None},
         "evaluation": {"every_steps": 3, "tasks": 4},
     }

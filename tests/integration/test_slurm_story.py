@@ -28,11 +28,14 @@ PROVIDER = {
     "max_nodes": 1,
     "idle_s": 10,
 }
+PACED = {"latency": {"scale_s": 1.0, "sigma": 0.0}}
+"""The run lasts as long as the cluster takes; between its episodes the cores are the cluster's."""
 SMALL = {
     "name": "grows",
     "template": "reference_game",
     "overrides": {
         "budget": {"train_steps": 5000, "target": None},
+        "environment": PACED,
         "evaluation": {"every_steps": 1000, "tasks": 8},
         "batch": {"tasks_per_step": 8, "episodes_per_task": 4, "micro_batch_groups": 4, "rollout_groups": 4},
         "resources": {"rollout_pool": "batch", "training_pool": "batch"},

@@ -16,6 +16,13 @@ from tests.support.system import Api, ApiError, System
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
+ENDLESS = {
+    "batch": {"tasks_per_step": 8, "episodes_per_task": 4, "micro_batch_groups": 4, "rollout_groups": 4},
+    "evaluation": {"tasks": 8},
+    "budget": {"train_steps": 100_000, "target": None},
+}
+"""A run of short steps that ends when it is told to."""
+
 
 @pytest.fixture
 def system(installations: Callable[[int], System]) -> System:
@@ -63,9 +70,10 @@ class Forgetful:
 def test_a_script_trains_a_team_though_connections_break(system: System) -> None:
     api = system.api()
     script = Forgetful(api)
-    plan = api.call("POST", "/runs/plan", {"template": "reference_game"})
+    asked = {"template": "reference_game", "overrides": ENDLESS}
+    plan = api.call("POST", "/runs/plan", asked)
     assert plan["plan_token"]
-    made = script.post("/runs", {"template": "reference_game", "name": "by script", "start": True})
+    made = script.post("/runs", {**asked, "name": "by script", "start": True})
     assert sum(row["name"] == "by script" for row in api.get("/runs")["results"]) == 1, "one request made one run"
     run = api.wait(made["id"], lambda row: row["step"] >= 3, 180)
     script.post(f"/runs/{run['id']}/actions/pause", {})
@@ -99,8 +107,7 @@ def test_a_script_trains_a_team_though_connections_break(system: System) -> None
 
 def test_a_stream_that_breaks_goes_on_where_it_was(system: System) -> None:
     api = system.api()
-    endless = {"budget": {"train_steps": 100_000, "target": None}}
-    run = api.create_run(template="reference_game", name="streamed", overrides=endless)
+    run = api.create_run(template="reference_game", name="streamed", overrides=ENDLESS)
     seen: list[int] = []
     last = ""
     try:

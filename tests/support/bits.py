@@ -84,7 +84,7 @@ def further_rollout_worker(system: System, log: Path) -> Iterator[int]:
     finally:
         worker.terminate()
         try:
-            worker.wait(15)
+            worker.wait(60)
         except subprocess.TimeoutExpired:
             worker.kill()
             worker.wait()

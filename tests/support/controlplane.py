@@ -5,11 +5,13 @@ import uuid
 from typing import Any
 
 from django.db import connection
+from django.test import override_settings
 
 from flexmarl.controlplane.accounts.choices import ProjectRole, Role
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT, Membership, Project, User
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.datasets import actions as dataset_actions
+from flexmarl.controlplane.datasets import fetches
 from flexmarl.controlplane.datasets import files as dataset_files
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.store import partitions
@@ -65,6 +67,12 @@ def set_state(run: Run, **columns: Any) -> None:
 def key() -> str:
     """Return a new idempotency key."""
     return str(uuid.uuid4())
+
+
+def make_fetch(actor: Any, project: str = "default") -> Any:
+    """Ask a hub that is nowhere for what a repository has."""
+    with override_settings(HUB="http://hub.test"):
+        return fetches.ask(actor, project=project, repository="us/sums")
 
 
 def make_dataset(actor: Any, project: str = "default", name: str = "sums", rows: int = 20) -> Any:

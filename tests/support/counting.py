@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from psycopg import Connection
 
 Key = tuple[int, int, int, str, int]
-"""Draw, member, attempt, role, turn of a sample."""
+"""Draw, member, attempt, role and first turn of a sample, which may be a chain of turns."""
 
 _ORDERED = """
 SELECT (g ->> 'draw')::int, max((g ->> 'members')::int), bool_and(c.body ->> 'origin' = 'train'),
@@ -31,6 +31,7 @@ SELECT (e.body ->> 'draw')::int, (o ->> 'member')::int, (o ->> 'attempt')::int, 
 FROM store.event e CROSS JOIN jsonb_array_elements(e.body -> 'episodes') AS o
 CROSS JOIN jsonb_array_elements(o -> 'samples') AS s
 WHERE e.run_id = %s AND e.kind = 'group_settled' AND e.body ->> 'origin' = 'train' AND o ->> 'status' = 'finished'
+  AND coalesce((s ->> 'follows')::int, 0) = 0
 """
 _APPLIED = """
 SELECT (k ->> 0)::int, (k ->> 1)::int, (k ->> 2)::int, k ->> 3, (k ->> 4)::int

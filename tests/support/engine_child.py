@@ -1,8 +1,5 @@
 """A real engine child as a device worker starts it: a process of its own, told what to be on standard input."""
 
-import os
-import subprocess
-import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,15 +7,15 @@ from typing import Any
 
 import msgspec
 
+from tests.support.forked import Process, started
 from workers.child import ChildConfig, ReadyLine
 
-ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 120
 
 
 @dataclass
 class EngineChild:
-    process: "subprocess.Popen[bytes]"
+    process: Process
     url: str
     incarnation: str
 
@@ -26,13 +23,7 @@ class EngineChild:
 def start_engine(home: Path, incarnation: str, spec: dict[str, Any]) -> EngineChild:
     """Start an engine whose secret is `secret`; its state plane is under `home`."""
     config = ChildConfig("engine", 1, 2, 3, incarnation, "cpu", 1, "127.0.0.1", "secret", str(home), spec)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "workers.rollout.engines.serve"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "platform")])},
-    )
+    process = started("workers.rollout.engines.serve", {})
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(msgspec.json.encode(config) + b"\n")

@@ -1,7 +1,7 @@
 """A session of an agent program under way: the real gateway, store, chains and record; tokens are scripted."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from typing import Any
@@ -70,13 +70,14 @@ class Stand:
         self.held: HeldSlots | None = None
         self.playing: asyncio.Task[EpisodeAttempt] | None = None
 
-    async def begin(self, instructions: str = "", **settings: Any) -> AsyncOpenAI:
-        """Have a program take a session; `instructions` are those of its agents."""
+    async def begin(self, instructions: str = "", trained: Collection[str] = (), **settings: Any) -> AsyncOpenAI:
+        """Have a program take a session; `instructions` are those of its agents, of which some are trained."""
         spec = SPEC.model_copy(update=settings)
         chats = renderer(self.template)
         codec = Codec(WORDS.to_str().encode())
         seats = {
-            role: Seat(role, PIN, codec, 200, 1.0, renderer=chats, instructions=instructions) for role in spec.seats
+            role: Seat(role, PIN, codec, 200, 1.0, renderer=chats, instructions=instructions, trained=role in trained)
+            for role in spec.seats
         }
         order = EpisodeOrder(1, 0, 1, 7, False, 1, 120.0, 120.0, None)
         stage = ProgramStage(RUN, spec, self.gateway)

@@ -15,7 +15,7 @@ import numpy as np
 
 from flexmarl.algorithms.seeds import episode_seed
 from flexmarl.algorithms.task_belief import TaskBelief
-from flexmarl.algorithms.task_sampler import PlayedTask, Wanted
+from flexmarl.algorithms.task_sampler import PlayedTask, Wanted, all_alike
 from flexmarl.contracts.commands import PlayGroups
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.specification import ExperimentSpec
@@ -144,7 +144,7 @@ class LocalTraining:
         self.tokens += sum(sample.tokens for episode in episodes for sample in episode.samples)
         if draw in self._task_of:
             shares = tuple(episode.team_score / tasks.best_score for episode in episodes)
-            played = PlayedTask(tasks.chosen_from, self._task_of[draw], self.steps_done, shares)
+            played = PlayedTask(tasks.chosen_from, self._task_of[draw], self.steps_done, shares, all_alike(episodes))
             tasks.sampler.observe(self.belief, played)
 
     def evaluate(self) -> Evaluated:
@@ -209,7 +209,7 @@ class LocalTraining:
             replies = []
             for place, ask in enumerate(episode.asks):
                 turn, reply = answers[f"{number}.{place}"]
-                no = episode.speech.turn_of(ask.role)
+                no = episode.speech.turn_of(ask)
                 begins = episode.speech.begins(ask)
                 episode.attempt.turns.append(
                     Turn(ask.role, no, turn.prompt, turn.allowed, turn.temperature, reply, begins)

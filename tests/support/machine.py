@@ -14,6 +14,7 @@ import pytest
 from flexmarl.contracts.commands import HostLease
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.store.control import commands, engines
+from tests.support.forked import WORKERS, Process, started
 from tests.support.infrastructure import GROWN, remark
 from tests.support.store_story import Story
 from workers.broker import PromptBroker
@@ -23,9 +24,6 @@ SMALL_PROCESS_S = 0.1
 """What `slowness` starts takes so long where nothing else is at work."""
 MOST_SLOW = 4.0
 """Bounds grow no further: on a machine that is slower still, a promise about time is broken or not measured."""
-
-ROOT = Path(__file__).resolve().parents[2]
-CHILDREN = ROOT / "tests" / "integration" / "children"
 
 
 class Machine:
@@ -40,21 +38,18 @@ class Machine:
             "FLEXMARL_HOME": str(home),
             "FLEXMARL_NODE": "box",
             "FLEXMARL_CLUSTER_KEY": "key",
-            "PYTHONPATH": os.pathsep.join([str(ROOT / "platform"), str(ROOT), str(CHILDREN)]),
         }
         self.broker = PromptBroker(redis_url)
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[Process] = []
 
-    def start(self, **extra: str) -> "subprocess.Popen[bytes]":
-        script = str(CHILDREN / "fake_device_worker.py")
-        return self._spawn(script, "--role", "device", **extra)
+    def start(self, **extra: str) -> Process:
+        return self._start("fake_device_worker", **extra)
 
-    def start_node(self, stderr: int | None = None, **extra: str) -> "subprocess.Popen[bytes]":
-        return self._spawn("-m", "workers.node", stderr=stderr, **extra)
+    def start_node(self, **extra: str) -> Process:
+        return self._start("workers.node", **extra)
 
-    def _spawn(self, *arguments: str, stderr: int | None = None, **extra: str) -> "subprocess.Popen[bytes]":
-        environment = {**self.environment, **extra}
-        process = subprocess.Popen([sys.executable, *arguments], env=environment, cwd=ROOT, stderr=stderr)
+    def _start(self, module: str, **extra: str) -> Process:
+        process = started(module, {**self.environment, **extra}, imported=WORKERS)
         self.processes.append(process)
         return process
 

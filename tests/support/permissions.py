@@ -88,7 +88,7 @@ SOMEWHERE = "templates template presets config-schema plugins transitions worklo
 READ_OF_A_RUN = """
 run-lineage run-versions run-attempts run-agents run-agent run-config-diff run-operations operation run-advisories
 run-bubble run-pipeline run-cohorts run-decisions run-engines run-engine-moves run-swaps run-prediction run-load
-run-lag run-session run-store run-transitions run-series run-timeline run-events run-notes
+run-lag run-tasks run-session run-store run-transitions run-series run-timeline run-events run-notes
 """
 TEAM = {"name": "pair", "project": HOME, "settings": {"agents": {"speaker": {}, "listener": {}}}}
 AGENT = {"name": "terse", "project": HOME, "settings": {"instructions": "Be terse."}}
@@ -204,8 +204,11 @@ API: dict[str, dict[str, Row]] = {
     "api-datasets": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, DATASET)},
     "api-dataset-files": {"POST": R(Of.IN_PROJECT, S.RUNS_WRITE, query=FILE, content=BYTES)},
     "api-dataset-preview": {"POST": R(Of.IN_PROJECT, S.RUNS_WRITE, LOOKED_AT)},
+    "api-dataset-file": {"GET": R(Of.RUN, S.RUNS_READ, query=f"?project={HOME}")},
+    "api-dataset-fetches": {"POST": R(Of.IN_PROJECT, S.RUNS_WRITE, {"project": HOME, "repository": "us/sums"})},
+    "api-dataset-fetch": _read,
     **{f"api-dataset{name}": _read for name in ("", "-versions", "-version", "-download", "-rows", "-solve-rates")},
-    **{f"api-dataset-{verb}": {"POST": R(Of.RUN, S.RUNS_WRITE)} for verb in ("archive", "restore")},
+    **{f"api-dataset-{verb}": {"POST": R(Of.RUN, S.RUNS_WRITE)} for verb in ("archive", "restore", "fetch-cancel")},
     "api-dataset-score": {"POST": R(Of.RUN, S.RUNS_READ, {"reply": "4"})},
     "api-suites": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, SUITE)},
     **{f"api-suite{name}": _read for name in ("", "-versions", "-version", "-leaderboard")},
@@ -268,7 +271,7 @@ _RUN_PAGES = (
     *("run", "figures", "header_part", "summary_part", "planned_part"),
     *("timeline", "timeline_part", "events", "events_part"),
     *("config", "checkpoints", "pipeline", "pipeline_part", "attempts", "playground", "what_if"),
-    *("load", "load_part", "speaking_part", "programs_part", "sessions", "session"),
+    *("load", "load_part", "speaking_part", "programs_part", "sessions", "session", "tasks"),
     *("joint_part", "store_part", "checks_part", "decisions_part", "transitions_part"),
     *("metrics", "agents", "agents_part", "agent", "agent_part", "config_yaml"),
 )
@@ -286,20 +289,18 @@ PAGES: dict[str, Row] = {
     "audit": R(Of.INSTALLATION, S.AUDIT_READ),
     "storage": R(Of.INSTALLATION, S.CLUSTER_ADMIN),
     **dict.fromkeys(("agent_definitions", "teams", "simulations", "models"), R(Of.INSTALLATION, S.RUNS_READ)),
-    **dict.fromkeys(("new_agent_definition", "new_team"), R(Of.INSTALLATION, S.RUNS_WRITE)),
-    **dict.fromkeys(("new_simulation", "import_model"), R(Of.INSTALLATION, S.RUNS_WRITE)),
+    **dict.fromkeys(("new_agent_definition", "new_team", "team_form_part"), R(Of.INSTALLATION, S.RUNS_WRITE)),
+    **dict.fromkeys(("new_simulation", "import_model", "import_dataset"), R(Of.INSTALLATION, S.RUNS_WRITE)),
     **dict.fromkeys(("agent_definition", "team", "model"), _run_page),
     **dict.fromkeys(("simulation", "simulation_figures", "simulation_csv"), _run_page),
-    **dict.fromkeys(("evaluations", "suites"), R(Of.INSTALLATION, S.RUNS_READ)),
     **dict.fromkeys(("new_evaluation", "new_suite"), R(Of.INSTALLATION, S.RUNS_WRITE)),
     **dict.fromkeys(("evaluation", "suite"), _run_page),
-    **dict.fromkeys(("experiments", "sweeps", "compare"), R(Of.INSTALLATION, S.RUNS_READ)),
+    **dict.fromkeys(("experiments", "sweeps", "compare", "evaluations", "suites"), R(Of.INSTALLATION, S.RUNS_READ)),
     "new_sweep": R(Of.INSTALLATION, S.RUNS_WRITE),
     **dict.fromkeys(("experiment", "sweep", "sweep_figures"), _run_page),
     "compare_figures": R(Of.INSTALLATION, S.RUNS_READ, query="?runs=none"),
     "build_package": R(Of.INSTALLATION, S.PACKAGES_WRITE),
     **dict.fromkeys(("packages", "datasets"), R(Of.INSTALLATION, S.RUNS_READ)),
-    "import_dataset": R(Of.INSTALLATION, S.RUNS_WRITE),
     **dict.fromkeys(("dataset", "package"), _run_page),
     "runs": R(Of.INSTALLATION, S.RUNS_READ),
     **dict.fromkeys(("new_run", "new_run_text", "new_run_graph"), R(Of.INSTALLATION, S.RUNS_WRITE)),

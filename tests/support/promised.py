@@ -8,12 +8,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import psycopg
 from psycopg import Connection
 
 from flexmarl.contracts.events import Event, PolicyUnloaded, WeightsServed
 from flexmarl.store.control.runs import events_after
 from flexmarl.store.reads.report import consistency_report
-from tests.support.counting import faults, tally
+from tests.support.counting import assert_accounted, faults, tally
+from tests.support.system import System
 
 _TRAINED = """
 SELECT m.cohort, count(DISTINCT (k.key ->> 0)), count(DISTINCT ((k.key ->> 0), (k.key ->> 1)))
@@ -142,3 +144,11 @@ def _told(run: dict[str, Any], kept: Kept) -> Iterator[str]:
 def _versions(run: dict[str, Any], kept: Kept) -> Iterator[str]:
     if run["spec"]["resources"]["engine_versions"] == 1 and kept.held != 1:
         yield f"an engine held {kept.held} versions of a policy, and is to serve one at a time"
+
+
+def kept_its_promises(system: System, run_no: int) -> None:
+    """Hold an ended run to the store's promises, to its own counts, and to its log: replayed, it is what is stored."""
+    with psycopg.connect(system.database_url, autocommit=True) as conn:
+        assert [check for check in consistency_report(conn, run_no) if not check.ok] == []
+        assert_accounted(conn, run_no)
+    assert "equals the stored rows exactly" in system.manage("replay", str(run_no))

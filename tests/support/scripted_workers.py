@@ -93,7 +93,7 @@ class ScriptedWorkers:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(5)
+            thread.join(60)
         if self.errors:
             raise self.errors[0]
 

@@ -27,6 +27,8 @@ MANY_DEVICES = 7
 """Of the installation for runs that need several devices, or meet others: as many as the largest such test takes."""
 EXTERNAL_PORT = 20_000 + os.getpid() % 10_000
 """Of models that shared installations may ask; below the ports that the system gives away."""
+HUB_PORT = EXTERNAL_PORT - 10_000
+"""Of the hub that they may import from."""
 EXTERNAL_SECRET, EXTERNAL_KEY = "OPEN", "sk-of-the-tests"
 """A secret that agents may name there, and its value."""
 TERMINAL = {"completed", "stopped", "failed", "cancelled", "killed"}

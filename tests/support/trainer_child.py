@@ -1,9 +1,7 @@
 """Real trainer children, as a device worker starts them: processes of their own that may be ranks of a gang."""
 
 import http.client
-import os
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,12 +12,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from tests.support.engines import seen_by_child
+from tests.support.forked import Process, started
 from workers.child import ChildConfig, ReadyLine
 from workers.programs import QUIET, confined
 from workers.training.trainer import CREATE
 from workers.training.wire import BindReply, BindRequest, JoinReply, JoinRequest, Refusal, rendezvous_key
 
-ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 120
 Reply = TypeVar("Reply")
 
@@ -34,7 +32,7 @@ class Refused(Exception):
 
 @dataclass
 class TrainerChild:
-    process: "subprocess.Popen[bytes]"
+    process: Process
     host: str
     port: int
     rendezvous: int
@@ -94,14 +92,8 @@ def start_trainer(
     incarnation, secret = f"t{lease}.{life}.1", f"secret of {lease}.{life}"
     config = ChildConfig("trainer", 1, lease, 3, incarnation, own, 1, host, secret, str(home), spec, roots)
     log = home.parent / f"{home.name}-{incarnation}.log"
-    process = subprocess.Popen(
-        [*inside, sys.executable, "-m", "workers.training.serve"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=log.open("ab"),
-        cwd=ROOT,
-        env={**os.environ, **confined(1, index), **QUIET, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'platform'}"},
-    )
+    with log.open("ab") as errors:
+        process = started("workers.training.serve", {**confined(1, index), **QUIET}, errors.fileno(), inside)
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(msgspec.json.encode(config) + b"\n")

@@ -1,9 +1,9 @@
 """What a learner takes, measured in a process of its own: `python -m tests.support.trainer_memory QUESTION ...`.
 
 `weights full|lora`: bytes per weight of a model of the size of SmolLM2-135M in bf16, at rest after a step and at the
-most within it, less what the libraries take. `peak full|lora fp32|bf16 keep|recompute native|transformers`: bytes at
-the most of a step with a pass of `PASS` tokens, less what the program took before. `growth`: megabytes by which ragged
-packs in bf16 make the process grow.
+most within it, less what the libraries take. `peak full|lora fp32|bf16 keep|recompute native|transformers TOKENS`:
+bytes at the most of a step with a pass of so many tokens, less what the program took before. `growth`: megabytes by
+which ragged packs in bf16 make the process grow.
 """
 
 import ctypes
@@ -29,7 +29,6 @@ from workers.training.parameters import FlatParameters
 from workers.training.wire import TrainRow
 
 OBJECTIVE = Objective.of(LOSS.options())
-PASS = 1024
 SMOLLM2 = {
     "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
     "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "vocab_size": 49_152,
@@ -106,19 +105,23 @@ def weights(tuning: str) -> dict[str, float]:
     }
 
 
-def peak(tuning: str, precision: str, activations: str, back_end: str) -> dict[str, float]:
-    rng, how = np.random.default_rng(0), (tuning, precision, activations == "recompute", back_end == "native")
+def peak(tuning: str, precision: str, activations: str, back_end: str, tokens: str) -> dict[str, float]:
+    rng, rows, how = (
+        np.random.default_rng(0),
+        int(tokens) // 64,
+        (tuning, precision, activations == "recompute", back_end == "native"),
+    )
     warm = learner(SMALL, *how)
-    take(warm, 0, [row(rng, 500, 40, 24) for _ in range(PASS // 64)])
+    take(warm, 0, [row(rng, 500, 40, 24) for _ in range(rows)])
     warm.step(1e-5)
     del warm
     give_back()
     before = resident()
     one = learner(SMOLLM2, *how)
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    take(one, 0, [row(rng, 40_000, 40, 24) for _ in range(PASS // 64)])
+    take(one, 0, [row(rng, 40_000, 40, 24) for _ in range(rows)])
     one.step(1e-5)
-    return {"most": resident("VmHWM") - before, "tokens": PASS}
+    return {"most": resident("VmHWM") - before, "tokens": 64 * rows}
 
 
 def growth() -> dict[str, float]:

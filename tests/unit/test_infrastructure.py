@@ -19,7 +19,6 @@ from tests.support.infrastructure import (
     summary,
 )
 from tests.support.machine import MOST_SLOW, grown
-from tests.support.second_run import main, may_pass_alone
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -114,21 +113,7 @@ def test_a_test_that_failed_is_not_run_again(tmp_path: Path) -> None:
     assert f"{GROWN}: 2" in done.stdout
 
 
-KINDS = ("architecture", "chaos", "conformance", "controlplane", "unit")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_promise_that_failed_stays_failed(kind: str, tmp_path: Path) -> None:
-    page, promise = "tests/browser/test_b.py::test_x", f"tests/{kind}/test_a.py::test_x"
-    assert may_pass_alone([page])
-    assert not may_pass_alone([page, promise])
-    assert not may_pass_alone([page] * 6)
-    (cache := tmp_path / "lastfailed").write_text(f'{{"{promise}": true}}')
-    assert main(str(cache)) == 1
-
-
-def test_the_script_asks_before_it_runs_anything_again() -> None:
+def test_the_script_runs_pytest_once() -> None:
     script = (ROOT / "scripts" / "test").read_text()
-    asked, again = script.index("tests.support.second_run $last_failed) || exit $status"), script.index("--last-failed")
-    assert asked < again
-    assert script.count("--last-failed") == 1
+    assert script.count("-m pytest") == 1
+    assert "--last-failed" not in script

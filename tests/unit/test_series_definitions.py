@@ -9,6 +9,8 @@ ROOT = Path(__file__).resolve().parents[2]
 WRITTEN = re.compile(r'ctx\.metric\(\s*f?"([^"]+)"')
 NAMED = {"groups/{signal}": {"groups/useful", "groups/easy", "groups/hard"}}
 """Names made of a value, written out."""
+FACT = re.compile(r'"(warmup_\w+)":')
+"""What the trainer says of a warm-up: facts of a policy that have titles of their own."""
 
 
 def written() -> set[str]:
@@ -21,6 +23,9 @@ def written() -> set[str]:
 
 def test_every_written_series_is_defined_and_no_other() -> None:
     plain = {name for name in written() if "{" not in name}
+    for module in ("warmup", "conversations"):
+        text = (ROOT / f"workers/training/{module}.py").read_text(encoding="utf-8")
+        plain |= {f"fact/{name}" for name in FACT.findall(text)}
     assert plain == set(DEFINITIONS)
     made = {name.split("{")[0] for name in written() if "{" in name}
     assert made == set(FAMILIES) - {USER_PREFIX}

@@ -18,12 +18,14 @@ from webui.forms.labels import LABELS, LABELS_AT
 from webui.forms.schema import node_at, types, value_at, without_null
 
 Ways = tuple[tuple[Mapping[str, Any], ...], ...]
+_OPEN = frozenset({"choice", "truth", "kind", "version", "sees", "acts", "definition", "area"})
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
     """One input: where it is in the document, and of what kind: number, integer, text, choice, flag, pairs, whole
-    numbers with commas between (`list`), the type of an object (`variant`), or what a policy is of (`model`)."""
+    numbers with commas between (`list`), the type of an object (`variant`), or what a policy is of (`model`). Where
+    nothing need be written, yes and no have a third state (`truth`)."""
 
     pointer: str
     label: str
@@ -42,6 +44,8 @@ class Field:
     """In which ways it is read, each a list of conditions as the page takes them; empty: always."""
     of: str = ""
     """The policy it is a setting of, where each has its own."""
+    absent: str = ""
+    """Of a field that may be empty: what it says then."""
 
     @property
     def name(self) -> str:
@@ -51,7 +55,12 @@ class Field:
     @property
     def broad(self) -> bool:
         """Whether what is written here is long."""
-        return self.kind in {"pairs", "json"} or self.pointer.endswith(("/url", "/adapter"))
+        return self.kind in {"pairs", "json", "area"} or self.pointer.endswith(("/url", "/adapter"))
+
+    @property
+    def opens(self) -> bool:
+        """Whether it offers to say nothing, beside what it offers to choose or to write."""
+        return self.optional and self.kind in _OPEN
 
     @property
     def hint(self) -> str:

@@ -77,6 +77,11 @@ _OF_POLICIES = (
     "optimizer/grad_clip_norm",
 )
 _HOMES = "/mechanisms/allocation/homes"
+_WARMUP = (
+    'Supervised steps before step 0, as JSON: {"steps": 50} on what the environment demonstrates, or '
+    '{"steps": 50, "demonstrations": {"dataset": {"name": "talks"}}} on conversations of a dataset. '
+    "Leave empty for none."
+)
 
 
 def agent_rows(document: Schema, schema: Schema) -> list[AgentRow]:
@@ -141,6 +146,10 @@ def _of_policy(document: Schema, schema: Schema, policy: str) -> FormPart:
     fields = [field for name in _OF_POLICIES for field in fields_at(document, schema, f"{at}/{name}", frozenset())]
     labels = {f"{at}/devices/least": "Min devices", f"{at}/devices/most": "Max devices"}
     named = [replace(field, of=policy, label=labels.get(field.pointer, field.label)) for field in fields]
+    warmup = value_at(document, f"{at}/warmup")
+    named.append(
+        Field(f"{at}/warmup", "Warm-up", "json", warmup, optional=True, of=policy, help=_WARMUP, absent="None")
+    )
     homes = value_at(document, f"{_HOMES}/{policy}") or ()
     named.append(
         Field(

@@ -49,6 +49,7 @@ DONE = {
     "import": "imported",
     "check_cancel": "cancelled the check of",
     "cancel": "cancelled",
+    "fetch": "fetched from a hub",
     "upload": "uploaded",
     "archive": "archived",
     "restore": "restored",

@@ -11,10 +11,12 @@ from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.problems import NotFound
 from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.datasets import fetches
 from flexmarl.controlplane.datasets import queries as datasets
 from flexmarl.controlplane.datasets.filters import FILTERS, ORDERINGS, ROW_FILTERS
 from flexmarl.controlplane.runs import queries as runs
 from webui.narrowing import chips, link_with, narrowed
+from webui.views import dataset_words as words
 from webui.views.base import page, project_of, projects_of, show
 
 CHIPS = {"name": "Name is", "archived": "Archived"}
@@ -49,7 +51,7 @@ def listing(request: HttpRequest) -> HttpResponse:
 
 @page(Scope.RUNS_WRITE)
 def new(request: HttpRequest) -> HttpResponse:
-    """Show the import: a file, then its columns and split with a preview, then its name."""
+    """Show the import: a file or a dataset of a hub, then its columns and split with a preview, then its name."""
     actor = actor_of(request)
     writable = [name for name in projects_of(request) if actor.may(Scope.RUNS_WRITE, name)]
     chosen = request.GET.get("project") or project_of(request)
@@ -58,6 +60,10 @@ def new(request: HttpRequest) -> HttpResponse:
         "writable": writable,
         "chosen": chosen if chosen in writable else next(iter(writable), ""),
         "name": request.GET.get("name", ""),
+        "hub": fetches.hub(),
+        "source": request.GET.get("source", ""),
+        "repository": request.GET.get("repository", ""),
+        "reasons": words.REASONS,
     }
     return show(request, "webui/import_dataset.html", context)
 

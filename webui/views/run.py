@@ -1,5 +1,6 @@
 """What all pages of a run share: the header, one part on all of them, the tabs and the views of each tab."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from django.http import HttpRequest, HttpResponse
@@ -13,6 +14,7 @@ from flexmarl.controlplane.runs import checkpoints, queue
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.runs.choices import archivable
 from flexmarl.controlplane.telemetry import queries as telemetry
+from flexmarl.controlplane.telemetry import task_beliefs
 from webui.views import verbs, words
 from webui.views.base import page, show
 
@@ -25,6 +27,8 @@ class RunPage(NamedTuple):
     route: str
     environment: str = ""
     """Type of the only environment whose runs have it."""
+    chooses: bool = False
+    """Only runs have it whose task sampler chooses among tasks."""
 
 
 class Tab(NamedTuple):
@@ -42,6 +46,7 @@ TABS = (
         (
             RunPage("trajectories", "Recorded", "webui:trajectories"),
             RunPage("sessions", "Sessions", "webui:sessions", environment="program"),
+            RunPage("tasks", "Tasks", "webui:tasks", chooses=True),
             RunPage("playground", "Playground", "webui:playground"),
         ),
     ),
@@ -67,10 +72,11 @@ def tabs(view: str) -> list[dict[str, Any]]:
     ]
 
 
-def views_beside(view: str, environment: str) -> tuple[RunPage, ...]:
-    """The views of the tab that holds a view, none when it is alone in it, of a run with a type of environment."""
+def views_beside(view: str, spec: Mapping[str, Any]) -> tuple[RunPage, ...]:
+    """The views of the tab that holds a view, none when it is alone in it, of a run with a specification."""
+    kind, chooses = spec["environment"]["type"], task_beliefs.chooses(spec)
     views = next((tab.views for tab in TABS if any(one.key == view for one in tab.views)), ())
-    beside = tuple(one for one in views if one.environment in ("", environment))
+    beside = tuple(one for one in views if one.environment in ("", kind) and one.chooses <= chooses)
     return beside if len(beside) > 1 else ()
 
 
@@ -86,7 +92,7 @@ def run_frame(request: HttpRequest, key: str, tab: str, *, advised: bool = False
         "found": found,
         "tab": tab,
         "tabs": tabs(tab),
-        "views_beside": views_beside(tab, row["spec"]["environment"]["type"]),
+        "views_beside": views_beside(tab, row["spec"]),
         "run": row,
         "may_edit": runs.may_edit(actor, found),
         "deletable": archivable(RunStatus(found.state.status), row["pending_verb"]),

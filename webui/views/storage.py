@@ -24,6 +24,9 @@ PLACES = {
     "checkpoints": "Checkpoints",
     "payloads": "Payload files",
     "state": "Weights and training states",
+    "packages": "Builds of packages",
+    "models": "Models made of packages",
+    "uploads": "Uploads of models",
     "logs": "Log files",
     "free": "Free on this disk",
 }

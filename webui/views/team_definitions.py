@@ -6,25 +6,35 @@ from typing import Any
 from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
+from django.views.decorators.http import require_POST
 from pydantic import ValidationError
 
 from flexmarl.contracts.specification.environment import Sums
-from flexmarl.contracts.specification.graphs import GraphOptions, SeatOptions
 from flexmarl.contracts.specification.team_settings import TeamSettings
 from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.agents import queries as agents
 from flexmarl.controlplane.agents import versions
+from flexmarl.controlplane.common.api.parsers import safe_json
+from flexmarl.controlplane.common.problems import ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.experiments import queries as experiments
+from flexmarl.controlplane.registry import queries as registry
 from flexmarl.controlplane.runs import queries as runs
 from webui import reading, yamltext
 from webui.figures.team import TeamGraph, team_graph
+from webui.forms import model_choices
+from webui.forms.team_form import kinds_for_page, team_form, team_schema
+from webui.forms.team_of_run import team_of
 from webui.versions import Version, asked, before, differences
 from webui.views.base import page, project_of, show
 
 MOST_ROWS = 200
 MOST_VERSIONS = 50
 MOST_RUNS = 20
+MOST_OFFERED = 200
+"""Definitions and models that the form offers; others are named in it all the same."""
+MOST_TEXT = 200_000
+"""Bytes of settings that the form is made for; the API has its own limit."""
 FIRST = "chat_sums"
 """Template whose team a new one begins with."""
 
@@ -58,7 +68,8 @@ def new(request: HttpRequest) -> HttpResponse:
     else:
         row = experiments.template(request.GET.get("template", FIRST))
         place, settings, begins = project_of(request) or "default", team_of(row["spec"]), row["title"]
-    context = {"team": {"project": place}, "based_on": 0, "may_write": True, "begins": begins, **_editor(settings)}
+    context = {"team": {"project": place}, "based_on": 0, "may_write": True, "begins": begins}
+    context |= _editor(request, settings, place)
     return show(request, "webui/team.html", {**context, "templates": _templates()})
 
 
@@ -80,44 +91,9 @@ def detail(request: HttpRequest, team_id: UUID) -> HttpResponse:
         "changed": differences(_lines(against), _lines(shown)) if against else [],
         "used_by": runs.run_rows(runs.of_team(actor, team.project_id, team.name)[:MOST_RUNS]),
         "may_write": actor.may(Scope.RUNS_WRITE, team.project_id),
-        **_editor(shown["settings"]),
+        **_editor(request, shown["settings"], team.project_id),
     }
     return show(request, "webui/team.html", context)
-
-
-def team_of(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a team as a whole specification has them, without what is none of the team's own."""
-    graph = spec["environment"].get("graph")
-    settings = {"agents": spec["agents"], "policies": spec["policies"]}
-    whole = TeamSettings.model_validate(settings if graph is None else {"graph": graph, **settings})
-    short = _with_types(whole.model_dump(mode="json"), whole.model_dump(mode="json", exclude_defaults=True))
-    return short if whole.graph is None else {**short, "graph": _with_seats(whole.graph)}
-
-
-def _with_seats(graph: GraphOptions) -> dict[str, Any]:
-    """Return a graph with all of its seats and what else is not as by default."""
-    plain, shown = type(graph).model_fields, dict[str, Any]()
-    for name, value in graph:
-        if isinstance(value, SeatOptions):
-            shown[name] = _seat(value)
-        elif isinstance(value, tuple) and all(isinstance(one, SeatOptions) for one in value):
-            shown[name] = [_seat(one) for one in value]
-        elif name == "type" or value != plain[name].default:
-            shown[name] = value
-    return shown
-
-
-def _seat(seat: SeatOptions) -> str | dict[str, Any]:
-    shown = seat.model_dump(mode="json", exclude_defaults=True)
-    return shown if len(shown) > 1 else seat.name
-
-
-def _with_types(whole: Mapping[str, Any], short: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is not as by default, with the types of which it is, which a variant has by default."""
-    typed = {"type": whole["type"]} if "type" in whole else {}
-    return typed | {
-        name: _with_types(whole[name], value) if isinstance(value, Mapping) else value for name, value in short.items()
-    }
 
 
 def _row(team: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,9 +115,44 @@ def _seats(settings: Mapping[str, Any]) -> list[str]:
     return list(settings["agents"]) if team is None or team.graph is None else [one.name for one in team.graph.seats()]
 
 
-def _editor(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the editor shows of settings: their text and the drawing."""
-    return {"nav": "teams", "settings": settings, "text": "\n".join(_text(settings)), "graph": _drawing(settings)}
+@require_POST
+@page(Scope.RUNS_WRITE)
+def form_part(request: HttpRequest) -> HttpResponse:
+    """The form of settings as they are edited, right or wrong."""
+    try:
+        given = safe_json(request.body[: MOST_TEXT + 1])
+        settings, project = given["settings"], given["project"]
+    except (ValueError, KeyError, TypeError):
+        settings, project = None, None
+    if not isinstance(settings, dict) or not isinstance(project, str):
+        raise ValidationProblem(
+            f"Send JSON of at most {MOST_TEXT} bytes with settings, an object, and project, a name."
+        )
+    return show(request, "webui/parts/team_form.html", {"may_write": True, **_form(request, settings, project)})
+
+
+def _editor(request: HttpRequest, settings: Mapping[str, Any], project: str) -> dict[str, Any]:
+    """Return what the editor shows of settings: their form, their text and the drawing."""
+    data = {"settings": settings, "kinds": kinds_for_page(team_schema())}
+    form = _form(request, settings, project)
+    return {"nav": "teams", "data": data, "text": "\n".join(_text(settings)), "graph": _drawing(settings), **form}
+
+
+def _form(request: HttpRequest, settings: Mapping[str, Any], project: str) -> dict[str, Any]:
+    """Return what the form of settings shows, with the definitions and models that it offers."""
+    actor = actor_of(request)
+    newest = agents.newest_of_project(actor, project, MOST_OFFERED)
+    form = team_form(settings, newest)
+    other = (
+        model_choices.choice("A folder of the hosts", {"type": "folder"}),
+        model_choices.choice("A checkpoint of a run", {"type": "checkpoint"}),
+    )
+    return {
+        "form": form,
+        "marks": {mark["role"]: mark for mark in reading.role_marks([role for role in form.roles if role], project)},
+        "definitions": sorted(newest.items()),
+        "models": (*model_choices.offered(registry.offered(actor, MOST_OFFERED), False), ("Other", other)),
+    }
 
 
 def _drawing(settings: Mapping[str, Any]) -> TeamGraph | None:

@@ -20,7 +20,10 @@ BREAK_WORDS = {
     "turn_not_closed": ("turn not closed", "The template ends the last reply with no token that ends a turn."),
     "other_end": ("another end", "The last reply ended with another token than the one that the template writes."),
     "shortened": ("oldest messages left out", "The conversation became longer than the seat may read."),
-    "other_history": ("another history", "The program asked with another history than the one that the seat had."),
+    "other_history": (
+        "another conversation",
+        "Such as a sub-agent's, or a summary: the history is one that the seat did not have.",
+    ),
 }
 """Cause by which a chain broke -> words, and what they mean."""
 VIEWS = (("transcript", "Transcript"), ("scores", "Scores"), ("raw", "Raw"))
@@ -147,7 +150,10 @@ def _staleness(turns: Iterable[dict[str, Any]]) -> str:
 
 
 def conversation(transcript: list[Any], turns: dict[tuple[str, int], dict[str, Any]]) -> list[dict[str, Any]]:
-    """Put turns and the environment's remarks into the order they happened; turns nobody named come last."""
+    """Put turns and the environment's remarks into the order they happened; turns nobody named come last.
+
+    A turn that goes on with another conversation of its seat than the seat's last turn says from where: `goes_on`.
+    """
     left = dict(turns)
     entries: list[dict[str, Any]] = []
     for entry in transcript:
@@ -164,7 +170,20 @@ def conversation(transcript: list[Any], turns: dict[tuple[str, int], dict[str, A
             entries.append({"remark": str(entry["text"])})
     for turn in left.values():
         entries.append({"turn": turn, "no": _next(entries)})
+    _connect(entries)
     return entries
+
+
+def _connect(entries: list[dict[str, Any]]) -> None:
+    """Note at each turn from which one it goes on, where turns of another chain of its seat stand between."""
+    last_of_chain: dict[tuple[str, int], int] = {}
+    last_of_role: dict[str, int] = {}
+    for entry in entries:
+        if "turn" in entry:
+            turn = entry["turn"]
+            before = last_of_chain.get((turn["role"], turn["chain"]))
+            entry["goes_on"] = before if before != last_of_role.get(turn["role"]) else None
+            last_of_chain[turn["role"], turn["chain"]] = last_of_role[turn["role"]] = entry["no"]
 
 
 def _next(entries: list[dict[str, Any]]) -> int:

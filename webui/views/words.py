@@ -40,6 +40,8 @@ def notice(run: Mapping[str, Any]) -> dict[str, str] | None:
         return {"tone": "wn", "icon": "clock", "word": "Waiting", "text": text or "Waits for free devices."}
     if run["reason"] == "waiting_for_space":
         return {"tone": "bad", "icon": "alert-circle", "word": "Waiting for disk space", "text": f"{text}."}
+    if run["reason"] == "waiting_for_upload":
+        return {"tone": "bad", "icon": "alert-circle", "word": "Waiting for an upload", "text": f"{text}."}
     if run["reason"].startswith("recovering"):
         next_ = "Nothing is lost and no action is needed; see Logs for the reason."
         return {"tone": "wn", "icon": "refresh", "word": "Recovering", "text": f"{text}. {next_}"}

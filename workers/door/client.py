@@ -97,7 +97,7 @@ def admitted(address: DoorAddress) -> Admitted:
     finally:
         connection.close()
     if answer.status == http.client.UNAUTHORIZED:
-        raise SettingsError(f"FLEXMARL_NODE_TOKEN: {_problem(body).detail}; create or rotate it on Pools and nodes")
+        raise SettingsError(f"FLEXMARL_NODE_TOKEN: {problem_of(body).detail}; create or rotate it on Pools and nodes")
     try:
         said = msgspec.json.decode(body, type=Admitted)
     except msgspec.MsgspecError:
@@ -130,16 +130,18 @@ class Door(Carrier):
             case 409:
                 raise node_wire.error_of(answer)
             case 401:
-                raise NotAdmitted(_problem(answer).detail or "the node token holds no more")
+                raise NotAdmitted(problem_of(answer).detail or "the node token holds no more")
             case 403 | 404 | 413 | 422 | 500:
-                raise NotItsOwn(f"{operation.name}: {_problem(answer).detail or status}")
+                raise NotItsOwn(f"{operation.name}: {problem_of(answer).detail or status}")
         raise DoorAway(f"the control plane answers {status} to {operation.name}")
 
-    def _asked(self, path: str, body: bytes) -> tuple[int, bytes]:
-        headers = {**self._address.headers, "Content-Type": node_wire.MEDIA_TYPE}
+    def _asked(
+        self, path: str, body: bytes | bytearray, method: str = "POST", kind: str = node_wire.MEDIA_TYPE
+    ) -> tuple[int, bytes]:
+        headers = {**self._address.headers, "Content-Type": kind}
         try:
             connection = self._opened()
-            connection.request("POST", self._address.path(path), body, headers)
+            connection.request(method, self._address.path(path), body, headers)
             answer = connection.getresponse()
             status, text = answer.status, answer.read()
         except _BROKEN as error:
@@ -199,7 +201,8 @@ class DoorPool:
         return
 
 
-def _problem(body: bytes) -> _Problem:
+def problem_of(body: bytes) -> _Problem:
+    """Read why something was refused; empty where no program said it."""
     try:
         return msgspec.json.decode(body, type=_Problem)
     except msgspec.MsgspecError:

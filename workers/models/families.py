@@ -56,6 +56,13 @@ def shape_of(settings: PolicySpec) -> Shape:
         return library_model(settings.source)
 
 
+def context_of(shape: Shape) -> int:
+    """Return the longest context of a model in tokens; 0 where its configuration states none."""
+    if isinstance(shape, Architecture):
+        return shape.max_positions
+    return int(getattr(library_config(shape, 0), "max_position_embeddings", None) or 0)
+
+
 def library_model(source: OwnSource) -> LibraryModel:
     """Return a model as the library computes it. Raises UnsupportedModel."""
     return library_model_of(model_config(source, 0), sized=not isinstance(source, FactoryModel))

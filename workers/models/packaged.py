@@ -27,9 +27,9 @@ from flexmarl.contracts.packaged_models import (
 )
 from flexmarl.host.exits import last_words
 from workers.children import child_environment
+from workers.made_folders import make_once, wanted
 from workers.models.cards import CARD, card_of
 from workers.models.errors import UnsupportedModel
-from workers.models.making import make_once, wanted
 from workers.models.opening import making
 from workers.roots import python_path
 

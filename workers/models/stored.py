@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from workers.made_folders import make_once, wanted
 from workers.models.cards import CARD
 from workers.models.errors import UnsupportedModel
-from workers.models.making import make_once, wanted
 from workers.models.opening import TOKENIZER_BYTES, ModelFolder, making
 from workers.models.tensors import read_tensors, tensor_files
 from workers.transfer import ContentManifest, LocalTier, StateError

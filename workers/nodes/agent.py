@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from flexmarl.contracts.play import PlayRefusal, PlayRequest
 from flexmarl.contracts.trials import ScoreTrial
 from flexmarl.store.control import commands, leases
-from flexmarl.store.control.leases import ChildEndpoint, DeviceFacts, NodeFacts
+from flexmarl.store.control.leases import DeviceFacts, NodeFacts
 from flexmarl.store.control.nodes import processes_of, put_load
 from flexmarl.store.telemetry import intervals
 from flexmarl.store.telemetry.intervals import BusyInterval
@@ -40,6 +40,8 @@ from workers.nodes.child_client import ChildClient
 from workers.nodes.clearing import TEND_S as CLEARING_S
 from workers.nodes.clearing import Clearing
 from workers.nodes.copies import LOOK_S, Copies
+from workers.nodes.datasets import TEND_S as DATASETS_S
+from workers.nodes.datasets import DatasetFetching
 from workers.nodes.engine_loads import loads_of
 from workers.nodes.keeping import TEND_S as KEEPING_S
 from workers.nodes.keeping import Keeping
@@ -51,6 +53,10 @@ from workers.nodes.models import Holding, Importing
 from workers.nodes.packages import TEND_S as PACKAGES_S
 from workers.nodes.packages import Packages
 from workers.nodes.playground import TEND_S, Playground
+from workers.nodes.publishing import TEND_S as PUBLISHING_S
+from workers.nodes.publishing import Publishing
+from workers.nodes.receiving import TEND_S as UPLOADS_S
+from workers.nodes.receiving import UploadRoutes
 from workers.scoring.trials import ScoreTrials
 from workers.settings import Settings
 from workers.transfer.peer import StateRoutes
@@ -95,6 +101,8 @@ class NodeAgent:
         self._playground = Playground(settings, self._store)
         self._trials = ScoreTrials()
         self._keeping = Keeping(settings.home, settings.node, self._store)
+        self._uploads = UploadRoutes(settings.home, settings.node, settings.upload_quota_gib)
+        self._publishing = Publishing(settings, self._store)
 
     async def run(self, facts: dict[str, object], version: str) -> None:
         """Serve until cancelled."""
@@ -124,7 +132,10 @@ class NodeAgent:
                         tasks.create_task(self._forever(work, every_s))
                     if (door := self._settings.door) is not None:
                         tasks.create_task(self._news(door))
-                    clearing = Clearing(self._settings.home, self._settings.node, self._store)
+                        tasks.create_task(self._forever(self._publishing.tend, PUBLISHING_S))
+                    clearing = Clearing(
+                        self._settings.home, self._settings.node, self._store, self._settings.keep_builds_days
+                    )
                     tasks.create_task(self._forever(clearing.tend, CLEARING_S))
             finally:
                 await self._playground.close()
@@ -135,8 +146,10 @@ class NodeAgent:
         settings, store = self._settings, self._store
         return [
             (Importing(settings, store).tend, MODELS_S),
+            (DatasetFetching(settings, store).tend, DATASETS_S),
             (Packages(settings, store).tend, PACKAGES_S),
             (Copies(settings, store).tend, LOOK_S),
+            (self._uploads.tend, UPLOADS_S),
         ]
 
     async def _news(self, door: DoorAddress) -> None:
@@ -185,21 +198,17 @@ class NodeAgent:
 
     async def _sweep(self, session: aiohttp.ClientSession, bring: Bringing) -> None:
         """Follow the children as the store knows them, and wake the lanes that have something to do."""
-        children, waiting = await self._store(self._look)
+        children, waiting = await self._store(lambda conn: leases.work_on_node(conn, self._settings.node))
         for lease_id, lane in list(self._lanes.items()):
             if lane.child not in children:
                 del self._lanes[lease_id]
                 await lane.stop()
         for child in children:
             if child.lease_id not in self._lanes:
-                self._lanes[child.lease_id] = CommandLane(child, session, self._store, bring)
+                self._lanes[child.lease_id] = CommandLane(child, session, self._store, bring, self._publishing)
         for lease_id in waiting:
             if lease_id in self._lanes:
                 self._lanes[lease_id].wake()
-
-    def _look(self, conn: psycopg.Connection) -> tuple[list[ChildEndpoint], set[int]]:
-        node = self._settings.node
-        return leases.children_of(conn, node), {lease for _, _, lease in commands.open_on_node(conn, node)}
 
     def _pushed(self, push: Push) -> None:
         """Wake the lane of the push, or all when it names none; a child that may be new asks for a sweep."""
@@ -281,6 +290,8 @@ class NodeAgent:
         app.add_routes([web.get("/v1/checkpoints/{run}/{step}/archive", partial(self._to_peer, archive))])
         models = ModelArchives(self._settings.home).answer
         app.add_routes([web.get("/v1/models/{digest}/archive", partial(self._to_peer, models))])
+        if self._settings.door is None:
+            self._uploads.mount(app, self._to_peer)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:

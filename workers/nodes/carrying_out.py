@@ -7,7 +7,7 @@ command's end in one transaction. Figures that are no numbers never reach an eve
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,7 @@ from workers.training.wire import (
 )
 
 Commit = Callable[[psycopg.Connection], None]
+Publish = Callable[[Taken, msgspec.Struct], Awaitable[msgspec.Struct]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +107,21 @@ def prepare(conn: psycopg.Connection, taken: Taken) -> Prepared:
             raise Refused("unknown_command", f"a node does not carry out {other.kind}")
 
 
-async def perform(client: ChildClient, prepared: Prepared) -> Commit:
-    """Let the child do it; returns the write that makes it count. Raises ChildRefused, ChildUnreachable."""
+async def stays_here(taken: Taken, reply: msgspec.Struct) -> msgspec.Struct:
+    """Publish nothing: whoever needs what a trainer here made reads it from this node."""
+    return reply
+
+
+async def perform(client: ChildClient, prepared: Prepared, publish: Publish = stays_here) -> Commit:
+    """Let the child do it; returns the write that makes it count. Raises ChildRefused, ChildUnreachable.
+
+    What a trainer made is published before anybody is told of it.
+    """
     taken, command, request = prepared.taken, prepared.taken.command, prepared.request
     verb = VERBS.get(command.kind)
     if verb is not None:
-        return _trained(client, taken, await client.train(verb.name, request, verb.reply))
+        reply = await client.train(verb.name, request, verb.reply)
+        return _trained(client, taken, await publish(taken, reply))
     began = time.monotonic()
     match command:
         case LoadWeights():
@@ -221,7 +231,7 @@ def _train_row(row: micro_batches.MicroBatchRow) -> TrainRow:
     arrays = row.arrays
     return TrainRow(
         arrays.prompt, arrays.response, arrays.logprobs, arrays.allowed, row.temperature, row.advantages, row.weight,
-        row.segments, f"{row.draw}:{row.role}", row.member, row.turn, row.spans,
+        row.segments, f"{row.draw}:{row.role}", row.member, row.turn, row.spans, row.offsets,
     )  # fmt: skip
 
 
@@ -281,7 +291,9 @@ def _commit_checkpoint(taken: Taken, command: WriteCheckpoint, reply: Checkpoint
         policy: {"version": pin.version, "digest": pin.digest, "state": reply.states.get(policy, "")}
         for policy, pin in command.pins.items()
     }
-    row = checkpoints.CheckpointRow(command.label, command.step, versions, reply.path, reply.bytes, parts)
+    row = checkpoints.CheckpointRow(
+        command.label, command.step, versions, reply.path, reply.bytes, parts, kept_on=reply.kept_on
+    )
     return lambda conn: checkpoints.written(conn, taken, row)
 
 

@@ -1,28 +1,29 @@
-"""The node gives room back: what is left of deleted runs on its disk, what ended runs no longer need, and models that
-it made and nobody uses.
+"""The node gives room back: what is left of deleted runs on its disk, what ended runs no longer need, and models and
+builds of packages that it made and nobody uses.
 
 Invariants: of a run only goes what the store says was deleted; a run that the store does not know is left alone, since
 the folder may have been used with another database. Of an ended run the versions stay that rows speak of
 (`flexmarl.store.data.references`), so it can still be resumed, forked, talked to and restored from its checkpoints. A
-made model goes when no run on this node's devices names it and no process wanted it for long; it can be made again. All
-of it may be done twice, and goes on after any interruption.
+made model goes when no run on this node's devices names it and no process wanted it for long, a build when no run that
+has not ended names it; both can be made again. All of it may be done twice, and goes on after any interruption.
 """
 
 import asyncio
 import re
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import structlog
 
-from flexmarl.store.control import deletions, model_rows
+from flexmarl.store.control import deletions, model_rows, package_rows
 from flexmarl.store.data import references
-from workers.models.making import remove_unused
+from workers.made_folders import remove_unused
 from workers.models.packaged import place_name
+from workers.packages import folders as packages
 from workers.training.folders import root_of
 from workers.training.version_store import owner_of
 from workers.transfer import LocalTier
@@ -37,13 +38,16 @@ ENDED_S = 600.0
 """A run has ended for so long before versions of it go: its trainers are gone by then."""
 UNUSED_S = 7200.0
 """A made model stays so long after a process last wanted it: longer than an import may take."""
+DAY_S = 86_400.0
 _OWNER = re.compile(r"\.claim\.(?P<owner>run-(?P<run>\d+)-.+)$")
 _FOLDER = re.compile(r"^run-(?P<run>\d+)$")
 
 
 class Clearing:
-    def __init__(self, home: str | Path, node: str, store: Store) -> None:
+    def __init__(self, home: str | Path, node: str, store: Store, keep_builds_days: int = 30) -> None:
+        """`keep_builds_days`: how long a build stays that nobody uses; 0: for ever."""
         self._home = Path(home)
+        self._keep_builds_s = keep_builds_days * DAY_S
         self._node = node
         self._store = store
         self._looked = float("-inf")
@@ -58,6 +62,8 @@ class Clearing:
         if look:
             await self._thin()
             await self._unmake()
+            if self._keep_builds_s:
+                await self._unbuild()
             self._looked = time.monotonic()
 
     async def _clear(self, waiting: set[int]) -> None:
@@ -80,13 +86,21 @@ class Clearing:
         """Remove folders of models that this node made and nobody uses."""
         used: list[Mapping[str, Any]] = await self._store(lambda conn: model_rows.used_by(conn, self._node))
         kept = {place_name(one["name"]) if one["type"] == "package" else one.get("digest", "") for one in used}
+        await self._removed("models", kept, UNUSED_S)
+
+    async def _unbuild(self) -> None:
+        """Remove builds of packages that nobody uses; whoever names one later has it made again."""
+        kept: list[str] = await self._store(package_rows.builds_of_runs)
+        await self._removed(packages.FOLDER, kept, self._keep_builds_s)
+
+    async def _removed(self, folder: str, kept: Collection[str], unused_s: float) -> None:
         try:
-            gone = await asyncio.to_thread(remove_unused, self._home / "models", kept, UNUSED_S)
+            gone = await asyncio.to_thread(remove_unused, self._home / folder, kept, unused_s)
         except OSError as error:  # they stay until the next look
-            log.warning("models not removed", error=str(error))
+            log.warning("not removed", folder=folder, error=str(error))
         else:
             if gone:
-                log.info("unused models removed", names=gone)
+                log.info("unused folders removed", folder=folder, names=gone)
 
     def _evict(self, owner: str, kept: set[str]) -> None:
         tier = LocalTier(self._home, owner)

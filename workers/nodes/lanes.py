@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -23,8 +24,10 @@ from flexmarl.store.control.commands import ClaimStatus, Taken
 from flexmarl.store.control.leases import ChildEndpoint
 from flexmarl.store.errors import EpochStale, LeaseLost, Refused, TokenLost
 from workers.errors import ChildRefused, ChildUnreachable
-from workers.nodes.carrying_out import Commit, Prepared, perform, prepare
+from workers.nodes.carrying_out import Commit, Prepared, Publish, perform, prepare
 from workers.nodes.child_client import ChildClient
+from workers.nodes.demonstrations import with_demonstrations
+from workers.training.wire import BindRequest
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -47,6 +50,8 @@ RETRYABLE = frozenset(
         "rank_lost",
         "checkpoint_leaving",
         "origin_unchecked",
+        "upload_quota",
+        "upload_unavailable",
     }
 )
 """Refusals that another state of the child mends; the core decides what follows."""
@@ -69,8 +74,11 @@ class Bring(Protocol):
 class CommandLane:
     """The commands of one child incarnation."""
 
-    def __init__(self, child: ChildEndpoint, session: aiohttp.ClientSession, store: StoreRunner, bring: Bring) -> None:
+    def __init__(
+        self, child: ChildEndpoint, session: aiohttp.ClientSession, store: StoreRunner, bring: Bring, publish: Publish
+    ) -> None:
         self.child = child
+        self._publish = publish
         self._bring = bring
         self._client = ChildClient(session, child)
         self._store = store
@@ -183,13 +191,20 @@ class CommandLane:
             work.cancel()
 
     async def _performed(self, prepared: Prepared) -> Commit:
+        run_id, request = prepared.taken.run_id, prepared.request
+        if isinstance(request, BindRequest) and request.makes_first:
+            try:
+                shown = await self._store(lambda conn: with_demonstrations(conn, run_id, request))
+            except psycopg.Error as error:
+                raise ChildUnreachable(f"the rows of its warm-up were not read: {error}") from error
+            prepared = replace(prepared, request=shown)
         await self._bring(prepared.taken.run_id, prepared.request)
         try:
-            return await perform(self._client, prepared)
+            return await perform(self._client, prepared, self._publish)
         except ChildRefused as refused:
             if refused.code not in UNREAD or not await self._bring(prepared.taken.run_id, prepared.request, True):
                 raise
-        return await perform(self._client, prepared)
+        return await perform(self._client, prepared, self._publish)
 
     async def _extended(self, taken: Taken) -> bool:
         try:

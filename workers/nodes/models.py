@@ -6,10 +6,8 @@ as long as they are named; what this node imported, it keeps.
 """
 
 import asyncio
-import contextlib
 import os
 import shutil
-import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -22,17 +20,15 @@ import structlog
 from flexmarl.contracts.hub_models import SETTING as HUB
 from flexmarl.contracts.uploaded_models import SETTING as CONTROL_URL
 from flexmarl.contracts.uploaded_models import upload_token
-from flexmarl.host.exits import last_words
 from flexmarl.store.control import model_rows
 from flexmarl.store.control.model_rows import Import
 from flexmarl.store.control.nodes import addresses_for
-from flexmarl.store.server_paths import without_paths
-from workers.children import child_environment
+from workers.errors import ImportRefused
 from workers.models.errors import ModelRefused
 from workers.models.stored import OWNER
 from workers.nodes.bringing import peers_at
+from workers.nodes.import_process import FETCHED, ImportProcess, ImportStopped, remove, run_import, secret_of
 from workers.nodes.merging import ArchiveError, WholeModels
-from workers.roots import python_path
 from workers.settings import Settings
 from workers.training.folders import root_of
 from workers.transfer import LocalTier, StateError
@@ -45,15 +41,9 @@ Store = Callable[[Callable[[psycopg.Connection], Any]], Awaitable[Any]]
 
 TEND_S = 1.0
 LEASE_S = 15.0
-RENEW_S = 3.0
-LIMIT_S = 3600.0
-"""Longest time of one import."""
 GRACE_S = 3600.0
 """A claim is younger than that while its row may still be on its way."""
 NO_RUN = 0
-FETCHED = "fetched"
-"""Folder below the home for what is fetched from a hub or of an upload while it is imported."""
-MOST_WORDS = 500
 
 
 class Importing:
@@ -74,7 +64,7 @@ class Importing:
         log.info("importing a model", model=str(taken.id), source=dict(taken.source))
         try:
             last = await self._imported(taken)
-        except _NotWantedError:
+        except ImportStopped:
             log.info("import stopped", model=str(taken.id))
             return
         if "digest" in last:
@@ -84,40 +74,26 @@ class Importing:
         log.info("import ended", model=str(taken.id), code=last.get("code", ""))
 
     async def _imported(self, taken: Import) -> dict[str, Any]:
-        """Run the import and return its last line. Raises _NotWantedError."""
+        """Run the import and return its last line. Raises ImportStopped."""
         memory = await self._store(model_rows.largest_memory)
         fetched = Path(self._settings.home, FETCHED, str(taken.id))
         try:
             token = self._token(taken)
-            asked = [*await self._source(taken, fetched), f"--memory={memory}"]
+            asked = [str(self._settings.home), *await self._source(taken, fetched), f"--memory={memory}"]
         except ArchiveError as error:
             return {"code": error.code, "detail": error.detail}
-        except ModelRefused as error:
+        except (ModelRefused, ImportRefused) as error:
             return {"code": error.code, "detail": str(error)}
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "workers.models.importing", str(self._settings.home), *asked,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, limit=2**22,
-            env=child_environment({
-                "PYTHONPATH": python_path(), "CUDA_VISIBLE_DEVICES": "",
-                "HF_HOME": str(fetched / "library"), "HF_HUB_DISABLE_TELEMETRY": "1",
-            }),
-        )  # fmt: skip
-        assert process.stdin is not None
-        process.stdin.write(f"{token}\n".encode())
-        process.stdin.close()
-        said = asyncio.create_task(_all_of(process))
+
+        async def going(line: dict[str, Any]) -> bool:
+            return bool(
+                await self._store(partial(model_rows.goes_on, taken=taken, now_at=line["now"], lease_s=LEASE_S))
+            )
+
         try:
-            async with asyncio.timeout(LIMIT_S):
-                return await self._followed(taken, process, said)
-        except TimeoutError:
-            return {"code": "time_limit", "detail": f"The import was not done after {LIMIT_S:.0f} s."}
+            return await run_import(ImportProcess("workers.models.importing", asked, token, fetched), going)
         finally:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
-            said.cancel()
-            await asyncio.to_thread(shutil.rmtree, fetched, ignore_errors=True)
+            await remove(fetched)
 
     async def _source(self, taken: Import, fetched: Path) -> list[str]:
         """Return what a process is to import, and what it may read for that. Raises ArchiveError."""
@@ -142,45 +118,7 @@ class Importing:
             return upload_token(self._settings.cluster_key, taken.source["id"])
         if taken.source["type"] == "hub" and not self._settings.hub:
             raise ModelRefused("hub_off", f"The operator of node {self._settings.node} has not set {HUB}.")
-        if not (name := taken.source.get("secret", "")):
-            return ""
-        if not (value := self._settings.secrets.get(name)):
-            text = f"FLEXMARL_EXTERNAL_SECRET_{name} is not set on node {self._settings.node}."
-            raise ModelRefused("secret_missing", text)
-        return value
-
-    async def _followed(
-        self, taken: Import, process: asyncio.subprocess.Process, said: "asyncio.Task[str]"
-    ) -> dict[str, Any]:
-        assert process.stdout is not None
-        now, reading = "", asyncio.ensure_future(process.stdout.readline())
-        while True:
-            await asyncio.wait([reading], timeout=RENEW_S)
-            if reading.done():
-                if not (line := reading.result()):
-                    break
-                told = msgspec.json.decode(line)
-                if "now" not in told:
-                    return dict(told)
-                now, reading = told["now"], asyncio.ensure_future(process.stdout.readline())
-            if not await self._store(partial(model_rows.goes_on, taken=taken, now_at=now, lease_s=LEASE_S)):
-                reading.cancel()
-                raise _NotWantedError
-        code = await process.wait()
-        if code < 0:
-            text = f"Its process was ended by signal {-code}, most likely for lack of memory."
-            return {"code": "out_of_memory", "detail": text}
-        last = without_paths(last_words(await said, code))[:MOST_WORDS]
-        return {"code": "fault", "detail": f"The import ended with code {code}: {last}"}
-
-
-class _NotWantedError(Exception):
-    """The import was cancelled, or another node has it."""
-
-
-async def _all_of(process: asyncio.subprocess.Process) -> str:
-    assert process.stderr is not None
-    return (await process.stderr.read()).decode(errors="replace")
+        return secret_of(self._settings, taken.source.get("secret", ""))
 
 
 class Holding:

@@ -5,6 +5,7 @@ of output is one JSON object: `{"now": ...}` while it goes on, then `{"digest", 
 `{"code", "detail"}`. What pip and foreign code print goes to the error output, which is the log of the build.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Iterable
 from importlib.metadata import distributions
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 import msgspec
@@ -33,12 +35,14 @@ from flexmarl.contracts.package_manifests import (
 from flexmarl.store.server_paths import without_paths
 from workers.children import build_environment
 from workers.packages import protocol_kit
-from workers.packages.folders import SEEN, base_python, boot_of, keep, new_folder, python_of
+from workers.packages.folders import SEEN, base_python, entered, keep, new_folder
 from workers.packages.inside.verifiers_environments import BEYOND, UNDERSTOOD
 
 MANIFEST_S = 300.0
 MEMORY = 4 * 2**30
 """Bytes of address space while a manifest is made."""
+MOST_REPORT = 2**26
+"""Bytes of what pip says it installed."""
 NEWEST_VERIFIERS = f"verifiers<{'.'.join(map(str, BEYOND))}"
 """Installed at most: packages mostly ask for a least version, and newer ones have no `load_environment`."""
 OWN_GROUP = "flexmarl.environment"
@@ -77,8 +81,9 @@ def build(home: Path, order: BuildOrder) -> dict[str, Any]:
         _say("making an environment")
         _run([base_python(), "-m", "venv", str(folder / "venv")], BuildRefusal.VENV_FAILED, folder)
         _say("installing")
+        asked = order.requirement or hashlib.sha256(Path(order.file).read_bytes()).hexdigest()
         lock = _installed(home, folder, order)
-        digest = digest_of(lock, order.entry)
+        digest = digest_of(lock, order.entry, asked)
         if order.digest and digest != order.digest:
             raise BuildFailed(
                 BuildRefusal.OTHER_BUILD, f"What was installed has digest {digest[:12]}, not {order.digest[:12]}."
@@ -86,8 +91,7 @@ def build(home: Path, order: BuildOrder) -> dict[str, Any]:
         _say("looking for environments")
         folder.chmod(SEEN)
         manifest = manifest_of(folder, order)
-        target = keep(home, folder, digest)
-        (target / "manifest.json").write_text(manifest.model_dump_json())
+        keep(home, folder, digest)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return {
@@ -119,9 +123,22 @@ def _installed(home: Path, folder: Path, order: BuildOrder) -> tuple[LockedDistr
     for report in reports:
         for one in report["install"]:
             name = normal_name(one["metadata"]["name"])
-            sha256 = one["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256", "")
-            found[name] = LockedDistribution(name=name, version=one["metadata"]["version"], sha256=sha256)
+            found[name] = LockedDistribution(
+                name=name, version=one["metadata"]["version"], sha256=sha256_of(one["download_info"], order.file)
+            )
     return tuple(found[name] for name in sorted(found))
+
+
+def sha256_of(download: dict[str, Any], file: str) -> str:
+    """Return the digest of what pip installed from somewhere, empty where nobody says it.
+
+    pip before 23.1, which Debian 12 brings, says it in another form, and nothing of a `file` that it was given.
+    """
+    info = download.get("archive_info", {})
+    if said := info.get("hashes", {}).get("sha256") or info.get("hash", "").removeprefix("sha256="):
+        return str(said)
+    given = file and download.get("url", "").startswith("file:")
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if given else ""
 
 
 def _lock_text(order: BuildOrder, file: str) -> str:
@@ -139,9 +156,20 @@ def _pip(home: Path, folder: Path, *arguments: str) -> dict[str, Any]:
     report = folder / "tmp" / "report.json"
     report.unlink(missing_ok=True)
     fixed = ("install", "--no-input", "--no-cache-dir", "--disable-pip-version-check", "--progress-bar=off")
-    own = [str(python_of(folder)), "-I", str(boot_of()), "install", str(folder), str(home.resolve())]
+    own = entered(folder, "install", str(home.resolve()))
     _run([*own, *fixed, f"--report={report}", *arguments], BuildRefusal.INSTALL_FAILED, folder)
-    found: dict[str, Any] = json.loads(report.read_text())
+    return _read_report(report)
+
+
+def _read_report(report: Path) -> dict[str, Any]:
+    """Read what pip says it installed: a file, and no way to another one, for what it ran could write there too."""
+    try:
+        with open(os.open(report, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            whole = S_ISREG(os.fstat(file.fileno()).st_mode) and os.fstat(file.fileno()).st_size <= MOST_REPORT
+            found: dict[str, Any] = json.loads(file.read()) if whole else {}
+            found["install"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise BuildFailed(BuildRefusal.INSTALL_FAILED, "pip did not say what it installed.") from None
     return found
 
 
@@ -181,7 +209,11 @@ def trouble_of(said: str, code: str) -> tuple[str, str]:
 
 
 def _site(folder: Path) -> Path:
-    return next((folder / "venv" / "lib").glob("python*/site-packages"))
+    """Return the folder of what was installed. Raises BuildFailed where that made another one of it."""
+    found = folder.resolve() / "venv" / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    if found.resolve() != found:
+        raise BuildFailed(BuildRefusal.INSTALL_FAILED, "What it ran moved the folder of installed packages.")
+    return found
 
 
 def _speaks_own_protocol(folder: Path) -> bool:
@@ -192,7 +224,7 @@ def _speaks_own_protocol(folder: Path) -> bool:
 def manifest_of(folder: Path, order: BuildOrder) -> PackageManifest:
     """Have the package's interpreter say what it offers. Raises BuildFailed."""
     job = json.dumps({"memory": MEMORY, "distribution": order.distribution, "entry": order.entry})
-    command = [str(python_of(folder)), "-I", str(boot_of()), "manifest", job]
+    command = entered(folder, "manifest", job)
     try:
         process = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=None, timeout=MANIFEST_S, check=False,

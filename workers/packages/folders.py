@@ -59,7 +59,10 @@ def keep(home: Path, folder: Path, digest: str) -> Path:
 def _rename_in_scripts(folder: Path, target: Path) -> None:
     """Have the programs of a build name the interpreter where it will lie: installers write where it lies now."""
     before, after = bytes(folder.absolute()), bytes(target.absolute())
-    for script in (folder / "venv" / "bin").iterdir():
+    scripts = folder / "venv" / "bin"
+    if scripts.is_symlink():
+        return
+    for script in scripts.iterdir():
         if script.is_symlink() or not script.is_file() or script.stat().st_size > MOST_SCRIPT:
             continue
         body = script.read_bytes()
@@ -70,6 +73,13 @@ def _rename_in_scripts(folder: Path, target: Path) -> None:
 def boot_of() -> Path:
     """Return the program that a package's interpreter runs."""
     return Path(__file__).resolve().parent / "inside" / "boot.py"
+
+
+def entered(folder: Path | None, entry: str, *arguments: str) -> list[str]:
+    """Return the command that goes on at an entry of `inside` in a build's own interpreter, or in that of which virtual
+    environments are made; it is confined before that interpreter starts."""
+    build = "" if folder is None else str(folder.absolute())
+    return [base_python(), "-I", "-S", str(boot_of()), "enter", build, entry, *arguments]
 
 
 def base_python() -> str:

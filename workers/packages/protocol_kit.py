@@ -19,7 +19,13 @@ def requirements() -> list[str]:
 
 
 def copy_into(site: Path) -> None:
-    """Copy the modules into the site folder of an environment."""
+    """Copy the modules into the site folder of an environment, in place of whatever has their names there: what is
+    foreign may be a link elsewhere."""
     for package in (flexmarl, workers):
         source = Path(next(iter(package.__path__)))
-        shutil.copytree(source, site / source.name, ignore=_LEFT_OUT, dirs_exist_ok=True)
+        target = site / source.name
+        if target.is_symlink() or target.is_file():
+            target.unlink()
+        elif target.exists():
+            shutil.rmtree(target)
+        shutil.copytree(source, target, ignore=_LEFT_OUT)

@@ -143,7 +143,7 @@ async def _answers(branching: Branching, state: _State, asking: Asking, asks: Se
         # What a member answered is not what its next prompt goes on from, so each answer is a row of its own.
         Turn(ask.role, no, request.prompt, request.allowed, request.temperature, reply, begins=no)
         for (_, ask), request, reply in zip(pairs, requests, replies, strict=True)
-        for no in (speech.turn_of(ask.role),)
+        for no in (speech.turn_of(ask),)
     ]
     return [turns[start : start + len(asks)] for start in range(0, len(turns), len(asks))]
 

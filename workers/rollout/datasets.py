@@ -30,14 +30,19 @@ def kept(digest: str) -> DatasetLines | None:
     return _kept.get(digest)
 
 
-def keep(digest: str, rows: Iterable[tuple[bool, bytes]]) -> DatasetLines:
-    """Keep rows that were read. Raises DatasetMissing unless they are those of the digest."""
+def checked(digest: str, rows: Iterable[tuple[bool, bytes]]) -> DatasetLines:
+    """Return rows that were read by their sides. Raises DatasetMissing unless they are those of the digest."""
     read = list(rows)
     found = digest_of(read)
     if found != digest:
         raise DatasetMissing(f"the store holds {len(read)} rows of dataset {digest[:12]}, of digest {found[:12]}")
     sides = (tuple(line for held_out, line in read if held_out is side) for side in (False, True))
-    _kept[digest] = DatasetLines(*sides)
+    return DatasetLines(*sides)
+
+
+def keep(digest: str, rows: Iterable[tuple[bool, bytes]]) -> DatasetLines:
+    """Keep rows that were read. Raises DatasetMissing unless they are those of the digest."""
+    _kept[digest] = checked(digest, rows)
     while len(_kept) > KEPT:
         _kept.popitem(last=False)
     return _kept[digest]

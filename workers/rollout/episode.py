@@ -14,12 +14,15 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
+import msgspec
+
 from flexmarl.algorithms.seeds import derive, episode_seed, turn_seed
 from flexmarl.contracts.specification.environment_base import Latency
 from flexmarl.contracts.wire import EpisodeStatus
 from flexmarl.store.server_paths import without_paths
 from workers.external_access import ExternalAccess, ExternalError
 from workers.rollout.engine_client import EngineClient
+from workers.rollout.engines.wire import SamplingParameters
 from workers.rollout.environments.base import Ask, Outcome, Reply, RewardMissing
 from workers.rollout.external import ExternalClient
 from workers.rollout.isolation import EnvironmentBroke
@@ -28,7 +31,15 @@ from workers.rollout.slots import HeldSlots, Slots, slots
 from workers.rollout.speech import Seat, Speech, prompt_tokens
 from workers.rollout.stages import Stage, begin
 from workers.rollout.turn_barrier import TurnBarrier
-from workers.rollout.turns import TurnRefusedError, TurnReply, TurnRequest, TurnTimeoutError, WeightsTimeoutError, Where
+from workers.rollout.turns import (
+    TooManyMovesError,
+    TurnRefusedError,
+    TurnReply,
+    TurnRequest,
+    TurnTimeoutError,
+    WeightsTimeoutError,
+    Where,
+)
 from workers.rollout.waiting import AttemptWaits
 
 REWARD = "reward"
@@ -167,8 +178,10 @@ def blamed(error: Exception, timeout_s: float) -> tuple[str, bool]:
 
 def _blamed(error: Exception, timeout_s: float) -> tuple[str, bool]:
     match error:
-        case TurnTimeoutError():
+        case TooManyMovesError():
             return f"engine: {error}", False
+        case TurnTimeoutError():
+            return f"engine: {error} (an attempt may take batch.episode_timeout_s: {timeout_s:g} s)", False
         case TurnRefusedError():
             return f"engine: {error}", True
         case WeightsTimeoutError():
@@ -217,12 +230,16 @@ async def _play(
     while asks := live.asks():
         if asking.together is not None:
             deadline += await asking.together.turn()  # the others' time is not the episode's own
-        requests = [request_of(order, ask, speech, speech.prompt(ask), attempt.started_at) for ask in asks]
+        prompts = [await speech.prompted(ask) for ask in asks]
+        requests = [
+            request_of(order, ask, speech, prompt, attempt.started_at)
+            for ask, prompt in zip(asks, prompts, strict=True)
+        ]
         answers, waited_s = await answered(asking, asks, requests, seats, deadline, order.weights_timeout_s)
         deadline += waited_s
         replies = []
         for ask, request, answer in zip(asks, requests, answers, strict=True):
-            no, begins = speech.turn_of(ask.role), speech.begins(ask)
+            no, begins = speech.turn_of(ask), speech.begins(ask)
             turn = Turn(ask.role, no, request.prompt, request.allowed, request.temperature, answer, begins)
             attempt.turns.append(turn)
             replies.append(speech.hear(ask, answer.choice))
@@ -270,7 +287,7 @@ def request_of(
     order: EpisodeOrder, ask: Ask, speech: Speech, prompt: tuple[int, ...], since: float = 0.0
 ) -> TurnRequest:
     """Put a turn in words of its engine. `prompt` is what `speech` made of the ask."""
-    seat, turn = speech.seats[ask.role], speech.turn_of(ask.role)
+    seat, turn = speech.seats[ask.role], speech.turn_of(ask)
     return TurnRequest(
         policy=seat.policy,
         pin=seat.pin,
@@ -280,7 +297,7 @@ def request_of(
         temperature=seat.temperature,
         allowed=seat.codec.ids_of(ask.allowed),
         stop=speech.stop_ids(ask),
-        sampling=seat.sampling,
+        sampling=_sampling(seat, ask),
         follow=seat.follow,
         role=ask.role,
         prefixes=(f"{order.draw}.{order.member}.{ask.role}", f"{order.draw}.{ask.role}"),
@@ -289,6 +306,11 @@ def request_of(
         conversation=speech.conversation(ask),
         hold=seat.hold,
     )
+
+
+def _sampling(seat: Seat, ask: Ask) -> SamplingParameters:
+    """Return how a seat samples, held to what the ask says its reply must be."""
+    return msgspec.structs.replace(seat.sampling, structured=ask.structured) if ask.structured else seat.sampling
 
 
 def checked(outcome: Outcome, seats: dict[str, Seat]) -> Outcome:

@@ -68,6 +68,7 @@ def begin(taken: Taken, order: PlayGroups, context: RunContext, hold: Hold = FRE
             follow=order.follows.get(policy, ""),
             engine=order.engine,
             hold=hold,
+            trained=agent.trainable,
         )
     together = TurnBarrier() if spec.mechanisms.parallel.turns == "together" else None
     return CommandPlay(taken, order, context, seats, together)

@@ -19,8 +19,9 @@ import psycopg
 
 from flexmarl.contracts.specification.package import PackageEnvironment, PinnedBuild
 from flexmarl.store.control import package_rows
+from workers.made_folders import wanted
 from workers.packages.building import QUIET, BuildOrder
-from workers.packages.folders import base_python, boot_of, build_of, new_folder, python_of
+from workers.packages.folders import build_of, entered, new_folder
 from workers.packages.running import run_build
 from workers.rollout.isolation.environment_pool import EnvironmentPool, IsolatedEpisode
 from workers.rollout.isolation.processes import EnvironmentBroke, ForkHost, start
@@ -52,7 +53,7 @@ class Builds:
         if self.home is None:
             raise EnvironmentBroke("build: this worker has no home for packages")
         digest = spec.pinned.digest
-        if (found := build_of(self.home, digest)) is not None:
+        if (found := build_of(self.home, digest)) is not None and await asyncio.to_thread(wanted, found):
             return found
         if digest not in _making:
             _making[digest] = asyncio.get_running_loop().create_task(self._made(self.home, spec))
@@ -61,12 +62,12 @@ class Builds:
 
     async def _made(self, home: Path, spec: NamesBuild) -> Path:
         package, digest = UUID(spec.pinned.id), spec.pinned.digest
-        wanted = await self.store(lambda conn: package_rows.built(conn, package, digest))
-        if wanted is None:
+        known = await self.store(lambda conn: package_rows.built(conn, package, digest))
+        if known is None:
             raise EnvironmentBroke(f"build: {spec.package} of digest {digest[:12]} is not known any more")
         place = await asyncio.to_thread(new_folder, home)
         try:
-            said = await run_build(home, await self._order(wanted, place), place / "log", _go_on)
+            said = await run_build(home, await self._order(known, place), place / "log", _go_on)
         finally:
             await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
         if "digest" not in said:
@@ -75,17 +76,17 @@ class Builds:
         assert found is not None
         return found
 
-    async def _order(self, wanted: package_rows.BuiltPackage, place: Path) -> BuildOrder:
-        source, lock = wanted.source, [dict(one) for one in wanted.lock]
+    async def _order(self, known: package_rows.BuiltPackage, place: Path) -> BuildOrder:
+        source, lock = known.source, [dict(one) for one in known.lock]
         entry = source.get("entry", "")
         if source["type"] == "requirement":
-            return BuildOrder(wanted.name, source["requirement"], "", entry, wanted.digest, lock)
+            return BuildOrder(known.name, source["requirement"], "", entry, known.digest, lock)
         body = await self.store(lambda conn: package_rows.file(conn, source["digest"]))
         if body is None:
             raise EnvironmentBroke("build: the file that was uploaded is not kept any more")
         path = place / source["file"]
         await asyncio.to_thread(path.write_bytes, body)
-        return BuildOrder(wanted.name, "", str(path), entry, wanted.digest, lock)
+        return BuildOrder(known.name, "", str(path), entry, known.digest, lock)
 
 
 async def _go_on(now: str, log: str) -> bool:
@@ -126,8 +127,7 @@ class PackagePool(EnvironmentPool):
 def start_packaged(folder: Path | None, entry: str, job: Mapping[str, Any]) -> ForkHost:
     """Start a host at an entry of `workers.packages.inside.boot`, in a build's own interpreter, or in that of which
     virtual environments are made."""
-    python = base_python() if folder is None else str(python_of(folder))
-    command = [python, "-I", str(boot_of()), entry, json.dumps(job)]
+    command = entered(folder, entry, json.dumps(job))
     return start(command, {"PATH": os.defpath, "LANG": "C.UTF-8", **QUIET})
 
 

@@ -163,6 +163,7 @@ def _sample_row(attempt: EpisodeAttempt, turns: Sequence[Turn], seat: Seat) -> S
                 reward=rewards.get((turn.role, turn.turn), 0.0),
                 engine=turn.reply.incarnation,
                 latency_ms=turn.reply.latency_ms,
+                offset=turn.turn - first.turn,
             )
             for turn, context in zip(turns, contexts, strict=True)
         ],

@@ -1,9 +1,11 @@
 """What the seats of one attempt have read and said: how an environment's ask becomes a prompt, and a reply an answer.
 
-Invariant: an environment of words asks with its whole observation, which is the prompt; one of messages asks with what
-is new, and the prompt is its seat's chain, which holds the ids that were sampled as they were sampled.
+Invariants. An environment of words asks with its whole observation, which is the prompt; one of messages asks with what
+is new, and the prompt is the chain of the seat's conversation, which holds the ids that were sampled as they were
+sampled. A seat's turns are numbered in the order in which they were asked, over all its conversations.
 """
 
+import asyncio
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,8 +14,8 @@ from flexmarl.contracts.specification.team import ExternalModel
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.language.chains import Chain
 from flexmarl.language.instructed import instructed
-from flexmarl.language.messages import Message
-from flexmarl.language.renderer import Renderer
+from flexmarl.language.messages import Message, characters
+from flexmarl.language.renderer import LONG, Renderer
 from flexmarl.language.stops import before
 from workers.rollout.engines.wire import PLAIN, CompletionChoice, SamplingParameters
 from workers.rollout.environments.base import Ask, Reply
@@ -45,6 +47,16 @@ class Seat:
     """Most ids of a prompt; older messages are left out."""
     renderer: Renderer | None = None
     """By which messages become its ids; None where its model has no chat template."""
+    trained: bool = False
+    """Whether its policy is trained on what it says."""
+
+
+Talk = tuple[str, int]
+"""A role and the number of its conversation."""
+
+
+def _talk(ask: Ask) -> Talk:
+    return (ask.role, ask.conversation)
 
 
 def prompt_tokens(seats: "Mapping[str, Seat]", ask: Ask) -> int:
@@ -56,67 +68,92 @@ class NoChatTemplate(ValueError):
     """An environment speaks in messages to a model that knows only words."""
 
 
+class FormatRefused(ValueError):
+    """A seat's replies cannot be held to what an ask says; the text says why, and what can be done."""
+
+
+class TrainedFormatRefused(FormatRefused):
+    """The seat is trained on what it says, as if nothing held it to anything."""
+
+
 @dataclass(slots=True)
 class Speech:
     """The chains and the turns of an attempt's seats."""
 
     seats: Mapping[str, Seat]
     calls: dict[str, int] = field(default_factory=dict)
-    """Turns that each role has had."""
-    chains: dict[str, Chain] = field(default_factory=dict)
-    rows: dict[str, tuple[object, int]] = field(default_factory=dict)
-    """Of each role asked in messages: what its training row is the same as long as, and the row's first turn."""
+    """Turns that each role was asked for."""
+    turns: dict[Talk, int] = field(default_factory=dict)
+    """The turn that was last asked for in each conversation."""
+    chains: dict[Talk, Chain] = field(default_factory=dict)
+    rows: dict[Talk, tuple[object, int]] = field(default_factory=dict)
+    """Of each conversation: what its training row is the same as long as, and the row's first turn."""
     breaks: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
     """Cause -> role and turn of each chain that began anew because of it."""
 
-    def turn_of(self, role: str) -> int:
-        """Return the number of the role's next turn."""
-        return self.calls.get(role, 0)
+    def turn_of(self, ask: Ask) -> int:
+        """Return the number of the turn that an ask is, once it has its prompt."""
+        return self.turns[_talk(ask)]
+
+    async def prompted(self, ask: Ask) -> tuple[int, ...]:
+        """Do what `prompt` does, in a thread where the conversation is long: others play in this process."""
+        known = self.chains.get(_talk(ask))
+        if characters((*(known.said if known else ()), *ask.messages), ask.tools) < LONG:
+            return self.prompt(ask)
+        return await asyncio.to_thread(self.prompt, ask)
 
     def prompt(self, ask: Ask) -> tuple[int, ...]:
-        """Return the ids that an ask puts to its seat.
+        """Begin a turn; returns the ids that its ask puts to the seat.
 
-        Raises UnknownWord, TemplateError or NoChatTemplate, and ValueError where instructions do not render.
+        Raises UnknownWord, TemplateError, NoChatTemplate or FormatRefused, and ValueError where instructions do not
+        render.
         """
-        seat = self.seats[ask.role]
-        if not ask.messages:
-            return tuple(seat.codec.encode(ask.observation))
+        seat, turn = self.seats[ask.role], self.calls.get(ask.role, 0)
+        if ask.structured:
+            _refuse_format(seat, ask)
+        prompt = self._grown(ask, turn) if ask.messages else tuple(seat.codec.encode(ask.observation))
+        self.calls[ask.role], self.turns[_talk(ask)] = turn + 1, turn
+        return prompt
+
+    def _grown(self, ask: Ask, turn: int) -> tuple[int, ...]:
+        """Return the chain of an ask's conversation, with what is new in it."""
+        seat, talk = self.seats[ask.role], _talk(ask)
         if seat.renderer is None:
             raise NoChatTemplate(f"{ask.role} is asked in messages, and its model has no chat template")
         if ask.fresh:
-            self.chains.pop(ask.role, None)
-            self.rows.pop(ask.role, None)
+            self.chains.pop(talk, None)
+            self.rows.pop(talk, None)
         if ask.broken:
-            self.breaks.setdefault(ask.broken, []).append((ask.role, self.turn_of(ask.role)))
-        chain = self.chains.setdefault(ask.role, Chain(seat.renderer))
+            self.breaks.setdefault(ask.broken, []).append((ask.role, turn))
+        chain = self.chains.setdefault(talk, Chain(seat.renderer))
         broken = chain.number
         messages = ask.messages if chain.said else self._instructed(ask)
         prompt = chain.ask(messages, ask.tools, seat.context_tokens)
         for cause in chain.breaks[broken:]:
-            self.breaks.setdefault(cause.value, []).append((ask.role, self.turn_of(ask.role)))
+            self.breaks.setdefault(cause.value, []).append((ask.role, turn))
         row = (chain.number, ask.allowed)  # a row has one mask
-        if self.rows.get(ask.role, (None, 0))[0] != row:
-            self.rows[ask.role] = (row, self.turn_of(ask.role))
+        if self.rows.get(talk, (None, 0))[0] != row:
+            self.rows[talk] = (row, turn)
         return prompt
 
     def begins(self, ask: Ask) -> int:
         """Return the first turn of the row that an ask's reply is part of, once it has its prompt."""
-        return self.rows[ask.role][1] if ask.messages else self.turn_of(ask.role)
+        return self.rows[_talk(ask)][1] if ask.messages else self.turn_of(ask)
 
     def hear(self, ask: Ask, answer: CompletionChoice) -> Reply:
         """Take in what a seat answered; returns it as its environment reads it, without what a stop string cuts off."""
-        self.calls[ask.role] = self.turn_of(ask.role) + 1
         seat, ids, finish = self.seats[ask.role], answer.token_ids, answer.finish_reason
         if not ask.messages:
             return Reply(ask.role, before(seat.codec.decode(ids), seat.sampling.stop), None, finish, len(ids))
-        prompt_tokens = len(self.chains[ask.role].ids)
-        message = self.chains[ask.role].answer(ids)
+        chain = self.chains[_talk(ask)]
+        prompt_tokens = len(chain.ids)
+        message = chain.answer(ids)
         message = replace(message, content=before(message.content, seat.sampling.stop))
         return Reply(ask.role, message.content, message, finish, len(ids), prompt_tokens)
 
     def conversation(self, ask: Ask) -> tuple[Message, ...]:
         """Return all that a seat has seen and said when it is asked; in words, only what it is told before."""
-        return self.chains[ask.role].said if ask.messages else self._instructed(ask)
+        return self.chains[_talk(ask)].said if ask.messages else self._instructed(ask)
 
     def _instructed(self, ask: Ask) -> tuple[Message, ...]:
         """Return the first messages to a seat, which begin with its instructions where it has any."""
@@ -130,11 +167,31 @@ class Speech:
 
     def copied(self) -> "Speech":
         """Return what the same seats have said once more: neither copy feels what the other hears."""
-        chains = {role: copy.copy(chain) for role, chain in self.chains.items()}
+        chains = {talk: copy.copy(chain) for talk, chain in self.chains.items()}
         return Speech(
             self.seats,
             dict(self.calls),
+            dict(self.turns),
             chains,
             dict(self.rows),
             {cause: list(at) for cause, at in self.breaks.items()},
+        )
+
+
+def _refuse_format(seat: Seat, ask: Ask) -> None:
+    """Raise FormatRefused where a seat's reply cannot be held to a format, or would be trained as if it were not."""
+    role = ask.role
+    if seat.trained:
+        text = f"{role} is trained, and the trainer computes the distribution of words that nothing holds to a format"
+        rule = f"leave it out, or set trainable: false of {role}, or environment.formats: learned"
+        raise TrainedFormatRefused(f"{text}; {rule}")
+    if seat.external is not None:
+        raise FormatRefused(f"{role} uses an external model; leave it out, or give {role} a policy of the run")
+    if seat.sampling.structured:
+        raise FormatRefused(f"the run says already what replies of {role} are (sampling.structured); leave it out")
+    if ask.tools:
+        raise FormatRefused("a reply that is held to a format calls no tools; leave one of the two out")
+    if seat.renderer is not None and seat.renderer.thinks_first:
+        raise FormatRefused(
+            f"replies of {role} begin within a thought; leave it out, or ask a model that does not think"
         )

@@ -5,21 +5,17 @@ Invariant: a session belongs to one episode. It begins with the episode's first 
 nothing, and one that broke is never used again.
 """
 
-import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from flexmarl.contracts.specification.tools import McpServer, PinnedTool
 from flexmarl.language.messages import ToolCall
-from workers.packages.building import QUIET
-from workers.packages.folders import boot_of, python_of
 from workers.rollout.isolation.keeper import within
 from workers.rollout.isolation.lines import CallTools, OpenTools, ToolResult, ToolResults
 from workers.rollout.isolation.process_pool import ProcessPool
-from workers.rollout.isolation.processes import EnvironmentBroke, ForkedProcess, ForkHost, start
-from workers.rollout.packages import Builds
+from workers.rollout.isolation.processes import EnvironmentBroke, ForkedProcess, ForkHost
+from workers.rollout.packages import Builds, start_packaged
 
 MARGIN_S = 10.0
 """Beside the deadlines of calls, that of a server which is begun again, and of pings."""
@@ -71,8 +67,7 @@ class ToolPool(ProcessPool):
             "options": options,
             "memory": self.spec.memory_mb * 2**20,
         }
-        command = [str(python_of(self.folder)), "-I", str(boot_of()), "tools", json.dumps(job)]
-        return start(command, {"PATH": os.defpath, "LANG": "C.UTF-8", **QUIET})
+        return start_packaged(self.folder, "tools", job)
 
 
 @dataclass(slots=True)

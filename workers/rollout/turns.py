@@ -192,6 +192,8 @@ class WaitingTurn:
                 raise TryElsewhereError(HANDED_BACK[choice.finish_reason])
             if choice.finish_reason == "nonfinite":
                 raise TurnRefusedError("nonfinite_logprobs", self._spoilt(choice))
+            if choice.finish_reason == "too_complex":
+                raise TurnRefusedError("too_complex", f"structured: {self.request.policy} cannot go on; say less in it")
         except (TryElsewhereError, TurnRefusedError) as lost:
             self.future.set_exception(lost)
             return

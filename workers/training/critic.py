@@ -114,7 +114,7 @@ class Critic:
 
 def _one_turn(row: TrainRow, turn: int) -> TrainRow:
     """Return a row that stands for one of its turns: whose it is, and what it earned."""
-    return structs.replace(row, turn=row.turn + turn, advantages=[row.advantages[turn]])
+    return structs.replace(row, turn=row.turn_at(turn), advantages=[row.advantages[turn]])
 
 
 def unexpected(rows: Sequence[TrainRow], values: Sequence[float], settings: GaeOptions) -> list[float]:

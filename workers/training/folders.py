@@ -18,7 +18,7 @@ from blake3 import blake3
 MANIFEST = "flexmarl.json"
 MADE = ".made"
 """Below a checkpoint: what was made of it for readers, such as merged models. It belongs to no manifest."""
-_FILES = "files"
+FILES = "files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def root_of(home: str | Path, run_id: int) -> Path:
 def write_manifest(folder: Path, about: dict[str, object]) -> None:
     """Write the manifest of a folder whose files are all there."""
     files = {str(path.relative_to(folder)): [path.stat().st_size, hash_of(path)] for path in files_of(folder)}
-    text = json.dumps({**about, _FILES: files}, indent=2, sort_keys=True)
+    text = json.dumps({**about, FILES: files}, indent=2, sort_keys=True)
     (folder / MANIFEST).write_text(text, encoding="utf-8")
 
 
@@ -54,7 +54,7 @@ def read_manifest(folder: Path) -> dict[str, object] | None:
 def whole(folder: Path, about: dict[str, object]) -> bool:
     """Tell whether a folder holds just this vector, whole."""
     manifest = read_manifest(folder)
-    if manifest is None or {name: value for name, value in manifest.items() if name != _FILES} != about:
+    if manifest is None or {name: value for name, value in manifest.items() if name != FILES} != about:
         return False
     return Inspector().look(folder) is None
 
@@ -62,7 +62,7 @@ def whole(folder: Path, about: dict[str, object]) -> bool:
 def listed(folder: Path) -> dict[str, tuple[int, str]]:
     """Return length and BLAKE3 of each file that a folder's manifest names; nothing for one without."""
     manifest = read_manifest(folder) or {}
-    found = manifest.get(_FILES)
+    found = manifest.get(FILES)
     files = found if isinstance(found, dict) else {}
     return {name: (int(size), str(digest)) for name, (size, digest) in files.items()}
 

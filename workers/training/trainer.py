@@ -8,7 +8,6 @@ held: memory is never ahead of what the platform can restore. Accumulator epochs
 nothing meant for an earlier life or version is ever taken in.
 """
 
-import random
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from workers.child import IntervalLog
 from workers.memory import give_back
@@ -26,6 +24,7 @@ from workers.models.tokenizer import Spoken
 from workers.training.beginning import beginning_of
 from workers.training.checkpoints import write_checkpoint
 from workers.training.checks import check_tokenizer
+from workers.training.conversations import demonstrations_of
 from workers.training.errors import RefusalCode, TrainerRefusal, refusal_of
 from workers.training.folders import root_of
 from workers.training.gangs.membership import Gangs
@@ -54,7 +53,6 @@ from workers.training.wire import (
     VacateRequest,
 )
 from workers.transfer import StateError, StateMissing
-from workers.vocabulary import Codec
 
 if TYPE_CHECKING:
     import torch
@@ -260,10 +258,11 @@ class Trainer:
             learner.restore(first.state)
         facts: dict[str, float] = {"parameters": learner.parameters.size}
         if settings.warmup is not None and not first.taken:
-            rng = random.Random(derive(self._spec.seed, "warmup", policy))
-            roles = self._spec.roles_of(policy)
-            done = warm_up(learner, settings.warmup, self._making.family, roles, Codec(spoken.tokenizer), rng)
-            facts |= {"warmup_steps": done.steps, "warmup_seconds": done.seconds}
+            facts |= warm_up(
+                learner,
+                settings.warmup,
+                demonstrations_of(self._spec, policy, spoken, self._making.family, asked.demonstrations),
+            )
         stored = self._making.put_first(policy, learner)
         if asked.gang:  # one trainer makes the version, so that it is the same for any number of ranks
             learner = self._led(asked, stored.weights, 0, learner.parameters.named())

@@ -34,7 +34,7 @@ WEIGHTS_BYTES = 256 * 2**20
 GRACE_S = 60.0
 """A checkpoint's claims younger than this are not collected: its command may run twice at once."""
 
-_WEIGHTS, _STATE, _BASE = "weights", "training_state", "base"
+_WEIGHTS, _STATE, BASE = "weights", "training_state", "base"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class VersionStore:
 
     def put_base(self, base: "Weights", lora: Lora) -> None:
         """Keep what the adapters put from now on are laid over."""
-        manifest = LocalTier(self._home, f"{self._owner}-{_BASE}").put(base, {"kind": _BASE})
+        manifest = LocalTier(self._home, f"{self._owner}-{BASE}").put(base, {"kind": BASE})
         self._about = description(manifest.digest, lora)
 
     @property
@@ -150,7 +150,7 @@ class VersionStore:
     def keep_base(self) -> "dict[str, torch.Tensor]":
         """Keep what this policy's adapters are laid over as its own run's; return it."""
         base = str(self._about["base"])
-        if not LocalTier(self._home, f"{self._owner}-{_BASE}").claim(base):
+        if not LocalTier(self._home, f"{self._owner}-{BASE}").claim(base):
             raise StateMissing(base, "the weights beneath the adapter are not here")
         return self.base()
 

@@ -57,10 +57,16 @@ class TrainRow(msgspec.Struct):
     """The first one."""
     spans: list[int] = []
     """tokens read, tokens sampled, ... by turns; empty: one turn"""
+    offsets: list[int] = []
+    """How many turns of the role each turn stands behind the first; empty: one behind the other"""
 
     def lengths(self) -> tuple[int, ...]:
         """Return how many tokens were read and how many were sampled, by turns."""
         return tuple(self.spans) or (len(self.prompt) // ID_BYTES, len(self.response) // ID_BYTES)
+
+    def turn_at(self, place: int) -> int:
+        """Return which turn of the role stands at a place of the row."""
+        return self.turn + (self.offsets[place] if self.offsets else place)
 
     def said(self) -> list[int]:
         """Return the turns, counted from the row's first one, in which something was sampled."""
@@ -115,6 +121,13 @@ class BindRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Where weights are taken over: SHA-256 of the tokenizer they speak with; empty is not compared."""
     order: int = 0
     """Number of the command, if it has one: one of before the trainer's device was given up is refused."""
+    demonstrations: list[bytes] = []
+    """Where version 0 is made and warmed up on conversations: the rows of a dataset that it may use, as lines."""
+
+    @property
+    def makes_first(self) -> bool:
+        """Whether version 0 is made anew, and not from another run's weights."""
+        return self.version < 0 and not self.digest
 
 
 class JoinRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -218,6 +231,8 @@ class CheckpointReply(msgspec.Struct):
     bytes: int
     states: dict[str, str] = {}
     """Policy -> digest of the training state that is kept with its weights; empty when there is none."""
+    kept_on: str = ""
+    """Node that keeps the folder in the place of the one that wrote it; only a node says so."""
 
 
 class Refusal(msgspec.Struct):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 8 * 2**20
 """Large enough that a file and its flush cost little beside its bytes; small enough to be sent again after a break."""
 ALIGNMENT = 64
+BYTES = "uint8"
 _LAYOUT = 3
 
 Pieces = list[memoryview]
@@ -88,10 +89,26 @@ class Encoded:
 
 def encode(tensors: Tensors, meta: Meta | None = None, chunk_bytes: int = CHUNK_BYTES) -> Encoded:
     """Name a content."""
-    unnamed, pieces = describe(tensors, meta or {}, chunk_bytes)
-    named = in_threads(lambda chunk: (name_of(chunk), sum_of(chunk)), pieces)
-    sums = tuple(each for _, each in named if each)
-    description = msgspec.structs.replace(unnamed, chunks=tuple(name for name, _ in named), sums=sums)
+    return named(*describe(tensors, meta or {}, chunk_bytes))
+
+
+def encode_files(files: Mapping[str, memoryview], meta: Meta) -> Encoded:
+    """Name a content of files, each as the bytes that it has."""
+    entries, views, end = [], [], 0
+    for name, view in sorted(files.items()):
+        start = -(-end // ALIGNMENT) * ALIGNMENT if view else 0
+        entries.append(TensorEntry(name, BYTES, (len(view),), start))
+        views.append(view)
+        end = max(end, start + len(view))
+    description = Description(_LAYOUT, end, CHUNK_BYTES, _written(meta), tuple(entries), ())
+    return named(description, cut(entries, views, end, CHUNK_BYTES))
+
+
+def named(unnamed: Description, pieces: Sequence[Pieces]) -> Encoded:
+    """Name the chunks of a content, and so the content."""
+    names = in_threads(lambda chunk: (name_of(chunk), sum_of(chunk)), pieces)
+    sums = tuple(each for _, each in names if each)
+    description = msgspec.structs.replace(unnamed, chunks=tuple(name for name, _ in names), sums=sums)
     manifest = msgspec.json.encode(description)
     return Encoded(blake3(manifest).hexdigest(), manifest, description, tuple(pieces))
 
@@ -99,9 +116,12 @@ def encode(tensors: Tensors, meta: Meta | None = None, chunk_bytes: int = CHUNK_
 def describe(tensors: Tensors, meta: Meta, chunk_bytes: int) -> tuple[Description, list[Pieces]]:
     """Return a manifest that lists no chunks yet, and the memory of each."""
     entries, views, size = arrange(tensors)
-    described = json.dumps(meta, sort_keys=True, separators=(",", ":"))
-    description = Description(_LAYOUT, size, chunk_bytes, described, tuple(entries), ())
+    description = Description(_LAYOUT, size, chunk_bytes, _written(meta), tuple(entries), ())
     return description, cut(entries, views, size, chunk_bytes)
+
+
+def _written(meta: Meta) -> str:
+    return json.dumps(meta, sort_keys=True, separators=(",", ":"))
 
 
 def decode(digest: str, manifest: bytes) -> Description:

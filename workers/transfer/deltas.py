@@ -133,7 +133,7 @@ def shortcut_by(tier: LocalTier, source: Source, most: float) -> Iterator[Shortc
             if delta is not None and decode(delta, source.manifest(delta)).bytes < missing:
                 taken.append(delta)
                 tier.bring(delta, source)
-                return _filling(tier, delta, digest)
+                return filling(tier, delta, digest)
         return None
 
     yield shortcut if most > 0 else None
@@ -141,7 +141,7 @@ def shortcut_by(tier: LocalTier, source: Source, most: float) -> Iterator[Shortc
         tier.evict(delta)
 
 
-def _filling(tier: LocalTier, delta: str, digest: str) -> Fill | None:
+def filling(tier: LocalTier, delta: str, digest: str) -> Fill | None:
     """Return what makes chunks of those of a delta's base; None when the base is not here, or it makes something else.
 
     Raises StateMissing or CorruptState for the delta itself.

@@ -58,7 +58,7 @@ class LocalTier:
         self._root = Path(home) / "state"
         self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._owner = owner
-        self._chunks = ChunkFiles(self._root)
+        self.chunk_files = self._chunks = ChunkFiles(self._root)
         self._whole = WholeFiles(self._root)
         self._read: dict[str, Description] = {}
         """Manifests are immutable, so each is read once."""
@@ -82,13 +82,17 @@ class LocalTier:
         Raises StateFull, after which nothing of it stays, or what `write` raises; then chunks that came stay for a
         while, for whoever tries again.
         """
-        with self._room(digest, description), self._intending(digest, manifest):
+        with self._room(digest, description), self.intending(digest, manifest):
             in_threads(write, range(len(description.chunks)))
-            in_threads(self._chunks.flush, description.chunks)
-            if not self._readable(digest):
-                write_durably(self._manifest(digest), [manifest])
-            else:
-                sync_folder(self._root)  # for the claim's name
+            return self.complete(digest, manifest, description)
+
+    def complete(self, digest: str, manifest: bytes, description: Description) -> ContentManifest:
+        """Make durable, and readable, a content whose chunks have been written under an intent."""
+        in_threads(self._chunks.flush, description.chunks)
+        if not self._readable(digest):
+            write_durably(self._manifest(digest), [manifest])
+        else:
+            sync_folder(self._root)  # for the claim's name
         self._read[digest] = description
         return self._located(digest, description)
 
@@ -306,7 +310,7 @@ class LocalTier:
             raise
 
     @contextmanager
-    def _intending(self, digest: str, manifest: bytes) -> Iterator[None]:
+    def intending(self, digest: str, manifest: bytes) -> Iterator[None]:
         """Claim a content and guard its chunks from removal while they are written."""
         intent = self._root / f"{_checked(digest)}.{uuid.uuid4().hex}{INTENT}"
         claim = self._claim(digest)

@@ -1,4 +1,4 @@
-"""Models of a hub, as imports name them: by repository and revision, with the name of a secret where one is needed."""
+"""Repositories of a hub, as imports name them: by revision, with the name of a secret where one is needed."""
 
 from typing import Literal
 
@@ -7,13 +7,12 @@ from pydantic import Field
 from flexmarl.contracts.base import Strict
 
 SETTING = "FLEXMARL_HUB"
-"""Address of the hub that models may be imported from; without it none may."""
+"""Address of the hub that models and datasets may be imported from; without it none may."""
 
 
-class HubModel(Strict):
-    """A model of the hub that the operator allowed."""
+class HubRepository(Strict):
+    """What a hub has under one name, at one revision."""
 
-    type: Literal["hub"] = "hub"
     repository: str = Field(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$", max_length=200,
         examples=["HuggingFaceTB/SmolLM2-135M-Instruct"],
@@ -25,6 +24,12 @@ class HubModel(Strict):
     """Branch, tag or commit; the commit that it is at the import is recorded."""
     secret: str = Field(default="", pattern=r"^([A-Z][A-Z0-9_]{0,63})?$", examples=["HUB_TOKEN"])
     """Name of the secret sent as a token; its value is FLEXMARL_EXTERNAL_SECRET_<name> on the nodes. Empty: none."""
+
+
+class HubModel(HubRepository):
+    """A model of the hub that the operator allowed."""
+
+    type: Literal["hub"] = "hub"
 
 
 def check_hub(address: str) -> str:

@@ -182,10 +182,15 @@ class PackageManifest(Strict):
         return self
 
 
-def digest_of(lock: tuple[LockedDistribution, ...], entry: str) -> str:
-    """Return what names a build: SHA-256 of the names, versions and digests of all that was installed."""
+def digest_of(lock: tuple[LockedDistribution, ...], entry: str, asked: str) -> str:
+    """Return what names a build: SHA-256 of the names, versions and digests of all that was installed, and of what was
+    asked for: a requirement, or the SHA-256 of a file.
+
+    What was installed is said by an environment in which foreign code ran, which could say what another build has; what
+    was asked for is known before.
+    """
     rows = sorted((one.name.lower(), one.version, one.sha256) for one in lock)
-    return hashlib.sha256(json.dumps([rows, entry]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([rows, entry, asked]).encode()).hexdigest()
 
 
 def file_names(file: str) -> tuple[str, str] | None:

@@ -13,6 +13,7 @@ from flexmarl.contracts.problems import Problem, nearest
 from flexmarl.contracts.sampling_rules import sampling_rules
 from flexmarl.contracts.serving_rules import serving_rules
 from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.contracts.specification.team import FactoryModel, PolicySpec
 from flexmarl.contracts.training_rules import training_rules
 
 TARGET_METRICS = ("eval/solved", "eval/team_score")
@@ -113,14 +114,24 @@ def _policies(spec: ExperimentSpec) -> Iterator[Problem]:
                 detail=f"Agents that share the policy {name} must all be trainable or all be frozen.",
                 hint=f"Set the same value for {', '.join(roles)}, or give {frozen[0]} its own policy.",
             )
-        if policy.warmup and not spec.environment.demonstrates:
-            yield Problem(
-                pointer=f"/policies/{name}/warmup",
-                code="no_demonstrations",
-                detail=f"{spec.environment.type} has no demonstrations for a supervised warm-up.",
-                hint="Remove warmup.",
-            )
+        if policy.warmup:
+            yield from _demonstrations(spec, name, policy)
     yield from _nothing_to_step(spec)
+
+
+def _demonstrations(spec: ExperimentSpec, name: str, policy: PolicySpec) -> Iterator[Problem]:
+    """Refuse a warm-up that has nothing to learn from, and one on conversations that its model cannot read."""
+    assert policy.warmup is not None
+    where = f"/policies/{name}/warmup"
+    if policy.warmup.demonstrations is None:
+        if not spec.environment.demonstrates:
+            detail = f"{spec.environment.type} has no demonstrations for a supervised warm-up."
+            hint = "Remove warmup, or name a dataset of conversations in warmup.demonstrations."
+            yield Problem(pointer=where, code="no_demonstrations", detail=detail, hint=hint)
+    elif isinstance(policy.source, FactoryModel):
+        detail = f"The policy {name} is a factory model, which has no chat template and cannot read conversations."
+        hint = "Remove demonstrations, or set model.type: package, folder or registered with a language model."
+        yield Problem(pointer=f"{where}/demonstrations", code="needs_chat_model", detail=detail, hint=hint)
 
 
 def _nothing_to_step(spec: ExperimentSpec) -> Iterator[Problem]:

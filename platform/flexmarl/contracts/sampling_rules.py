@@ -10,6 +10,7 @@ from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.specification.sampling import Sampling
 from flexmarl.contracts.specification.team import FactoryModel
+from flexmarl.contracts.structured import fault_of
 
 PROCESSORS = ("top_p", "top_k", "min_p", "repetition_penalty", "structured")
 """Parameters that change the distribution in ways that the trainer does not compute."""
@@ -39,15 +40,21 @@ def sampling_rules(spec: ExperimentSpec) -> Iterator[Problem]:
                     detail=f"{role} uses an external model, and the OpenAI dialect has no {name}.",
                     hint=f"Set {neutral}.",
                 )
-            elif name == "structured" and spec.resources.engine != "vllm":
-                yield Problem(
-                    pointer=pointer,
-                    code="not_with_engine",
-                    detail="The torch engine restricts replies to the words that an environment allows; it knows "
-                    "neither schemas nor expressions.",
-                    hint="Set null, or resources: {engine: vllm}.",
-                )
+            elif name == "structured":
+                yield from _grammar(role, agent.sampling)
         yield from _text(spec, role)
+
+
+def _grammar(role: str, sampling: Sampling) -> Iterator[Problem]:
+    """Return a refusal of what no engine can hold replies to."""
+    assert sampling.structured is not None
+    if fault := fault_of(sampling.structured):
+        yield Problem(
+            pointer=f"/agents/{role}/sampling/structured",
+            code="no_grammar",
+            detail=f"No engine can hold replies of {role} to it: {fault}.",
+            hint="Set null, or a schema or expression without that.",
+        )
 
 
 def _text(spec: ExperimentSpec, role: str) -> Iterator[Problem]:

@@ -42,6 +42,8 @@ class RunReason(StrEnum):
     RECOVERING_TRAINER = "recovering_trainer"
     WAITING_FOR_SPACE = "waiting_for_space"
     """A disk is full; the work is taken up again by itself once there is room."""
+    WAITING_FOR_UPLOAD = "waiting_for_upload"
+    """No node stores what a node with a token made; the work is taken up again by itself once one does."""
     MOVING = "moving"
     """A lease was recalled; training goes on until its replacement is ready."""
     EPISODES_FAILED = "episodes_failed"
@@ -56,6 +58,9 @@ class RunReason(StrEnum):
     STORE_DIFFERS = "store_differs"
     """The rows do not agree with the log: something was lost or changed behind the driver's back."""
 
+
+WAITING_OUTSIDE: frozenset[RunReason] = frozenset({RunReason.WAITING_FOR_SPACE, RunReason.WAITING_FOR_UPLOAD})
+"""Reasons of a run that waits for what somebody mends outside it."""
 
 STOPPED = "stopped"
 """What people and the API read of a run that somebody stopped before its work was done. In the store it has completed:
@@ -75,6 +80,18 @@ MEMORY_NEXT = "free memory on that host, use fewer devices there, or choose a sm
 
 SPACE_NEXT = "free some space there; the run then continues automatically"
 """What helps where a disk is full."""
+
+QUOTA_NEXT = (
+    "delete checkpoints of this run, or raise FLEXMARL_UPLOAD_QUOTA_GIB on that node; "
+    "the run then continues automatically"
+)
+"""What helps where a run has uploaded as much as it may."""
+
+UPLOAD_NEXT = (
+    "see on Pools and nodes that a node agent with the installation's secrets is alive, and read its log; "
+    "the run then continues automatically"
+)
+"""What helps where no node stores what is uploaded."""
 
 TERMINAL: frozenset[RunStatus] = frozenset(
     {RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.KILLED}

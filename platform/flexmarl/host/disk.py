@@ -15,13 +15,17 @@ MOST_NAMED = 4
 ADVICE = "Free some space, or retire samples and delete checkpoints of ended runs"
 MOST_ENTRIES = 200_000
 """Directory entries that are looked at, so that a page does not wait for a folder of millions of files."""
-_OF = {
+PARTS = {
     "postgres": "database",
     "payloads": "sample payloads",
     "state": "weights and training states",
     "checkpoints": "checkpoints",
+    "packages": "builds of packages",
+    "models": "models made of packages",
+    "uploads": "uploads of models",
     "logs": "logs",
 }
+"""Folders of a data folder, and what is in them."""
 
 
 class DiskLevel(StrEnum):
@@ -77,7 +81,7 @@ def shares(home: Path) -> list[Share]:
     for entry in _entries(home):
         size, looked = _size(entry, left)
         left -= looked
-        name = _OF.get(entry.name, "other files")
+        name = PARTS.get(entry.name, "other files")
         found[name] = found.get(name, 0) + size
     order = sorted(found.items(), key=lambda pair: -pair[1])
     return [Share(name, size) for name, size in order if size]

@@ -1,5 +1,7 @@
 """Messages: what people, environments and agents say to each other."""
 
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -44,3 +46,12 @@ class Message:
         if self.tool_call_id:
             found["tool_call_id"] = self.tool_call_id
         return found
+
+
+def characters(messages: Iterable[Message], tools: Sequence[dict[str, Any]] = ()) -> int:
+    """Return how many characters messages and tools give a template to write: words, thoughts, calls and schemas."""
+    said = sum(
+        len(one.content) + len(one.reasoning) + sum(len(json.dumps(call.arguments)) for call in one.tool_calls)
+        for one in messages
+    )
+    return said + (len(json.dumps(tools)) if tools else 0)

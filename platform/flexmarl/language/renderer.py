@@ -30,6 +30,10 @@ from flexmarl.language.replies import (
 )  # fmt: skip
 from flexmarl.language.templates import TemplateError, reads_tools, render_text
 
+LONG = 2**16
+"""Characters of a text whose ids are worth a thread: a hundredth of a second, in which a tokenizer holds the
+interpreter unless it is asked for a batch."""
+
 
 class Break(StrEnum):
     """Why no bridge leads to the next prompt."""
@@ -47,7 +51,7 @@ class Break(StrEnum):
     SHORTENED = "shortened"
     """The conversation became longer than its seat may read, and its oldest messages were left out."""
     OTHER_HISTORY = "other_history"
-    """A program asked with another history than that of its seat: a summary, a sub-agent, or nothing of what was."""
+    """A program asked with a history that no conversation of its seat has: a summary, a sub-agent, or something new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +77,49 @@ class Renderer:
     def stop_ids(self) -> tuple[int, ...]:
         return self._chat.stop
 
+    @property
+    def thinks_first(self) -> bool:
+        """Whether a reply begins within a thought, which the prompt has opened."""
+        return self._marks.thoughts and self._marks.thinking
+
     def render(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> tuple[int, ...]:
         """Return the prompt ids of a conversation, which end where the assistant begins to speak."""
         return self.encode(self.text(messages, tools))
 
     def text(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> str:
         """Return the prompt of a conversation as the template writes it. Raises TemplateError."""
-        template = self._chat.template
+        return self._written(messages, tools, reply=True)
+
+    def demonstrated(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> tuple[int, ...]:
+        """Return the ids that a model samples which says the last message, an assistant's, and ends its turn.
+
+        They are what the template writes of it behind the prompt of those before, with the end that stands there. Where
+        that is not all of its words (some templates drop thoughts), or no end is shown, they are its words themselves,
+        and the model's first end. Raises TemplateError.
+        """
+        prompt, whole = self.text(messages[:-1], tools), self._written(messages, tools, reply=False)
+        tail = whole[len(prompt) :] if whole.startswith(prompt) else ""
+        place, end = max(((tail.rfind(text), text) for text in self._ends if text), default=(-1, ""))
+        words = messages[-1].content.strip()
+        stop = self.stop_ids[:1] if place < 0 else (self.stop_ids[self._ends.index(end)],)
+        if place < 0 or words not in tail[:place]:
+            opened = self.thinks_first and words.startswith(THINK)
+            return self.encode(words.removeprefix(THINK).lstrip("\n") if opened else words) + stop
+        return self.encode(tail[:place]) + stop
+
+    def _written(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], *, reply: bool) -> str:
+        chat, template = self._chat, self._chat.template
         if not reads_tools(template):
             messages, tools = in_words(messages, tools), ()
         if "reasoning_content" not in template:
             messages = [_aloud(message) if message.reasoning else message for message in messages]
-        return render_text(template, messages, tools=tools, special=self._chat.special, settings=self._chat.settings)
+        return render_text(template, messages, tools=tools, special=chat.special, settings=chat.settings, reply=reply)
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Return the ids of a prompt's text."""
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        """Return the ids of a prompt's text. A long one lets other threads of this process work meanwhile."""
+        if len(text) < LONG:
+            return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return tuple(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
     def parse(self, ids: Sequence[int]) -> Message:
         """Return what was said by sampled ids, without the id that ends the turn."""

@@ -10,6 +10,7 @@ from flexmarl.contracts.attempts import AttemptBegan, AttemptEnded, VerbEnded
 from flexmarl.contracts.commands import Command
 from flexmarl.contracts.decisions import Metric, NoteLevel, NumberedCommand, RunNote
 from flexmarl.contracts.rulings import Ruling, RulingKind
+from flexmarl.contracts.status import RunReason
 from flexmarl.orchestrator.plan import Plan
 from flexmarl.orchestrator.reasons import reason_of
 from flexmarl.orchestrator.state.in_flight import Outstanding
@@ -81,15 +82,20 @@ class Context(msgspec.Struct, gc=False):
             if outstanding[key].kind != "host_lease":
                 self.withdraw(key)
 
-    def failed(self, key: str, waits_for: str = "") -> int:
+    def failed(self, key: str, waits_for: str = "", reason: RunReason = RunReason.WAITING_FOR_SPACE) -> int:
         """Note one more failure of a key's work and hold it back; returns how often it failed in a row for this cause.
 
         What waits for something is no failure of the work: neither kind counts towards the other.
         """
         before = self.state.failures.get(key)
-        in_row = before is not None and bool(before.waits_for) == bool(waits_for)
+        in_row = (
+            before is not None
+            and bool(before.waits_for) == bool(waits_for)
+            and (not waits_for or before.waits_reason is reason)
+        )
         count = before.count + 1 if before is not None and in_row else 1
-        self.state.failures[key] = Failure(count, self.now + BACKOFF_S[min(count, len(BACKOFF_S)) - 1], waits_for)
+        until = self.now + BACKOFF_S[min(count, len(BACKOFF_S)) - 1]
+        self.state.failures[key] = Failure(count, until, waits_for, reason)
         return count
 
     def note(

@@ -40,7 +40,7 @@ from flexmarl.contracts.events import (
 )
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.specification.experiment import ExperimentSpec
-from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
+from flexmarl.contracts.status import TERMINAL, WAITING_OUTSIDE, RunReason, RunStatus
 from flexmarl.contracts.wire import Origin
 from flexmarl.orchestrator.allocation.binding import on_policy_suspended, on_rank_joined
 from flexmarl.orchestrator.allocation.paused_surplus import hold_surplus
@@ -263,7 +263,7 @@ def _footing(ctx: Context) -> tuple[object, ...]:
 def _explain(ctx: Context) -> None:
     """Keep the reason of a run under way true: what it waits for, what recovers, or nothing."""
     state = ctx.state
-    if _waits_for_space(state):
+    if _waits(state):
         return
     working = [*state.fleet.at_work(DeviceUse.ENGINE), *state.fleet.at_work(DeviceUse.TRAINER)]
     if state.lifecycle.status in (RunStatus.STARTING, RunStatus.RESUMING):
@@ -291,13 +291,13 @@ def _explain(ctx: Context) -> None:
         state.lifecycle.reason, state.lifecycle.reason_text = RunReason.NONE, ""
 
 
-def _waits_for_space(state: RunState) -> bool:
-    """Tell whether something of the run waits for a disk, and let the reason say so, or say so no more."""
-    waits_for = next((failure.waits_for for failure in state.failures.values() if failure.waits_for), "")
-    if waits_for and state.lifecycle.status in _EXPLAINED:
-        state.lifecycle.reason, state.lifecycle.reason_text = RunReason.WAITING_FOR_SPACE, waits_for
+def _waits(state: RunState) -> bool:
+    """Tell whether something of the run waits for a disk or an upload, and let the reason say so, or say so no more."""
+    failure = next((failure for failure in state.failures.values() if failure.waits_for), None)
+    if failure is not None and state.lifecycle.status in _EXPLAINED:
+        state.lifecycle.reason, state.lifecycle.reason_text = failure.waits_reason, failure.waits_for
         return True
-    if state.lifecycle.status is RunStatus.STOPPING and state.lifecycle.reason is RunReason.WAITING_FOR_SPACE:
+    if state.lifecycle.status is RunStatus.STOPPING and state.lifecycle.reason in WAITING_OUTSIDE:
         state.lifecycle.reason, state.lifecycle.reason_text = state.lifecycle.ending.reason, state.lifecycle.ending.text
     return False
 

@@ -180,6 +180,29 @@ def _has_work(conn: Connection, caller: NodeCaller, run_id: Any) -> bool:
     return _finds(conn, f"SELECT 1 WHERE {_HAS_WORK}", run=run_id, node=caller.node, queues=caller.queues)
 
 
+def trains(conn: Connection, caller: NodeCaller, run_id: int) -> bool:
+    """Tell whether a run leases devices of the caller's node for trainers: it may send contents of that run."""
+    query = """
+        SELECT 1 FROM store.lease l JOIN store.device d ON d.id = l.device_id
+        WHERE l.run_id = %(run)s AND l.use = 'trainer' AND l.state <> 'ended' AND d.node = %(node)s"""
+    return _finds(conn, query, run=run_id, node=caller.node)
+
+
+def sessions_with_work(path: str) -> Authority:
+    """Allow what names a session, or a list of them, of runs that have work for the caller. Their ids are no secret:
+    who reads a run reads them."""
+    foreign = f"""
+        SELECT 1 FROM store.program_session s
+        WHERE s.id = ANY(%(sessions)s::uuid[]) AND NOT ({_HAS_WORK.replace("%(run)s", "s.run_id")})"""
+
+    def may(conn: Connection, caller: NodeCaller, arguments: Mapping[str, Any]) -> bool:
+        found = _said(arguments, path)
+        named = [getattr(one, "id", one) for one in (found if isinstance(found, Sequence) else [found])]
+        return not _finds(conn, foreign, sessions=named, node=caller.node, queues=caller.queues)
+
+    return may
+
+
 def run_of_lease(path: str) -> Authority:
     """Allow what names a lease, of whatever node, of a run that has work for the caller."""
 

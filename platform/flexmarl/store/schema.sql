@@ -568,7 +568,9 @@ CREATE TABLE store.program_session (
   tokens     int NOT NULL DEFAULT 0,          -- sampled in these
   left_s     real,                            -- of the time that its program may take between calls
   output     text NOT NULL DEFAULT '',        -- end of what a program wrote that a rollout worker started
-  changes    jsonb                            -- what a command made of its workspace: {files, count, diff, cut}
+  changes    jsonb,                           -- what a command made of its workspace: {files, count, diff, cut}
+  taken_by    text NOT NULL DEFAULT '',       -- name of the actor that took it; empty where its worker starts its program
+  reported_by text NOT NULL DEFAULT ''        -- name of the actor whose report was taken last
 ) WITH (fillfactor = 70);
 CREATE INDEX program_session_run ON store.program_session (run_id, opened_at);
 CREATE INDEX program_session_open ON store.program_session (run_id, opened_at) WHERE state = 'open';
@@ -734,6 +736,35 @@ CREATE TABLE store.dataset_row (
   PRIMARY KEY (digest, place)
 );
 CREATE INDEX dataset_row_words ON store.dataset_row USING gin (to_tsvector('simple', left(prompt, 20000)));
+
+-- What somebody asked for of a dataset of a hub: a listing, or files, which a node brings as one archive in parts.
+CREATE TABLE store.dataset_fetch (
+  id          uuid PRIMARY KEY,
+  project     text NOT NULL,
+  source      jsonb NOT NULL,                    -- {repository, revision, secret, configuration, splits}
+  most_bytes  bigint NOT NULL,                   -- of its files together
+  owner       text NOT NULL DEFAULT '', owner_id text NOT NULL DEFAULT '',
+  state       text NOT NULL DEFAULT 'queued' CHECK (state IN ('queued', 'running', 'done', 'failed', 'cancelled')),
+  reason      text NOT NULL DEFAULT '', reason_text text NOT NULL DEFAULT '',
+  now_at      text NOT NULL DEFAULT '',          -- what is being done
+  done_bytes  bigint NOT NULL DEFAULT 0, bytes bigint NOT NULL DEFAULT 0,   -- fetched, of all; at the end the archive's
+  takes       int NOT NULL DEFAULT 0,            -- how often a node took it; the fence of its writes
+  node        text NOT NULL DEFAULT '',
+  lease_until timestamptz,
+  found       jsonb NOT NULL DEFAULT '{}',       -- the listing, or where the archive is from
+  digest      text NOT NULL DEFAULT '',          -- SHA-256 of the archive, once it is done
+  created_at  timestamptz NOT NULL DEFAULT clock_timestamp(), updated_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  started_at  timestamptz, finished_at timestamptz,
+  version     int NOT NULL DEFAULT 1
+);
+CREATE INDEX dataset_fetch_open ON store.dataset_fetch (id) WHERE state IN ('queued', 'running');
+CREATE INDEX dataset_fetch_digest ON store.dataset_fetch (project, digest) WHERE digest <> '';
+CREATE TABLE store.dataset_fetch_part (
+  fetch_id uuid NOT NULL REFERENCES store.dataset_fetch(id) ON DELETE CASCADE,
+  place int NOT NULL,                            -- from 0
+  body  bytea NOT NULL,
+  PRIMARY KEY (fetch_id, place)
+);
 
 -- Registry -----------------------------------------------------------------------------------------------------------
 CREATE TABLE store.node (

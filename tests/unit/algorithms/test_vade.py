@@ -179,6 +179,13 @@ def test_a_belief_goes_to_a_snapshot_and_back(tasks: int):
     assert choose(back, 3, 10, tasks, step=5) == choose(belief, 3, 10, tasks, step=5)
 
 
+def test_what_is_believed_in_words():
+    assert SAMPLER.of_task(TaskBelief(), 7) == "not played yet"
+    belief = TaskBelief()
+    SAMPLER.observe(belief, PlayedTask(TASKS, 7, 4, (1.0, 1.0, 0.5)))
+    assert SAMPLER.of_task(belief, 7) == "evidence 2.5 that it is solved and 0.5 that it is not, after step 5"
+
+
 def test_uniform_chooses_nothing_and_believes_nothing():
     uniform, belief = TASK_SAMPLERS.make(TASK_SAMPLER.options("uniform")), TaskBelief()
     uniform.observe(belief, PlayedTask(TASKS, 1, 0, (1.0,)))

@@ -58,9 +58,9 @@ def test_the_longest_instructions_are_rendered_at_once() -> None:
     """The sandbox bounds no time: it is the rules that keep what users write from holding a worker."""
     longest = ("{{ team | join('----') | upper }}" * 240)[:8000].rpartition("}}")[0] + "}}"
     readable(longest)
-    began = time.monotonic()
+    began = time.process_time()
     assert len(rendered(longest)) < 16 * 8000
-    assert time.monotonic() - began < 2.0
+    assert time.process_time() - began < 2.0
 
 
 HOSTILE = {

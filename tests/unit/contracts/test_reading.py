@@ -110,6 +110,9 @@ REQUIRED = {
     "/policies/speaker/model/run": {"policies": {"speaker": {"model": {"type": "checkpoint", "step": 1}}}},
     "/policies/speaker/model/step": {"policies": {"speaker": {"model": {"type": "checkpoint", "run": "a"}}}},
     "/policies/speaker/warmup/steps": {"policies": {"speaker": {"warmup": {}}}},
+    "/policies/speaker/warmup/demonstrations/dataset": {
+        "policies": {"speaker": {"warmup": {"steps": 1, "demonstrations": {}}}}
+    },
     "/agents/speaker/sampling/structured/choices": {"agents": {"speaker": structured("choice"), "listener": {}}},
     "/agents/speaker/sampling/structured/pattern": {"agents": {"speaker": structured("regex"), "listener": {}}},
     "/agents/speaker/sampling/structured/of": {"agents": {"speaker": structured("json_schema"), "listener": {}}},

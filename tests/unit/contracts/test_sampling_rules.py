@@ -2,6 +2,8 @@
 distribution.
 """
 
+import time
+
 import pytest
 
 from flexmarl.contracts.problems import Problem, SpecProblems
@@ -36,10 +38,33 @@ STRUCTURED = [
 ]
 
 
+def _nested(depth: int) -> dict[str, object]:
+    schema: dict[str, object] = {"type": "integer"}
+    for _ in range(depth):
+        schema = {"items": schema}
+    return schema
+
+
+FAULTS: dict[str, tuple[dict[str, object], str]] = {
+    "no type": ({"type": "word"}, "Invalid type: word"),
+    "keyword": ({"not": {}}, "Unimplemented keys"),
+    "elsewhere": ({"$ref": "file:///etc/passwd"}, "not present in a registry"),
+    "count": ({"type": "array", "minItems": 10**7}, "minItems is 10000000; at most 100000"),
+    "remainders": ({"type": "integer", "multipleOf": 99999989}, "multipleOf is 99999989"),
+    "remainders together": (
+        {"properties": {"a": {"multipleOf": 997}, "b": {"multipleOf": 0.01}}},
+        "least common multiple, without decimal points, is at most 10000",
+    ),
+    "deep": (_nested(100), "nested more than 64 deep"),
+    "long": ({"enum": ["x" * 40_000]}, "at most 32000"),
+}
+
+
 def test_frozen_agents_sample_as_the_field_does() -> None:
     assert problems({**PARAMETERS, "stop": ["\n", "Question:"]}) == []
     for structured in STRUCTURED:
-        assert problems({"structured": structured}, engine="vllm") == []
+        for engine in ("torch", "vllm"):
+            assert problems({"structured": structured}, engine=engine) == []
 
 
 def test_one_stop_string_may_be_written_alone_and_trained_agents_have_them() -> None:
@@ -53,13 +78,27 @@ def test_what_the_trainer_does_not_compute_is_refused_for_trained_agents(name: s
     assert problem.hint.startswith(f"Set {'0' if name in ('top_k',) else {'min_p': '0.0'}.get(name, '1.0')}, or")
 
 
-def test_structured_replies_are_refused_where_no_engine_makes_them() -> None:
+@pytest.mark.parametrize("engine", ["torch", "vllm"])
+def test_structured_replies_are_refused_for_trained_agents(engine: str) -> None:
     for structured in STRUCTURED:
-        (problem,) = problems({"structured": structured})
-        assert (problem.pointer, problem.code) == ("/agents/reviser/sampling/structured", "not_with_engine")
-        assert "{engine: vllm}" in problem.hint
-        (problem,) = problems({"structured": structured}, engine="vllm", trainable=True)
+        (problem,) = problems({"structured": structured}, engine=engine, trainable=True)
         assert problem.code == "not_when_trained"
+
+
+@pytest.mark.parametrize("schema", FAULTS, ids=str)
+def test_a_schema_that_no_engine_takes_is_refused_with_what_is_wrong(schema: str) -> None:
+    of, said = FAULTS[schema]
+    began = time.process_time()
+    (problem,) = problems({"structured": {"type": "json_schema", "of": of}})
+    assert time.process_time() - began < 1, "what would take long is refused before it is compiled"
+    assert (problem.pointer, problem.code) == ("/agents/reviser/sampling/structured", "no_grammar")
+    assert said in problem.detail
+
+
+def test_expressions_that_python_knows_and_no_engine_does_are_refused() -> None:
+    (problem,) = problems({"structured": {"type": "regex", "pattern": "(?=a)b"}})
+    assert problem.code == "no_grammar"
+    assert "look-around" in problem.detail
 
 
 def test_models_of_closed_games_have_no_text() -> None:

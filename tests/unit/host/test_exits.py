@@ -1,5 +1,6 @@
-"""What a process that failed said last."""
+"""How processes end, and what one that failed said last."""
 
+import os
 import subprocess
 import sys
 
@@ -25,3 +26,21 @@ def test_it_is_its_error_and_no_warning(program: str, last: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert last_words(done.stderr, done.returncode) == last
     assert last_words(done.stderr.decode(), done.returncode) == last
+
+
+def test_who_leaves_has_said_all_and_waits_for_nothing() -> None:
+    program = """
+import atexit, sys, threading, time
+from flexmarl.host.exits import leave
+
+atexit.register(print, "taken apart")
+threading.Thread(target=time.sleep, args=[600]).start()
+sys.stdout.write("said")
+sys.stderr.write("and told")
+leave()
+"""
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=buffered, timeout=120
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "said", "and told")

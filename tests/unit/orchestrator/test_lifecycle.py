@@ -295,6 +295,25 @@ def test_a_full_disk_makes_a_run_wait_for_as_long_as_it_takes():
     assert cluster.core.state.lifecycle.reason is not RunReason.WAITING_FOR_SPACE
 
 
+@pytest.mark.parametrize(
+    ("code", "reason", "words", "next_step"),
+    [
+        ("upload_unavailable", RunReason.WAITING_FOR_UPLOAD, "waits for an upload", "see on Pools and nodes"),
+        ("upload_quota", RunReason.WAITING_FOR_SPACE, "waits for room on another node", "FLEXMARL_UPLOAD_QUOTA_GIB"),
+    ],
+)
+def test_a_run_waits_for_an_upload_for_as_long_as_it_takes_and_says_so(code, reason, words, next_step):
+    cluster = running()
+    for kind in 20 * ("optimizer_step", "bind_policy"):
+        decision = fail_next(cluster, kind, code)
+        assert (decision.status, decision.reason) == (RunStatus.RUNNING, reason)
+        assert words in decision.reason_text
+        assert next_step in decision.reason_text
+    assert len([note for note in cluster.notes if words in note.text]) <= 2 * len(cluster.core.state.policies)
+    assert cluster.run().status is RunStatus.COMPLETED
+    assert cluster.core.state.lifecycle.reason is not reason
+
+
 def test_a_wait_for_space_is_no_failure_of_the_work():
     cluster = started(make_spec(agents={r: {"policy": "both"} for r in ("speaker", "listener")}))
     for _ in range(8):

@@ -115,7 +115,7 @@ def test_a_repetition_that_slipped_in_is_told_apart(story: Story, another: Calla
         repeating.start()
         repeating.join(0.3)
         assert repeating.is_alive()  # it waits for the unique key: its look at `handled` is over
-    repeating.join(5)
+    repeating.join(60)
     [repeated] = waiting(story.conn).facts
     assert repeated.known
     inbox.discard(story.conn, 1, [repeated.id])

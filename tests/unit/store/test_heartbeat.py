@@ -73,7 +73,7 @@ def test_a_supervisor_that_does_not_read_holds_nobody_up(pipe: tuple[int, int]) 
         heartbeat._tell(None)
     os.close(reader)
     heartbeat._tell(None)
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 30.0
 
 
 @pytest.mark.parametrize("descriptor", [-1, 9999])

@@ -45,7 +45,7 @@ def test_a_repetition_that_slips_in_while_the_driver_commits_is_discarded(story,
         repeating.start()
         repeating.join(0.3)
         assert repeating.is_alive()  # it waits for the unique key: its look at `handled` is over
-    repeating.join(5)
+    repeating.join(60)
     story.decide()
     assert [event.lease_id for event in story.handled] == [1]
     assert story.count("inbox") == 0

@@ -40,7 +40,7 @@ def test_each_policy_has_its_tuning_its_devices_and_its_home() -> None:
     kinds = {field.pointer.removeprefix("/policies/speaker/"): field.kind for field in part.fields}
     assert kinds["tuning/type"] == "variant"
     assert kinds["tuning/rank"] == kinds["devices/least"] == kinds["devices/most"] == "integer"
-    assert kinds["/mechanisms/allocation/homes/speaker"] == "list"
+    assert (kinds["warmup"], kinds["/mechanisms/allocation/homes/speaker"]) == ("json", "list")
     bare = unions(DOCUMENT, SCHEMA)["/policies/listener/tuning"]["lora"]
     assert resolve({**DOCUMENT, "policies": {"listener": {"tuning": bare}}}).spec.policies["listener"].tuning.rank == 8
 

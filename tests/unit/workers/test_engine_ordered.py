@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from flexmarl.contracts.specification.team import FactoryModel
+from tests.support.forms import form
 from workers.models import UnsupportedModel, architecture_of, build_model
 from workers.rollout.engines import decoder, invariant
 from workers.rollout.engines.layout import capacity_of
@@ -75,7 +76,7 @@ def schedules(requests: list[Request]) -> Iterator[tuple[str, int, list[list[Req
 
 @pytest.mark.parametrize("size", ["S", "M"])
 def test_no_schedule_changes_a_bit(size: str):
-    requests = ragged(60)
+    requests = ragged(60 if size == "S" else form(short=36, full=60))
     expected = generate(make_engine(64, size), [requests])
     for name, rows, arrivals in schedules(requests):
         assert generate(make_engine(rows, size), arrivals) == expected, name

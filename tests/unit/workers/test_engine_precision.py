@@ -97,7 +97,7 @@ def test_the_gap_to_the_trainer_is_that_of_the_precision(precision: str, lora: L
 def test_the_gap_on_a_real_chat_model(precision: str, chat_model: Path) -> None:
     state = {name: tensor.bfloat16() for name, tensor in initial_weights(SMOLLM2, 0, 0).items()}
     tokenizer = Tokenizer.from_str((chat_model / "tokenizer.json").read_text())
-    asked = (f"<|im_start|>user\nWhat is {n} + {9 - n}?<|im_end|>\n<|im_start|>assistant\n" for n in range(9))
+    asked = (f"<|im_start|>user\nWhat is {n} + {9 - n}?<|im_end|>\n<|im_start|>assistant\n" for n in range(5))
     prompts = [tuple(tokenizer.encode(text, add_special_tokens=False).ids) for text in asked]
     assert gap(precision, state, architecture_of(SMOLLM2), None, prompts) <= MOST[precision]
 

@@ -128,7 +128,7 @@ def test_greedy_replies_heed_the_penalty_alone() -> None:
         (SamplingParameters(repetition_penalty=0.0), "repetition_penalty: 0.0 is not above 0"),
         (SamplingParameters(stop=("",)), "stop"),
         (SamplingParameters(stop=("\n",)), "stop: the model of p has no tokenizer of text"),
-        (SamplingParameters(structured='{"type": "regex"}'), "structured: the torch engine"),
+        (SamplingParameters(structured='{"type": "regex"}'), "structured: needs an id that ends a whole reply"),
     ],
 )
 def test_parameters_out_of_range_are_refused_by_name(wrong: SamplingParameters, named: str) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from flexmarl.contracts.specification.team import FactoryModel
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.control.engines import EngineRoute
 from tests.support.engine_child import start_engine
+from tests.support.forked import Process
 from workers.child import ChildInterval
 from workers.models import build_model
 from workers.models.weights import initial_weights
@@ -37,7 +37,7 @@ WAIT_S = 60
 
 @dataclass
 class RunningChild:
-    process: "subprocess.Popen[bytes]"
+    process: Process
     url: str
     digests: list[str]
     plane: LocalTier

@@ -42,7 +42,7 @@ def family(mark: str) -> Iterator[tuple["subprocess.Popen[str]", float, psutil.P
 def test_a_child_that_lives_is_ended_with_its_ranks() -> None:
     with family("marked") as (child, began, rank):
         prove_dead(child.pid, began)
-        assert child.wait(10) == -signal.SIGKILL
+        assert child.wait(60) == -signal.SIGKILL
         assert ended(rank)
 
 

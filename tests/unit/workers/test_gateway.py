@@ -161,7 +161,13 @@ async def test_two_seats_at_once_are_answered_together(stand: Stand) -> None:
     [
         ({"n": 2}, "n"),
         ({"stop": ["x"]}, "stop"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "grammar"}}, "response_format"),
+        ({"response_format": {"type": "json_object"}, "tools": TOOLS}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format/json_schema"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+            "response_format/json_schema/schema",
+        ),
         ({"max_tokens": 0}, "max_tokens"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "robot", "content": "?"}]}, "messages/0"),

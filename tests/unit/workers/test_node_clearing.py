@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -13,13 +15,17 @@ import psycopg
 import pytest
 import torch
 
+from flexmarl.contracts.specification.package import PackageEnvironment
 from flexmarl.contracts.status import RunStatus
 from flexmarl.store.control import deletions, runs
 from tests.support.store_story import Story
-from workers.models import making
-from workers.models.making import make_once, remove_unused, wanted
+from workers import made_folders
+from workers.made_folders import make_once, remove_unused, wanted
 from workers.models.packaged import place_name
 from workers.nodes.clearing import Clearing
+from workers.packages.folders import MAKING, python_of
+from workers.rollout.isolation.processes import EnvironmentBroke
+from workers.rollout.packages import Builds
 from workers.roots import python_path
 from workers.training.folders import root_of
 from workers.training.version_store import VersionStore, owner_of
@@ -179,7 +185,7 @@ def test_a_made_model_goes_when_no_run_here_names_it_and_nobody_wanted_it_for_lo
 def test_a_model_that_is_wanted_at_the_last_moment_stays(bench, monkeypatch):
     place = made(bench, "a" * 64)
     taken: list[bool] = []
-    locked = making._locked
+    locked = made_folders._locked
 
     @contextmanager
     def late(place: Path, how: int = 0):
@@ -188,9 +194,51 @@ def test_a_model_that_is_wanted_at_the_last_moment_stays(bench, monkeypatch):
         with locked(place, how):
             yield
 
-    monkeypatch.setattr(making, "_locked", late)
+    monkeypatch.setattr(made_folders, "_locked", late)
     bench.tend()
     assert (taken, (place / "config.json").read_text()) == ([True], "{}")
+
+
+def build(bench: Bench, digest: str, used: float = LONG_AGO) -> Path:
+    python = python_of(bench.home / "packages" / digest)
+    python.parent.mkdir(parents=True)
+    python.touch()
+    os.utime(bench.home / "packages" / digest, (used, used))
+    return bench.home / "packages" / digest
+
+
+PROGRAM = {"environment": {"type": "programs", "programs": [{"pinned": {"id": "x", "digest": "b" * 64}}]}}
+
+
+def test_a_build_goes_when_no_run_that_goes_on_names_it_and_nobody_used_it_for_long(bench, store_conn):
+    runs.create_run(store_conn, 31, {"environment": {"pinned": {"id": "x", "digest": "a" * 64}}}, RunStatus.PAUSED)
+    runs.create_run(store_conn, 32, PROGRAM, RunStatus.QUEUED)
+    runs.create_run(store_conn, 33, {"environment": {"pinned": {"digest": "c" * 64}}}, RunStatus.COMPLETED)
+    named = [build(bench, "a" * 64), build(bench, "b" * 64)]
+    of_an_ended, unused = build(bench, "c" * 64), build(bench, "d" * 64)
+    young = build(bench, "e" * 64, time.time() - 29 * 86_400)
+    making = build(bench, f"{MAKING}1", time.time())
+    bench.tend()
+    assert [path.exists() for path in (*named, young, making)] == [True] * 4
+    assert [path.exists() for path in (of_an_ended, unused)] == [False] * 2
+    assert not list((bench.home / "packages").glob(f".{MAKING}*")), "nobody is kept waiting by a look at a young one"
+
+
+async def test_a_build_that_is_asked_for_counts_as_used_and_is_made_again_where_it_went(bench, monkeypatch):
+    pinned = PackageEnvironment(type="package", package="maze@1", pinned={"id": str(uuid4()), "digest": "a" * 64})
+    place, builds = build(bench, "a" * 64), Builds(bench.home, bench.store)
+    assert await builds.of(pinned) == place
+    assert remove_unused(place.parent, (), 60.0) == []
+    shutil.rmtree(place)
+    with pytest.raises(EnvironmentBroke, match="is not known any more"):  # its row was looked for
+        await builds.of(pinned)
+
+
+def test_builds_are_kept_for_ever_where_that_is_set(bench):
+    place = build(bench, "a" * 64)
+    bench.clearing = Clearing(bench.home, "box", bench.store, keep_builds_days=0)
+    bench.tend()
+    assert place.exists()
 
 
 def test_a_model_that_somebody_is_making_is_left_to_them(bench):
@@ -220,9 +268,9 @@ def test_what_killed_makers_and_removers_left_goes(bench):
 def test_a_removal_that_is_killed_leaves_no_half_model_under_its_name(bench):
     place = made(bench, "a" * 64)
     script = (
-        "import os, shutil, sys; from pathlib import Path; from workers.models import making\n"
+        "import os, shutil, sys; from pathlib import Path; from workers import made_folders\n"
         "shutil.rmtree = lambda path, ignore_errors: (os.unlink(Path(path) / 'config.json'), os._exit(9))\n"
-        "making.remove_unused(Path(sys.argv[1]), (), 1.0)"
+        "made_folders.remove_unused(Path(sys.argv[1]), (), 1.0)"
     )
     killed = subprocess.run([sys.executable, "-c", script, str(place.parent)], env=importing(), check=False)
     assert (killed.returncode, place.exists()) == (9, False)

@@ -24,6 +24,7 @@ from workers.models import UnsupportedModel, tokenizer_of
 from workers.models.opening import allow
 from workers.models.stored import FILES, OWNER, put_model, stored_folder
 from workers.models.weights import initial_weights, weight_shapes
+from workers.nodes import import_process
 from workers.nodes import models as node_models
 from workers.nodes.models import Holding, Importing
 from workers.training.folders import root_of, write_manifest
@@ -200,8 +201,8 @@ def test_a_process_that_does_not_import_is_told(node: Node, monkeypatch, tmp_pat
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)
-    monkeypatch.setattr(node_models.sys, "executable", str(python))
-    monkeypatch.setattr(node_models, "LIMIT_S", 1.0)
+    monkeypatch.setattr(import_process.sys, "executable", str(python))
+    monkeypatch.setattr(import_process, "LIMIT_S", 1.0)
     model = node.asked(path=str(node.model))
     asyncio.run(node.importing.tend())
     assert node.row(model)[:2] == ("failed", reason)
@@ -213,8 +214,8 @@ def test_a_cancelled_import_is_killed(node: Node, monkeypatch, tmp_path):
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 60\n")
     python.chmod(0o755)
-    monkeypatch.setattr(node_models.sys, "executable", str(python))
-    monkeypatch.setattr(node_models, "RENEW_S", 0.2)
+    monkeypatch.setattr(import_process.sys, "executable", str(python))
+    monkeypatch.setattr(import_process, "RENEW_S", 0.2)
     model = node.asked(path=str(node.model))
 
     async def cancelled() -> None:
@@ -222,7 +223,7 @@ def test_a_cancelled_import_is_killed(node: Node, monkeypatch, tmp_path):
         while not (tmp_path / "pid").exists():
             await asyncio.sleep(0.05)
         node.conn.execute("UPDATE store.model SET state = 'cancelled'")
-        await asyncio.wait_for(tending, 5.0)
+        await asyncio.wait_for(tending, 60.0)
 
     asyncio.run(cancelled())
     assert node.row(model)[0] == "cancelled"

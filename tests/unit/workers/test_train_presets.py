@@ -5,6 +5,8 @@ every update. `sync` gathers a cohort in slices of draw order once all of it is 
 enough groups have arrived: another composition in another order.
 """
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -39,6 +41,7 @@ def make_learner(loss: LossOptions, precision: str) -> Learner:
     return Learner(weights, architecture_of(SOURCE), Objective.of(loss), optimizer, precision, epoch="0:a")
 
 
+@cache
 def record(seed: int) -> list[list[Group]]:
     """Play groups of one prompt each with the first weights; replies of 2 to 5 tokens under a mask, centred rewards."""
     rng = np.random.default_rng(seed)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from flexmarl.contracts.specification.experiment import ExperimentSpec
+from tests.support.forked import Process, started
 from workers.child import ChildConfig, ReadyLine
 from workers.training.trainer import CREATE
 from workers.training.wire import (
@@ -42,7 +43,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @dataclass
 class Client:
-    process: subprocess.Popen
+    process: Process
     port: int
 
     def ask(self, path: str, body: object = None, kind: type = Refusal, secret: str = SECRET) -> tuple[int, object]:
@@ -63,7 +64,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("home")
 
 
-def _start(home: Path, **environment: str) -> Client:
+def _start(home: Path) -> Client:
     spec = ExperimentSpec.model_validate(
         {"agents": {"speaker": {}, "listener": {}}, "environment": {"type": "reference_game"}}
     )
@@ -71,12 +72,7 @@ def _start(home: Path, **environment: str) -> Client:
         use="trainer", run_id=1, lease_id=2, fence=3, incarnation="a", device="cpu", threads=1, host="127.0.0.1",
         secret=SECRET, home=str(home), spec=spec.model_dump(mode="json"),
     )  # fmt: skip
-    process = subprocess.Popen(
-        [sys.executable, "-m", "workers.training.serve"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'platform'}", "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
-    )
+    process = started("workers.training.serve", {})
     process.stdin.write(msgspec.json.encode(config) + b"\n")
     process.stdin.flush()
     ready = msgspec.json.decode(process.stdout.readline(), type=ReadyLine)
@@ -151,7 +147,7 @@ def test_health_and_intervals_answer_while_training_runs(child: Client):
     while training.is_alive():
         began = time.monotonic()
         assert child.ask("/health")[0] == 200
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
         answered += not done
     training.join()
     assert done[0][0] == 200

@@ -1,5 +1,5 @@
-"""The entry of a package's interpreter: `python -I boot.py` and `install ...`, `manifest JOB`, `play JOB SOCKET`,
-`programs JOB SOCKET`, `tools JOB SOCKET` or `command JOB SOCKET`.
+"""The entry of a package's interpreter: `python -I boot.py` and `install HOME ...`, `manifest JOB`, `play JOB SOCKET`,
+`programs JOB SOCKET`, `tools JOB SOCKET` or `command JOB SOCKET`, which `enter BUILD` before them starts, confined.
 
 This folder becomes a package under a name of its own; no folder of the product is on the path of foreign code.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 
 NAME = "flexmarl_inside"
 ENTRIES = {
+    "enter": "entering",
     "install": "installing",
     "manifest": "describing",
     "play": "playing",

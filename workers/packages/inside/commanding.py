@@ -38,7 +38,7 @@ _UNKNOWN = 127
 def main(arguments: Sequence[str]) -> None:
     """Serve orders until the worker hangs up."""
     control = socket.socket(fileno=int(arguments[1]))
-    job, how, folder, door = begun(control, arguments[0])
+    job, how, folder, door = begun(control, arguments)
     ready(control, how, door)
     kind = {"command": WatchedCommand, "evaluate": WatchedEvaluation}[job.name]
     play = partial(watch, job=job, folder=folder, kind=kind)

@@ -25,7 +25,7 @@ MANIFEST_VERSION = 1
 
 def main(arguments: Sequence[str]) -> None:
     """Write the manifest."""
-    job, how = confined(arguments[0])
+    job, how = confined(arguments)
     try:
         servers, silent = quietly(lambda: servers_of(job))
         named = bool(job.entry and servers)

@@ -1,15 +1,13 @@
-"""What a package's interpreter is started with, and how it is confined before foreign code is imported."""
+"""What a package's interpreter is started with, by a process that was confined before (`entering`)."""
 
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from . import sandbox
-from .hosting import ends_with_parent
 
 
 @dataclass(frozen=True)
@@ -32,16 +30,16 @@ class Job:
     """Bytes of files that may be there at a time."""
 
 
-def confined(text: str, *, loopback: bool = False) -> tuple[Job, str]:
-    """Read a job and confine this process; returns how it is confined. `loopback`: it may speak to itself."""
-    ends_with_parent()
+def read_job(text: str) -> Job:
+    """Read a job."""
     read = json.loads(text)
-    job = Job(**{**read, "roles": tuple(read.get("roles", ()))})
-    folders = {sys.prefix, sys.base_prefix, str(Path(__file__).resolve().parent)}
-    # A folder within another one comes with it.
-    visible = tuple(sorted(one for one in folders if not any(one.startswith(f"{other}/") for other in folders)))
-    how = sandbox.enter(sandbox.Confinement(job.memory, visible, loopback=loopback, scratch=job.disk))
-    return job, how
+    return Job(**{**read, "roles": tuple(read.get("roles", ()))})
+
+
+def confined(arguments: Sequence[str]) -> tuple[Job, str]:
+    """Read the job of this process, which is confined already; returns how as well."""
+    sandbox.hide()
+    return read_job(arguments[0]), arguments[-1]
 
 
 def quietly(work: Callable[[], Any]) -> Any:

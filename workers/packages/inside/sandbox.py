@@ -1,7 +1,7 @@
 """Puts this process where foreign code can do no harm: limits always, and where the kernel allows it name spaces of
 its own, in which it sees no network, no other process, and of the file system only what it needs, read-only.
 
-Invariants: called once, before any foreign code was imported and while there is one thread. The process that returns
+Invariants: called once, before anything foreign runs and while there is one thread. The process that returns
 from `enter` is the confined one; the one that called it waits for its end outside.
 """
 
@@ -40,7 +40,7 @@ _READ_ONLY_ATTRIBUTES = 0x1 | 0x2
 _DETACH = 2
 _MOUNT_SETATTR, _AT_RECURSIVE, _AT_HERE = 442, 0x8000, -100
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
-_DROP_BOUNDING, _NO_NEW_PRIVILEGES = 24, 38
+_SET_DUMPABLE, _DROP_BOUNDING, _NO_NEW_PRIVILEGES = 4, 24, 38
 _CAPABILITIES = 64
 _SET_FLAGS, _UP = 0x8914, 0x1
 
@@ -88,6 +88,12 @@ def enter(confinement: Confinement) -> str:
     ends_with_parent()
     os.chdir("/tmp")
     return NAMESPACES
+
+
+def hide() -> None:
+    """Have no other process look into this one, which a program that it becomes would allow again."""
+    if sys.platform == "linux":
+        _libc().prctl(_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _limit(confinement: Confinement) -> None:

@@ -41,7 +41,7 @@ CHUNK = 2**16
 def main(arguments: Sequence[str]) -> None:
     """Serve orders until the worker hangs up."""
     control = socket.socket(fileno=int(arguments[1]))
-    job, how, folder, door = begun(control, arguments[0])
+    job, how, folder, door = begun(control, arguments)
     for name in CLIENTS:
         if installed(name):
             with contextlib.suppress(Exception):  # a program that needs it will say what is wrong with it
@@ -53,10 +53,10 @@ def main(arguments: Sequence[str]) -> None:
     serve(control, partial(watch, job=job, folder=folder), lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
-def begun(control: socket.socket, job: str) -> tuple[Job, str, Path, socket.socket]:
-    """Confine this process; return its job, how it is confined, a folder for sessions, and a socket for their calls."""
+def begun(control: socket.socket, arguments: Sequence[str]) -> tuple[Job, str, Path, socket.socket]:
+    """Return the job of this process, how it is confined, a folder for sessions, and a socket for their calls."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    read, how = confined(job, loopback=True)
+    read, how = confined(arguments)
     try:
         folder = Path(tempfile.mkdtemp(prefix="flexmarl-sessions-"))
         door = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> None:
     """Serve orders until the worker hangs up."""
     control = socket.socket(fileno=int(arguments[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    job, how = confined(arguments[0])
+    job, how = confined(arguments)
     try:
         server = program(job.entry)
     except BaseException as error:  # foreign code: whatever importing it raises is the reason of every episode

@@ -2,7 +2,7 @@
 
 Invariants, kept by every engine: a reply is made by weights that were wholly held under the version and digest it
 names; every submitted request is settled exactly once, by `step_policy` or `abort`; ids, log-probabilities and versions
-stay aligned. Everything but `prepare` and `make_room` of an engine runs on one thread.
+stay aligned. Everything but `prepare`, `make_room` and `understand` of an engine runs on one thread.
 """
 
 from collections.abc import Mapping, Sequence
@@ -68,6 +68,12 @@ class Engine(Protocol):
 
     def forget(self, policy: str) -> bool:
         """Let a closed policy go once nothing of it runs. False: something does."""
+
+    def understand(self, requests: list[Request]) -> None:
+        """Make what `submit` would take long for: what replies must be. Runs in a thread of its own, before that.
+
+        Raises NotHeldError or BadRequestError.
+        """
 
     def submit(self, requests: list[Request]) -> None:
         """Queue requests, all or none; raise `NotHeldError` or `BadRequestError`."""

@@ -15,6 +15,7 @@ import numpy as np
 from workers.rollout.engines import decoder, invariant, layout
 from workers.rollout.engines.cache import Cache, SpareCaches
 from workers.rollout.engines.decoder import Weights
+from workers.rollout.engines.grammars import Grammars
 from workers.rollout.engines.requests import Finished, Request
 from workers.rollout.engines.rows import LiveRows
 from workers.rollout.engines.sampling import draw, uniforms
@@ -41,13 +42,15 @@ class EngineLane:
         device: str,
         spares: SpareCaches,
         stop_strings: StopStrings,
+        grammars: Grammars,
         ordered: bool = False,
     ) -> None:
         self.weights = weights
         self.version = version
         self.digest = digest
         self.waiting: deque[Request] = deque()
-        self.rows = LiveRows(rows, weights.vocabulary, device)
+        self.rows = LiveRows(rows, weights.vocabulary, device, grammars.begin)
+        self._grammars = grammars
         self._stop_strings = stop_strings
         self._device = device
         self._ordered = ordered
@@ -101,7 +104,7 @@ class EngineLane:
     def empty(self, rows: int) -> list[Finished]:
         """End everything, with the tokens it has, and begin anew with so many rows and no cache."""
         ended = self.abort({request.request_id for request in self.requests()})
-        self.rows = LiveRows(rows, self.weights.vocabulary, self._device)
+        self.rows = LiveRows(rows, self.weights.vocabulary, self._device, self._grammars.begin)
         self._cache.release()
         return ended
 
@@ -203,8 +206,18 @@ class EngineLane:
     def _give_up(self, spoilt: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> list[Finished]:
         """End rows whose last token has no log-probability, without that token. What they left would spoil others."""
         self._cache.clear(np.flatnonzero(spoilt))
+        complex_ = np.fromiter(map(self.rows.too_complex, range(self.rows.live)), np.bool_, self.rows.live)
+        beyond = {self.rows.requests[row].request_id for row in np.flatnonzero(spoilt & complex_)}
         ended = self._settle(spoilt, "nonfinite")
-        return [replace(one, token_ids=one.token_ids[:-1], logprobs=one.logprobs[:-1]) for one in ended]
+        return [
+            replace(
+                one,
+                token_ids=one.token_ids[:-1],
+                logprobs=one.logprobs[:-1],
+                reason="too_complex" if one.request.request_id in beyond else one.reason,
+            )
+            for one in ended
+        ]
 
     def _draw(self, logits: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
         import torch

@@ -45,7 +45,7 @@ class Finished:
     token_ids: list[int]
     logprobs: list[float]
     reason: str
-    """`stop`, `length`, `abort`, `nonfinite` or `out_of_memory`; see `wire.Choice`."""
+    """`stop`, `length`, `abort`, `nonfinite`, `too_complex` or `out_of_memory`; see `wire.Choice`."""
     version: int
     """That made the last tokens."""
 

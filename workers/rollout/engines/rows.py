@@ -1,13 +1,14 @@
 """The state of live rows, as arrays on the host: what each feeds next, what it has made, when it ends."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from workers.rollout.engines import version_segments
+from workers.rollout.engines.held_rows import Begin, HeldRows
 from workers.rollout.engines.layout import Ints
 from workers.rollout.engines.processors import penalise, truncate
 from workers.rollout.engines.requests import Finished, ReplyProgress, Request
@@ -23,7 +24,7 @@ _SEED_BITS = (1 << 64) - 1
 class LiveRows:
     """Rows 0..live are requests in generation. `position` is where `token`, the one to feed next, stands."""
 
-    def __init__(self, capacity: int, vocabulary: int, device: str) -> None:
+    def __init__(self, capacity: int, vocabulary: int, device: str, begin: Begin) -> None:
         self.capacity = capacity
         self.live = 0
         self.requests: list[Request] = []
@@ -34,14 +35,14 @@ class LiveRows:
         self.temperature: npt.NDArray[np.float32] = np.ones(capacity, np.float32)
         self._limit: Ints = np.zeros(capacity, np.int64)
         self._output = _Output(capacity)
-        self._rules = WordRules(vocabulary, device)
+        self._rules = _RowRules(WordRules(vocabulary, device), HeldRows(vocabulary, begin))
         self._rule: Ints = np.zeros(capacity, np.int64)
 
     def add(self, requests: list[Request]) -> int:
         """Append rows; return the first."""
         first = self.live
         if first == 0:
-            self._rules.forget()
+            self._rules.words.forget()
         new = slice(first, first + len(requests))
         self.position[new] = [len(request.context) - 1 for request in requests]
         self.token[new] = [request.context[-1] for request in requests]
@@ -49,18 +50,19 @@ class LiveRows:
         self.seed[new] = np.array([request.seed & _SEED_BITS for request in requests], np.uint64)
         self.temperature[new] = [request.temperature for request in requests]
         self._limit[new] = [request.max_tokens for request in requests]
-        self._rule[new] = [self._rules.number(request) for request in requests]
+        self._rule[new] = [self._rules.words.number(request) for request in requests]
         self._output.reserve(max(request.max_tokens for request in requests))
         for row, request in enumerate(requests, first):
             if request.done:
                 self._output.begin(row, request.done, request.done_logprobs)
+        self._rules.held.add(requests)
         self.requests += requests
         self.live += len(requests)
         return first
 
     def restrict(self, logits: "torch.Tensor") -> "torch.Tensor":
         """Mask what a row may not say."""
-        return self._rules.restrict(logits, self._rule[: self.live])
+        return self._rules.held.restrict(self._rules.words.restrict(logits, self._rule[: self.live]), self.requests)
 
     def append(self, tokens: Ints, logprobs: npt.NDArray[np.float32]) -> None:
         """Fold in one token per row."""
@@ -69,11 +71,12 @@ class LiveRows:
         self.made[:n] += 1
         self.position[:n] += 1
         self.token[:n] = tokens
+        self._rules.held.append(tokens, self.requests)
 
     def ended(self) -> Bools:
         """Return which rows are at their end."""
         n = self.live
-        return (self.made[:n] >= self._limit[:n]) | self._rules.stopped(self.token[:n], self._rule[:n])
+        return (self.made[:n] >= self._limit[:n]) | self._rules.words.stopped(self.token[:n], self._rule[:n])
 
     def last(self, row: int, tokens: int) -> list[int]:
         """Return the last tokens that a row has made, at most so many."""
@@ -96,6 +99,10 @@ class LiveRows:
             heat, min_p, top_k, top_p = torch.tensor(settings, dtype=logits.dtype, device=logits.device).T
             logits[rows] = truncate(logits[rows], heat, min_p, top_k.long(), top_p)
         return logits
+
+    def too_complex(self, row: int) -> bool:
+        """Whether what a row must be exceeded the limits of its grammar."""
+        return self._rules.held.too_complex(self.requests[row])
 
     def find(self, ids: set[str]) -> Bools:
         return np.fromiter((request.request_id in ids for request in self.requests), np.bool_, self.live)
@@ -142,6 +149,15 @@ class LiveRows:
                 self.requests[row] = request
         del self.requests[live:]
         self.live = live
+        self._rules.held.keep(self.requests)
+
+
+@dataclass(frozen=True, slots=True)
+class _RowRules:
+    """What rows may say."""
+
+    words: WordRules
+    held: HeldRows
 
 
 class _Output:

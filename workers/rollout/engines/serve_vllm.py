@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
 from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.contracts.specification.program import ProgramEnvironment
 from flexmarl.contracts.specification.team import FactoryModel, Lora, PolicySpec
 from workers import child_server
 from workers.child import ChildConfig, ChildFailed, IntervalLog
@@ -52,9 +53,11 @@ class Instances:
         self._device, self._home = config.device, config.home
         self._shared: dict[str, SharedEngine] = {}
         self._stop_strings = StopStrings(Tokenizers(policies).of)
-        known = {spec.policy_of(role) for role, agent in spec.agents.items() if agent.sampling.structured is not None}
-        self._structured = known & policies.keys()
-        """Policies whose replies are structured: vLLM reads their text."""
+        called = isinstance(spec.environment, ProgramEnvironment)  # a call may say what its reply must be
+        held = {role for role, agent in spec.agents.items() if agent.sampling.structured is not None}
+        held |= {role for role, agent in spec.agents.items() if called and not agent.trainable}
+        self._structured = {spec.policy_of(role) for role in held} & policies.keys()
+        """Policies whose replies are structured, or may be: vLLM reads their text."""
 
     def share(self, settings: PolicySpec, base: "dict[str, torch.Tensor]") -> SharedEngine:
         """Start the engine that holds a base, for all policies that train adapters over it."""

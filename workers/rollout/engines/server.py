@@ -6,8 +6,10 @@ that hangs up ends its requests.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import msgspec
@@ -22,6 +24,7 @@ from workers.rollout.engines.base import Engine
 from workers.rollout.engines.busy import BusyTime
 from workers.rollout.engines.calls import Calls, CompletionCall
 from workers.rollout.engines.refusing import refusal_of
+from workers.rollout.engines.requests import BadRequestError, Request
 from workers.rollout.engines.sleeping import Sleep
 from workers.rollout.engines.tokenizers import Tokenizers
 from workers.rollout.engines.wire import (
@@ -51,6 +54,10 @@ class Fetch(Protocol):
         """Keep nothing of what was fetched."""
 
 
+UNDERSTAND_S = 10.0
+"""How long what a reply must be may take to compile, with those before it."""
+COMPILER = ThreadPoolExecutor(1, "grammars")
+"""One at a time: a format that takes long keeps other formats waiting, and no reply."""
 UNLOAD_LOOKS_S = 0.01
 """Pause between two looks whether the last request of a policy has ended."""
 
@@ -125,6 +132,7 @@ class EngineServer:
         self._sleep.refuse()
         call = self._calls.open(asked)
         try:
+            await self._understand(call.requests)
             self._engine.submit(call.requests)
             self._wake.set()
             if asked.stream:
@@ -134,15 +142,27 @@ class EngineServer:
         finally:
             self._calls.settle(self._engine.abort(self._calls.close(call)))
 
+    async def _understand(self, requests: list[Request]) -> None:
+        """Have what replies must be compiled beside the steps, one at a time. Raises BadRequestError in the end."""
+        if not any(request.sampling.structured for request in requests):
+            return
+        compiling = asyncio.get_running_loop().run_in_executor(COMPILER, self._engine.understand, requests)
+        try:
+            await asyncio.wait_for(compiling, UNDERSTAND_S)
+        except TimeoutError as late:
+            text = f"structured: it was not compiled within {UNDERSTAND_S:g} s; say less in it"
+            raise BadRequestError(text) from late
+
     async def _stream(self, request: web.Request, call: CompletionCall) -> web.StreamResponse:
         """Send each choice when it is finished, and what running ones made, as server-sent events."""
         if call.progress and (self._telling is None or self._telling.done()):
             self._telling = asyncio.ensure_future(self._tell())
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
         await response.prepare(request)
-        async for choices in call.finished():
-            await response.write(b"data: " + msgspec.json.encode(self._response(call, choices)) + b"\n\n")
-        await response.write(b"data: [DONE]\n\n")
+        with contextlib.suppress(ConnectionResetError):  # who hung up reads no more; its replies end with its call
+            async for choices in call.finished():
+                await response.write(b"data: " + msgspec.json.encode(self._response(call, choices)) + b"\n\n")
+            await response.write(b"data: [DONE]\n\n")
         return response
 
     async def _tell(self) -> None:

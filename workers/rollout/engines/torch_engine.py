@@ -20,9 +20,10 @@ from workers.models.products import widen
 from workers.rollout.engines import decoder, invariant, low_rank
 from workers.rollout.engines.cache import SpareCaches
 from workers.rollout.engines.checks import check_all
+from workers.rollout.engines.grammars import Grammars
 from workers.rollout.engines.lane import EngineLane
 from workers.rollout.engines.own_memory import OwnTensors
-from workers.rollout.engines.requests import BadRequestError, Finished, NotHeldError, ReplyProgress, Request
+from workers.rollout.engines.requests import Finished, NotHeldError, ReplyProgress, Request
 from workers.rollout.engines.stop_strings import StopStrings
 from workers.rollout.engines.wire import HeldVersion, Load, LoadRequest
 
@@ -52,6 +53,7 @@ class TorchEngine:
         """Per policy; the last `KEPT_VERSIONS` take requests, earlier ones only finish."""
         self._caches = SpareCaches()
         self._stop_strings = StopStrings(tokenizer_of)
+        self._grammars = Grammars(tokenizer_of)
         self._left: dict[tuple[int, torch.dtype], OwnTensors] = {}
         """By size and precision, memory of a version that nothing runs on any more: fresh memory costs several times a
         copy."""
@@ -105,7 +107,8 @@ class TorchEngine:
             text = f"these weights have {weights.vocabulary} words and those of {policy} before had {known.pop()}"
             raise UnsupportedModel(text)
         rows = self.rows_of(policy)
-        lane = EngineLane(weights, version, digest, rows, self._device, self._caches, self._stop_strings, self._ordered)
+        read = (self._stop_strings, self._grammars)
+        lane = EngineLane(weights, version, digest, rows, self._device, self._caches, *read, self._ordered)
         with torch.inference_mode():
             for older in lanes:
                 if older.version < version:
@@ -174,16 +177,18 @@ class TorchEngine:
         self._left.clear()
         return True
 
+    def understand(self, requests: list[Request]) -> None:
+        """Compile what replies must be; `submit` finds it ready. May run in any thread."""
+        lanes = [self._lane_of(request) for request in requests]
+        self._grammars.check((one, lane.weights.vocabulary) for one, lane in zip(requests, lanes, strict=True))
+
     def submit(self, requests: list[Request]) -> None:
         """Queue requests, all or none; raise `NotHeldError` or `BadRequestError`."""
         lanes = [self._lane_of(request) for request in requests]
         models = [(lane.weights.vocabulary, lane.weights.architecture.max_positions) for lane in lanes]
         check_all(((request, *model) for request, model in zip(requests, models, strict=True)), self._ordered)
-        for request in requests:
-            if request.sampling.structured:
-                text = "structured: the torch engine knows neither schemas nor expressions; the vLLM engine does"
-                raise BadRequestError(text, request_ids=[request.request_id])
         self._stop_strings.check(requests)
+        self._grammars.check((request, words) for request, (words, _) in zip(requests, models, strict=True))
         for request, lane in zip(requests, lanes, strict=True):
             lane.waiting.append(request)
             self.prompt_tokens += len(request.prompt)

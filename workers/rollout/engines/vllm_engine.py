@@ -127,6 +127,9 @@ class VllmEngine:
         """Whether nothing of a closed policy runs: nothing does."""
         return not self._instances(policy)
 
+    def understand(self, requests: list[Request]) -> None:
+        """Have nothing ready: vLLM compiles grammars in threads of its own, while other replies are made."""
+
     def submit(self, requests: list[Request]) -> None:
         """Queue requests, all or none; raise `NotHeldError` or `BadRequestError`."""
         instances = [self._instance_of(request) for request in requests]

@@ -258,7 +258,8 @@ def build(
 ) -> "LLMEngine":
     """Start an engine, with weights of no meaning unless a base is given. Raises EngineFailedError in vLLM's words.
 
-    `tokenizer`: folder of the one that structured output needs; empty: the engine reads no text.
+    `tokenizer`: folder of the one that structured output needs; empty: the engine reads no text. What it holds replies
+    to are the grammars that the torch engine and the refusals of formats know.
     """
     from safetensors.torch import save_file
     from vllm.engine.arg_utils import EngineArgs
@@ -286,6 +287,7 @@ def build(
                 kv_cache_memory_bytes=model.cache_bytes if on_cpu else _cuda_cache(model),
                 block_size=BLOCK,
                 logprobs_mode="processed_logprobs",
+                structured_outputs_config={"backend": "guidance"},
                 async_scheduling=False,
                 disable_log_stats=True,
                 **({"tensor_parallel_size": model.devices, "distributed_executor_backend": "mp"} if several else {}),

@@ -86,7 +86,8 @@ class CompletionChoice(msgspec.Struct, omit_defaults=True):
     truncation applied)."""
     finish_reason: str
     """Empty while the reply goes on. `stop` and `length` end it. `abort` and `out_of_memory` hand it back to be carried
-    on elsewhere. `nonfinite` gives it up: the next token's log-probability was no number, whoever computes it."""
+    on elsewhere. `nonfinite` and `too_complex` give it up, whoever computes it: the next token's log-probability was
+    no number, or which tokens `structured` allows there exceeds the limits of grammars."""
     segments: list[int]
     """version, tokens, version, tokens, ... over `token_ids`."""
     at: int = 0

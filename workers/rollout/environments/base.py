@@ -36,10 +36,14 @@ class Ask:
     """Of an environment that speaks in messages: what the seat has not seen yet; then `observation` is empty."""
     tools: tuple[dict[str, Any], ...] = ()
     """Of an environment that speaks in messages: what the seat may call now, as JSON schemas of functions."""
+    conversation: int = 0
+    """Of an environment that speaks in messages: which of its conversations the seat goes on with."""
     fresh: bool = False
-    """Of an environment that speaks in messages: the seat forgets what it has read and said before."""
+    """Of an environment that speaks in messages: the seat forgets what it has read and said in the conversation."""
     broken: str = ""
     """Why it forgets, where that counts as a break of its chain; empty where it is how the environment is played."""
+    structured: str = ""
+    """What the reply must be, a `StructuredOutput` as JSON; empty: what its agent's sampling says."""
 
 
 @dataclass(frozen=True, slots=True)

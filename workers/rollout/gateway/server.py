@@ -254,7 +254,8 @@ class Gateway:
 
     async def _on_count(self, request: web.Request) -> web.Response:
         session = await self._session(request)
-        return _json(messages.counted(session.count(_read(await request.read(), messages.read_count))))
+        call = _read(await request.read(), messages.read_count)
+        return _json(messages.counted(await asyncio.to_thread(session.count, call)))
 
     async def _on_call(self, request: web.Request) -> web.StreamResponse:
         session, dialect = await self._session(request), dialect_of(request.path)

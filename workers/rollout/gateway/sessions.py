@@ -1,9 +1,9 @@
 """A session of an agent program: an episode that waits for calls from outside, and for the report that ends it.
 
-Invariants. A call has one answer, which is recorded as a turn before it is given; a call that repeats the last one of
-its seat shares its answer. A seat answers one call at a time, in the order in which they came. A session that has ended
-refuses every call by the reason for which it ended, and so does one that awaits its reward. Time runs for the program
-alone: while no call of its waits, and until it has ended.
+Invariants. A call has one answer, which is recorded as a turn before it is given; a call that repeats an earlier one of
+its seat shares its answer. Calls that wait at the same time are answered together, each in a conversation of its own. A
+session that has ended refuses every call by the reason for which it ended, and so does one that awaits its reward. Time
+runs for the program alone: while no call of its waits, and until it has ended.
 """
 
 import asyncio
@@ -16,16 +16,19 @@ from uuid import UUID
 
 from flexmarl.contracts.specification.program import ProgramEnvironment
 from flexmarl.language.dialects.calls import CallAnswer, CallRefused, ModelCall
-from flexmarl.language.messages import Message
+from flexmarl.language.messages import Message, characters
 from flexmarl.language.renderer import Break
 from flexmarl.store.control.program_sessions import SessionMeter
 from workers.rollout.environments.base import Ask, Outcome, Reply
 from workers.rollout.gateway.calls import ProgramCall, ended
-from workers.rollout.gateway.histories import SeatHistory
+from workers.rollout.gateway.histories import MOST_CONVERSATIONS, Continuation, SeatHistories
 from workers.rollout.isolation import EnvironmentBroke
+from workers.rollout.speech import FormatRefused, TrainedFormatRefused
 
 Count = Callable[[Ask], int]
 """How many ids the prompt of an ask has."""
+MOST_CHARACTERS = 4 * 2**20
+"""Of the messages and tools of a call: a million ids of most tokenizers."""
 FINISHED = "its program has reported"
 """Why a session that ended as it should takes no further call."""
 AWAITS = "its program has ended and its reward comes later"
@@ -37,11 +40,27 @@ class _ProgramSeat:
     """What a program asked of a seat."""
 
     count: Count
-    history: SeatHistory = field(default_factory=SeatHistory)
+    histories: SeatHistories = field(default_factory=SeatHistories)
     calls: int = 0
-    last: ProgramCall | None = None
-    answered: ProgramCall | None = None
-    """The last one that has an answer; the history ends with it."""
+    answered: int = 0
+    """How many of the calls have an answer."""
+    latest: dict[str, ProgramCall] = field(default_factory=dict)
+    """The last calls, by what a repetition shares."""
+
+    def repeated(self, call: ProgramCall) -> ProgramCall | None:
+        """Return the earlier call that a call repeats; without its client's word only the last one can be meant."""
+        before = self.latest.get(call.digest)
+        if before is None or call.again is False:
+            return None
+        return before if call.again or before is next(reversed(self.latest.values())) else None
+
+    def take(self, call: ProgramCall) -> None:
+        """Keep a call for repetitions of it."""
+        self.calls += 1
+        self.latest.pop(call.digest, None)
+        self.latest[call.digest] = call
+        if len(self.latest) > MOST_CONVERSATIONS:
+            self.latest.pop(next(iter(self.latest)))
 
 
 @dataclass(slots=True)
@@ -142,8 +161,8 @@ class ProgramSession:
     def call(self, call: ProgramCall) -> ProgramCall:
         """Take a call in; returns it, or the earlier one that it repeats. Raises CallRefused."""
         seat = self._seat(call)
-        if seat.last is not None and seat.last.digest == call.digest and call.again is not False:
-            return seat.last
+        if (before := seat.repeated(call)) is not None:
+            return before
         if self.over or self._end.came:
             raise ended(self.over or (FINISHED if self._end.report is not None else AWAITS))
         if seat.calls >= self.spec.max_calls:
@@ -153,26 +172,47 @@ class ProgramSession:
             raise CallRefused(403, "calls_used_up", detail)
         if call.follows:
             call.messages = self._followed(call)
-        seat.calls += 1
+        _refuse_long(call)
+        if call.structured:
+            self._held(call)
+        seat.take(call)
         call.id = f"{self.id.hex[:12]}_{call.seat}_{seat.calls}"
-        seat.last = call
         self._waiting.append(call)
         self._happened.set()
         return call
 
+    def _held(self, call: ProgramCall) -> None:
+        """Refuse a call whose reply cannot be held to its format, at no cost to the session, or leave the format out.
+
+        Raises CallRefused.
+        """
+        try:
+            self._seat(call).count(Ask(call.seat, "", 1, tools=call.tools, structured=call.structured))
+        except FormatRefused as refused:
+            if isinstance(refused, TrainedFormatRefused) and self.spec.formats == "learned":
+                call.structured = ""
+                return
+            detail = f"{call.structured_field}: {refused}."
+            raise CallRefused(400, "invalid_value", detail, call.structured_field) from refused
+
     def _followed(self, call: ProgramCall) -> tuple[Message, ...]:
         """Return the whole conversation of a call that brings what is new. Raises CallRefused."""
         for seat in self._seats.values():
-            if (before := seat.answered) is not None and before.id == call.follows:
-                own, old = int(call.instructed), seat.history.said[int(before.instructed) :]
+            if (found := seat.histories.ended_by(call.follows)) is not None:
+                before, said = found
+                own, old = int(call.instructed), said[int(before.instructed) :]
                 return (*call.messages[:own], *old, *call.messages[own:])
         rule = "send the id of a seat's last response, or leave it out and send all items of the conversation as input"
         detail = f"previous_response_id: is of no response that this session still has; {rule}."
         raise CallRefused(400, "previous_response_not_found", detail, "previous_response_id")
 
     def count(self, call: ModelCall) -> int:
-        """Return how many ids a call would read if its chain began with it. Raises CallRefused."""
+        """Return how many ids a call would read if its chain began with it; may run in any thread.
+
+        Raises CallRefused.
+        """
         seat = self._seat(call)
+        _refuse_long(call)
         try:
             return seat.count(Ask(call.model, "", 1, messages=call.messages, tools=call.tools))
         except ValueError as error:  # the chat template cannot write it
@@ -235,14 +275,14 @@ class ProgramSession:
 
     async def act(self, replies: list[Reply]) -> None:
         """Answer the calls, and wait for what the program does next. Raises EnvironmentBroke."""
-        for (call, _), reply in zip(self._asked, replies, strict=True):
+        for (call, ask), reply in zip(self._asked, replies, strict=True):
             seat = self._seats[call.seat]
             answer = _answer_of(call, reply)
-            seat.history.answered(call.messages, answer.message)
+            seat.histories.answered(ask.conversation, call, answer.message)
+            seat.answered += 1
             self._account.calls += 1
             self._account.tokens += reply.tokens
             self._account.last_message = answer.message.content
-            seat.answered = call
             if not call.answer.done():
                 call.answer.set_result(answer)
         self._asked = []
@@ -279,22 +319,23 @@ class ProgramSession:
             raise EnvironmentBroke(said)
 
     def _ask(self) -> None:
-        """Ask for the first call of each seat, all at once."""
-        first = {call.seat: call for call in reversed(self._waiting)}
-        self._waiting = [call for call in self._waiting if first[call.seat] is not call]
-        self._asked = [(call, self._asking(call)) for call in first.values()]
+        """Ask for all calls that wait, but for those that would be one conversation too many of their seat."""
+        places = [(call, self._seats[call.seat].histories.begin(call.messages)) for call in self._waiting]
+        self._waiting = [call for call, place in places if place is None]
+        self._asked = [(call, self._asking(call, place)) for call, place in places if place is not None]
 
-    def _asking(self, call: ProgramCall) -> Ask:
-        seat, most = self._seats[call.seat], self.spec.reply_tokens
-        new = seat.history.new(call.messages)
+    def _asking(self, call: ProgramCall, place: Continuation) -> Ask:
+        most, begun = self.spec.reply_tokens, place.new is None
         return Ask(
             call.seat,
             "",
             most if call.max_tokens is None else min(most, call.max_tokens),
-            messages=call.messages if new is None else new,
+            messages=call.messages if place.new is None else place.new,
             tools=call.tools,
-            fresh=new is None,
-            broken=Break.OTHER_HISTORY.value if new is None and seat.answered is not None else "",
+            conversation=place.conversation,
+            fresh=begun,
+            broken=Break.OTHER_HISTORY.value if begun and self._seats[call.seat].answered else "",
+            structured=call.structured,
         )
 
     def outcome(self) -> Outcome:
@@ -310,6 +351,16 @@ class ProgramSession:
         for call in [*self._waiting, *(call for call, _ in self._asked)]:
             call.refuse(ended(self.over))
         self._leave(self)
+
+
+def _refuse_long(call: ModelCall) -> None:
+    """Refuse, before anything is made of it, what no model reads. Raises CallRefused."""
+    length = characters(call.messages, call.tools)
+    if length > MOST_CHARACTERS:
+        detail = (
+            f"messages: with tools they have {length} characters, and at most {MOST_CHARACTERS} are read; send fewer."
+        )
+        raise CallRefused(400, "context_length_exceeded", detail, "messages")
 
 
 def _answer_of(call: ProgramCall, reply: Reply) -> CallAnswer:

@@ -144,7 +144,9 @@ class Batch(Strict):
     still playing. `episode` needs plug-ins that never compare episodes, such as `reinforce`."""
     max_attempts: int = Field(default=3, ge=1, le=10)
     """Maximum attempts per episode before it counts as failed."""
-    episode_timeout_s: float = Field(default=120.0, gt=0.0, le=86_400.0)
+    episode_timeout_s: float = Field(default=600.0, gt=0.0, le=86_400.0)
+    """Maximum time of an attempt, with that in which its turns wait for engines; one that needs longer has failed. A
+    bound for what is stuck: chat models on a busy machine may need minutes."""
     weights_timeout_s: float = Field(default=3600.0, gt=0.0, le=604_800.0)
     """Maximum time a turn waits for committed weights to be served before its episode counts as failed; not included in
     `episode_timeout_s`."""

@@ -97,6 +97,10 @@ class ProgramEnvironment(EnvironmentOptions):
     """Calls of each agent in a session; further ones are refused."""
     reply_tokens: int = Field(default=256, ge=1, le=16_384)
     """Maximum tokens in a reply; a call, or `sampling.max_tokens` of an agent, may set fewer."""
+    formats: Literal["refused", "learned"] = "refused"
+    """What becomes of a format that a call to a trained agent names, such as `response_format`: the call is refused, or
+    the format is left out, and the agent learns it by what its replies earn. Agents that are not trained are held to
+    it."""
     best_reward: float = Field(default=1.0, gt=0.0, le=1e9)
     """Highest reward of a session; a session that reaches it counts as solved. The lowest is 0."""
 

@@ -67,7 +67,7 @@ class Sampling(Strict):
     """Logits of tokens that stand in prompt or reply are divided by this where positive, else multiplied; 1: none.
     Frozen agents only."""
     structured: StructuredOutput | None = None
-    """What each reply must be; vLLM engine and frozen agents only."""
+    """What each reply must be. Frozen agents only."""
 
     @field_validator("stop", mode="before")
     @classmethod

@@ -35,16 +35,11 @@ class UniformOptions(TaskSamplerOptions):
     type: Literal["uniform"] = "uniform"
 
 
-class VadeOptions(TaskSamplerOptions):
-    """Prefers tasks that are solved about one time in three, by what earlier groups say of each. Experimental."""
+class ChoosingOptions(TaskSamplerOptions):
+    """Chooses from a fixed set of tasks by how earlier groups ended."""
 
-    type: Literal["vade"] = "vade"
     tasks: int | None = Field(default=None, ge=2, le=MOST_TASKS)
     """Tasks that are chosen from. Absent: all training tasks of the environment, which must list them."""
-    keep_when_played: float = Field(default=0.2, ge=0.0, le=0.99)
-    """Share of the evidence about a task that is kept when it is played again."""
-    keep_when_idle: float = Field(default=0.999, gt=0.0, le=1.0)
-    """Share of the evidence about a task that is kept in each step that does not play it."""
 
     chooses: ClassVar[bool] = True
 
@@ -59,7 +54,7 @@ class VadeOptions(TaskSamplerOptions):
         if self.tasks is None and listed is None:
             yield _of_tasks(
                 "needs_tasks",
-                f"vade chooses from a fixed set of tasks, and {name} makes up any number of them.",
+                f"{self.type} chooses from a fixed set of tasks, and {name} makes up any number of them.",
                 "Set how many it may choose from, such as 512, or type: uniform.",
             )
             return
@@ -78,16 +73,67 @@ class VadeOptions(TaskSamplerOptions):
             yield Problem(
                 pointer="/batch/settle",
                 code="needs_group",
-                detail="Episodes settle one by one, but vade counts what a whole group earned.",
+                detail=f"Episodes settle one by one, but {self.type} counts what a whole group earned.",
                 hint="Set group, or task_sampler: uniform in /sampling.",
             )
         if spec.sampling.branches:
             yield Problem(
                 pointer="/sampling/task_sampler/type",
                 code="not_with_branches",
-                detail="vade counts how often a task's own episodes are solved; members that branch share one.",
+                detail=f"{self.type} counts how often a task's own episodes are solved; members that branch share one.",
                 hint="Set uniform, or branch_controller: none in /sampling.",
             )
+
+
+class VadeOptions(ChoosingOptions):
+    """Prefers tasks that are solved about one time in three, by what earlier groups say of each. Experimental."""
+
+    type: Literal["vade"] = "vade"
+    keep_when_played: float = Field(default=0.2, ge=0.0, le=0.99)
+    """Share of the evidence about a task that is kept when it is played again."""
+    keep_when_idle: float = Field(default=0.999, gt=0.0, le=1.0)
+    """Share of the evidence about a task that is kept in each step that does not play it."""
+
+
+class GresoOptions(ChoosingOptions):
+    """Passes over tasks whose last groups had no variance, the likelier the more there were. Experimental."""
+
+    type: Literal["greso"] = "greso"
+    easy: float = Field(default=0.5, gt=0.0, le=1.0)
+    """Base of the probability to play a task after solved groups without variance, to the power of their number."""
+    hard: float = Field(default=0.5, gt=0.0, le=1.0)
+    """Base of the probability to play a task after missed groups without variance, to the power of their number."""
+    target_easy: float = Field(default=0.083, ge=0.0, le=1.0)
+    """Share of a step's groups that may be solved without variance before `easy` goes down."""
+    target_hard: float = Field(default=0.167, ge=0.0, le=1.0)
+    """Share of a step's groups that may be missed without variance before `hard` goes down."""
+    move_by: float = Field(default=0.01, ge=0.0, le=0.5)
+    """By how much `easy` and `hard` move in a step, once every task had its turn. 0: not at all."""
+    least_easy: float = Field(default=0.1, ge=0.0, le=1.0)
+    """Least probability to play a task again, however many of its groups were solved without variance."""
+    least_hard: float = Field(default=0.4, ge=0.0, le=1.0)
+    """Least probability to play a task again, however many of its groups were missed without variance."""
+
+    def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
+        """Refuse as any choice does, and groups of one, which never have a variance."""
+        yield from super().refusals(spec)
+        if spec.batch.episodes_per_task < 2:
+            yield Problem(
+                pointer="/batch/episodes_per_task",
+                code="out_of_range",
+                detail="greso compares the members of a group, and one member has nobody to be compared with.",
+                hint="Set at least 2, or task_sampler: uniform in /sampling.",
+            )
+
+
+class FilterSolvedOptions(ChoosingOptions):
+    """Leaves out tasks that are solved, until nothing else is left to play. Experimental."""
+
+    type: Literal["filter_solved"] = "filter_solved"
+    decay: float = Field(default=0.9, ge=0.0, le=0.999)
+    """Share of the moving mean of a task's score that is kept when it is played again."""
+    threshold: float = Field(default=0.95, gt=0.0, le=1.0)
+    """Moving mean, as a share of the best score, above which a task is left out. 1: none ever is."""
 
 
 def _of_tasks(code: str, detail: str, hint: str) -> Problem:
@@ -95,7 +141,10 @@ def _of_tasks(code: str, detail: str, hint: str) -> Problem:
 
 
 TASK_SAMPLER: Kind[TaskSamplerOptions] = Kind(
-    "task_sampler", "/sampling/task_sampler", TaskSamplerOptions, (UniformOptions, VadeOptions)
+    "task_sampler",
+    "/sampling/task_sampler",
+    TaskSamplerOptions,
+    (UniformOptions, VadeOptions, GresoOptions, FilterSolvedOptions),
 )
 
 

@@ -8,6 +8,7 @@ from flexmarl.contracts.base import Strict
 from flexmarl.contracts.ids import Name
 from flexmarl.contracts.model_shapes import ModelShape
 from flexmarl.contracts.packaged_models import PACKAGE_NAMES, PACKAGED_MODELS, PackageName
+from flexmarl.contracts.specification.demonstrations import SupervisedWarmup
 from flexmarl.contracts.specification.environment import ENVIRONMENT
 from flexmarl.contracts.specification.instructions import Instructions
 from flexmarl.contracts.specification.losses import LOSS
@@ -205,15 +206,6 @@ class AdamW(Strict):
     grad_clip_norm: float = Field(default=1.0, gt=0.0)
 
 
-class SupervisedWarmup(Strict):
-    """Cross-entropy steps on the environment's demonstrations before step 0; marked in every chart."""
-
-    steps: int = Field(ge=1, le=10_000)
-    batch_size: int = Field(default=256, ge=1, le=65_536)
-    learning_rate: float = Field(default=2e-3, gt=0.0, le=1.0)
-    max_seconds: float = Field(default=3.0, gt=0.0)
-
-
 AdapterTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 ADAPTER_TARGETS: tuple[AdapterTarget, ...] = get_args(AdapterTarget)
 
@@ -304,6 +296,7 @@ class PolicySpec(Strict):
     optimizer: AdamW = AdamW()
     devices: Devices = Devices()
     warmup: SupervisedWarmup | None = None
+    """Supervised steps before step 0; a policy that begins with a checkpoint takes none."""
     lag_policy: LagPolicy | None = None
     """Lag policy of its rows; `mechanisms.lag_policy` when absent."""
 

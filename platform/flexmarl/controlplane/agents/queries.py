@@ -79,6 +79,12 @@ def newest_of(agent: AgentDefinition) -> int | None:
     return number
 
 
+def newest_of_project(actor: Actor, project: str, most: int) -> dict[str, int]:
+    """Map the defined agents of a project to the numbers of their newest versions, by name; at most so many."""
+    rows = catalogue(actor).filter(project_id=project, versions__number=1).order_by("role")[:most]
+    return {one.role: number for one in rows if (number := newest_of(one)) is not None}
+
+
 def agent_row(agent: AgentDefinition) -> dict[str, Any]:
     """Return an agent as a plain value."""
     return {

@@ -1,7 +1,7 @@
 """Changes of datasets: permission, check, write, audit."""
 
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import islice
 from typing import Any
 
@@ -17,9 +17,10 @@ from flexmarl.controlplane.common.problems import Conflict, FieldError, InvalidS
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.datasets import files, queries
+from flexmarl.controlplane.datasets.archives import inputs_of
 from flexmarl.controlplane.datasets.bad_rows import BadRow, UnreadableFile
 from flexmarl.controlplane.datasets.importing import Imported, imported, read_choices
-from flexmarl.controlplane.datasets.mapping import suggested
+from flexmarl.controlplane.datasets.mapping import suggested, suggested_split
 from flexmarl.controlplane.datasets.models import Dataset, DatasetFile, DatasetVersion
 from flexmarl.controlplane.datasets.reading import rows_of
 from flexmarl.store.data import dataset_contents
@@ -30,15 +31,21 @@ EXAMPLES = 5
 
 
 def first_look(file: DatasetFile) -> dict[str, Any]:
-    """Return the columns and first rows of a file that was just uploaded, and what their names suggest.
+    """Return the columns and first rows of a file, and what their names suggest.
 
     Rows that cannot be read are left out: whoever previews or saves the file is told of them.
     """
     examples: list[dict[str, Any]] = []
-    with files.opened(file) as opened, suppress(UnreadableFile):
-        examples += (raw for _, raw in islice(rows_of(opened, file.format), EXAMPLES) if not isinstance(raw, BadRow))
+    with files.opened(file) as opened, suppress(UnreadableFile), closing(inputs_of(opened, file.format)) as inputs:
+        first = next(inputs)
+        rows = rows_of(first.file, first.kind)
+        examples += (raw for _, raw in islice(rows, EXAMPLES) if not isinstance(raw, BadRow))
     columns = list(dict.fromkeys(name for row in examples for name in row))
-    return {"columns": columns, "mapping": suggested(columns), "examples": examples}
+    splits = list(dict.fromkeys(one["split"] for one in (file.origin or {}).get("files", ())))
+    return {
+        "columns": columns, "mapping": suggested(columns), "splits": splits, "split": suggested_split(splits),
+        "examples": examples,
+    }  # fmt: skip
 
 
 def preview(
@@ -91,7 +98,7 @@ def save(
         raise Conflict(f"{name} has {MOST_VERSIONS} versions, which is the most. Use another name.")
     _keep(read)
     version = DatasetVersion.objects.create(
-        dataset=dataset, number=1 if last is None else last.number + 1, file=found, digest=read.digest,
+        dataset=dataset, number=1 if last is None else last.number + 1, file=files.kept(found), digest=read.digest,
         mapping=choices.mapping.model_dump(mode="json"), split=choices.split.model_dump(mode="json"),
         columns=read.columns, note=note, author=actor.name, **_counts(read),
     )  # fmt: skip
@@ -109,7 +116,7 @@ def _counts(read: Imported) -> dict[str, int]:
 
 def _keep(read: Imported) -> None:
     rows = (
-        dataset_contents.ContentRow(side, row.row.prompt, row.line)
+        dataset_contents.ContentRow(side, row.prompt, row.line)
         for side, row in zip(read.held_out, read.rows, strict=True)
     )
     dataset_contents.put(store_connection(), read.digest, rows, len(read.rows))

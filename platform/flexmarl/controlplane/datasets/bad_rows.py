@@ -16,13 +16,17 @@ class BadRow:
     code: str
     detail: str
     hint: str
+    file: str = ""
+    """That it is in, where there are several."""
 
     def as_error(self) -> FieldError:
         """Return it as an entry of a problem's `errors`."""
         escaped = self.column.replace("~", "~0").replace("/", "~1")
         below = f"/{escaped}" if self.column else ""
         where = f"/file/{self.line}{below}" if self.line else "/file"
-        detail = f"Line {self.line}: {self.detail}" if self.line else self.detail
+        line = f"line {self.line}" if self.line else ""
+        place = ", ".join(filter(None, (self.file, line))) if self.file else line.capitalize()
+        detail = f"{place}: {self.detail}" if place else self.detail
         return FieldError(where, self.code, detail, self.hint)
 
 

@@ -1,6 +1,7 @@
-"""Uploaded files: written in parts as they come in, read as a stream."""
+"""Uploaded and fetched files: written in parts as they come in, read as a stream."""
 
 import hashlib
+import re
 import tempfile
 from collections.abc import Iterator
 from datetime import timedelta
@@ -10,19 +11,23 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
+from flexmarl.contracts.hub_datasets import ARCHIVE, FORMATS, format_of
 from flexmarl.controlplane.accounts.models import Project
 from flexmarl.controlplane.common.actions import record
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.ids import uuid7
+from flexmarl.controlplane.common.models import WorkState
 from flexmarl.controlplane.common.problems import FieldError, NotFound, PayloadTooLarge, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
-from flexmarl.controlplane.datasets.models import DatasetFile, FilePart
-from flexmarl.controlplane.datasets.reading import FORMATS, format_of
+from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.datasets.models import DatasetFetch, DatasetFile, FilePart
+from flexmarl.store.control import dataset_fetches
 
 PART_BYTES = 2**20
 KEEP = timedelta(hours=24)
 """So long a file stays of which no version was made."""
 _IN_MEMORY = 8 * 2**20
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class Body(Protocol):
@@ -91,27 +96,73 @@ def _drop_unused() -> None:
     """Delete files of which no version was made, a day after they came."""
     old = DatasetFile.objects.filter(versions=None, created_at__lt=timezone.now() - KEEP)
     DatasetFile.objects.filter(pk__in=old.values("pk")[:20], versions=None).delete()
+    drop_unused_fetches()
+
+
+def drop_unused_fetches() -> None:
+    """Delete what was asked of a hub a day ago, with the archives of which no version was made."""
+    kept = DatasetFile.objects.filter(fetch__isnull=False).values("fetch")
+    old = DatasetFetch.objects.filter(created_at__lt=timezone.now() - KEEP).exclude(pk__in=kept)
+    DatasetFetch.objects.filter(pk__in=[*old.values_list("pk", flat=True)[:20]]).delete()
 
 
 def find_file(actor: Actor, project: str, digest: str) -> DatasetFile:
     """Return a file of a project that the caller may write to. Raises ValidationProblem."""
-    found = DatasetFile.objects.filter(project_id=project, digest=digest).order_by("-id").first()
-    if found is None or not actor.may(Scope.RUNS_READ, project):
+    found = find(actor, project, digest)
+    if found is None:
         detail = f"{project} has no uploaded file {digest[:12]}."
         hint = "Upload it first: POST /api/v1/datasets/files. Files of which no version is made are kept for a day."
         raise ValidationProblem(detail, errors=[FieldError("/file", "unknown_file", detail, hint)])
     return found
 
 
+def find(actor: Actor, project: str, digest: str) -> DatasetFile | None:
+    """Return a file that was uploaded or fetched for a project, None where the caller may not know of it.
+
+    One that was fetched is no row yet: it becomes one with the first version that is made of it.
+    """
+    if not actor.may(Scope.RUNS_READ, project) or not _DIGEST.fullmatch(digest):
+        return None
+    found = DatasetFile.objects.filter(project_id=project, digest=digest).order_by("-id").first()
+    if found is not None:
+        return found
+    fetch = DatasetFetch.objects.filter(project=project, digest=digest, state=WorkState.DONE).first()
+    if fetch is None:
+        return None
+    name = f"{fetch.found['repository']} {fetch.found['configuration']}"[:200]
+    return DatasetFile(
+        project_id=project, digest=digest, name=name, format=ARCHIVE, bytes=fetch.bytes, author=fetch.owner,
+        origin=fetch.found, fetch=fetch.id,
+    )  # fmt: skip
+
+
+def kept(file: DatasetFile) -> DatasetFile:
+    """Return a file as a row that a version may be made of."""
+    if file.pk is not None:
+        return file
+    there, _ = DatasetFile.objects.get_or_create(
+        project_id=file.project_id, digest=file.digest, format=file.format,
+        defaults={name: getattr(file, name) for name in ("name", "bytes", "author", "origin", "fetch")},
+    )  # fmt: skip
+    return there
+
+
 def parts(file: DatasetFile) -> Iterator[bytes]:
     """Return a file's bytes, part by part."""
     place = 0
     while True:
-        part = FilePart.objects.filter(file=file, place=place).values_list("body", flat=True).first()
+        part = _part(file, place)
         if part is None:
             return
-        yield bytes(part)
+        yield part
         place += 1
+
+
+def _part(file: DatasetFile, place: int) -> bytes | None:
+    if file.fetch is not None:
+        return dataset_fetches.part(store_connection(), file.fetch, place)
+    part = FilePart.objects.filter(file=file, place=place).values_list("body", flat=True).first()
+    return None if part is None else bytes(part)
 
 
 def opened(file: DatasetFile) -> BinaryIO:

@@ -5,7 +5,7 @@ the same side of two versions with one share. Nothing is guessed: a row that doe
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.yaml_text import is_storable
 from flexmarl.controlplane.datasets.bad_rows import BadRow
-from flexmarl.language.dataset_rows import DatasetRow, to_line
+from flexmarl.language.dataset_rows import DatasetRow, from_line, to_line
 from flexmarl.language.messages import Message
 
 SPEAKERS = ("system", "user", "assistant")
@@ -30,7 +30,8 @@ class ColumnMapping(Strict):
     prompt: str = Field(default="", max_length=200)
     """Column whose text is asked."""
     messages: str = Field(default="", max_length=200)
-    """Column with a list of messages, {role, content}, that ends with one of the user."""
+    """Column with a list of messages, {role, content}, that ends with one of the user, or of the assistant where no
+    column has the answer: the last one is the answer then."""
     answer: str = Field(default="", max_length=200)
     """Column with the expected answer; none when empty."""
 
@@ -43,6 +44,10 @@ class ColumnMapping(Strict):
     @property
     def asked(self) -> str:
         return self.prompt or self.messages
+
+    def kept(self, columns: Iterable[str]) -> list[str]:
+        """Return those of a row's columns that are neither prompt nor answer."""
+        return [name for name in columns if name not in {self.asked, self.answer}]
 
 
 class ShareSplit(Strict):
@@ -59,11 +64,21 @@ class CountSplit(Strict):
     rows: int = Field(default=100, ge=0)
 
 
+class NamedSplit(Strict):
+    """The rows of files that a hub has in these splits, and those with a prompt of theirs."""
+
+    type: Literal["splits"] = "splits"
+    held_out: tuple[str, ...] = Field(min_length=1, max_length=50)
+
+
+Split = ShareSplit | CountSplit | NamedSplit
+
+
 class Choices(Strict):
     """What whoever imports a file chooses."""
 
     mapping: ColumnMapping
-    split: Annotated[ShareSplit | CountSplit, Field(discriminator="type")]
+    split: Annotated[Split, Field(discriminator="type")]
 
 
 _PROMPTS = ("prompt", "question", "problem", "instruction", "input")
@@ -80,10 +95,16 @@ def suggested(columns: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class MappedRow:
-    row: DatasetRow
+    """A row as it is kept: bytes, since the objects that they stand for may take twenty times as much memory."""
+
+    prompt: str
     line: bytes
     hash: int
     """Of the prompt, below 2 ** 64: decides the side."""
+
+    @property
+    def row(self) -> DatasetRow:
+        return from_line(self.line)
 
 
 def mapped(number: int, raw: Mapping[str, Any], mapping: ColumnMapping) -> MappedRow | BadRow:
@@ -96,9 +117,12 @@ def mapped(number: int, raw: Mapping[str, Any], mapping: ColumnMapping) -> Mappe
     if isinstance(messages, BadRow):
         return messages
     answer = _answer(number, raw[mapping.answer], mapping.answer) if mapping.answer else ""
+    if messages[-1].role == "assistant":
+        *asked, last = messages
+        messages, answer = tuple(asked), last.content
     if isinstance(answer, BadRow):
         return answer
-    columns = {name: value for name, value in raw.items() if name not in {mapping.asked, mapping.answer}}
+    columns = {name: raw[name] for name in mapping.kept(raw)}
     try:
         line = to_line(row := DatasetRow(messages, answer, columns))
     except (TypeError, ValueError, RecursionError) as error:
@@ -106,7 +130,7 @@ def mapped(number: int, raw: Mapping[str, Any], mapping: ColumnMapping) -> Mappe
     if not is_storable(row.prompt):
         detail = "The prompt has a NUL character or half of a surrogate pair."
         return BadRow(number, mapping.asked, "not_storable", detail, "Remove it.")
-    return MappedRow(row, line, prompt_hash(messages))
+    return MappedRow(row.prompt, line, prompt_hash(messages))
 
 
 def _messages(number: int, raw: Mapping[str, Any], mapping: ColumnMapping) -> tuple[Message, ...] | BadRow:
@@ -127,9 +151,13 @@ def _messages(number: int, raw: Mapping[str, Any], mapping: ColumnMapping) -> tu
             detail = f"Message {place + 1} of {mapping.messages} is {_shown(one)}."
             return BadRow(number, mapping.messages, "bad_message", detail, f"{legal} Only the first may be system.")
         made.append(Message(one["role"], one["content"]))
-    if made[-1].role != "user" or not made[-1].content.strip():
+    answered = made[-1].role == "assistant" and not mapping.answer
+    last = made[-2:-1] if answered else made[-1:]
+    if not last or last[0].role != "user" or not last[0].content.strip():
         detail = f"The last message of {mapping.messages} is {_shown(value[-1])}."
-        return BadRow(number, mapping.messages, "no_question", detail, "The last message is the user's, and asks.")
+        other = "" if mapping.answer else ", or the assistant's that answers it"
+        legal = f"The last message is the user's, and asks{other}."
+        return BadRow(number, mapping.messages, "no_question", detail, legal)
     return tuple(made)
 
 
@@ -154,8 +182,22 @@ def prompt_hash(messages: Sequence[Message]) -> int:
     return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big")
 
 
-def sides(hashes: Sequence[int], split: ShareSplit | CountSplit) -> list[bool]:
-    """Return which rows are held out."""
+_FOR_EVALUATION = ("test", "validation", "valid", "val", "dev", "eval", "evaluation")
+
+
+def suggested_split(names: Sequence[str]) -> dict[str, Any]:
+    """Return how rows of splits with these names are held out: those of splits that are named so, or a tenth."""
+    held_out = [name for name in names if name.lower() in _FOR_EVALUATION]
+    if held_out and len(held_out) < len(names):
+        return {"type": "splits", "held_out": held_out}
+    return {"type": "share", "share": 0.1}
+
+
+def sides(hashes: Sequence[int], split: Split, names: Sequence[str] = ()) -> list[bool]:
+    """Return which rows are held out. `names` are the splits that they are in, where there are any."""
+    if isinstance(split, NamedSplit):
+        held = {one for one, name in zip(hashes, names, strict=True) if name in split.held_out}
+        return [one in held for one in hashes]
     if isinstance(split, ShareSplit):
         limit = int(split.share * _HASHES)
         return [one < limit for one in hashes]

@@ -20,7 +20,11 @@ def named_in(environment: object) -> Mapping[str, Any] | None:
     if not isinstance(environment, Mapping) or environment.get("type", "dataset") not in ("dataset", PROGRAM):
         return None
     # A document that is laid over a template may leave the type to it; programs need no dataset.
-    named = environment.get("dataset", {} if environment.get("type") == "dataset" else None)
+    return well_named(environment.get("dataset", {} if environment.get("type") == "dataset" else None))
+
+
+def well_named(named: object) -> Mapping[str, Any] | None:
+    """Return what names a dataset when that is well enough to look for it; types refuse the rest."""
     if not isinstance(named, Mapping):
         return None
     name, version, project = named.get("name", "example"), named.get("version"), named.get("project") or ""
@@ -29,8 +33,10 @@ def named_in(environment: object) -> Mapping[str, Any] | None:
     return {**named, "name": name} if whole and texts else None
 
 
-def pinned(actor: Actor, project: str, named: Mapping[str, Any]) -> dict[str, Any] | Problem:
-    """Return a dataset with the version and digest that it stands for, or the refusal.
+def pinned(
+    actor: Actor, project: str, named: Mapping[str, Any], where: str = WHERE
+) -> dict[str, Any] | Problem:  # fmt: skip
+    """Return a dataset with the version and digest that it stands for, or the refusal at a field.
 
     `project` is the run's. A dataset of a project that the submitter may not read is refused as if it did not exist.
     """
@@ -44,14 +50,14 @@ def pinned(actor: Actor, project: str, named: Mapping[str, Any]) -> dict[str, An
     numbers = ", ".join(map(str, rows.values_list("number", flat=True)[:SHOWN]))
     if numbers:
         detail = f"{name} has no version {number}."
-        return Problem(pointer=f"{WHERE}/version", code="unknown_version", detail=detail, hint=f"It has {numbers}.")
+        return Problem(pointer=f"{where}/version", code="unknown_version", detail=detail, hint=f"It has {numbers}.")
     there = queries.datasets(actor).filter(project_id=home, archived_at__isnull=True)
     names = list(there.order_by("name").values_list("name", flat=True))
     close = nearest(name, names)
     known = f"Did you mean {close}?" if close else f"It has {', '.join(names[:SHOWN])}." if names else ""
     detail = f"There is no dataset {name} in {home}, or you may not read it."
     hint = known or "Import it first, on the page of datasets."
-    return Problem(pointer=f"{WHERE}/name", code="unknown_dataset", detail=detail, hint=hint)
+    return Problem(pointer=f"{where}/name", code="unknown_dataset", detail=detail, hint=hint)
 
 
 def with_tasks(environment: Mapping[str, Any], dataset: Mapping[str, Any]) -> dict[str, Any]:

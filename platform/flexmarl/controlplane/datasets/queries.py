@@ -129,13 +129,14 @@ def version_row(version: DatasetVersion) -> dict[str, Any]:
 
 
 def file_row(file: DatasetFile) -> dict[str, Any]:
-    """Return an uploaded file as a plain value."""
+    """Return an uploaded or fetched file as a plain value."""
     return {
         "digest": file.digest,
         "project": file.project_id,
         "name": file.name,
         "format": file.format,
         "bytes": file.bytes,
+        "origin": file.origin,
     }
 
 

@@ -21,15 +21,8 @@ from flexmarl.controlplane.datasets.bad_rows import BadRow, UnreadableFile
 _PARQUET = "flexmarl.controlplane.datasets.parquet"
 MOST_ROW_BYTES = 2**20
 MOST_COLUMNS = 256
-FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".parquet": "parquet"}
-"""Ending of a file's name -> format."""
 Numbered = tuple[int, dict[str, Any] | BadRow]
 """A line's number, and what is in it."""
-
-
-def format_of(name: str) -> str | None:
-    """Return the format of a file by its name."""
-    return next((kind for ending, kind in FORMATS.items() if name.lower().endswith(ending)), None)
 
 
 def rows_of(file: BinaryIO, kind: str) -> Iterator[Numbered]:

@@ -18,6 +18,7 @@ from flexmarl.controlplane.common.actions import record
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import Conflict, FieldError, InvalidState, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.common.value_errors import field_error
 from flexmarl.controlplane.evaluations import queries
 from flexmarl.controlplane.evaluations.models import EvaluationCell, ModelEvaluation, Suite, SuiteVersion
 from flexmarl.controlplane.evaluations.specifications import cell_spec
@@ -159,10 +160,7 @@ def _read_entries(entries: Sequence[Mapping[str, Any]]) -> list[EvaluatedModel]:
     try:
         read = TypeAdapter(list[EvaluatedModel]).validate_python([dict(one) for one in entries])
     except ValidationError as error:
-        errors = [
-            FieldError("/entries" + "".join(f"/{one}" for one in found["loc"]), "invalid", str(found["msg"]))
-            for found in error.errors()
-        ]
+        errors = [field_error(found, "/entries", found["loc"]) for found in error.errors()]
         raise ValidationProblem(errors[0].detail, errors=errors) from error
     labels = [entry.label for entry in read]
     twice = next((place for place, label in enumerate(labels) if label in labels[:place]), None)

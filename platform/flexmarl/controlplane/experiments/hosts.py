@@ -43,14 +43,16 @@ def unhostable(spec: ExperimentSpec, project: str) -> Iterator[Problem]:
 
 
 def _apart(spec: ExperimentSpec) -> Iterator[Problem]:
-    """Return a refusal for trainers on a node whose contents no other node can read, with engines elsewhere."""
+    """Return a refusal for trainers on a node that nobody reads, with engines elsewhere and no node to keep weights."""
     training, rollout = spec.resources.training_pool, spec.resources.rollout_pool
-    if spec.own_trainers and training != rollout and inventory.is_behind_the_door(training):
+    apart = spec.own_trainers and training != rollout and inventory.is_behind_the_door(training)
+    if apart and not inventory.can_keep():
         yield Problem(
             pointer="/resources/training_pool",
             code="pool_unreachable",
-            detail=f"{training} is the pool of a node with a token: no other node can read the weights that it makes.",
-            hint=f"Set rollout_pool to {training} as well, or train in another pool.",
+            detail=f"{training} is the pool of a node with a token, which sends the weights that it makes to a node "
+            "with the installation's secrets, and none is registered.",
+            hint=f"Start a node agent beside the control plane, or set rollout_pool to {training} as well.",
         )
 
 

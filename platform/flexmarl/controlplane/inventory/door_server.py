@@ -1,26 +1,32 @@
 """What nodes with a token ask for many times a second or all the time, in front of Django: none of it is a page.
 
-`POST /nodes/operations/<name>` does what `node_door.operate` does, `GET /nodes/news` streams `node_news`, and nothing
-else happens: no session, no cookie, no middleware. A body is read from those alone who may ask, and takes no place
-while it comes. A token that held is believed for `BELIEVED_S`, so a revocation holds for all within that time.
+`POST /nodes/operations/<name>` does what `node_door.operate` does, `PUT /nodes/contents/...` what `node_uploads` says,
+`GET /nodes/news` streams `node_news`, and nothing else happens: no session, no cookie, no middleware. A body is read
+from those alone who may ask, and takes no place while it comes. A token that held is believed for `BELIEVED_S`, so a
+revocation holds for all within that time.
 """
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs
 
 import structlog
+from django.db import OperationalError
 
 from flexmarl.controlplane.common import measuring
 from flexmarl.controlplane.common.database import NODE_OPERATIONS
 from flexmarl.controlplane.common.problems import ProblemError
 from flexmarl.controlplane.inventory import node_door, node_news
 from flexmarl.controlplane.inventory.models import NodeToken
-from flexmarl.controlplane.inventory.node_door import AWAY, UNREADABLE, NodeAnswer, refused
+from flexmarl.controlplane.inventory.node_door import AWAY, REFUSED, UNREADABLE, NodeAnswer, refused
+from flexmarl.controlplane.inventory.node_tokens import TokenRefused
+from flexmarl.controlplane.inventory.node_uploads import CONTENTS, NodeUploads
 from flexmarl.controlplane.inventory.node_work import NodeWork
 from flexmarl.store.node_operations import NodeCaller
 
@@ -37,6 +43,7 @@ class DoorServer:
     def __init__(self, inner: Any) -> None:
         self._inner = inner
         self._work = NodeWork()
+        self._uploads = NodeUploads(self._work)
         self._believed: dict[str, tuple[float, NodeToken]] = {}
         """Headers of tokens that held, with when that was looked at."""
 
@@ -47,6 +54,10 @@ class DoorServer:
             answer = await self._operation(scope, receive)
             if answer is not None:
                 await _answered(scope, "node-operation", answer, send, began)
+        elif scope["type"] == "http" and scope["path"].startswith(CONTENTS):
+            answer = await self._upload(scope, receive)
+            if answer is not None:
+                await _answered(scope, "node-upload", answer, send, began)
         elif scope["type"] == "http" and scope["path"] == NEWS:
             await self._news(scope, receive, send, began)
         else:
@@ -70,6 +81,13 @@ class DoorServer:
         except ProblemError as full:
             return refused(AWAY, full.code, str(full))
 
+    async def _upload(self, scope: dict[str, Any], receive: Any) -> NodeAnswer | None:
+        """Return what is said to a caller that sends a content; None when it has gone."""
+        if scope["method"] != "PUT":
+            return refused(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", "contents are sent by PUT")
+        token = await self._admitted(scope)
+        return token if isinstance(token, NodeAnswer) else await self._uploads.answer(token, scope, receive)
+
     async def _admitted(self, scope: dict[str, Any]) -> NodeToken | NodeAnswer:
         """Return the token that a request names, as it was within `BELIEVED_S`, or why there is none."""
         header = _header(scope)
@@ -88,6 +106,13 @@ class DoorServer:
             self._believed[header] = asked, token
         return token
 
+    async def _checked(self, scope: dict[str, Any]) -> None:
+        """Raise TokenRefused where the token of a request holds no more, OperationalError where nobody can tell."""
+        answer = await self._admitted(scope)
+        if isinstance(answer, NodeAnswer):
+            detail = json.loads(answer.body)["detail"]
+            raise TokenRefused(detail) if answer.status == REFUSED else OperationalError(detail)
+
     async def _news(self, scope: dict[str, Any], receive: Any, send: Any, began: float) -> None:
         """Stream news until the caller goes, or they end."""
         role = parse_qs(scope["query_string"].decode("latin-1")).get("role", [""])[-1]
@@ -102,7 +127,8 @@ class DoorServer:
         if isinstance(answer, NodeAnswer):
             await _answered(scope, "node-news", answer, send, began)
             return
-        lines = node_news.lines(self._work, NodeCaller(answer.node, answer.pool), role, _header(scope))
+        caller, checked = NodeCaller(answer.node, answer.pool), partial(self._checked, scope)
+        lines = node_news.lines(self._work, caller, role, checked)
         streaming = asyncio.ensure_future(_streamed(lines, send))
         leaving = asyncio.ensure_future(_gone(receive))
         try:

@@ -3,14 +3,15 @@
 Invariants: a line is a hint. Each look reads the rows, so one that was lost is said again at the next; looks are made
 when the broker says that something came, and every `LOOK_S` anyway, for what waits since somebody fell silent. Messages
 in queues that the node would consume if it had the broker are let go: nobody else takes them, and they only said what
-the rows say. The token is checked again each `LOOK_S`: behind a revocation the stream says so and ends. An empty line
-each `QUIET_S` shows that it lives.
+the rows say. The token is checked again each `LOOK_S`, by whoever answers the node's operations as well, so that all
+of a node's requests share a check: behind a revocation the stream says so and ends. An empty line each `QUIET_S` shows
+that it lives.
 """
 
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -22,7 +23,6 @@ from psycopg_pool import PoolTimeout
 
 from flexmarl.contracts.commands import BROKER_TIMEOUT_S, HELD_HINT, NODES_HINT, WAKE_CHANNEL
 from flexmarl.controlplane.common.problems import ProblemError
-from flexmarl.controlplane.inventory import node_tokens
 from flexmarl.controlplane.inventory.node_tokens import TokenRefused
 from flexmarl.controlplane.inventory.node_work import NodeWork
 from flexmarl.store.control import news, nodes
@@ -40,8 +40,10 @@ LONGEST_S = 3600.0
 """A stream ends after an hour; the node connects again."""
 
 
-async def lines(work: NodeWork, caller: NodeCaller, role: str, header: str) -> AsyncIterator[bytes]:
-    """Yield news of a role until the token of the header holds no more, or an hour has passed."""
+async def lines(
+    work: NodeWork, caller: NodeCaller, role: str, checked: Callable[[], Awaitable[None]]
+) -> AsyncIterator[bytes]:
+    """Yield news of a role until the token holds no more, of which `checked` raises TokenRefused, or an hour."""
     began = told = looked = time.monotonic()
     yield b"\n"
     try:
@@ -55,7 +57,9 @@ async def lines(work: NodeWork, caller: NodeCaller, role: str, header: str) -> A
             due = now - looked >= LOOK_S
             if due or not found:
                 try:
-                    found += await work.done(caller.node, _look, caller, role, header if due else "")
+                    if due:
+                        await checked()
+                    found += await work.done(caller.node, _look, caller, role)
                 except TokenRefused as refused:
                     yield _line({"refused": str(refused)})
                     return
@@ -88,10 +92,8 @@ def _concerns(caller: NodeCaller, role: str, word: str) -> bool:
     return word == f"reward.{caller.pool}"
 
 
-def _look(conn: psycopg.Connection, caller: NodeCaller, role: str, header: str) -> list[dict[str, Any]]:
-    """Return what waits, as lines. Raises TokenRefused when a header is given whose token holds no more."""
-    if header:
-        node_tokens.check(header)
+def _look(conn: psycopg.Connection, caller: NodeCaller, role: str) -> list[dict[str, Any]]:
+    """Return what waits, as lines."""
     if role == "node":
         return [{"hint": NODES_HINT}] if news.waits_on_node(conn, caller.node) else []
     if role == "reward":

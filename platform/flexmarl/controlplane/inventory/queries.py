@@ -18,6 +18,7 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.inventory.models import INSTALLATION_POOL, Device, Lease, Node, NodeToken, Pool, ProjectPool
 from flexmarl.store.control import host_jobs, pool_rules
+from flexmarl.store.control import nodes as node_rows
 from flexmarl.store.control.nodes import ALIVE_S
 
 SILENT_AFTER = timedelta(seconds=ALIVE_S)
@@ -312,6 +313,11 @@ def node_tokens(actor: Actor) -> QuerySet[NodeToken]:
 def is_behind_the_door(pool: str) -> bool:
     """Tell whether a pool is that of a node with a token, which nobody else reaches."""
     return NodeToken.objects.filter(pool=pool, revoked_at=None).exists()
+
+
+def can_keep() -> bool:
+    """Tell whether a node is registered that keeps what nodes with a token send."""
+    return node_rows.can_keep(store_connection())
 
 
 def node_token_of(actor: Actor, token_id: UUID | str) -> NodeToken:

@@ -32,6 +32,7 @@ from flexmarl.controlplane.common.problems import (
 )
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.common.value_errors import field_error
 from flexmarl.controlplane.packages import queries
 from flexmarl.controlplane.packages.filters import OPEN, SOURCES
 from flexmarl.controlplane.packages.models import Package
@@ -130,9 +131,8 @@ HINTS = {
 
 
 def _as_field_error(error: Any) -> FieldError:
-    place = [str(part) for part in error["loc"][1:]]  # the first one is the type
-    code = {"missing": "required", "extra_forbidden": "unknown_field"}.get(error["type"], "invalid")
-    return FieldError("/".join(["/source", *place]), code, str(error["msg"]), HINTS.get(place[0] if place else "", ""))
+    place = error["loc"][1:]  # the first one is the type
+    return field_error(error, "/source", place, HINTS.get(place[0] if place else "", ""))
 
 
 def _check_project(project: str, pointer: str, place: str) -> None:

@@ -22,7 +22,14 @@ from django.conf import settings
 from pydantic import ValidationError
 
 from flexmarl.contracts.play import ENGINES_BUSY, PlayEngine, PlayRefusal, PlayRequest
-from flexmarl.controlplane.common.problems import Busy, Conflict, FieldError, ProblemError, RateLimited
+from flexmarl.controlplane.common.problems import (
+    Busy,
+    Conflict,
+    FieldError,
+    ProblemError,
+    RateLimited,
+    ValidationProblem,
+)
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.playground.models_of import Model
 from flexmarl.controlplane.playground.speaking import TokenizedQuestion
@@ -235,12 +242,20 @@ async def parts(
                 for part in _parts_of(line):
                     missing -= {part.index} if part.finish else set()
                     yield part
-    except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-        raise EngineFailed(
-            f"{model.name}: {type(error).__name__} {error}".strip(), headers={"Retry-After": "1"}
-        ) from None
+    except TimeoutError:
+        raise EngineFailed(_late(model, engine), headers={"Retry-After": "5"}) from None
+    except (aiohttp.ClientError, ConnectionError) as error:
+        detail = f"{model.name}: the engine's connection broke off ({type(error).__name__}). Try again."
+        raise EngineFailed(detail, headers={"Retry-After": "1"}) from None
     if missing:
         raise EngineFailed(f"{model.name}: the engine ended the answer too early.", headers={"Retry-After": "1"})
+
+
+def _late(model: Model, engine: ServingEngine) -> str:
+    if engine.live:
+        why = f"no answer within {LIVE_S:g} s: the run's engines play its episodes at the same time"
+        return f"{model.name}: {why}. Try again, ask for fewer tokens, or ask an ended or paused run."
+    return f"{model.name}: no whole answer within {PLAY_S:g} s. Ask for fewer tokens, or use a faster host."
 
 
 def _parts_of(line: bytes) -> list[ReplyPart]:
@@ -249,6 +264,8 @@ def _parts_of(line: bytes) -> list[ReplyPart]:
     choices = orjson.loads(line[6:])["choices"]
     if any(choice["finish_reason"] == "nonfinite" for choice in choices):
         raise EngineFailed("The weights of this version compute log-probabilities that are not numbers.")
+    if any(choice["finish_reason"] == "too_complex" for choice in choices):
+        raise EngineFailed("What the reply must be exceeds the limits of grammars. Say less in its format.")
     if any(choice["finish_reason"] in ("abort", "out_of_memory") for choice in choices):
         raise EngineFailed("The engine stopped the reply. Try again.", headers={"Retry-After": "1"})
     return [ReplyPart(c["index"], c["token_ids"], c["logprobs"], c["finish_reason"]) for c in choices]
@@ -262,6 +279,8 @@ def _refusal(status: int, body: bytes) -> Exception:
         code, detail = "", body[:200].decode(errors="replace")
     if status == 409:
         return VersionReleased(code)
+    if status == 422 and detail.startswith("structured: "):
+        return ValidationProblem(f"No engine can hold a reply to its format. {detail}")
     if status == 422:
         field = "max_tokens" if "positions" in detail else detail.partition(":")[0]
         return ContextTooLong(detail, errors=[FieldError(f"/{field}", ContextTooLong.code, detail)])

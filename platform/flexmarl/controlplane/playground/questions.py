@@ -93,6 +93,11 @@ class Question:
     usage_in_stream: bool = False
 
     @property
+    def structured(self) -> str:
+        """What the reply must be; empty: anything."""
+        return "" if self.call is None else self.call.structured
+
+    @property
     def field(self) -> str:
         """The member of the body that holds what is said."""
         return "prompt" if self.call is None else "messages"

@@ -63,9 +63,13 @@ def spoken(model: Model, question: Question, tokenizer: Tokenizer) -> TokenizedQ
         prompts=prompts(model, question, tokenizer, renderer),
         max_tokens=min(question.max_tokens or usual, max(usual, MOST_TOKENS)),
         temperature=float(temperature),
-        allowed=_allowed(model, tokenizer, question.allowed_words),
+        allowed=() if question.structured else _allowed(model, tokenizer, question.allowed_words),
         stop=tuple(dict.fromkeys((*ids, *(renderer.stop_ids if renderer else ()), *_ends(tokenizer)))),
-        sampling={"stop": texts, **{name: question.drawn.get(name, sampling[name]) for name in RANGES}},
+        sampling={
+            "stop": texts,
+            **{name: question.drawn.get(name, sampling[name]) for name in RANGES},
+            **_structured(question, renderer),
+        },
         renderer=renderer,
     )
 
@@ -119,6 +123,22 @@ def _ids(tokenizer: Tokenizer, prompt: Prompt, field: str) -> tuple[int, ...]:
     if _is_word_level(tokenizer):
         _refuse_unknown(tokenizer, prompt.split(), field)
     return tuple(tokenizer.encode(prompt).ids)
+
+
+def _structured(question: Question, renderer: Renderer | None) -> dict[str, str]:
+    """Return what the reply must be, if anything. Raises ValidationProblem where the agent cannot be held to it."""
+    call = question.call
+    if call is None or not question.structured:
+        return {}
+    rule = "leave it out, or ask an agent of a language model that begins with its words"
+    if renderer is None:
+        raise wrong(call.structured_field, "the agent's model has no chat template", rule, "unsupported_parameter")
+    if renderer.thinks_first:
+        raise wrong(call.structured_field, "the agent's replies begin within a thought", rule, "unsupported_parameter")
+    if question.allowed_words:
+        rule = "send one of the two"
+        raise wrong("allowed_words", f"does not go with {call.structured_field}", rule, "unsupported_parameter")
+    return {"structured": call.structured}
 
 
 def _refuse_tools(question: Question) -> None:

@@ -15,6 +15,7 @@ from flexmarl.contracts.specification.team import FolderModel, PackageModel
 from flexmarl.contracts.uploaded_models import UploadModel
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
+from flexmarl.controlplane.common.value_errors import field_error
 from flexmarl.controlplane.registry import uploads
 from flexmarl.store.data.model_roots import FolderNotAllowed, FolderUnreadable, ModelRoots
 
@@ -73,9 +74,7 @@ def _check_folder(path: str) -> None:
 
 
 def _as_field_error(error: Any) -> FieldError:
-    place = "".join(f"/{part}" for part in error["loc"])
-    code = {"missing": "required", "extra_forbidden": "unknown_field"}.get(error["type"], "invalid")
-    return FieldError(f"/source{place}", code, str(error["msg"]))
+    return field_error(error, "/source", error["loc"])
 
 
 def _refused(*errors: FieldError) -> ValidationProblem:

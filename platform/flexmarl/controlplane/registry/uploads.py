@@ -35,6 +35,7 @@ from flexmarl.controlplane.common.problems import (
 from flexmarl.controlplane.common.reach import in_reach
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.times import rfc3339
+from flexmarl.controlplane.common.value_errors import field_error
 from flexmarl.controlplane.registry import upload_folders
 from flexmarl.controlplane.registry.models import LanguageModel, ModelUpload
 
@@ -211,9 +212,8 @@ def _declared(files: Sequence[Mapping[str, Any]]) -> list[UploadedFile]:
 
 
 def _as_field_error(place: int, error: Any) -> FieldError:
-    path = "".join(f"/{part}" for part in error["loc"])
-    code = {"missing": "required", "extra_forbidden": "unknown_field"}.get(error["type"], "invalid")
-    return FieldError(f"/files/{place}{path}", code, str(error["msg"]))
+    hint = "A name without folders, such as model.safetensors." if error["loc"] == ("name",) else ""
+    return field_error(error, f"/files/{place}", error["loc"], hint)
 
 
 def _check_room(project: str, size: int) -> None:

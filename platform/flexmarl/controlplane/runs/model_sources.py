@@ -1,5 +1,5 @@
 """What a specification names and is pinned when it is submitted, with the rights of whoever does: checkpoints of
-runs and imported models by digest, agent definitions and teams by version.
+runs, imported models and datasets by digest, agent definitions and teams by version.
 
 Invariants: a run that the submitter may not read and one that does not exist are refused in the same words. What a
 policy begins with is an origin row, written in the transaction of its run and never changed; nothing else decides
@@ -31,7 +31,7 @@ from flexmarl.controlplane.experiments.plans import as_field_error
 from flexmarl.controlplane.packages import naming as packages
 from flexmarl.controlplane.packages import tool_naming
 from flexmarl.controlplane.registry import naming
-from flexmarl.controlplane.runs import queries
+from flexmarl.controlplane.runs import demonstrations, queries
 from flexmarl.controlplane.runs.models import Checkpoint, Run
 from flexmarl.store.control import checkpoint_rows
 from flexmarl.store.data import lineage
@@ -98,6 +98,14 @@ class CheckpointSources:
 
     def _policy(self, name: str, policy: object) -> dict[str, Any] | Problem | None:
         """Return a policy as it is to be written; None where it stays as it is."""
+        modelled = self._modelled(name, policy)
+        whole = policy if modelled is None else modelled
+        if not isinstance(whole, Mapping):
+            return modelled
+        return demonstrations.pinned(self.actor, self.project, name, whole) or modelled
+
+    def _modelled(self, name: str, policy: object) -> dict[str, Any] | Problem | None:
+        """Return a policy whose model is pinned; None where it needs not be."""
         if (named := _named(policy)) is not None:
             found = self._source(name, named)
             return found if isinstance(found, Problem) else _with_model(policy, {**named, "source": found})
@@ -115,6 +123,8 @@ class CheckpointSources:
             yield from self._dataset_refusals(spec.environment.dataset)
         yield from self._package_refusals(spec.environment)
         for name, policy in spec.policies.items():
+            if policy.warmup is not None and (shown := policy.warmup.demonstrations) is not None:
+                yield from demonstrations.refusals(self.actor, self.project, name, shown)
             if isinstance(policy.model, RegisteredModel):
                 self._check_pinned(name, policy.model)
             if not isinstance(policy.model, CheckpointModel):

@@ -1,8 +1,9 @@
 """Sessions of agent programs: handed out to programs of users, and ended by what these report.
 
 Invariants: who may act on a run may take its sessions and report on them. A key is made here, given once and stored
-nowhere; the store has its digest. A report is a reward within the run's range, an error, or that the reward comes
-later, where the run waits for that; the first with a reward or an error stands.
+nowhere; the store has its digest. A session says who took it and who reported; the audit trail has the first session
+of a run that an actor acts on, since a run has tens of thousands. A report is a reward within the run's range, an
+error, or that the reward comes later, where the run waits for that; the first with a reward or an error stands.
 """
 
 import secrets
@@ -75,13 +76,13 @@ def take(actor: Actor, run: Run) -> dict[str, Any]:
         allowed = [verb.value for verb in allowed_now(status, run.state.pending_verb)]
         raise InvalidState(f"{run.key} is {status}: it opens no session.", state=status.value, allowed_actions=allowed)
     key = f"fms_{secrets.token_urlsafe(32)}"
-    session = program_sessions.take(store_connection(), run.no, sha256(key.encode()).hexdigest())
+    session = program_sessions.take(store_connection(), run.no, sha256(key.encode()).hexdigest(), actor.name)
     if session is None:
         detail = f"{run.key} is {status}, and no session of it waits for a program. Ask again later."
         raise NoOpenSession(detail, headers={"Retry-After": "1"})
     taken = _one(run, environment, session)
     known = {"purpose": taken["purpose"], "task": taken["task"]}
-    record(actor, "session.take", *_named(run, session), project=run.project_id, **known)
+    _record_first(actor, run, session, "session.take", known)
     return {**taken, "key": key}
 
 
@@ -132,8 +133,9 @@ def finish(actor: Actor, run: Run, session: UUID, said: Mapping[str, Any]) -> di
     environment = _playing(actor, run)
     report = _checked(environment, said)
     before = read(run, session)
-    if _took(run, environment, session, report):
-        record(actor, "session.finish", *_named(run, session), project=run.project_id, **report)
+    if _took(actor, run, environment, session, report):
+        if before["taken_by"] != actor.name:
+            _record_first(actor, run, session, "session.finish", report)
         return read(run, session)
     if _stands(before, report):
         return before  # said twice, heard once
@@ -142,12 +144,18 @@ def finish(actor: Actor, run: Run, session: UUID, said: Mapping[str, Any]) -> di
     raise SessionOver(detail, extra={"state": before["state"]})
 
 
-def _took(run: Run, environment: ProgramEnvironment, session: UUID, report: dict[str, Any]) -> bool:
+def _took(actor: Actor, run: Run, environment: ProgramEnvironment, session: UUID, report: dict[str, Any]) -> bool:
     """Have a report written down; False where the session takes none like it."""
     conn = store_connection()
     if LATER in report:
-        return program_sessions.await_reward(conn, run.no, session, environment.reward_timeout_s)
-    return program_sessions.report(conn, run.no, session, report)
+        return program_sessions.await_reward(conn, run.no, session, environment.reward_timeout_s, actor.name)
+    return program_sessions.report(conn, run.no, session, report, actor.name)
+
+
+def _record_first(actor: Actor, run: Run, session: UUID, action: str, detail: Mapping[str, Any]) -> None:
+    """Write an audit entry where the actor has acted on no other session of the run."""
+    if not program_sessions.has_acted_before(store_connection(), run.no, session, actor.name):
+        record(actor, action, *_named(run, session), project=run.project_id, **detail)
 
 
 def _stands(session: Mapping[str, Any], report: dict[str, Any]) -> bool:

@@ -5,8 +5,10 @@ time; a run whose readers hold it, or that lives again, is left for the next rou
 """
 
 import contextlib
+import os
 import shutil
 import socket
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +26,7 @@ from flexmarl.controlplane.registry import uploads
 from flexmarl.controlplane.runs import limits
 from flexmarl.controlplane.runs.deletions import delete
 from flexmarl.controlplane.runs.models import Run
+from flexmarl.host.disk import PARTS
 from flexmarl.store.connection import connect
 from flexmarl.store.control import deletions
 from flexmarl.store.data import retention, trimming
@@ -165,7 +168,7 @@ class Janitor:
         return [*storage.measure(conn), *files]
 
     def _report(self, conn: Connection, began: float, done: list[dict[str, object]]) -> storage.Pass:
-        places = {name: folder_bytes(self._home / name) for name in ("checkpoints", "payloads", "state", "logs")}
+        places = {name: folder_bytes(self._home / name) for name in PARTS if name != "postgres"}
         places |= {"database": storage.database_bytes(conn), "wal": folder_bytes(self._home / "postgres/data/pg_wal")}
         with contextlib.suppress(OSError):
             places["free"] = shutil.disk_usage(self._home).free
@@ -197,10 +200,11 @@ class Janitor:
 def folder_bytes(folder: Path) -> int:
     """Return what the files below a folder take; what goes meanwhile, or may not be read, counts nothing."""
     taken = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            if path.is_file():
-                taken += path.stat().st_size
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                found = os.lstat(os.path.join(place, name))
+                taken += found.st_size if stat.S_ISREG(found.st_mode) else 0
     return taken
 
 

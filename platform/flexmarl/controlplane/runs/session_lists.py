@@ -91,6 +91,8 @@ def _row(
         "reward_timeout_s": environment.reward_timeout_s,
         "max_calls": environment.max_calls,
         "report": row.report,
+        "taken_by": row.taken_by,
+        "reported_by": row.reported_by,
         "opened_at": rfc3339(row.opened_at),
         "taken_at": rfc3339(row.taken_at),
         "ended_at": rfc3339(row.over_at),

@@ -8,7 +8,7 @@ import importlib
 from django.core.exceptions import ImproperlyConfigured
 
 from flexmarl.controlplane.settings import env
-from flexmarl.host.exits import refuse
+from flexmarl.host.exits import leave, refuse
 
 NAME = "DJANGO_SETTINGS_MODULE"
 LEGAL = "flexmarl.controlplane.settings.development or flexmarl.controlplane.settings.production"
@@ -27,3 +27,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    leave()

@@ -97,18 +97,27 @@ def run(asked: StopSignal) -> None:
 
 @contextmanager
 def _beating(look: Callable[[], None]) -> Iterator[Callable[[], Any]]:
-    """Yield a context in which `look` is called every `BEAT_S` in the midst of whatever is computed."""
+    """Yield a context in which `look` is called in the midst of whatever is computed, `BEAT_S` after it last returned.
+
+    The timer is set anew behind each call, since an alarm must not interrupt the write of the one before it.
+    """
+    beating = False
 
     def on_alarm(number: int, frame: FrameType | None) -> None:
-        look()
+        if beating:  # otherwise it was raised before the timer was stopped, and arrives behind that
+            look()
+            signal.setitimer(signal.ITIMER_REAL, BEAT_S)
 
     @contextmanager
     def alarm() -> Iterator[None]:
+        nonlocal beating
         look()
-        signal.setitimer(signal.ITIMER_REAL, BEAT_S, BEAT_S)
+        beating = True
+        signal.setitimer(signal.ITIMER_REAL, BEAT_S)
         try:
             yield
         finally:
+            beating = False
             signal.setitimer(signal.ITIMER_REAL, 0.0)
 
     timer, before = signal.getitimer(signal.ITIMER_REAL), signal.signal(signal.SIGALRM, on_alarm)

@@ -55,5 +55,9 @@ class ModelCall:
     """Whether its first message is an instruction that calls which follow it do not read."""
     follows: str = ""
     """Id of the answer whose conversation its messages go on from; empty: they are the whole one."""
+    structured: str = ""
+    """What its reply must be, a `StructuredOutput` of the specification as JSON; empty: anything."""
+    structured_field: str = ""
+    """The field of its body that says so."""
     said_again: Mapping[str, Any] = field(default_factory=dict)
     """Fields of its body that its dialect repeats in the answer."""

@@ -23,11 +23,13 @@ UNHEEDED = frozenset(
 """Fields that are read and change nothing: the run's agents say how they sample, and nobody else reads the rest."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "audio": (None,), "function_call": (None, "none"), "functions": (None, []), "logprobs": (None, False),
-    "modalities": (None, ["text"]), "n": (None, 1), "prediction": (None,), "response_format": (None, {"type": "text"}),
+    "modalities": (None, ["text"]), "n": (None, 1), "prediction": (None,),
     "stop": (None, []), "tool_choice": (None, "auto", "none"), "top_logprobs": (None, 0), "web_search_options": (None,),
 }  # fmt: skip
 """Fields that agents of runs cannot honour -> the values at which they ask for nothing."""
-HONOURED = frozenset({"model", "messages", "tools", "max_tokens", "max_completion_tokens", "stream", "stream_options"})
+HONOURED = frozenset(
+    {"model", "messages", "tools", "max_tokens", "max_completion_tokens", "stream", "stream_options", "response_format"}
+)
 RULES = FieldRules(HONOURED, UNHEEDED, NEUTRAL)
 """Of sessions, whose runs say how agents sample."""
 SPEAKERS: dict[object, Speaker] = {
@@ -40,14 +42,18 @@ def read(body: Any, rules: FieldRules = RULES) -> ModelCall:
     """Read a body. Raises CallRefused naming the field, the rule and a legal value."""
     body = fields.known(body, rules)
     options = body.get("stream_options") or {}
+    tools = () if body.get("tool_choice") == "none" else _tools(body.get("tools"))
+    shape = body.get("response_format")
     most = "max_tokens" if body.get("max_completion_tokens") is None else "max_completion_tokens"
     return ModelCall(
         model=fields.model(body, rules),
         messages=_messages(fields.listed(body)),
-        tools=() if body.get("tool_choice") == "none" else _tools(body.get("tools")),
+        tools=tools,
         max_tokens=fields.limit(body, most),
         stream=fields.flag(body, "stream"),
         usage_in_stream=isinstance(options, Mapping) and options.get("include_usage") is True,
+        structured=fields.structured(shape, "response_format", within="json_schema", tools=bool(tools)),
+        structured_field="response_format",
     )
 
 

@@ -5,6 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from flexmarl.contracts.specification.sampling import JsonOutput
+from flexmarl.contracts.structured import fault_of
 from flexmarl.language.dialects.calls import CallRefused, wrong
 from flexmarl.language.messages import Message
 
@@ -114,3 +116,40 @@ def asking(messages: tuple[Message, ...], last: int, name: str = "messages") -> 
     if messages[-1].role == "assistant":
         raise wrong(f"{name}/{last}", "is of the assistant", "end with a message of somebody else")
     return messages
+
+
+ANY_OBJECT = {"type": "object"}
+FORMATS = 'leave it out or send {"type": "json_schema", ...}, {"type": "json_object"} or {"type": "text"}'
+
+
+def structured(shape: Any, field: str, *, within: str = "", tools: bool = False) -> str:
+    """Return what a reply must be: a schema, any JSON object, or nothing (empty). Raises CallRefused.
+
+    `within`: the member of `shape` that holds name and schema, where they do not stand beside its type.
+    """
+    if shape is None:
+        return ""
+    kind = shape.get("type") if isinstance(shape, Mapping) else None
+    if kind == "text":
+        return ""
+    if kind not in ("json_schema", "json_object"):
+        raise wrong(field, "is no format of replies that is known", FORMATS)
+    if tools:
+        rule = 'leave tools out or send tool_choice "none", or leave the format out'
+        raise wrong(field, "a reply that is held to a format calls no tools", rule)
+    schema = ANY_OBJECT if kind == "json_object" else _schema(shape, field, within)
+    output = JsonOutput(of=schema)
+    if fault := fault_of(output):
+        raise CallRefused(400, "invalid_value", f"{field}: no engine can hold a reply to it: {fault}.", field)
+    return output.model_dump_json()
+
+
+def _schema(shape: Mapping[str, Any], field: str, within: str) -> dict[str, Any]:
+    place = f"{field}/{within}" if within else field
+    holder = shape.get(within) if within else shape
+    if not isinstance(holder, Mapping):
+        raise wrong(place, "is not an object", 'send {"name": "answer", "schema": {...}}')
+    schema = holder.get("schema")
+    if not isinstance(schema, dict):
+        raise wrong(f"{place}/schema", "is not a JSON schema", 'send {"type": "object", "properties": {...}}')
+    return schema

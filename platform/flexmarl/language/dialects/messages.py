@@ -53,15 +53,23 @@ def read_count(body: Any, rules: FieldRules = RULES) -> ModelCall:
     """Read a body whose tokens are to be counted: what its agent would read. Raises CallRefused."""
     body = fields.known(body, rules)
     config = body.get("output_config") or {}
-    if not isinstance(config, Mapping) or any(config[name] is not None for name in config if name != "effort"):
-        raise wrong("output_config", "agents of runs do not support this value", "leave out all but effort")
+    known = ("effort", "format")
+    if not isinstance(config, Mapping) or any(config[name] is not None for name in config if name not in known):
+        raise wrong("output_config", "agents of runs do not support this value", "leave out all but effort and format")
     tools = tuple(_tool(one, f"tools/{place}") for place, one in enumerate(fields.items(body, "tools", "")))
     given = fields.listed(body)
     system = body.get("system") or []
     first = (Message("system", fields.text(system, "system")),) if system else ()
     said = (one for place, message in enumerate(given) for one in _messages(message, f"messages/{place}"))
     messages = fields.asking((*first, *said), len(given) - 1)
-    return ModelCall(model=fields.model(body, rules), messages=messages, tools=tools if _may_call(body) else ())
+    tools = tools if _may_call(body) else ()
+    return ModelCall(
+        model=fields.model(body, rules),
+        messages=messages,
+        tools=tools,
+        structured=fields.structured(config.get("format"), "output_config/format", tools=bool(tools)),
+        structured_field="output_config/format",
+    )
 
 
 def _may_call(body: Mapping[str, Any]) -> bool:

@@ -45,35 +45,39 @@ SAID_AGAIN: dict[str, Any] = {
     "previous_response_id": None, "tool_choice": "auto", "tools": [],
 }  # fmt: skip
 """Fields of a body that its answer repeats -> what they are where the body leaves them out."""
+PLAIN_TEXT: dict[str, Any] = {"format": {"type": "text"}}
 ID = "resp_"
 
 
 def read(body: Any, rules: FieldRules = RULES) -> ModelCall:
     """Read a body. Raises CallRefused naming the field, the rule and a legal value."""
     body = fields.known(body, rules)
-    _only_words(body.get("text"))
     tools = tuple(_tool(one, f"tools/{place}") for place, one in enumerate(fields.items(body, "tools", "")))
     instructions = body.get("instructions") or ""
     first = (Message("system", fields.text(instructions, "instructions")),) if instructions else ()
+    if body.get("tool_choice") == "none":
+        tools = ()
+    structured = _format(body.get("text"), tools=bool(tools))
     said = {name: otherwise if body.get(name) is None else body[name] for name, otherwise in SAID_AGAIN.items()}
     return ModelCall(
         model=fields.model(body, rules),
         messages=(*first, *_messages(body.get("input"))),
-        tools=() if body.get("tool_choice") == "none" else tools,
+        tools=tools,
         max_tokens=fields.limit(body, "max_output_tokens"),
         stream=fields.flag(body, "stream"),
         instructed=bool(first),
         follows=_previous(body.get("previous_response_id")),
-        said_again=said,
+        structured=structured,
+        structured_field="text/format",
+        said_again=said | ({"text": {"format": body["text"]["format"]}} if structured else {}),
     )
 
 
-def _only_words(given: Any) -> None:
+def _format(given: Any, *, tools: bool) -> str:
+    """Return what a reply must be. Raises CallRefused."""
     config = given or {}
     shape = config.get("format") if isinstance(config, Mapping) else config
-    if shape not in (None, {"type": "text"}):
-        rule = 'leave it out or send {"type": "text"}, and say in words what the reply has to look like'
-        raise wrong("text/format", "agents of runs do not support this value", rule)
+    return fields.structured(shape, "text/format", tools=tools)
 
 
 def _previous(given: Any) -> str:
@@ -294,9 +298,9 @@ class _OpenItem:
 def _begun(call: ModelCall, answer: CallAnswer) -> dict[str, Any]:
     """Return an answer of which nothing has been said. How it was sampled is the run's to say."""
     return {
-        **call.said_again, "id": f"{ID}{answer.id}", "object": "response", "created_at": answer.made_at,
-        "model": call.model, "status": "in_progress", "error": None, "incomplete_details": None, "background": False,
-        "output": [], "temperature": None, "top_p": None, "text": {"format": {"type": "text"}},
+        "text": PLAIN_TEXT, **call.said_again, "id": f"{ID}{answer.id}", "object": "response",
+        "created_at": answer.made_at, "model": call.model, "status": "in_progress", "error": None,
+        "incomplete_details": None, "background": False, "output": [], "temperature": None, "top_p": None,
         "truncation": "disabled", "usage": None,
     }  # fmt: skip
 

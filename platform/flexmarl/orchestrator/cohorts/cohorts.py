@@ -34,7 +34,7 @@ from flexmarl.orchestrator.cohorts.redundancy import (
 )
 from flexmarl.orchestrator.cohorts.resampling import draw_again, drawn_text
 from flexmarl.orchestrator.cohorts.staleness import ages_of, count_made
-from flexmarl.orchestrator.cohorts.task_choice import forget_draws, tell_sampler
+from flexmarl.orchestrator.cohorts.task_choice import belief_text, forget_draws, task_text, tell_sampler
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.group_commands import drive_rollout, newly_ended, settle_draw
 from flexmarl.orchestrator.state.cohort import Cohort, CohortTimes, PendingGroup, Pin, PolicyCohort, Row
@@ -176,7 +176,7 @@ def _keep(ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[
     if not plan.settlement.group_filter.keeps(Signal(signal)):
         cohort.groups.refused += 1
         text = f"group {event.draw} refused: the filter {plan.spec.sampling.group_filter.type} keeps no {signal} group"
-        text += draw_again(ctx, cohort)
+        text += task_text(ctx, cohort, event.draw) + draw_again(ctx, cohort)
         _rule_out(ctx, RulingKind.GROUP_REFUSED, cohort, event, finished, text)
         return None
     kept = finished
@@ -306,7 +306,8 @@ def _settle_cohort(ctx: Context, cohort: Cohort) -> None:
     text = f"every group is settled: {groups.kept} kept, {groups.refused} refused, {groups.dropped} dropped"
     if groups.handed_on or groups.cancelled:
         text += f"; of the surplus, {groups.handed_on} continue in the next step and {groups.cancelled} are cancelled"
-    ctx.rule(RulingKind.COHORT_SETTLED, text + drawn_text(ctx, cohort), cohort=cohort.no)
+    text += drawn_text(ctx, cohort) + belief_text(ctx)
+    ctx.rule(RulingKind.COHORT_SETTLED, text, cohort=cohort.no)
     stop_idling(ctx, cohort)
     past.empty_in_a_row = past.empty_in_a_row + 1 if groups.kept + groups.refused == 0 else 0
 

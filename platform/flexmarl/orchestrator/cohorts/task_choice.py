@@ -7,7 +7,7 @@ before any filter, and is told once. Where samplers choose nothing, none of this
 
 from collections.abc import Sequence
 
-from flexmarl.algorithms.task_sampler import PlayedTask, Wanted
+from flexmarl.algorithms.task_sampler import PlayedTask, Wanted, all_alike
 from flexmarl.contracts.wire import EpisodeOutcome
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.state.cohort import Cohort
@@ -43,11 +43,30 @@ def _excluded(ctx: Context, cohort: Cohort) -> set[int]:
 def tell_sampler(ctx: Context, cohort: Cohort, draw: int, finished: Sequence[EpisodeOutcome]) -> None:
     """Let the sampler see how a group ended; one of which nothing finished says nothing of its task."""
     tasks, choice = ctx.plan.tasks, ctx.state.choice
-    task = choice.of_draw.get(cohort.tasks.get(draw, draw))
+    task = _task_of(ctx, cohort, draw)
     if task is None or not finished:
         return
     shares = tuple(min(max(episode.team_score / tasks.best_score, 0.0), 1.0) for episode in finished)
-    tasks.sampler.observe(choice.belief, PlayedTask(tasks.chosen_from, task, cohort.no, shares))
+    played = PlayedTask(tasks.chosen_from, task, cohort.no, shares, all_alike(finished))
+    tasks.sampler.observe(choice.belief, played)
+
+
+def _task_of(ctx: Context, cohort: Cohort, draw: int) -> int | None:
+    return ctx.state.choice.of_draw.get(cohort.tasks.get(draw, draw))
+
+
+def task_text(ctx: Context, cohort: Cohort, draw: int) -> str:
+    """Say what the sampler believes of a draw's task."""
+    task = _task_of(ctx, cohort, draw)
+    words = "" if task is None else ctx.plan.tasks.sampler.of_task(ctx.state.choice.belief, task)
+    return f"; task {task}: {words}" if words else ""
+
+
+def belief_text(ctx: Context) -> str:
+    """Say of a settled cohort what the sampler believes of its tasks since."""
+    tasks, belief = ctx.plan.tasks, ctx.state.choice.belief
+    text = tasks.sampler.of_set(belief, tasks.chosen_from) if tasks.chosen_from else ""
+    return f"; {text}" if text else ""
 
 
 def forget_draws(ctx: Context) -> None:

@@ -5,10 +5,20 @@ that was committed is undone. A lease that ends while the run wants it is replac
 of times between two finished steps.
 """
 
+from dataclasses import dataclass
+
 from flexmarl.contracts.commands import HostLease, ReleaseLease, RequestDevices
 from flexmarl.contracts.decisions import NoteLevel
 from flexmarl.contracts.events import ChildLost, ChildReady, CommandFailed, DevicesGranted, DeviceUse, LeaseEnded
-from flexmarl.contracts.status import MEMORY_NEXT, SPACE_NEXT, TERMINAL, RunReason, RunStatus
+from flexmarl.contracts.status import (
+    MEMORY_NEXT,
+    QUOTA_NEXT,
+    SPACE_NEXT,
+    TERMINAL,
+    UPLOAD_NEXT,
+    RunReason,
+    RunStatus,
+)
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.pool.device_requests import GANG, replaced_by, request_of, rollout_pool, training_pool
 from flexmarl.orchestrator.run import attempts
@@ -32,8 +42,23 @@ REMEMBERED_LIVES = 16
 """Lost lives of a lease that are recognised when their announcement comes late."""
 REMEMBERED_LEASES = 64
 """Ended leases that are recognised when their grant comes late."""
-NO_SPACE = "state_full"
-"""Refusal of a node whose disk has no room. Nothing is lost: the work is tried again until there is some."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """What a refusal that only people mend makes the run say."""
+
+    reason: RunReason
+    words: str
+    next: str
+
+
+WAITS = {
+    "state_full": _Wait(RunReason.WAITING_FOR_SPACE, "disk space", SPACE_NEXT),
+    "upload_quota": _Wait(RunReason.WAITING_FOR_SPACE, "room on another node", QUOTA_NEXT),
+    "upload_unavailable": _Wait(RunReason.WAITING_FOR_UPLOAD, "an upload", UPLOAD_NEXT),
+}
+"""Refusals of nodes that somebody outside the run mends. Nothing is lost: the work is tried again until then."""
 SELF_EXPLAINED = frozenset({"origin_forbidden"})
 """Refusals that say by themselves what to do."""
 MAX_FAILURES = 5
@@ -187,8 +212,8 @@ def on_command_failed(ctx: Context, event: CommandFailed) -> None:
         name = name.partition(":")[0]
         key = f"policy:{name}"
         unbind(ctx, name)
-    if event.code == NO_SPACE:
-        _wait_for_space(ctx, key, event)
+    if (wait := WAITS.get(event.code)) is not None:
+        _wait(ctx, key, event, wait)
         return
     count = ctx.failed(key)
     ctx.note(
@@ -201,10 +226,10 @@ def on_command_failed(ctx: Context, event: CommandFailed) -> None:
     _give_up(ctx, kind, name, event)
 
 
-def _wait_for_space(ctx: Context, key: str, event: CommandFailed) -> None:
-    """Hold work back until a disk has room, and say so once: the same words every ten seconds would fill it, too."""
-    text = f"{event.command_kind.replace('_', ' ')} waits for disk space: {event.message[:300]}; {SPACE_NEXT}"
-    if ctx.failed(key, text) == 1:
+def _wait(ctx: Context, key: str, event: CommandFailed, wait: _Wait) -> None:
+    """Hold work back until it can be done, and say so once: the same words every ten seconds would fill a disk."""
+    text = f"{event.command_kind.replace('_', ' ')} waits for {wait.words}: {event.message[:300]}; {wait.next}"
+    if ctx.failed(key, text, wait.reason) == 1:
         ctx.note(text, NoteLevel.ERROR, target=f"command:{event.command_no}")
 
 

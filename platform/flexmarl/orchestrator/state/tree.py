@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from flexmarl.algorithms.task_belief import TaskBelief
+from flexmarl.contracts.status import RunReason
 from flexmarl.orchestrator.state.cohort import Cohort, EvaluationState, Pin
 from flexmarl.orchestrator.state.fleet import FleetState
 from flexmarl.orchestrator.state.history import History
@@ -27,6 +28,8 @@ class Failure:
     count: int
     until: float
     waits_for: str = ""
+    waits_reason: RunReason = RunReason.WAITING_FOR_SPACE
+    """The run's reason while it waits."""
 
 
 @dataclass(slots=True)

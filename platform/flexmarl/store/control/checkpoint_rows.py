@@ -5,7 +5,7 @@ model still waits for it, all of it decided by one statement on its row; from th
 neither pinned nor copied. Its node removes the folder and says so; a node that dies between them finds the row again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -111,6 +111,17 @@ def on_node(conn: Connection, node: str) -> list[Folder]:
         [node],
     ).fetchall()
     return [_folder(*row) for row in rows]
+
+
+@for_nodes(own_node("node"))
+def kept_elsewhere(conn: Connection, node: str, folders: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return those of some checkpoints (run, step) that another node keeps."""
+    return conn.execute(
+        "SELECT c.run_id, c.step FROM store.checkpoint c "
+        "JOIN unnest(%s::bigint[], %s::int[]) AS f(run_id, step) ON f.run_id = c.run_id AND f.step = c.step "
+        "WHERE c.node NOT IN (%s, '')",
+        [[run for run, _ in folders], [step for _, step in folders], node],
+    ).fetchall()
 
 
 @for_nodes(own_checkpoint("folder"))

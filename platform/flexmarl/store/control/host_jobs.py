@@ -2,7 +2,8 @@
 
 Invariants: a row precedes its job, and a job that starts claims its row, so that of two jobs of one row one works. A
 name of a node belongs to one job that has not ended. When a job has ended nothing of its host runs: its leases end
-then, whoever hosted them, and its node is `gone` until another job takes the name.
+then, whoever hosted them, and its node is `gone` until another job takes the name. Of a pool the newest `MOST_ENDED`
+jobs that have ended are kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from flexmarl.store.control import leases
 BY = "its provider"
 """Who drains a node whose host is about to go."""
 TIME_LIMIT = "its time limit is near"
+MOST_ENDED = 200
 _LOCK = 0x464C4550
 """Advisory lock of the one session that asks for jobs."""
 
@@ -291,4 +293,9 @@ def ended(conn: Connection, found: HostJob, state: str, reason: str) -> None:
                   drain_by = '', drain_since = NULL, note = '' WHERE node = %s
                 """,
                 [found.node],
+            )
+            conn.execute(
+                "DELETE FROM store.host_job WHERE id IN (SELECT id FROM store.host_job WHERE pool = %s "
+                "AND ended_at IS NOT NULL ORDER BY ended_at DESC, id DESC OFFSET %s)",
+                [found.pool, MOST_ENDED],
             )

@@ -224,3 +224,29 @@ def address_of(conn: Connection, node: str) -> str:
     """Return the endpoint of a node; empty where it is not registered."""
     row = conn.execute("SELECT address FROM store.node WHERE name = %s", [node]).fetchone()
     return str(row[0]) if row else ""
+
+
+def keepers(conn: Connection, run_id: int) -> list[tuple[str, str]]:
+    """List living nodes, with their endpoints, that can keep what nobody reads where it was made.
+
+    Those with engines of the run come first, then each run has an order of its own.
+    """
+    rows = conn.execute(
+        """
+        SELECT n.name, n.address FROM store.node n
+        WHERE n.heartbeat_at > clock_timestamp() - make_interval(secs => %s) AND n.address <> '' AND n.state <> 'gone'
+        ORDER BY EXISTS (
+          SELECT 1 FROM store.lease l JOIN store.device d ON d.id = l.device_id
+          WHERE l.run_id = %s AND l.use = 'engine' AND l.state <> 'ended' AND d.node = n.name
+        ) DESC, n.state <> 'ready', md5(%s::text || n.name)
+        """,
+        [ALIVE_S, run_id, run_id],
+    ).fetchall()
+    return [(str(name), str(address)) for name, address in rows]
+
+
+def can_keep(conn: Connection) -> bool:
+    """Tell whether any node is registered that others reach; it may be silent just now."""
+    return (
+        conn.execute("SELECT 1 FROM store.node WHERE address <> '' AND state <> 'gone' LIMIT 1").fetchone() is not None
+    )

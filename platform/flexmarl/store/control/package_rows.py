@@ -12,6 +12,7 @@ from uuid import UUID
 import orjson
 from psycopg import Connection
 
+from flexmarl.contracts.status import TERMINAL
 from flexmarl.store.node_operations import anyone, for_nodes
 from flexmarl.store.server_paths import without_paths
 
@@ -155,6 +156,17 @@ def built(conn: Connection, package: UUID, digest: str) -> BuiltPackage | None:
         [package, digest],
     ).fetchone()
     return None if row is None else BuiltPackage(*row)
+
+
+@for_nodes(anyone)
+def builds_of_runs(conn: Connection) -> list[str]:
+    """Return the digests of the builds that runs which have not ended name, in whatever part of their specification."""
+    rows = conn.execute(
+        "SELECT DISTINCT digest FROM store.run_state r, jsonb_path_query(r.spec, '$.**.pinned.digest') AS digest "
+        "WHERE r.status <> ALL(%s)",
+        [[status.value for status in TERMINAL]],
+    ).fetchall()
+    return [digest for (digest,) in rows if digest]
 
 
 def _kept(log: str) -> str:

@@ -14,7 +14,7 @@ from uuid import UUID
 import orjson
 from psycopg import Connection
 
-from flexmarl.store.node_operations import anyone, for_nodes, run_with_work
+from flexmarl.store.node_operations import anyone, for_nodes, run_with_work, sessions_with_work
 
 SILENT_S = 10.0
 """A session whose worker was silent for longer is over."""
@@ -96,7 +96,7 @@ def open_session(conn: Connection, run_id: int, offer: SessionOffer) -> None:
     )
 
 
-@for_nodes(anyone)
+@for_nodes(sessions_with_work("sessions"))
 def news(conn: Connection, sessions: Sequence[UUID]) -> list[SessionNews]:
     """Return those of a worker's sessions that a program has taken."""
     rows = conn.execute(
@@ -110,7 +110,7 @@ def news(conn: Connection, sessions: Sequence[UUID]) -> list[SessionNews]:
     return [SessionNews(*row) for row in rows]
 
 
-@for_nodes(anyone)
+@for_nodes(sessions_with_work("meters"))
 def seen(conn: Connection, meters: Sequence[SessionMeter]) -> None:
     """Say that the worker of these sessions is there, and how far they are."""
     conn.execute(
@@ -123,7 +123,7 @@ def seen(conn: Connection, meters: Sequence[SessionMeter]) -> None:
     )
 
 
-@for_nodes(anyone)
+@for_nodes(sessions_with_work("session"))
 def end(conn: Connection, session: UUID, reason: str) -> None:
     """End a session without a report that counts."""
     conn.execute(
@@ -132,7 +132,7 @@ def end(conn: Connection, session: UUID, reason: str) -> None:
     )
 
 
-@for_nodes(anyone)
+@for_nodes(sessions_with_work("session"))
 def end_overdue(conn: Connection, session: UUID, reason: str) -> None:
     """End a session whose reward has not arrived by its deadline."""
     conn.execute(
@@ -144,7 +144,7 @@ def end_overdue(conn: Connection, session: UUID, reason: str) -> None:
     )
 
 
-@for_nodes(anyone)
+@for_nodes(sessions_with_work("session"))
 def wrote(conn: Connection, session: UUID, output: str, changes: dict[str, Any] | None = None) -> None:
     """Keep the end of what the program of a session wrote, and what it made of its workspace; None: it had none."""
     kept = None if changes is None else orjson.dumps(changes).decode()
@@ -153,18 +153,19 @@ def wrote(conn: Connection, session: UUID, output: str, changes: dict[str, Any] 
     )
 
 
-def take(conn: Connection, run_id: int, key_digest: str) -> UUID | None:
-    """Hand out the session of a run that has waited longest; None while there is none."""
+def take(conn: Connection, run_id: int, key_digest: str, by: str = "") -> UUID | None:
+    """Hand out the session of a run that has waited longest to an actor; None while there is none."""
     row = conn.execute(
         f"""
-        UPDATE store.program_session SET state = 'taken', key_digest = %(key)s, taken_at = clock_timestamp()
+        UPDATE store.program_session SET state = 'taken', key_digest = %(key)s, taken_at = clock_timestamp(),
+          taken_by = %(by)s
         WHERE id = (
           SELECT id FROM store.program_session WHERE run_id = %(run)s AND state = 'open'
             AND seen_at >= clock_timestamp() - interval '{SILENT_S:g} s'
           ORDER BY opened_at LIMIT 1 FOR UPDATE SKIP LOCKED)
         RETURNING id
         """.encode(),
-        {"key": key_digest, "run": run_id},
+        {"key": key_digest, "run": run_id, "by": by},
     ).fetchone()
     return None if row is None else UUID(str(row[0]))
 
@@ -196,27 +197,39 @@ def reason_of(conn: Connection, key_digest: str) -> str | None:
 
 
 @for_nodes(run_with_work("run_id"))
-def report(conn: Connection, run_id: int, session: UUID, said: dict[str, Any]) -> bool:
-    """Note what a program reports; False where the session takes no report any more."""
+def report(conn: Connection, run_id: int, session: UUID, said: dict[str, Any], by: str = "") -> bool:
+    """Note what a program reports, and who sends it; False where the session takes no report any more."""
     row = conn.execute(
         f"""
-        UPDATE store.program_session SET state = 'finished', report = %s::jsonb, ended_at = clock_timestamp()
-        WHERE run_id = %s AND id = %s AND {_STATE} IN ('taken', 'awaiting_reward')
+        UPDATE store.program_session SET state = 'finished', report = %s::jsonb, reported_by = %s,
+          ended_at = clock_timestamp() WHERE run_id = %s AND id = %s AND {_STATE} IN ('taken', 'awaiting_reward')
           AND coalesce(reward_deadline_at, 'infinity') > clock_timestamp() RETURNING id
         """.encode(),
-        [orjson.dumps(said).decode(), run_id, session],
+        [orjson.dumps(said).decode(), by, run_id, session],
     ).fetchone()
     return row is not None
 
 
-def await_reward(conn: Connection, run_id: int, session: UUID, timeout_s: float) -> bool:
+def has_acted_before(conn: Connection, run_id: int, session: UUID, by: str) -> bool:
+    """Tell whether an actor took another session of a run than this one, or reported on one."""
+    row = conn.execute(
+        """
+        SELECT 1 FROM store.program_session
+        WHERE run_id = %s AND id <> %s AND (taken_by = %s OR reported_by = %s) LIMIT 1
+        """,
+        [run_id, session, by, by],
+    ).fetchone()
+    return row is not None
+
+
+def await_reward(conn: Connection, run_id: int, session: UUID, timeout_s: float, by: str = "") -> bool:
     """Note that the program of a session has ended and its reward comes later; False where the session is over."""
     row = conn.execute(
         f"""
-        UPDATE store.program_session SET state = 'awaiting_reward',
+        UPDATE store.program_session SET state = 'awaiting_reward', reported_by = %s,
           reward_deadline_at = clock_timestamp() + make_interval(secs => %s)
         WHERE run_id = %s AND id = %s AND {_STATE} = 'taken' RETURNING id
         """.encode(),
-        [timeout_s, run_id, session],
+        [by, timeout_s, run_id, session],
     ).fetchone()
     return row is not None

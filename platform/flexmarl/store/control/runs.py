@@ -170,6 +170,17 @@ def publication_content(conn: Connection, run_id: int) -> str:
     return str(row[0]) if row is not None and row[0] else "auto"
 
 
+@for_nodes(run_with_work("run_id"))
+def content_elsewhere(conn: Connection, run_id: int) -> str:
+    """Return what engines in another pool than the trainers' receive of new weights; empty where there are none."""
+    row = conn.execute(
+        "SELECT spec #>> '{resources,rollout_pool}' IS DISTINCT FROM spec #>> '{resources,training_pool}' "
+        "FROM store.run_state WHERE run_id = %s",
+        [run_id],
+    ).fetchone()
+    return publication_content(conn, run_id) if row is not None and row[0] else ""
+
+
 def events_after(conn: Connection, run_id: int, seq: int, limit: int | None = None) -> list[StoredEvent]:
     """Read the log behind a sequence number, in order."""
     rows = conn.execute(

@@ -26,6 +26,7 @@ from flexmarl.store.data.segments import Placed, SegmentFolder
 from flexmarl.store.data.spans import Span, encoded
 from flexmarl.store.errors import Refused, SamplesAway, StoreFull
 from flexmarl.store.node_operations import for_nodes, run_with_work, taken_command
+from flexmarl.store.wire_lists import Listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class EpisodeRow:
     """What the environment counted, by name."""
     judged: list[dict[str, object]] = field(default_factory=list)
     """Answers with all that was said of them: `role`, `turn`, `parts` and `why` by the names of the scores."""
-    said: Sequence[str] = ()
+    said: Listed[str] = ()
     """What was said, turn after turn as in the transcript."""
     breaks: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
     """Cause -> (role, turn) of each chain that began anew because of it."""
@@ -71,14 +72,14 @@ class SampleRow:
     """The first one."""
     policy: str
     version: int
-    segments: Sequence[int]
+    segments: Listed[int]
     prompt: Ints
     """Ids that were read, of all turns."""
     response: Ints
     """Ids that were sampled, of all turns."""
     logprobs: Floats
     allowed: Ints
-    spans: Sequence[Span]
+    spans: Listed[Span]
     """How both alternate, and what is told of each turn."""
     temperature: float = 1.0
 
@@ -86,8 +87,8 @@ class SampleRow:
 @dataclass(frozen=True, slots=True)
 class SettledGroup:
     event: GroupSettled
-    episodes: Sequence[EpisodeRow]
-    samples: Sequence[SampleRow]
+    episodes: Listed[EpisodeRow]
+    samples: Listed[SampleRow]
 
 
 _EPISODE = (
@@ -108,7 +109,7 @@ class _Stored:
 
 @for_nodes(taken_command("taken"), given=["folder"])
 def put_groups(
-    conn: Connection, taken: Taken, groups: Sequence[SettledGroup], folder: SegmentFolder | None = None
+    conn: Connection, taken: Taken, groups: Listed[SettledGroup], folder: SegmentFolder | None = None
 ) -> int:
     """Write settled groups and their events; returns how many were new.
 

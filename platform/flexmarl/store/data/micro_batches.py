@@ -17,6 +17,7 @@ from flexmarl.contracts.wire import TrainStats
 from flexmarl.store.control.commands import Taken, finish, guard
 from flexmarl.store.control.inbox import put_event
 from flexmarl.store.data.payload import Arrays
+from flexmarl.store.data.spans import Span
 from flexmarl.store.data.stored_payloads import PAYLOAD, load
 from flexmarl.store.errors import Refused
 from flexmarl.store.node_operations import for_nodes, run_with_work, taken_command
@@ -53,6 +54,8 @@ class MicroBatchRow:
     weight: float
     spans: list[int]
     """Lengths of what was read and what was sampled, by turns."""
+    offsets: list[int]
+    """How many turns of its role each turn stands behind the first; empty: there is only one."""
     advantages: list[float]
     """Of each turn."""
     arrays: Arrays
@@ -99,8 +102,9 @@ def _member(
     segments: list[int], temperature: float, weight: float, kept: list[list[Any]] | None,
 ) -> MicroBatchRow:  # fmt: skip
     spans = [arrays.n_prompt, arrays.n_response] if kept is None else [n for span in kept for n in span[:2]]
+    offsets = [] if kept is None else [Span(*span).offset for span in kept]
     return MicroBatchRow(
-        draw, member, attempt, role, turn, segments, temperature, weight, spans, advantages, arrays
+        draw, member, attempt, role, turn, segments, temperature, weight, spans, offsets, advantages, arrays
     )  # fmt: skip
 
 

@@ -9,14 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 
 from flexmarl.store.errors import Refused
+from flexmarl.store.wire_lists import ReadAsList
 
-Ints = Sequence[int] | npt.NDArray[np.int32]
-Floats = Sequence[float] | npt.NDArray[np.float32]
+Ints = Annotated[Sequence[int] | npt.NDArray[np.int32], ReadAsList()]
+Floats = Annotated[Sequence[float] | npt.NDArray[np.float32], ReadAsList()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Turns of a sample row: a chain of one policy, in which what it read and what it said take turns.
 
 A row of one turn says all of it in its columns. A row of several keeps its turns beside, as JSON; its columns then hold
-sums of lengths, reward and time, and the finish and the engine of the last turn.
+sums of lengths, reward and time, and the finish and the engine of the last turn. Turns of other chains of the same
+role may stand between those of a row.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,8 @@ class Span(NamedTuple):
     reward: float = 0.0
     engine: str = ""
     latency_ms: float = 0.0
+    offset: int = 0
+    """How many turns of the role it stands behind the first one of the row."""
 
 
 def encoded(spans: Sequence[Span]) -> bytes | None:
@@ -64,7 +67,7 @@ def parted(segments: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
 EACH_TURN = """LATERAL (
   SELECT s.turn, s.n_prompt, s.n_response, s.finish, s.latency_ms WHERE s.spans IS NULL
   UNION ALL
-  SELECT s.turn + k.ord - 1, (sum((k.span ->> 0)::int + (k.span ->> 1)::int) OVER (ORDER BY k.ord))::int
+  SELECT s.turn + (k.span ->> 6)::int, (sum((k.span ->> 0)::int + (k.span ->> 1)::int) OVER (ORDER BY k.ord))::int
       - (k.span ->> 1)::int, (k.span ->> 1)::int, k.span ->> 2, (k.span ->> 5)::real
   FROM jsonb_array_elements(s.spans) WITH ORDINALITY AS k(span, ord)
 ) AS t(turn, n_prompt, n_response, finish, latency_ms)"""

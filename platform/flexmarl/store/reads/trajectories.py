@@ -123,8 +123,10 @@ def group(conn: Connection, run_id: int, draw: int) -> list[EpisodeSummary]:
     return [summary(row) for row in rows]
 
 
-def advantages(conn: Connection, run_id: int, keys: Sequence[Key]) -> dict[Key, dict[tuple[str, int], TrainedTurn]]:
-    """Find where the turns of some episodes are cut, by episode and (role, turn)."""
+def advantages(
+    conn: Connection, run_id: int, keys: Sequence[Key]
+) -> dict[Key, dict[tuple[str, int], list[TrainedTurn]]]:
+    """Find where the rows of some episodes are cut: by episode and (role, first turn), what was made of each turn."""
     rows = conn.execute(
         f"""
         WITH asked AS MATERIALIZED (SELECT e.cohort, e.draw, e.member, e.attempt FROM store.episode e {_ASKED})
@@ -139,10 +141,10 @@ def advantages(conn: Connection, run_id: int, keys: Sequence[Key]) -> dict[Key, 
         """.encode(),
         _asked(run_id, keys),
     ).fetchall()
-    found: dict[Key, dict[tuple[str, int], TrainedTurn]] = {}
+    found: dict[Key, dict[tuple[str, int], list[TrainedTurn]]] = {}
     for draw, member, attempt, role, first, advantages, *cut in rows:
-        for turn, advantage in enumerate(advantages, start=first):
-            found.setdefault((draw, member, attempt), {})[(role, turn)] = TrainedTurn(advantage, *cut)
+        of_turns = [TrainedTurn(advantage, *cut) for advantage in advantages]
+        found.setdefault((draw, member, attempt), {})[(role, first)] = of_turns
     return found
 
 
@@ -175,16 +177,17 @@ def _turns(conn: Connection, run_id: int, keys: Sequence[Key]) -> dict[Key, list
 
 
 def _of_row(
-    row: Sequence[Any], arrays: Arrays, unreadable: str, cuts: dict[tuple[str, int], TrainedTurn]
+    row: Sequence[Any], arrays: Arrays, unreadable: str, cuts: dict[tuple[str, int], list[TrainedTurn]]
 ) -> Iterator[TurnRecord]:
     """Part a row into its turns."""
     role, first, policy, version, segments, finish, reward, temperature, engine, latency_ms, kept = row[: _ROW - 3]
     spans = decoded(kept, Span(arrays.n_prompt, arrays.n_response, finish, reward, engine, latency_ms))
     made = [segments] if kept is None else parted(segments, [span.sampled for span in spans])
-    for turn, (span, own, by) in enumerate(zip(spans, turns_of(arrays, spans), made, strict=True), start=first):
+    trained = cuts.get((role, first), [None] * len(spans))
+    for span, own, by, cut in zip(spans, turns_of(arrays, spans), made, trained, strict=True):
         yield TurnRecord(
-            role, turn, policy, min(by[::2], default=version), by, span.finish, span.reward, temperature, span.engine,
-            span.latency_ms, own, unreadable, cuts.get((role, turn)), first,
+            role, first + span.offset, policy, min(by[::2], default=version), by, span.finish, span.reward, temperature,
+            span.engine, span.latency_ms, own, unreadable, cut, first,
         )  # fmt: skip
 
 

@@ -55,3 +55,11 @@ test("text that is no pairs is refused", () => {
   assert.equal(spec.pairs("a: 1, b"), null);
   assert.deepEqual(spec.pairs("a=1, b: x,"), { a: 1, b: "x" });
 });
+
+test("a pointer leads through lists", () => {
+  const document = { seats: [{ name: "a" }] };
+  spec.put(document, "/seats/0/sees", "own");
+  assert.equal(spec.at(document, "/seats/0/sees"), "own");
+  spec.remove(document, "/seats/0/sees");
+  assert.deepEqual(document, { seats: [{ name: "a" }] });
+});

@@ -2,6 +2,7 @@
 // the next version of what was edited, or says that somebody else saved one meanwhile.
 import { post } from "./api.js";
 import { $ } from "./dom.js";
+import { askBeforeLeaving } from "./leaving.js";
 import { saveOnSubmit } from "./saved_version.js";
 
 const form = $("#agent-definition");
@@ -56,7 +57,8 @@ function count() {
   $("#length").textContent = `${box.value.length} of ${box.maxLength} characters`;
 }
 
-form.addEventListener("input", () => {
+form.addEventListener("input", (event) => {
+  if (!event.target.name.startsWith("preview_")) askBeforeLeaving();
   count();
   clearTimeout(waits);
   waits = setTimeout(preview, PAUSE_MS);

@@ -19,10 +19,13 @@ export class Refused extends Error {
   }
 }
 
-const TIMEOUT_MS = 10_000;
+// A read is asked again by itself. A write that is given up may have been done all the same: it waits longer.
+const READ_MS = 10_000;
+const WRITE_MS = 30_000;
 
 /** `file`: a body that is sent as it is, instead of JSON; `signal` ends the request early. */
-export async function send(method, url, { body, file, headers = {}, key, timeout = TIMEOUT_MS, signal } = {}) {
+export async function send(method, url, { body, file, headers = {}, key, timeout, signal } = {}) {
+  const patience = timeout ?? (method === "GET" ? READ_MS : WRITE_MS);
   const token = document.querySelector("input[name=csrfmiddlewaretoken]");
   const sent = { ...headers };
   if (method !== "GET" && token) sent["X-CSRFToken"] = token.value;
@@ -36,14 +39,14 @@ export async function send(method, url, { body, file, headers = {}, key, timeout
       headers: sent,
       body: body === undefined ? file : JSON.stringify(body),
       credentials: "same-origin",
-      signal: AbortSignal.any([AbortSignal.timeout(timeout), ...(signal ? [signal] : [])]),
+      signal: AbortSignal.any([AbortSignal.timeout(patience), ...(signal ? [signal] : [])]),
     });
   } catch (error) {
     throw new Refused(
       0,
       {
         title: "The server did not respond",
-        detail: error.name === "TimeoutError" ? `No answer in ${timeout / 1000} s.` : "The connection failed.",
+        detail: error.name === "TimeoutError" ? `No answer in ${patience / 1000} s.` : "The connection failed.",
       },
       "",
     );
@@ -67,7 +70,7 @@ export async function send(method, url, { body, file, headers = {}, key, timeout
 const answer = async (response) => (response.status === 204 ? null : response.json());
 
 export const get = async (url) => answer(await send("GET", url, { headers: { "X-Part": "1" } }));
-export const post = async (url, body = {}, key = crypto.randomUUID(), timeout = TIMEOUT_MS) =>
+export const post = async (url, body = {}, key = crypto.randomUUID(), timeout = undefined) =>
   answer(await send("POST", url, { body, key, timeout, headers: { "X-Part": "1" } }));
 export const upload = async (url, file, timeout) =>
   answer(await send("POST", url, { file, timeout, headers: { "X-Part": "1" } }));

@@ -1,7 +1,8 @@
-// The import of a dataset: the file goes up once, what is chosen of it is previewed by the server, and saving says every
+// The import of a dataset: the file goes up once or is fetched from a hub, what is chosen of it is previewed by the server, and saving says every
 // bad row by its line.
 import { Refused, post, upload } from "./api.js";
 import { $, $$, announce, el } from "./dom.js";
+import { fromHub } from "./hub_dataset.js";
 
 const form = $("#import-dataset");
 const refused = $("#refused");
@@ -40,15 +41,23 @@ function tell(error) {
   announce(error.message);
 }
 
+/** What is held out, as the form says it. */
+function split() {
+  const at = form.elements;
+  const amount = Number(at.amount.value.replace(",", "."));
+  if (at.split.value === "share") return { type: "share", share: amount };
+  if (at.split.value === "count") return { type: "count", rows: amount };
+  return { type: "splits", held_out: $$("input[name=held_out]:checked", form).map((one) => one.value) };
+}
+
 function choices() {
   const at = form.elements;
   const column = at.is_messages.checked ? "messages" : "prompt";
-  const amount = Number(at.amount.value.replace(",", "."));
   return {
     project: at.project.value,
     file: file.digest,
     mapping: { [column]: at.asked.value, answer: at.answer.value },
-    split: at.split.value === "share" ? { type: "share", share: amount } : { type: "count", rows: amount },
+    split: split(),
   };
 }
 
@@ -94,19 +103,60 @@ function offer(select, columns, chosen, none) {
   select.value = chosen;
 }
 
-async function take() {
-  const chosen = form.elements.file.files[0];
+function reset() {
   file = null;
   asked += 1;
   button.disabled = true;
   $("#mapping").hidden = true;
   $("#preview").hidden = true;
   clear();
+}
+
+/** Offer to hold out whole splits where the file has several, and what their names suggest. */
+function offerSplits() {
+  const several = file.splits.length > 1;
+  const option = $("option[value=splits]", form);
+  option.hidden = option.disabled = !several;
+  const { type, share, held_out: held = [] } = file.split;
+  form.elements.split.value = type;
+  form.elements.amount.value = share ?? "0.1";
+  const boxes = file.splits.map((name) => {
+    const box = el("input", { type: "checkbox", name: "held_out", value: name });
+    box.checked = held.includes(name);
+    return el("label", { class: "check" }, box, el("span", { class: "anywhere", text: name }));
+  });
+  $("[data-part=splits]", form).replaceChildren(...(several ? boxes : []));
+  showSplit();
+}
+
+function showSplit() {
+  const whole = form.elements.split.value === "splits";
+  $("[data-part=splits]", form).hidden = !whole;
+  $("[data-part=amount]", form).hidden = whole;
+}
+
+/** Show what a file that is there has, and the preview. */
+async function looked(one) {
+  file = one;
+  const { columns, mapping } = file;
+  offer(form.elements.asked, columns, mapping.prompt || mapping.messages || columns[0] || "");
+  offer(form.elements.answer, columns, mapping.answer, "none");
+  form.elements.is_messages.checked = Boolean(mapping.messages);
+  offerSplits();
+  $("#mapping").hidden = false;
+  await preview();
+}
+
+async function take() {
+  const chosen = form.elements.file.files[0];
+  reset();
+  const mine = asked;
   if (!chosen) return;
   announce(`Uploading ${chosen.name}`);
   const query = new URLSearchParams({ name: chosen.name, project: form.elements.project.value });
+  let uploaded;
   try {
-    file = await upload(`/api/v1/datasets/files?${query}`, chosen, LONG_MS);
+    uploaded = await upload(`/api/v1/datasets/files?${query}`, chosen, LONG_MS);
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
     const place = $("[data-error='/file']", form);
@@ -114,21 +164,27 @@ async function take() {
     place.hidden = false;
     return;
   }
-  const { columns, mapping } = file;
-  offer(form.elements.asked, columns, mapping.prompt || mapping.messages || columns[0] || "");
-  offer(form.elements.answer, columns, mapping.answer, "none");
-  form.elements.is_messages.checked = Boolean(mapping.messages);
-  $("#mapping").hidden = false;
-  await preview();
+  if (mine === asked) await looked(uploaded);
+}
+
+/** The fields of the chosen source alone. */
+function showSource() {
+  for (const part of $$("[data-for]", form)) part.hidden = part.dataset.for !== form.elements.source.value;
 }
 
 form.addEventListener("change", (event) => {
   const { name } = event.target;
-  if (name === "file" || name === "project") take();
+  if (name === "source") {
+    showSource();
+    reset();
+    if (event.target.value === "file") take();
+  } else if (name === "file" || (name === "project" && form.elements.source.value === "file")) take();
+  else if (["project", "repository", "revision", "secret"].includes(name)) reset();
   else if (name === "split") {
     form.elements.amount.value = event.target.value === "share" ? "0.1" : "100";
+    showSplit();
     preview();
-  } else if (["asked", "answer", "is_messages", "amount"].includes(name)) preview();
+  } else if (["asked", "answer", "is_messages", "amount", "held_out"].includes(name)) preview();
 });
 
 form.addEventListener("submit", async (event) => {
@@ -147,5 +203,13 @@ form.addEventListener("submit", async (event) => {
   }
 });
 
+if ($("#hub"))
+  fromHub({
+    project: () => form.elements.project.value,
+    taken: (one) => form.elements.source.value === "hub" && looked(one),
+    reset,
+    tell,
+  });
+showSource();
 // A file may have been chosen before this script came, or be there again after Back.
-if (form.elements.file.files.length) take();
+if (form.elements.source.value === "file" && form.elements.file.files.length) take();

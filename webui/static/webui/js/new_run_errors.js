@@ -1,42 +1,23 @@
 // What the API refuses of New run: beside the field it is about, at its line of the YAML, or above the plan.
 import { dots } from "./changes.js";
 import { $, $$, el } from "./dom.js";
+import { toldAt, wrongOf } from "./fields.js";
 import { inputOf, showRead } from "./new_run_fields.js";
 import { state } from "./new_run_state.js";
 import * as sections from "./sections.js";
 import * as yaml from "./yaml_pane.js";
 
-const WRONG = {
-  pairs: "Enter name: value pairs separated by commas.",
-  list: "Enter whole numbers separated by commas, for example 0, 1.",
-};
-
-const KINDS_INSIDE = ["pairs", "list", "model"];
-/** Where an error is told: at the input of its pointer, of what it lies inside of, or at the first below an object. */
-function toldAt(pointer) {
-  const inputs = $$("#spec-form [data-pointer]");
-  return (
-    inputOf(pointer) ||
-    inputs.find(
-      (input) => KINDS_INSIDE.includes(input.dataset.kind) && pointer.startsWith(`${input.dataset.pointer}/`),
-    ) ||
-    (pointer
-      ? inputs.find(
-          (input) => input.dataset.pointer.startsWith(`${pointer}/`) && !state.unread.has(input.dataset.pointer),
-        )
-      : undefined)
-  );
-}
-
 export function showErrors(errors) {
-  const places = new Map(errors.map((error) => [error, toldAt(error.pointer)]));
+  const inputs = $$("#spec-form [data-pointer]");
+  const isUnread = (pointer) => state.unread.has(pointer);
+  const places = new Map(errors.map((error) => [error, toldAt(inputs, error.pointer, isUnread)]));
   for (const place of $$("#spec-form [data-error]")) {
     const input = inputOf(place.dataset.error);
     const own = errors.filter((error) => input && places.get(error) === input);
     const wrong = state.bad.has(place.dataset.error);
     place.hidden = !own.length && !wrong;
     place.textContent = wrong
-      ? WRONG[input.dataset.kind] || "Write a number."
+      ? wrongOf(input.dataset.kind)
       : own.map((error) => [error.detail, error.hint].filter(Boolean).join(" ")).join(" ");
     if (input) input.setAttribute("aria-invalid", String(!place.hidden));
   }

@@ -1,46 +1,29 @@
 // The fields of New run: what is typed goes into the document, and the document's values into the fields.
-import { $, $$, el } from "./dom.js";
+import { $, $$ } from "./dom.js";
+import { BAD, modelOf, showIn, showModel, valueIn } from "./fields.js";
 import { data, state } from "./new_run_state.js";
 import { follow, unread } from "./reads.js";
-import { at, copy, modelName, pairs, pairsText, put, remove, same } from "./spec.js";
+import { at, copy, put, remove } from "./spec.js";
 
 export const inputOf = (pointer) => $(`#spec-form [data-pointer="${CSS.escape(pointer)}"]`);
 
 /** Take a field's value into the document. */
 export function take(input) {
   const { pointer, kind } = input.dataset;
-  const written = input.value.trim();
   state.bad.delete(pointer);
   if (kind === "variant") choose(input);
   else if (kind === "model" || kind === "dataset") {
-    chooseModel(pointer, JSON.parse(input.value));
-    showModel(input, at(state.document, pointer));
-  } else if (kind === "pairs") {
-    const found = pairs(written);
-    if (found) put(state.document, pointer, found);
-    else state.bad.add(pointer);
-  } else if (kind === "list") {
-    if (!written) remove(state.document, pointer);
-    else if (/^\d+(\s*,\s*\d+)*$/.test(written)) put(state.document, pointer, written.split(",").map(Number));
-    else state.bad.add(pointer);
-  } else if (kind === "json") takeJson(pointer, written);
-  else if (kind === "flag") put(state.document, pointer, input.checked);
-  else if (written === "" && "optional" in input.dataset) clear(pointer);
-  else if (kind === "text") put(state.document, pointer, written);
-  else {
-    const value = Number(written.replace(",", "."));
-    if (written === "" || !Number.isFinite(value)) state.bad.add(pointer);
-    else set(pointer, value);
+    const known = [at(state.document, pointer), at(state.base, pointer)];
+    put(state.document, pointer, copy(modelOf(JSON.parse(input.value), known)));
+    fill(input);
+  } else {
+    const value = valueIn(input);
+    if (value === BAD) state.bad.add(pointer);
+    else if (value !== undefined) set(pointer, value);
+    else if (kind === "list") remove(state.document, pointer);
+    else clear(pointer);
   }
   followChoice();
-}
-
-function takeJson(pointer, written) {
-  try {
-    put(state.document, pointer, JSON.parse(written));
-  } catch {
-    state.bad.add(pointer);
-  }
 }
 
 /** Show what is read since a choice, hide what no longer is. */
@@ -79,28 +62,6 @@ function choose(input) {
   }
 }
 
-/** Whether a document's model is the one that a choice names: it says the same, and may say more. */
-const isOf = (model, choice) => Object.keys(choice).every((key) => same(model?.[key], choice[key]));
-
-/** Another model: what the run began with comes back whole, and a factory model keeps its other settings. */
-function chooseModel(pointer, choice) {
-  const known = [at(state.document, pointer), at(state.base, pointer)];
-  const factory = choice.type === "factory" && known.find((model) => model?.type === "factory");
-  put(state.document, pointer, copy(known.find((model) => isOf(model, choice)) || { ...factory, ...choice }));
-}
-
-/** Choose what a document says. It, and what the run began with, are choices of their own where they are not offered. */
-function showModel(input, model) {
-  for (const option of $$("[data-own]", input)) option.remove();
-  const offered = (one) => [...input.options].find((option) => isOf(one, JSON.parse(option.value)));
-  for (const one of [at(state.base, input.dataset.pointer), model])
-    if (one && !offered(one))
-      input.prepend(el("option", { value: JSON.stringify(one), text: modelName(one), data: { own: "1" } }));
-  const chosen = offered(model) || input.options[0];
-  input.value = chosen.value;
-  input.title = chosen.text;
-}
-
 const TARGET = "/budget/target";
 function clear(pointer) {
   if (pointer.startsWith(`${TARGET}/`)) put(state.document, TARGET, null);
@@ -113,14 +74,10 @@ function set(pointer, value) {
 }
 
 function fill(input) {
-  const value = at(state.document, input.dataset.pointer);
-  if (input.dataset.kind === "flag") input.checked = Boolean(value);
-  else if (input.dataset.kind === "pairs") input.value = pairsText(value);
-  else if (input.dataset.kind === "model" || input.dataset.kind === "dataset") showModel(input, value);
-  else if (input.dataset.kind === "json") input.value = JSON.stringify(value);
-  else if (input.dataset.kind === "list") input.value = (value || []).join(", ");
-  else if (input.dataset.kind === "variant") input.value = value ?? input.options[0].value;
-  else input.value = value === null || value === undefined ? "" : String(value);
+  const { pointer, kind } = input.dataset;
+  const value = at(state.document, pointer);
+  if (kind === "model" || kind === "dataset") showModel(input, value, [at(state.base, pointer)]);
+  else showIn(input, value === null && "optional" in input.dataset ? undefined : value); // no value is written as none
 }
 
 /** Write the document's values into the fields. */

@@ -5,11 +5,12 @@ const parts = (pointer) =>
     .split("/")
     .slice(1)
     .map((part) => part.replaceAll("~1", "/").replaceAll("~0", "~"));
-const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+export const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+const holds = (value) => value !== null && typeof value === "object";
 export const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 
 export function at(document, pointer) {
-  return parts(pointer).reduce((here, part) => (isObject(here) ? here[part] : undefined), document);
+  return parts(pointer).reduce((here, part) => (holds(here) ? here[part] : undefined), document);
 }
 
 /** Set a value, making the objects on the way. */
@@ -17,7 +18,7 @@ export function put(document, pointer, value) {
   const path = parts(pointer);
   let here = document;
   for (const part of path.slice(0, -1)) {
-    if (!isObject(here[part])) here[part] = {};
+    if (!holds(here[part])) here[part] = {};
     here = here[part];
   }
   here[path.at(-1)] = value;
@@ -26,7 +27,7 @@ export function put(document, pointer, value) {
 /** Take a value out; nothing happens where there is none. */
 export function remove(document, pointer) {
   const path = parts(pointer);
-  const above = path.slice(0, -1).reduce((here, part) => (isObject(here) ? here[part] : undefined), document);
+  const above = path.slice(0, -1).reduce((here, part) => (holds(here) ? here[part] : undefined), document);
   if (isObject(above)) delete above[path.at(-1)];
 }
 

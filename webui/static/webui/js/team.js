@@ -1,82 +1,145 @@
-// The editor of a team: its settings are YAML, read and checked by the server while one writes; the drawing follows, and
-// what would be refused stands below the text with its line.
-import { post, send } from "./api.js";
-import { $, $$, el } from "./dom.js";
+// The editor of a team: a form and YAML edit the same settings. The server checks them while one writes, the drawing
+// follows, and what would be refused stands beside its field or at its line. This module joins the parts of the page.
+import { $, toast } from "./dom.js";
+import { askBeforeLeaving } from "./leaving.js";
 import { saveOnSubmit } from "./saved_version.js";
+import * as drawing from "./team_drawing.js";
+import * as fields from "./team_form.js";
+import { again, ask, data, form, settings, state, take } from "./team_state.js";
+import * as text from "./team_text.js";
+import { unshowable } from "./team_value.js";
 
-const form = $("#team-form");
-const area = form.elements.settings;
-const { textUrl, graphUrl, checkUrl } = form.dataset;
 const PAUSE_MS = 250;
-let turn = 0;
+const TABS = ["form", "yaml"];
 let waits;
 
-/** Say what is wrong, each with the line that it stands in. */
-function tell(problems, lines) {
-  const list = $("#problems");
-  list.hidden = !problems.length;
-  list.replaceChildren(
-    ...problems.map(({ pointer, detail, hint }) => {
-      const inside = pointer.replace(/^\/settings/, "");
-      let here = inside;
-      while (here && !(here in lines)) here = here.slice(0, here.lastIndexOf("/"));
-      const where = here ? `Line ${lines[here] + 1}, ${inside.slice(1).replaceAll("/", ".")}: ` : "";
-      return el("li", { text: where + [detail, hint].filter(Boolean).join(" ") });
-    }),
-  );
-  area.toggleAttribute("aria-invalid", problems.length > 0);
-  $("#checked").textContent = problems.length ? `${problems.length} to mend` : "";
+/** Show what is wrong in the pane that is open. */
+function tell(problems) {
+  state.refused = problems.map((one) => ({ ...one, pointer: one.pointer.replace(/^\/settings/, "") }));
+  if (state.pane === "form") fields.tell(state.refused);
+  else text.tell(state.refused);
+  const count = state.refused.length + state.bad.size;
+  $("#checked").textContent = count ? `${count} to correct` : "";
 }
 
-/** Draw the team of a graph; while it is wrong the last drawing stays. */
-async function draw(graph, mine) {
-  $("#no-graph").hidden = Boolean(graph);
-  if (!graph) {
-    $("#team-graph").replaceChildren();
-    return;
-  }
-  const answer = await send("POST", graphUrl, { body: { environment: { type: "sums", graph } } });
-  if (mine !== turn || answer.status !== 200) return;
-  $("#team-graph").innerHTML = await answer.text(); // rendered by the server, everything escaped
+/** Check and draw settings; returns them, null where they would be refused. An older answer changes nothing. */
+async function check(given, mine) {
+  const [{ refused }] = await Promise.all([ask(form.dataset.checkUrl, { settings: given }), drawing.draw(given)]);
+  if (mine !== state.turn) return null;
+  tell(refused);
+  return refused.length || state.bad.size ? null : given;
 }
 
-/** Say in each box of the drawing what its agent acts with. */
-function name({ agents }) {
-  for (const box of $$("[data-seat]", form)) {
-    const { policy, trainable, external } = agents?.[box.dataset.seat] ?? {};
-    const acts = external ? "external" : policy && policy !== box.dataset.seat ? `policy ${policy}` : "own policy";
-    box.textContent = [acts, trainable === false && !external ? "frozen" : ""].filter(Boolean).join(", ");
-  }
-}
-
-/** Read the text; returns its settings, null where they would be refused. An older answer changes nothing. */
+/** Read the pane that is open. */
 async function read() {
   clearTimeout(waits);
-  const mine = ++turn;
-  const { spec, lines, errors } = await post(textUrl, { yaml: area.value });
-  if (mine !== turn) return null;
-  if (!spec) {
-    tell(errors, lines);
-    return null;
+  const mine = ++state.turn;
+  if (state.pane === "form") return check(settings(), mine);
+  const found = await text.read();
+  if (mine !== state.turn) return null;
+  take(found.settings);
+  if (found.settings) return check(found.settings, mine);
+  tell(found.errors);
+  return null;
+}
+
+function later() {
+  askBeforeLeaving();
+  cannot("");
+  state.turn += 1; // what was asked before says nothing of this
+  clearTimeout(waits);
+  waits = setTimeout(readOn, PAUSE_MS);
+}
+
+/** Read until it succeeds or something else is written; saving says what goes wrong. */
+async function readOn() {
+  const mine = state.turn + 1;
+  try {
+    await read();
+  } catch {
+    again(() => mine === state.turn && readOn());
   }
-  const [{ refused }] = await Promise.all([post(checkUrl, { settings: spec }), draw(spec.graph, mine)]);
-  if (mine !== turn) return null;
-  tell(refused, lines);
-  if (!refused.length) name(spec);
-  return refused.length ? null : spec;
+}
+
+/** Say what saving refused of the settings; returns the other refusals. */
+function ofSettings(errors) {
+  const own = errors.filter(({ pointer }) => pointer.startsWith("/settings"));
+  if (own.length) tell(own);
+  return errors.filter((one) => !own.includes(one));
 }
 
 async function checked() {
-  const settings = await read();
-  if (settings === null) area.focus();
-  return settings;
+  const found = await read();
+  if (found !== null) return found;
+  if (state.pane === "form") fields.showWrong();
+  else text.focus();
+  return null;
 }
 
-name(JSON.parse($("#team-settings").textContent));
-if (!area.readOnly) {
-  area.addEventListener("input", () => {
-    clearTimeout(waits);
-    waits = setTimeout(() => read().catch(() => {}), PAUSE_MS); // saving says what goes wrong
+/** Say why the YAML cannot be shown as a form. */
+function cannot(why) {
+  $("#cannot").textContent = why;
+  $("#cannot").hidden = !why;
+}
+
+async function toForm() {
+  if (text.isUnread() || state.written === null) await read();
+  const why = state.written ? unshowable(state.written) : "it cannot be read";
+  cannot(why && `The form cannot show this YAML: ${why}. Correct it first.`);
+  if (why) return false;
+  await fields.follow();
+  return true;
+}
+
+async function toText() {
+  if (state.bad.size) {
+    fields.showWrong();
+    toast("Correct the marked field first.", { tone: "bad" });
+    return false;
+  }
+  const now = settings();
+  if (JSON.stringify(now) !== JSON.stringify(state.written)) {
+    await text.write(now);
+    take(now);
+  }
+  return true;
+}
+
+async function show(name) {
+  if (name === state.pane) return;
+  try {
+    if (await (name === "form" ? toForm() : toText())) reveal(name);
+    else if (state.pane === "yaml") text.focus();
+  } catch (error) {
+    toast(error.message, { tone: "bad", detail: error.requestId });
+  }
+}
+
+function reveal(name) {
+  state.pane = name;
+  for (const one of TABS) {
+    $(`#tab-${one}`).setAttribute("aria-selected", String(one === name));
+    $(`#tab-${one}`).tabIndex = one === name ? 0 : -1;
+    $(`#pane-${one}`).hidden = one !== name;
+  }
+  readOn();
+}
+
+take(data.settings);
+drawing.draw(data.settings).catch(() => {}); // the next change draws it
+fields.begin(later);
+for (const name of TABS) {
+  const tab = $(`#tab-${name}`);
+  tab.addEventListener("click", () => show(name));
+  tab.addEventListener("keydown", async (event) => {
+    if (event.key !== "ArrowRight" && event.key !== "ArrowLeft") return;
+    const other = TABS.find((one) => one !== name);
+    await show(other);
+    $(`#tab-${state.pane}`).focus();
   });
-  saveOnSubmit(form, checked, (made) => `/teams/${made.team}`);
+}
+if (!form.elements.settings.readOnly) {
+  text.begin(later);
+  form.addEventListener("input", askBeforeLeaving);
+  saveOnSubmit(form, checked, (made) => `/teams/${made.team}`, ofSettings);
 }

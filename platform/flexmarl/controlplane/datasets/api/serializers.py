@@ -4,24 +4,49 @@ from typing import Any
 
 from rest_framework import serializers
 
+from flexmarl.contracts.hub_datasets import MOST_SHOWN
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.common.api.serializers import StrictSerializer, VersionedNameField
+from flexmarl.controlplane.common.models import WorkState
 
 _MAPPING = "Columns of the file: {prompt: question, answer: answer}, or {messages: messages, answer: answer}."
-_SPLIT = "Rows kept for evaluation: {type: share, share: 0.1} or {type: count, rows: 100}."
+_SPLIT = (
+    "Rows kept for evaluation: {type: share, share: 0.1}, {type: count, rows: 100}, or those of splits of a hub: "
+    "{type: splits, held_out: [test]}."
+)
+
+
+class OriginFileSerializer(serializers.Serializer[Any]):
+    path = serializers.CharField()
+    split = serializers.CharField()
+    format = serializers.CharField(help_text="jsonl, csv or parquet.")
+    bytes = serializers.IntegerField()
+    digest = serializers.CharField(help_text="SHA-256 of its bytes.")
+
+
+class DatasetOriginSerializer(serializers.Serializer[Any]):
+    repository = serializers.CharField()
+    revision = serializers.CharField(help_text="As it was asked for.")
+    commit = serializers.CharField(help_text="What that revision was then.")
+    configuration = serializers.CharField()
+    licence = serializers.CharField(allow_blank=True, help_text="As the repository's card says; empty: it does not.")
+    files = OriginFileSerializer(many=True)
 
 
 class DatasetFileSerializer(serializers.Serializer[Any]):
     digest = serializers.CharField(help_text="SHA-256 of its bytes.")
     project = serializers.CharField()
     name = serializers.CharField()
-    format = serializers.CharField(help_text="jsonl, csv or parquet.")
+    format = serializers.CharField(help_text="jsonl, csv or parquet; tar: an archive of files of a hub.")
     bytes = serializers.IntegerField()
+    origin = DatasetOriginSerializer(allow_null=True, help_text="Where its files are from; null: it was uploaded.")
 
 
 class UploadedFileSerializer(DatasetFileSerializer):
     columns = serializers.ListField(child=serializers.CharField(), help_text="Of its first rows.")
     mapping = serializers.JSONField(help_text="What the columns' names suggest.")
+    splits = serializers.ListField(child=serializers.CharField(), help_text="That the hub has its rows in.")
+    split = serializers.JSONField(help_text="What the splits' names suggest to hold out.")
     examples = serializers.ListField(child=serializers.JSONField(), help_text="Its first rows, as they are.")
 
 
@@ -106,3 +131,67 @@ class ScoreSerializer(serializers.Serializer[Any]):
     sandbox = serializers.CharField(
         allow_blank=True, help_text="What confines programs where this was computed; empty: no program was run."
     )
+
+
+class NewDatasetFetchSerializer(StrictSerializer):
+    project = serializers.SlugField(required=False, default=DEFAULT_PROJECT, max_length=64)
+    repository = serializers.CharField(max_length=200, help_text="Owner and name: openai/gsm8k.")
+    revision = serializers.CharField(required=False, default="main", max_length=200, help_text="Branch, tag or commit.")
+    secret = serializers.CharField(
+        required=False, default="", allow_blank=True, max_length=64,
+        help_text="Name of a secret of the nodes, for what is not public.",
+    )  # fmt: skip
+    configuration = serializers.CharField(
+        required=False, default="", allow_blank=True, max_length=200, help_text="Empty: list what there is."
+    )
+    splits = serializers.ListField(
+        child=serializers.CharField(max_length=200), required=False, default=list, max_length=MOST_SHOWN,
+        help_text="Splits of the configuration that are fetched, as one file.",
+    )  # fmt: skip
+
+
+class FoundSplitSerializer(serializers.Serializer[Any]):
+    name = serializers.CharField()
+    files = serializers.IntegerField()
+    bytes = serializers.IntegerField()
+
+
+class FoundConfigurationSerializer(serializers.Serializer[Any]):
+    name = serializers.CharField()
+    splits = FoundSplitSerializer(many=True)
+    refused = serializers.CharField(
+        allow_blank=True, help_text="Why it cannot be fetched, and what to do instead; empty: it can."
+    )
+
+
+class LeftOutFileSerializer(serializers.Serializer[Any]):
+    path = serializers.CharField()
+    why = serializers.CharField()
+
+
+class DatasetFetchSerializer(serializers.Serializer[Any]):
+    id = serializers.UUIDField()
+    project = serializers.CharField()
+    repository = serializers.CharField()
+    revision = serializers.CharField()
+    secret = serializers.CharField(allow_blank=True)
+    configuration = serializers.CharField(allow_blank=True)
+    splits = serializers.ListField(child=serializers.CharField())
+    state = serializers.ChoiceField([str(one) for one in WorkState])
+    reason = serializers.CharField(allow_blank=True, help_text="Why it failed: see docs/refusals.md.")
+    reason_text = serializers.CharField(allow_blank=True)
+    now = serializers.CharField(allow_blank=True, help_text="What is being done: looking, fetching, storing.")
+    done_bytes = serializers.IntegerField(help_text="That were fetched.")
+    bytes = serializers.IntegerField(help_text="Of all files; 0 while they are not known.")
+    commit = serializers.CharField(allow_blank=True, help_text="That the revision is; empty until it is known.")
+    licence = serializers.CharField(allow_blank=True)
+    configurations = FoundConfigurationSerializer(many=True, help_text="Of a listing: what there is to fetch.")
+    left_out = LeftOutFileSerializer(many=True, help_text="Of a listing: files that are not imported.")
+    file = serializers.CharField(allow_null=True, help_text="Digest of what was fetched, to preview and save.")
+    owner = serializers.CharField(allow_null=True)
+    allowed_actions = serializers.ListField(child=serializers.CharField())
+    created_at = serializers.DateTimeField()
+    started_at = serializers.DateTimeField(allow_null=True)
+    finished_at = serializers.DateTimeField(allow_null=True)
+    version = serializers.IntegerField(help_text="Version of this row, for If-Match.")
+    url = serializers.CharField()

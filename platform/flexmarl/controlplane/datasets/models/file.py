@@ -1,4 +1,4 @@
-"""A file as it was uploaded, by the digest of its bytes. It stays while a version is made of it."""
+"""A file as it was uploaded or fetched, by the digest of its bytes. It stays while a version is made of it."""
 
 from django.db import models
 
@@ -14,6 +14,10 @@ class DatasetFile(models.Model):
     name = models.CharField(max_length=200)
     format = models.CharField(max_length=16)
     bytes = models.BigIntegerField()
+    origin = models.JSONField(null=True)
+    """Repository, commit, configuration and files of a hub that it is an archive of; null: it was uploaded."""
+    fetch = models.UUIDField(null=True)
+    """What brought it and has its parts in the store; null: its parts are `FilePart`s."""
     author = models.CharField(max_length=150)
     created_at = models.DateTimeField(auto_now_add=True)
 

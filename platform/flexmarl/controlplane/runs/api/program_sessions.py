@@ -55,6 +55,10 @@ class ProgramSessionSerializer(serializers.Serializer[Any]):
     )
     max_calls = serializers.IntegerField(help_text="Of each seat.")
     report = serializers.DictField(help_text="What the program reported.")
+    taken_by = serializers.CharField(
+        allow_blank=True, help_text="Who took it; empty before, and where its worker starts its program."
+    )
+    reported_by = serializers.CharField(allow_blank=True, help_text="Who reported last; empty as in `taken_by`.")
     opened_at = serializers.DateTimeField()
     taken_at = serializers.DateTimeField(allow_null=True)
     ended_at = serializers.DateTimeField(allow_null=True, help_text="When it was finished, or ended.")

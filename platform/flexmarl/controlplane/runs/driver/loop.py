@@ -109,7 +109,7 @@ class Driver:
         self._schedule = Schedule()
 
     def stop(self) -> None:
-        """Ask the loop to end; it gives its runs back. May be called from a signal handler or another thread."""
+        """Ask the loop to end; it gives its runs back. May be called from another thread."""
         self._stop.set()
 
     def run(self) -> None:

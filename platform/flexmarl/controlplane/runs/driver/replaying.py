@@ -39,10 +39,12 @@ class Replay:
     snapshot_seq: int
     """Event after which the state was compared; 0 when no snapshot is stored."""
     differences: tuple[str, ...]
+    tasks: tuple[str, ...] = ()
+    """What the task sampler believes of each task at the end of the log, in words."""
 
 
-def replay(conn: Connection, run_id: int) -> Replay:
-    """Replay a run's whole log. Raises StoreError when there is no such run."""
+def replay(conn: Connection, run_id: int, tasks: bool = False) -> Replay:
+    """Replay a run's whole log; `tasks`: say what is believed of each. Raises StoreError when there is no such run."""
     with conn.transaction():
         conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         stored = runs.load_run(conn, run_id)
@@ -50,7 +52,16 @@ def replay(conn: Connection, run_id: int) -> Replay:
         core = Orchestrator(ExperimentSpec.model_validate(stored.spec))
         commands = _derive(conn, stored, core, found)
         found += _ends(conn, stored, core)
-    return Replay(run_id, stored.status, stored.seq, commands, stored.snapshot_seq, tuple(islice(found, SHOWN)))
+    believed = tuple(_beliefs(core)) if tasks else ()
+    first = tuple(islice(found, SHOWN))
+    return Replay(run_id, stored.status, stored.seq, commands, stored.snapshot_seq, first, believed)
+
+
+def _beliefs(core: Orchestrator) -> Iterator[str]:
+    plan, belief = core.plan.tasks, core.state.choice.belief
+    for task in range(plan.chosen_from):
+        if words := plan.sampler.of_task(belief, task):
+            yield f"task {task}: {words}"
 
 
 def _derive(conn: Connection, stored: StoredRun, core: Orchestrator, found: list[str]) -> int:

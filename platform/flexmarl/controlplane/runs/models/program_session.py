@@ -27,6 +27,8 @@ class ProgramSessionRow(models.Model):
     left_s = models.FloatField(null=True)
     output = models.TextField()
     changes = models.JSONField(null=True)
+    taken_by = models.TextField()
+    reported_by = models.TextField()
 
     standing: str
     """Its state now, which is `ended` where its worker fell silent. Annotated, as what follows."""

@@ -10,6 +10,7 @@ from flexmarl.controlplane.telemetry.api import (
     pace,
     planned,
     swaps,
+    task_beliefs,
     timelines,
     transitions,
 )
@@ -31,6 +32,7 @@ urlpatterns = [
     path(f"{_RUN}/prediction", planned.RunPredictionView.as_view(), name="api-run-prediction"),
     path(f"{_RUN}/store", joint.StoreView.as_view(), name="api-run-store"),
     path(f"{_RUN}/swaps", swaps.SwapsView.as_view(), name="api-run-swaps"),
+    path(f"{_RUN}/tasks", task_beliefs.TaskBeliefsView.as_view(), name="api-run-tasks"),
     path(f"{_RUN}/transitions", transitions.TransitionsView.as_view(), name="api-run-transitions"),
     path(f"{_RUN}/timeline", timelines.TimelineView.as_view(), name="api-run-timeline"),
     path("timeline", timelines.ClusterTimelineView.as_view(), name="api-timeline"),

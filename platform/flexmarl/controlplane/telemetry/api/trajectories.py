@@ -1,6 +1,7 @@
 """Trajectories over REST: lists, facets, one with its turns, its tokens, its labels, its group, and all as lines."""
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 from django.http import StreamingHttpResponse
@@ -24,6 +25,7 @@ from flexmarl.controlplane.runs.queries import find_run
 from flexmarl.controlplane.telemetry.api import trajectory_filters as filters
 from flexmarl.controlplane.telemetry.api import trajectory_shapes as shapes
 from flexmarl.controlplane.telemetry.trajectories import episode_groups, exports, trajectories
+from flexmarl.controlplane.telemetry.trajectories.conversations import conversations_of
 from flexmarl.controlplane.telemetry.trajectories.filters import ordering, wanted
 
 
@@ -176,6 +178,8 @@ class ExportView(ApiView):
         *filters.FILTERS,
         filters.ORDERING,
         Parameter("limit", f"Trajectories at most, 1 to {exports.MOST}; all when absent.", "integer"),
+        Parameter("lines", "What a line is: `trajectories` when absent.", choices=("trajectories", "conversations")),
+        Parameter("role", "With `lines=conversations`: only those of this role."),
     )
 
     @extend_schema(
@@ -183,16 +187,30 @@ class ExportView(ApiView):
         responses={(200, "application/x-ndjson"): OpenApiResponse(OpenApiTypes.STR, "One trajectory per line.")},
     )
     def get(self, request: Request, run_id: str) -> StreamingHttpResponse:
-        """Stream the trajectories that match, one JSON document with text, ids and log-probabilities per line."""
+        """Stream the trajectories that match, one JSON document with text, ids and log-probabilities per line.
+
+        With `lines=conversations` a line is what one role read and said, as `messages` that a dataset is made of.
+        """
         run = _run(request, run_id)
         most = self.values.get("limit")
         if most is not None and not 1 <= most <= exports.MOST:
             detail = f"limit={most} is not between 1 and {exports.MOST}."
             raise ValidationProblem(detail, errors=[FieldError("limit", "out_of_range", detail, "", "query")])
-        batches = exports.batches(run, wanted(run, self.values), ordering(self.values), most)
+        batches = exports.batches(run, wanted(run, self.values), ordering(self.values), most, _lines_of(self.values))
         answer = StreamingHttpResponse(_lines(batches), content_type="application/x-ndjson")
         answer["Content-Disposition"] = f'attachment; filename="{run.key}-trajectories.ndjson"'
         return answer
+
+
+def _lines_of(values: dict[str, Any]) -> exports.LinesOf | None:
+    """Return what an episode is exported as; None: whole. Raises ValidationProblem."""
+    role = values.get("role", "")
+    if values.get("lines") == "conversations":
+        return partial(conversations_of, role=role)
+    if role:
+        detail = "A role is chosen among conversations; add lines=conversations."
+        raise ValidationProblem(detail, errors=[FieldError("lines", "required", detail, "", "query")])
+    return None
 
 
 async def _lines(batches: Any) -> AsyncIterator[bytes]:

@@ -149,6 +149,23 @@ DEFINITIONS: dict[str, Definition] = {
         "chains",
         "Chains that ended before their episode did, since the next prompt did not extend them; from the run's start.",
     ),
+    "fact/warmup_conversations": _policy(
+        "Warm-up conversations",
+        "conversations",
+        "Conversations of a dataset that the warm-up before step 0 learned from.",
+    ),
+    "fact/warmup_loss_first": _policy(
+        "Warm-up loss, first", "nats", "Mean cross-entropy per token in the first batch of the warm-up."
+    ),
+    "fact/warmup_loss_last": _policy(
+        "Warm-up loss, last", "nats", "Mean cross-entropy per token in the last batch of the warm-up."
+    ),
+    "fact/warmup_seconds": _policy("Warm-up time", "s", "Time that the warm-up before step 0 took."),
+    "fact/warmup_skipped": _policy(
+        "Warm-up conversations left out", "conversations", "Conversations too long for the model, or without a reply."
+    ),
+    "fact/warmup_steps": _policy("Warm-up steps", "steps", "Optimizer steps of the warm-up before step 0."),
+    "fact/warmup_tokens": _policy("Warm-up tokens", "tokens", "Tokens that the warm-up learned, in all its batches."),
     "episodes/failed": _team("Failed episodes", "episodes", "Training episodes of the step that failed."),
     "episodes/replaced": _team(
         "Replaced episodes", "episodes", "Episodes of the step that a second environment finished before the first."

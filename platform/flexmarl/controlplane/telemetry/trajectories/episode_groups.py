@@ -76,11 +76,11 @@ def _spread(values: Sequence[float]) -> tuple[float | None, float | None]:
     return mean, sqrt(sum((value - mean) ** 2 for value in values) / len(values))
 
 
-def _shared(cuts: Mapping[tuple[str, int], TrainedTurn]) -> dict[str, float]:
+def _shared(cuts: Mapping[tuple[str, int], Sequence[TrainedTurn]]) -> dict[str, float]:
     """The advantage of each role whose turns all have the same."""
     found: dict[str, set[float]] = {}
-    for (role, _), cut in cuts.items():
-        found.setdefault(role, set()).add(cut.advantage)
+    for (role, _), of_turns in cuts.items():
+        found.setdefault(role, set()).update(cut.advantage for cut in of_turns)
     return {role: values.pop() for role, values in found.items() if len(values) == 1}
 
 

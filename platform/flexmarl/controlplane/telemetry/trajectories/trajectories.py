@@ -162,6 +162,11 @@ def _before(turns: Sequence[TurnRecord]) -> list[int]:
     return found
 
 
+def new_ids(turns: Sequence[TurnRecord]) -> list[list[int]]:
+    """Return of each turn's prompt what its chain did not hold before."""
+    return [_new(turn, before) for turn, before in zip(turns, _before(turns), strict=True)]
+
+
 def _new(turn: TurnRecord, before: int) -> list[int]:
     """Return the ids of a prompt that its chain did not hold before."""
     return list(turn.arrays.prompt_ids()[before:].tolist())

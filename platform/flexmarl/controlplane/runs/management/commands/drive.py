@@ -1,9 +1,7 @@
 """`manage.py drive`: the driver process. Any number may run; SIGTERM gives the runs back and ends it."""
 
-import signal
 import socket
 import uuid
-from types import FrameType
 from typing import Any
 
 import structlog
@@ -19,6 +17,7 @@ from flexmarl.controlplane.runs.driver.pages import Pages
 from flexmarl.controlplane.runs.driver.pushing import Pusher
 from flexmarl.controlplane.runs.origin_grants import GrantingThread
 from flexmarl.controlplane.runs.retention import Janitor
+from flexmarl.host.stopping import when_told_to_stop
 from flexmarl.store import schema
 from flexmarl.store.connection import connect
 from flexmarl.store.control import runs
@@ -60,12 +59,7 @@ class Command(BaseCommand):
         pusher = Pusher(settings.BROKER_URL, settings.CLUSTER_KEY)
         announcer = AnnouncingThread(Pages().announce)
         driver = Driver(url, owner, pusher, announcer, heartbeat.watch("loop", STUCK_S))
-
-        def on_signal(number: int, frame: FrameType | None) -> None:
-            driver.stop()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, on_signal)
+        when_told_to_stop(driver.stop)
         shipper = LogShipper(url, "driver", socket.gethostname(), skip=KEPT_AS_NOTES)
         logs.ship(shipper)
         janitor = Janitor(url, settings.HOME)

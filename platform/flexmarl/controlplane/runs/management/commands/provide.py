@@ -3,9 +3,7 @@
 It runs where jobs are submitted. Any number may run: one works, and another takes over when its connection ends.
 """
 
-import signal
 import threading
-from types import FrameType
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -13,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandError
 from flexmarl.controlplane.common.heartbeats import heartbeat_of
 from flexmarl.controlplane.common.store import database_url
 from flexmarl.controlplane.runs.providing.working import provide
+from flexmarl.host.stopping import when_told_to_stop
 from flexmarl.store import schema
 from flexmarl.store.connection import connect
 from flexmarl.store.errors import SchemaMismatch
@@ -34,12 +33,7 @@ class Command(BaseCommand):
         heartbeat.start()
         heartbeat.report(url)
         stopping = threading.Event()
-
-        def on_signal(number: int, frame: FrameType | None) -> None:
-            stopping.set()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, on_signal)
+        when_told_to_stop(stopping.set)
         try:
             with connect(url, "flexmarl.provide.check") as conn:
                 schema.check(conn)

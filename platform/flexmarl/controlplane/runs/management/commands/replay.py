@@ -19,17 +19,20 @@ class Command(BaseCommand):
     help = "Re-derive a run from its event log and compare it with its stored commands and state."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Take the run's key or number."""
+        """Take the run's key or number, and whether its tasks are listed."""
         parser.add_argument("run", help="the run's key, or its number")
+        parser.add_argument("--tasks", action="store_true", help="say what the task sampler believes of each task")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Replay, and tell every difference."""
         run_id = self._run_id(options["run"])
         try:
             with connect(database_url(), "flexmarl.replay", idle_in_transaction_s=600.0, statement_s=0) as conn:
-                found = replay(conn, run_id)
+                found = replay(conn, run_id, options["tasks"])
         except StoreError as error:
             raise CommandError(str(error)) from error
+        for task in found.tasks:
+            self.stdout.write(task)
         told = f"run {run_id} ({found.status}): {found.events} events, {found.commands} commands"
         if not found.differences:
             state = f", the state after event {found.snapshot_seq}" if found.snapshot_seq else ""

@@ -1,4 +1,5 @@
-"""Folders of models that this host makes: each once, whoever wants it, whole or not at all; and gone when unused.
+"""Folders that this host makes, of models and builds: each once, whoever wants it, whole or not at all; and gone when
+unused.
 
 Invariants: who wants a folder says so under its lock, and whoever removes folders looks under the same lock when it was
 wanted last: a folder goes only when nobody wanted it for long. A folder that goes is renamed first, so that what its
@@ -46,14 +47,19 @@ def wanted(place: Path) -> bool:
         return _touched(place)
 
 
-def remove_unused(models: Path, kept: Collection[str], unused_s: float) -> list[str]:
+def remove_unused(root: Path, kept: Collection[str], unused_s: float) -> list[str]:
     """Remove folders that nobody wanted for so long, but those that are named; return the names of those that went.
 
     What killed makers and removers left goes as well. A folder that somebody is about is left for another time.
     """
-    entries = [path.name for path in models.iterdir() if path.is_dir()] if models.is_dir() else []
-    found = {match["name"] if (match := _HIDDEN.fullmatch(entry)) else entry for entry in entries}
-    return [name for name in sorted(found) if _removed(models / name, name in kept, time.time() - unused_s)]
+    horizon = time.time() - unused_s
+    found = set()
+    for path in root.iterdir() if root.is_dir() else ():
+        if hidden := _HIDDEN.fullmatch(path.name):
+            found.add(hidden["name"])
+        elif path.is_dir() and path.stat().st_mtime <= horizon:
+            found.add(path.name)
+    return [name for name in sorted(found) if _removed(root / name, name in kept, horizon)]
 
 
 def _removed(place: Path, kept: bool, horizon: float) -> bool:
