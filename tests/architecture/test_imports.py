@@ -1,12 +1,15 @@
 """The import contracts of pyproject.toml hold, and each is seen to break on a seeded import."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import WITH_DJANGO
 
 ROOT = Path(__file__).resolve().parents[2]
 TREES = ("platform", "webui", "workers", "migrations")
@@ -75,3 +78,30 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize("contract", sorted(SEEDS))
 def test_a_seeded_import_breaks_its_contract(broken: str, contract: str) -> None:
     assert f"{contract} BROKEN" in broken, broken
+
+
+NAMED = re.compile(
+    r"^(?:from ((?:webui|flexmarl\.controlplane)[\w.]*) import|import ((?:webui|flexmarl\.controlplane)[\w.]*))", re.M
+)
+
+
+def test_what_tests_outside_the_folders_with_django_import_needs_no_settings() -> None:
+    """`./scripts/test tests/unit` loads no Django (tests/conftest.py), so that it starts at once."""
+    files = [
+        path for path in (ROOT / "tests").rglob("test_*.py") if not path.is_relative_to(ROOT / "tests/architecture")
+    ]
+    without = [path for path in files if not any(path.is_relative_to(ROOT / folder) for folder in WITH_DJANGO)]
+    named = {name for path in without for found in NAMED.findall(path.read_text()) for name in found if name}
+    assert "webui" in {name.partition(".")[0] for name in named}
+    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    program = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *sorted(named)],
+        cwd=ROOT,
+        env=environment | {"PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, f"move the test to a folder of {WITH_DJANGO}: {done.stderr[-2000:]}"

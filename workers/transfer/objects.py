@@ -1,11 +1,13 @@
 """Object storage, or any other file system that fsspec speaks to: contents that outlive every node.
 
 Invariants: chunks first, the manifest last, so a content whose manifest is here was put whole; an object of another
-length than its chunk's was cut short and is written anew. Whoever fetches checks every byte. Collection is by
+length than its chunk's was cut short and is written anew. A file takes its name when it is whole, as an object does.
+Whoever fetches checks every byte, and a manifest that is not the one of its name is as none. Collection is by
 reference: one installation owns a folder and says what to keep; what it removes is older than the longest put takes.
 """
 
 import contextlib
+import secrets
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
@@ -14,7 +16,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from workers.transfer.base import ContentManifest, CorruptState, StateError, StateMissing
-from workers.transfer.contents import Encoded, Pieces, decode
+from workers.transfer.contents import Description, Encoded, Pieces, decode
 from workers.transfer.files import full_told
 from workers.transfer.parallel import in_threads
 
@@ -61,7 +63,7 @@ class ObjectStore:
         def put() -> ContentManifest:
             self._system.makedirs(f"{self._root}/chunks", exist_ok=True)
             in_threads(write, range(len(description.chunks)))
-            self._system.pipe_file(self._manifest(digest), manifest)
+            self._write(self._manifest(digest), [manifest])
             return ContentManifest(digest, description.bytes, self._manifest(digest))
 
         return self._reached(digest, put)
@@ -73,7 +75,8 @@ class ObjectStore:
         def look() -> str:
             self._system.makedirs(self._root, exist_ok=True)
             if self._length(mark) is None:
-                self._system.pipe_file(mark, installation.encode())
+                self._system.makedirs(f"{self._root}/chunks", exist_ok=True)
+                self._write(mark, [installation.encode()])
             found: bytes = self._system.cat_file(mark)
             return found.decode()
 
@@ -87,18 +90,18 @@ class ObjectStore:
     def whole(self) -> set[str]:
         """Return the digests of contents of which every chunk is there. Raises StateError."""
         there = self._names(f"{self._root}/chunks")
-        return {digest for digest in self.contents() if there.issuperset(decode(digest, self.manifest(digest)).chunks)}
+        return {digest for digest, read in self._descriptions().items() if read and there.issuperset(read.chunks)}
 
     def collect(self, keep: Collection[str], grace_s: float) -> list[str]:
         """Remove what is older than `grace_s` and not to be kept, and chunks that nothing lists; return the digests.
 
         What a content to be kept names as its base is kept as well. Raises StateError.
         """
-        listed = {digest: decode(digest, self.manifest(digest)) for digest in self.contents()}
+        found = self._descriptions()
+        listed = {digest: read for digest, read in found.items() if read}
         bases = {str(listed[digest].described.get("base", "")) for digest in listed if digest in keep}
-        gone = [
-            digest for digest in listed if digest not in {*keep, *bases} and self._old(self._manifest(digest), grace_s)
-        ]
+        kept = {*keep, *bases}.intersection(listed)
+        gone = [digest for digest in found if digest not in kept and self._old(self._manifest(digest), grace_s)]
         for digest in gone:
             self._remove(self._manifest(digest))
         needed = {name for digest in listed if digest not in gone for name in listed[digest].chunks}
@@ -125,14 +128,31 @@ class ObjectStore:
         if (length := self._reached(digest, read)) != len(room):
             raise CorruptState(digest, f"{self.name} has {length} bytes of {chunk[:12]} or more, not {len(room)}")
 
+    def _descriptions(self) -> dict[str, Description | None]:
+        """Return what each manifest says; None: it is not the one of its name."""
+        found: dict[str, Description | None] = {}
+        for digest in self.contents():
+            with contextlib.suppress(StateMissing):  # somebody else has just removed it
+                manifest = self.manifest(digest)
+                try:
+                    found[digest] = decode(digest, manifest)
+                except CorruptState:
+                    found[digest] = None
+        return found
+
     def _write(self, path: str, pieces: Pieces) -> None:
-        """Write an object: one request over a network, and no copy in between to files."""
+        """Write an object: one request over a network, and no copy in between to files, which are renamed when whole.
+
+        A writer that was killed leaves a part among the chunks, where nothing lists it.
+        """
         if not isinstance(self._system, LocalFileSystem):
             self._system.pipe_file(path, b"".join(pieces))
             return
-        with self._system.open(path, "wb") as file:
+        part = self._chunk(f"{path.rpartition('/')[2]}.{secrets.token_hex(4)}.part")
+        with self._system.open(part, "wb") as file:
             for piece in pieces:
                 file.write(piece)
+        self._system.mv(part, path)
 
     def _names(self, folder: str) -> set[str]:
         def look() -> set[str]:

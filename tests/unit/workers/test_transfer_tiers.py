@@ -12,6 +12,7 @@ from pathlib import Path
 import fsspec
 import pytest
 import torch
+from fsspec.implementations.local import LocalFileSystem
 
 from workers.transfer import CorruptState, LocalTier, StateError, StateFull, StateMissing
 from workers.transfer.contents import encode
@@ -219,6 +220,44 @@ def test_what_an_object_store_lost_is_refused_brought_from_elsewhere_and_healed(
     if harm != "flip":  # a store is trusted on lengths only: who fetches finds the rest
         store.store(encoded)
         assert _same(Plane(LocalTier(tmp_path / "b"), sources=[store]).get(encoded.digest), _tensors())
+
+
+def test_a_file_of_an_object_store_is_written_under_another_name_than_readers_look_for(tmp_path: Path, monkeypatch):
+    written, opened = [], LocalFileSystem._open
+
+    def recorded(self: LocalFileSystem, path: str, mode: str = "rb", **options: object) -> object:
+        if "w" in mode:
+            written.append(path)
+        return opened(self, path, mode, **options)
+
+    monkeypatch.setattr(LocalFileSystem, "_open", recorded)
+    store = ObjectStore(f"file://{tmp_path}/bucket")
+    store.belongs_to("this one")
+    encoded = encode(_tensors(), chunk_bytes=MIB)
+    store.store(encoded)
+    assert len(written) == 2 + len(encoded.pieces)
+    assert [path for path in written if not path.endswith(".part")] == []
+    assert store.whole() == {encoded.digest}
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_manifests_that_were_cut_short_count_as_none_and_are_written_anew(tmp_path: Path):
+    """As a writer leaves them whose host loses power: nobody may be held up by them."""
+    root = tmp_path / "bucket"
+    store = ObjectStore(f"file://{root}")
+    kept, cut = (encode(_tensors(scale), chunk_bytes=MIB) for scale in (1.0, 2.0))
+    for encoded in (kept, cut):
+        store.store(encoded)
+    (root / f"{cut.digest}.manifest").write_bytes(b"")
+    (root / "chunks" / "left.part").write_bytes(b"half")
+    assert store.whole() == {kept.digest}
+    assert store.collect({kept.digest, cut.digest}, 60.0) == [], "it may be as old as the put that mends it"
+    store.store(cut)
+    assert store.whole() == {kept.digest, cut.digest}
+    (root / f"{cut.digest}.manifest").write_bytes(b"")
+    assert store.collect({kept.digest, cut.digest}, -1.0) == [cut.digest]
+    assert store.whole() == {kept.digest}
+    assert {path.name for path in (root / "chunks").iterdir()} == set(kept.description.chunks)
 
 
 class Breaking(BaseHTTPRequestHandler):
