@@ -131,6 +131,7 @@ def lived(life: Life, between: Any) -> list[object]:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.slow
 def test_training_one_policy_changes_no_bit_of_another(variant: str, tmp_path: Path):
     alone = lived(Life(make_trainer(tmp_path / "alone", **VARIANTS[variant]), MINE, 100), lambda: None)
     trainer = make_trainer(tmp_path / "both", **VARIANTS[variant])

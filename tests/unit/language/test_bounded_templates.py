@@ -102,6 +102,7 @@ def test_a_template_that_would_not_end_is_ended(template: str, monkeypatch: pyte
     assert time.process_time() - began < 1.0
 
 
+@pytest.mark.slow
 def test_a_template_that_would_fill_the_memory_is_ended() -> None:
     done = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, check=True)
     ended = [json.loads(line) for line in done.stdout.splitlines()]

@@ -8,6 +8,7 @@ PROPERTY_EXAMPLES sets how many schedules are tried; more than the usual number 
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -136,7 +137,7 @@ class Schedules(RuleBasedStateMachine):
         world.replay()
 
 
-TestSchedules = Schedules.TestCase
+TestSchedules = pytest.mark.slow(Schedules.TestCase)
 TestSchedules.settings = settings(
     max_examples=EXAMPLES,
     stateful_step_count=30,

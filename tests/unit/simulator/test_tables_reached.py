@@ -15,6 +15,7 @@ SHORT = {
 
 
 @pytest.mark.parametrize("name", SHORT)
+@pytest.mark.slow
 def test_what_is_published_of_systems_is_reached(name: str):
     own, (steps, rows) = load_tables()[name], SHORT[name]
     fitted = {

@@ -94,6 +94,7 @@ def test_the_gap_to_the_trainer_is_that_of_the_precision(precision: str, lora: L
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.slow
 def test_the_gap_on_a_real_chat_model(precision: str, chat_model: Path) -> None:
     state = {name: tensor.bfloat16() for name, tensor in initial_weights(SMOLLM2, 0, 0).items()}
     tokenizer = Tokenizer.from_str((chat_model / "tokenizer.json").read_text())

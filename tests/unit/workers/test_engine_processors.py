@@ -141,6 +141,7 @@ def test_parameters_out_of_range_are_refused_by_name(wrong: SamplingParameters, 
     assert not engine.busy
 
 
+@pytest.mark.slow
 def test_a_reply_ends_with_the_token_that_completes_a_stop_string(chat_model: Path) -> None:
     """On a real vocabulary: as plain replies, cut behind the first token whose text holds the string."""
     from tokenizers import Tokenizer

@@ -219,6 +219,7 @@ def stepped(own: Trainer, version: int, incarnation: str = "a") -> Any:
 
 @pytest.mark.parametrize("folder", FAMILIES, indirect=True)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.slow
 def test_a_step_moves_every_weight_and_a_checkpoint_loads_in_plain_transformers(
     folder: Path, precision: str, tmp_path: Path
 ) -> None:

@@ -237,6 +237,7 @@ SQUARED = "{%% for a in range(99999) %%}{%% for b in range(99999) %%}%s{%% endfo
         ("{{ 'x' * 2000000 }}", "template_too_large", "writes more than 1 MiB"),
     ],
 )
+@pytest.mark.slow
 def test_a_template_that_takes_minutes_or_gigabytes_is_refused_in_bounds(model: Path, template, code, said):
     (model / "chat_template.jinja").write_text(template)
     began = time.monotonic()
@@ -286,6 +287,7 @@ def test_no_weight_is_read(model: Path, monkeypatch: pytest.MonkeyPatch):
     assert set(weight_shapes(FolderModel(path=str(model)), 0)) == set(load_file(model / "model.safetensors"))
 
 
+@pytest.mark.slow
 def test_the_command_writes_facts_or_the_refusal(model: Path, tmp_path: Path):
     def ask(*arguments: str) -> tuple[int, dict[str, object]]:
         done = subprocess.run(

@@ -46,6 +46,7 @@ def test_every_generator_of_the_package_can_be_named() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
 def test_every_generator_asks_and_scores() -> None:
     """Its own answer is worth 1 where it has one, and nothing that a model says is worth more or raises."""
     for name in get_args(Dataset):

@@ -138,6 +138,7 @@ def test_gradient_is_the_definition_on_the_hugging_face_model(kind: str, aggrega
 @pytest.mark.parametrize("precision", ["fp32", "fp64"])
 @pytest.mark.parametrize("aggregation", AGGREGATION_NAMES)
 @pytest.mark.parametrize("kind", ["policy_gradient", "ppo_clip"])
+@pytest.mark.slow
 def test_gradient_does_not_depend_on_split_and_order(kind: str, aggregation: str, precision: str):
     loss = LOSS.options(type=kind, aggregation=aggregation)
     rows = ragged_rows(seed=2)

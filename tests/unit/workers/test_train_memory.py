@@ -42,6 +42,7 @@ def measured(*asked: str) -> dict[str, float]:
     return found
 
 
+@pytest.mark.slow
 def test_a_policy_in_bf16_takes_eighteen_bytes_per_weight() -> None:
     """Weights 2, masters 4, moments 8, gradient 4; the rest is compiled kernels, and activations of a step."""
     found = measured("weights", "full")
@@ -49,6 +50,7 @@ def test_a_policy_in_bf16_takes_eighteen_bytes_per_weight() -> None:
     assert found["most"] <= 22.5
 
 
+@pytest.mark.slow
 def test_an_adapter_takes_little_beside_its_base() -> None:
     found = measured("weights", "lora")
     own = 18.0 * found["trained"] / found["weights"]

@@ -61,6 +61,7 @@ def test_a_word_that_is_read_a_thousand_times_gets_all_of_its_gradient():
     assert relative(found, expected) < 0.02
 
 
+@pytest.mark.slow
 def test_steps_below_the_last_digit_of_bf16_are_not_lost():
     learner, full = make_learner(SETTINGS, "bf16"), make_learner(SETTINGS)
     began = learner.parameters.compute.clone()
