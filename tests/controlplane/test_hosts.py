@@ -77,7 +77,9 @@ def test_an_engine_of_more_devices_than_any_host_has_is_refused_and_one_that_wai
     ]  # fmt: skip
     assert found(api, wide(2)) == []
     planned = api.post("/api/v1/runs/plan", {"spec": {**SPEC, **wide(2)}, "project": "default"}, format="json").json()
-    assert planned["devices"]["needed"][0] == {"use": "engine", "pool": "default", "devices": 4, "each": 2}
+    assert planned["devices"]["needed"][0] == {
+        "use": "engine", "pool": "default", "devices": 4, "each": 2, "max_devices": 4, "free": 6,
+    }  # fmt: skip
     assert (planned["devices"]["fits_now"], planned["devices"]["fits_ever"]) == (True, True)
     for node in ("a", "b"):  # one device of each is left: enough, and no engine
         store_connection().execute("UPDATE store.device SET state = 'cordoned' WHERE id = %s", [f"{node}.cpu0"])

@@ -24,8 +24,9 @@ _OPEN = frozenset({"choice", "truth", "kind", "version", "sees", "acts", "defini
 @dataclass(frozen=True, slots=True)
 class Field:
     """One input: where it is in the document, and of what kind: number, integer, text, choice, flag, pairs, whole
-    numbers with commas between (`list`), the type of an object (`variant`), or what a policy is of (`model`). Where
-    nothing need be written, yes and no have a third state (`truth`)."""
+    numbers with commas between (`list`), a number of devices or its two bounds (`devices`), the type of an object
+    (`variant`), or what a policy is of (`model`). Where nothing need be written, yes and no have a third state
+    (`truth`)."""
 
     pointer: str
     label: str
@@ -58,6 +59,11 @@ class Field:
         return self.kind in {"pairs", "json", "area"} or self.pointer.endswith(("/url", "/adapter"))
 
     @property
+    def written_by_script(self) -> bool:
+        """Whether its value is no text of its own, so that the page's script writes it into the input."""
+        return self.kind in {"pairs", "list", "devices"}
+
+    @property
     def opens(self) -> bool:
         """Whether it offers to say nothing, beside what it offers to choose or to write."""
         return self.optional and self.kind in _OPEN
@@ -81,6 +87,7 @@ WHOLE = {
     "/environment/dataset": ("Dataset", "dataset"),
     "/environment/scores": ("Scores", "json"),
     "/environment/tools/servers": ("Tool servers", "json"),
+    "/resources/rollout_devices": ("Rollout devices", "devices"),
     "/environment/runner/command": ("Command", "json"),
     "/environment/runner/env": ("Variables", "json"),
     "/environment/runner/workspace": ("Workspace", "json"),

@@ -63,7 +63,7 @@ class ObjectStore:
         def put() -> ContentManifest:
             self._system.makedirs(f"{self._root}/chunks", exist_ok=True)
             in_threads(write, range(len(description.chunks)))
-            self._write(self._manifest(digest), [manifest])
+            self._write(self._manifest(digest), [memoryview(manifest)])
             return ContentManifest(digest, description.bytes, self._manifest(digest))
 
         return self._reached(digest, put)
@@ -76,7 +76,7 @@ class ObjectStore:
             self._system.makedirs(self._root, exist_ok=True)
             if self._length(mark) is None:
                 self._system.makedirs(f"{self._root}/chunks", exist_ok=True)
-                self._write(mark, [installation.encode()])
+                self._write(mark, [memoryview(installation.encode())])
             found: bytes = self._system.cat_file(mark)
             return found.decode()
 

@@ -191,6 +191,14 @@ def _colocated(spec: ExperimentSpec) -> Iterator[Problem]:
     """What cannot be where engines and trainers have the same devices in turns."""
     resources, mechanisms = spec.resources, spec.mechanisms
     own = mechanisms.allocation.own_devices
+    if resources.elastic:
+        yield Problem(
+            pointer="/resources/rollout_devices",
+            code="not_with_colocated",
+            detail="Colocated trainers share the devices of a fixed number of engines; this fleet has from "
+            f"{resources.least_rollout_devices} to {resources.most_rollout_devices} devices.",
+            hint=f"Set {resources.most_rollout_devices}, or type: agent_centric in /mechanisms/allocation.",
+        )
     if resources.training_devices - own > resources.engines:
         yield Problem(
             pointer="/resources/training_devices",

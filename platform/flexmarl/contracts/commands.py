@@ -54,6 +54,9 @@ class RequestDevices(Record):
     replaces: int = 0
     """Lease that the engine or trainer asked for shall replace; it counts against no quota, since that lease is given
     back."""
+    extra: bool = Field(default=False, exclude_if=lambda extra: not extra)
+    """An engine above the run's minimum: it is granted while nobody waits for what a run cannot do without. Not written
+    where it is none, as in the rows of older runs."""
 
 
 class HostLease(Record):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from flexmarl.contracts.model_sizes import FACTORY_SIZES, shape_of
 from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.specification.experiment import ExperimentSpec
-from flexmarl.contracts.specification.resources import MOST_ENGINE_DEVICES
+from flexmarl.contracts.specification.resources import MOST_ENGINE_DEVICES, MOST_ROLLOUT_DEVICES
 from flexmarl.contracts.specification.team import FactoryModel
 
 VLLM_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
@@ -58,7 +58,8 @@ def _models(spec: ExperimentSpec) -> Iterator[Problem]:
 
 def _devices(spec: ExperimentSpec) -> Iterator[Problem]:
     """Engines are whole, and only vLLM splits a model over several devices."""
-    devices, all_devices = spec.resources.engine_devices, spec.resources.rollout_devices
+    devices, asked = spec.resources.engine_devices, spec.resources.rollout_devices
+    named = {"": asked} if isinstance(asked, int) else {"/min": asked.min, "/max": asked.max}
     if devices == 1:
         return
     if spec.resources.engine != "vllm":
@@ -68,13 +69,16 @@ def _devices(spec: ExperimentSpec) -> Iterator[Problem]:
             detail=f"The {spec.resources.engine} engine computes on one device; only vLLM splits a model over several.",
             hint="Set 1, or engine: vllm.",
         )
-    if all_devices % devices:
-        below, above = all_devices - all_devices % devices, all_devices + devices - all_devices % devices
+    for where, count in named.items():
+        if not count % devices:
+            continue
+        below, above = count - count % devices, count + devices - count % devices
+        legal = [many for many in (below, above) if 0 < many <= MOST_ROLLOUT_DEVICES]
         yield Problem(
-            pointer="/resources/rollout_devices",
+            pointer=f"/resources/rollout_devices{where}",
             code="not_whole_engines",
-            detail=f"Engines of {devices} devices use a multiple of {devices}; {all_devices} is none.",
-            hint=f"Set {f'{below} or {above}' if below else above}, or engine_devices: 1.",
+            detail=f"Engines of {devices} devices use a multiple of {devices}; {count} is none.",
+            hint=f"Set {numbers(legal)}, or engine_devices: 1.",
         )
 
 

@@ -123,6 +123,17 @@ class GangRecalled(Record):
     reason: str
 
 
+class SurplusRecalled(Record):
+    """The pool arbiter wants the device of an engine above the run's minimum, for a run that waits.
+
+    The engine leaves at once and what it plays goes on elsewhere. Void where the run would fall below its minimum.
+    """
+
+    kind: Literal["surplus_recalled"] = "surplus_recalled"
+    lease_id: int
+    reason: str = ""
+
+
 class PoolsChanged(Record):
     """A run that holds no device shall ask for them in other pools. Too late once it has been granted any."""
 
@@ -359,6 +370,7 @@ Event = Annotated[
     | LeaseEnded
     | LeaseRecalled
     | GangRecalled
+    | SurplusRecalled
     | PoolsChanged
     | PolicyBound
     | PolicySuspended

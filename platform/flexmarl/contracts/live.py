@@ -44,6 +44,17 @@ class TokenAccount(Record):
     """Cause -> chains that ended before their episode did. No token is lost by that: the next chain reads them."""
 
 
+class FleetProgress(Record):
+    """Engines of a run: how many it has, of how many; the same number where that is fixed."""
+
+    engines: int = 0
+    """They hold the weights and answer, or are waited for."""
+    joining: int = 0
+    leaving: int = 0
+    min: int = 0
+    max: int = 0
+
+
 class Progress(Record):
     """Figures of a run that lists and headers show; derived by the core, stored beside its state."""
 
@@ -68,6 +79,7 @@ class Progress(Record):
     eval_step: int | None = None
     agents: dict[Name, AgentProgress] = {}
     micro_batches: tuple[MicroBatchProgress, ...] = ()
+    fleet: FleetProgress = FleetProgress()
     waiting_for: str = ""
     """One line on what the pipeline waits for now."""
     attempt: int = 0

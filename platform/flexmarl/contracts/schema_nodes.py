@@ -22,7 +22,10 @@ def variant(node: Schema, here: object, schema: Schema) -> Schema:
     tag = here.get("type") if isinstance(here, Mapping) else None
     if tag in mapping:
         return deref({"$ref": mapping[tag]}, schema)
-    return next((variant(deref(one, schema), here, schema) for one in options if one.get("type") != "null"), {})
+    fits = [variant(deref(one, schema), here, schema) for one in options if one.get("type") != "null"]
+    if isinstance(here, Mapping):
+        fits.sort(key=lambda one: "properties" not in one)
+    return next(iter(fits), {})
 
 
 def by_pattern(node: Schema) -> Schema | None:

@@ -34,6 +34,7 @@ from flexmarl.contracts.events import (
     RunGivenUp,
     RunVerb,
     StepCommitted,
+    SurplusRecalled,
     TimerFired,
     TrainerVacated,
     WeightsServed,
@@ -51,6 +52,7 @@ from flexmarl.orchestrator.plan import make_plan
 from flexmarl.orchestrator.pool.device_requests import on_pools_changed
 from flexmarl.orchestrator.rollout.group_commands import drive_rollout
 from flexmarl.orchestrator.run import progress as progress_view
+from flexmarl.orchestrator.run.elasticity import drive_growth, drive_leaving, drive_membership, on_surplus_recalled
 from flexmarl.orchestrator.run.invariants import check_touched, check_turn
 from flexmarl.orchestrator.run.lease_recalls import drive_moves, moving_text, on_lease_recalled
 from flexmarl.orchestrator.run.lifecycle import advance, books_due, fail, on_verb, time_limit
@@ -114,6 +116,7 @@ HANDLERS: dict[type[Any], Callable[[Context, Any], None]] = {
     LeaseEnded: on_lease_ended,
     LeaseRecalled: on_lease_recalled,
     GangRecalled: on_gang_recalled,
+    SurplusRecalled: on_surplus_recalled,
     PoolsChanged: on_pools_changed,
     PolicyBound: on_policy_bound,
     PolicySuspended: on_policy_suspended,
@@ -182,11 +185,14 @@ class Orchestrator:
     def _drive(self, ctx: Context, event: Event) -> None:
         """Let every part ask for what it wants now. `advance` may open new work, so the parts after it see that."""
         state = self.state
+        drive_leaving(ctx)
         if still(state):
             advance(ctx)
             return
+        drive_membership(ctx)
         drive_devices(ctx)
         drive_moves(ctx)
+        drive_leaving(ctx)
         drive_placing(ctx)
         if state.failures:
             drive_hosts(ctx)
@@ -212,6 +218,8 @@ class Orchestrator:
             advance(ctx)
             again = True
         hold_surplus(ctx)
+        if state.lifecycle.status not in _IDLE and not still(state):
+            drive_growth(ctx)  # behind whatever lets the run begin, go on or stop
 
     def _decision(self, ctx: Context) -> Decision:
         state = self.state

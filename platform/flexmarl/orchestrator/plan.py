@@ -77,6 +77,10 @@ class EnginePlan:
     """An engine plays the groups it was given to the end before it takes newer weights."""
     groups_at_once: int
     """Groups that such an engine is given at once: its part of a step's."""
+    least: int
+    """Engines that the run cannot do without."""
+    most: int
+    """Engines that it takes where devices are free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +189,9 @@ def make_plan(spec: ExperimentSpec, opening: frozenset[str] | None = None) -> Pl
         engines=EnginePlan(
             places=_places(spec),
             one_version=spec.resources.engine_versions == 1,
-            groups_at_once=-(-spec.batch.tasks_per_step // spec.resources.engines),
+            groups_at_once=-(-spec.batch.tasks_per_step // spec.resources.most_engines),
+            least=spec.resources.engines,
+            most=spec.resources.most_engines,
         ),
         trainers=TrainerPlan(
             allocates=_allocates(spec),

@@ -49,6 +49,8 @@ def _request(state: RunState, command: RequestDevices) -> str:
         lease = state.fleet.leases.get(command.replaces)
         where = lease.device_id if lease is not None else f"lease {command.replaces}"
         return f"{where} is recalled; the run keeps using it until another device is ready"
+    if command.extra:
+        return "another engine would be used; it is granted while nobody waits for devices"
     trainers = command.trainers + command.beside
     missing = [_count(n, use) for n, use in ((command.engines, "engine"), (trainers, "trainer")) if n]
     return f"the run lacks {' and '.join(missing)}; they are granted together"

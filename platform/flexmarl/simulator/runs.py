@@ -88,7 +88,7 @@ def _check_granularity(scenario: Scenario) -> None:
         raise SimulationError(
             "workload: again and alike depend on who answered before, which granularity: episode does not show; set 0."
         )
-    engines = spec.resources.rollout_devices + scenario.faults.spares
+    engines = spec.resources.most_rollout_devices + scenario.faults.spares
     if any(slow.device < engines for slow in scenario.faults.slow):
         raise SimulationError(
             f"faults.slow: engines that differ are not shown by granularity: episode; name devices of trainers, from "

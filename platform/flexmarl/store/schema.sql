@@ -930,6 +930,7 @@ SELECT r.project, wanted.pool, wanted.devices
       (coalesce(nullif(c.body ->> 'trainer_pool', ''), c.body ->> 'pool'), (c.body ->> 'trainers')::int)
     ) AS wanted(pool, devices)
   WHERE c.kind = 'request_devices' AND c.status = 'open' AND coalesce((c.body ->> 'replaces')::bigint, 0) = 0
+    AND NOT c.body ? 'extra'
     AND wanted.devices > 0
     AND r.status NOT IN ('completed', 'failed', 'cancelled', 'killed')
     AND EXISTS (SELECT 1 FROM store.lease l WHERE l.run_id = c.run_id AND l.state = 'held');

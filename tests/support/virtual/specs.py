@@ -45,6 +45,8 @@ AXES: dict[str, tuple[dict[str, Any], ...]] = {
         {"resources": {"rollout_devices": 1, "engine_policies": 1}},
         {"resources": {"rollout_devices": 2, "engine_policies": 1}},
         {"resources": {"rollout_devices": 2, "engine_policies": 1}, "mechanisms": {"mover": "demand"}},
+        {"resources": {"rollout_devices": {"min": 1, "max": 3}}},
+        {"resources": {"rollout_devices": {"min": 2, "max": 3}, "engine_policies": 1}},
     ),
     "filter": (
         {},

@@ -222,6 +222,11 @@ class World:
         rows = self.store.commands.values()
         return [row for row in rows if row.command.kind == kind and row.status is c.CommandStatus.OPEN]
 
+    def _demand(self, no: int, asked: c.RequestDevices) -> DeviceDemand:
+        return DeviceDemand(
+            1, no, asked.pool, asked.engines, asked.trainer_pool, asked.trainers, since=no, extra=asked.extra
+        )
+
     def _grant(self) -> None:
         """Carry out the driver's own commands: grants and releases."""
         for row in self._of_kind("release_lease"):
@@ -236,12 +241,7 @@ class World:
             for device in node.devices
             if device not in leased
         ]
-        demands = [
-            DeviceDemand(
-                1, x.no, x.command.pool, x.command.engines, x.command.trainer_pool, x.command.trainers, since=x.no
-            )
-            for x in self._of_kind("request_devices")
-        ]
+        demands = [self._demand(x.no, x.command) for x in self._of_kind("request_devices")]
         for grant in arbitrate(demands, free, Rules({"default": 2 * len(self.nodes)})).grants:
             self.store.commands[grant.command_no].status = c.CommandStatus.DONE
             made = []

@@ -57,6 +57,11 @@ def test_what_shares_devices_is_legal(changes: dict[str, Any]) -> None:
     [
         ("/resources/training_devices", "too_many_devices", {"resources": {"training_devices": 2}}),
         ("/resources/training_pool", "not_read", {"resources": {"training_pool": "other"}}),
+        (
+            "/resources/rollout_devices",
+            "not_with_colocated",
+            {"resources": {"rollout_devices": {"min": 1, "max": 2}}},
+        ),
         ("/resources/engine", "cannot_sleep", {"resources": {"engine": "vllm"}}),
         ("/resources/engine_policies", "not_with_colocated", {"resources": {"engine_policies": 1}}),
         (

@@ -63,7 +63,7 @@ def test_bits_and_old_attention_keys_are_refused():
     assert going_on[0].hint.startswith("Set resume")
 
 
-def on_devices(each: int, all_devices: int, **more: object) -> ExperimentSpec:
+def on_devices(each: int, all_devices: object, **more: object) -> ExperimentSpec:
     resources = {"engine": "vllm", "engine_devices": each, "rollout_devices": all_devices}
     return spec(resources=resources | more)
 
@@ -81,12 +81,31 @@ def test_an_engine_of_several_devices_is_one_engine_of_those_that_are_asked_for(
         (2, 2, {"engine": "torch"}, "/resources/engine_devices", "not_with_engine", "Set 1, or engine: vllm."),
         (2, 1, {}, "/resources/rollout_devices", "not_whole_engines", "Set 2, or engine_devices: 1."),
         (2, 5, {}, "/resources/rollout_devices", "not_whole_engines", "Set 4 or 6, or engine_devices: 1."),
+        (2, {"min": 1, "max": 4}, {}, "/resources/rollout_devices/min", "not_whole_engines",
+         "Set 2, or engine_devices: 1."),
+        (4, {"min": 4, "max": 62}, {}, "/resources/rollout_devices/max", "not_whole_engines",
+         "Set 60 or 64, or engine_devices: 1."),
         (3, 3, {}, "/resources/engine_devices", "not_divisible", "Set 1, 2 or 4."),
     ],
-)
+)  # fmt: skip
 def test_devices_that_no_engine_can_use_are_refused_with_those_it_can(devices, all_devices, more, pointer, code, hint):
     found = broken_rules(on_devices(devices, all_devices, **more))
     assert {(p.pointer, p.code, p.hint) for p in found} == {(pointer, code, hint)}
+
+
+def test_a_fleet_has_whole_engines_at_both_of_its_bounds():
+    fleet = on_devices(2, {"min": 2, "max": 8})
+    assert broken_rules(fleet) == []
+    assert (fleet.resources.engines, fleet.resources.most_engines, fleet.resources.elastic) == (1, 4, True)
+    assert not on_devices(2, {"min": 4, "max": 4}).resources.elastic
+    fixed = on_devices(2, 4).resources
+    assert (fixed.engines, fixed.most_engines, fixed.elastic) == (2, 2, False)
+
+
+def test_a_fixed_number_is_written_as_it_was():
+    assert on_devices(2, 4).model_dump(mode="json")["resources"]["rollout_devices"] == 4
+    told = on_devices(2, {"min": 2, "max": 4}).model_dump(mode="json")["resources"]["rollout_devices"]
+    assert told == {"min": 2, "max": 4}
 
 
 def test_a_model_with_an_odd_number_of_heads_is_refused_by_its_name():

@@ -122,6 +122,8 @@ REQUIRED = {
         "environment": {"type": "dataset", "tools": {"servers": [{"type": "mcp"}]}},
         "agents": {"solver": {}},
     },
+    "/resources/rollout_devices/min": {"resources": {"rollout_devices": {"max": 2}}},
+    "/resources/rollout_devices/max": {"resources": {"rollout_devices": {"min": 1}}},
     "/environment/type": {"environment": {}},
     "/environment": {"environment": None},
     "/agents": {"agents": None},

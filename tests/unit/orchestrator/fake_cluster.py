@@ -19,11 +19,13 @@ from tests.unit.orchestrator.fake_parts import (
     answered,
     bind,
     bound,
+    called_back,
     digest,
     episode,
     figures,
     granted,
     load,
+    lost,
     make_spec,
     shares,
     suspend,
@@ -168,14 +170,14 @@ class FakeCluster:
         rng, faults = self.rng, self.faults
         if self.children and rng.random() < faults.child_death:
             lease_id = rng.choice(sorted(self.children))
-            old = self.children[lease_id]
-            lost = e.ChildLost(lease_id=lease_id, incarnation=old.incarnation, reason="killed")
-            self.put(f"lost:{old.incarnation}", lost)
+            self.put(*lost(lease_id, self.children[lease_id]))
             self.start_child(lease_id)
         if self.children and rng.random() < faults.lease_end:
             self.end_lease(rng.choice(sorted(self.children)), "device gone")
         if self.children and rng.random() < faults.recall:
             self.recall(rng.choice(sorted(self.children)), withdrawn=rng.random() < 0.3)
+        if faults.surplus_recall and self.children and rng.random() < faults.surplus_recall:
+            self.put(*called_back(self))
         if (own := self.core.state.outstanding.get("devices")) and rng.random() < faults.gang_recall:
             self.put(f"gang-recalled:{own.no}", e.GangRecalled(command_no=own.no, reason="others can go on"))
         if self.voided and rng.random() < faults.zombie:
@@ -187,13 +189,12 @@ class FakeCluster:
 
     def recall(self, lease_id, withdrawn=False):
         self.recalls += 1
-        event = e.LeaseRecalled(lease_id=lease_id, reason="box is drained", withdrawn=withdrawn)
-        self.put(f"recalled:{self.recalls}", event)
+        told = e.LeaseRecalled(lease_id=lease_id, reason="box is drained", withdrawn=withdrawn)
+        self.put(f"recalled:{self.recalls}", told)
 
     def start_child(self, lease_id):
         self.lives += 1
-        child = Child(f"life{self.lives}")
-        self.children[lease_id] = child
+        self.children[lease_id] = child = Child(f"life{self.lives}")
         ready = e.ChildReady(lease_id=lease_id, use=self.uses[lease_id], incarnation=child.incarnation)
         self.put(f"ready:{child.incarnation}", ready)
 
@@ -257,15 +258,14 @@ class FakeCluster:
 
     def fail(self, number, command, code, retryable=True):
         del self.open[number]
-        failed = e.CommandFailed(
-            command_no=number, command_kind=command.kind, code=code, message="refused", retryable=retryable
-        )
+        about = {"command_no": number, "command_kind": command.kind, "retryable": retryable}
+        failed = e.CommandFailed(code=code, message="refused", **about)
         self.put(f"failed:{number}:1", failed)
 
     def grant(self, number, command):
         del self.open[number]
         leases = granted(self, command)
-        key = ",".join(str(lease.lease_id) for lease in leases)
+        key = ",".join(str(one.lease_id) for one in leases)
         self.put(f"granted:{key}", e.DevicesGranted(leases=tuple(leases), command_no=number))
 
     def commit(self, number, command, child):

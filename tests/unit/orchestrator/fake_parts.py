@@ -58,6 +58,7 @@ class Faults:
     child_death: float = 0.0
     lease_end: float = 0.0
     recall: float = 0.0
+    surplus_recall: float = 0.0
     """An administrator wants a lease's device back, or lets it stay after all."""
     gang_recall: float = 0.0
     """The arbiter wants back all that a run holds which lacks a part."""
@@ -130,6 +131,18 @@ def turned(command, common, number):
     if isinstance(command, c.SleepEngine):
         return e.EngineSlept(**common, bytes=100, seconds=0.01, command_no=number)
     return e.EngineWoke(**common, seconds=0.01, command_no=number)
+
+
+def called_back(cluster):
+    """Somebody waits for the device of a child: its run may let an engine leave. Returns a key and the fact."""
+    cluster.recalls += 1
+    event = e.SurplusRecalled(lease_id=cluster.rng.choice(sorted(cluster.children)), reason="run 2 waits")
+    return f"surplus:{cluster.recalls}", event
+
+
+def lost(lease_id, child):
+    """A child was killed. Returns a key and the fact."""
+    return f"lost:{child.incarnation}", e.ChildLost(lease_id=lease_id, incarnation=child.incarnation, reason="killed")
 
 
 def granted(cluster, command):

@@ -170,7 +170,8 @@ def test_who_goes_on_with_groups_whose_engine_is_gone(engines, taken_by):
         lease = LeaseState(lease_id, f"gpu{lease_id}", e.DeviceUse.ENGINE, ChildLives("e1"))
         lease.weights.held, lease.assigned.draws = {"p": version}, draws
         working.append(lease)
-    _adopt(SimpleNamespace(plan=SimpleNamespace(engines=SimpleNamespace(groups_at_once=PART)), now=7.0), working, given)
+    engines = SimpleNamespace(groups_at_once=PART, least=4, most=4)
+    _adopt(SimpleNamespace(plan=SimpleNamespace(engines=engines), now=7.0), working, given)
     assert [lease.lease_id for lease in working if 1000 in lease.assigned.draws] == (
         [] if taken_by is None else [taken_by]
     )

@@ -33,6 +33,12 @@ PRESETS = {
         "resources": {"rollout_devices": 3, "engine_policies": 1},
         "mechanisms__lag_policy__bound": 2,
     },
+    "elastic": {"resources": {"rollout_devices": {"min": 1, "max": 3}}},
+    "elastic_ordered": {"resources": {"rollout_devices": {"min": 2, "max": 4}}, "mechanisms__ordered": True},
+    "elastic_and_lag": {
+        "resources": {"rollout_devices": {"min": 1, "max": 4}},
+        "mechanisms__lag_policy__bound": 2,
+    },
     "policy_clock": {"mechanisms__policy_clock": True, "batch__min_rows": 20, "batch__max_carry": 2},
 }
 SHARED = {
@@ -71,6 +77,7 @@ faults = st.builds(
     child_death=st.sampled_from([0.0, 0.005, 0.02]),
     lease_end=st.sampled_from([0.0, 0.002]),
     recall=st.sampled_from([0.0, 0.01, 0.05]),
+    surplus_recall=st.sampled_from([0.0, 0.02, 0.1]),
     gang_recall=st.sampled_from([0.0, 0.3]),
     uncommitted=chances,
     refused=st.sampled_from([0.0, 0.02]),

@@ -1,11 +1,13 @@
 """What a run may use and when it ends: devices, budget, evaluation, checkpoints."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from flexmarl.contracts.base import Strict
+from flexmarl.contracts.problems import broken_at
 
+MOST_ROLLOUT_DEVICES = 64
 MOST_TRAINING_DEVICES = 64
 MOST_ENGINE_DEVICES = 16
 
@@ -22,11 +24,37 @@ class Pace(Strict):
     """Seconds per optimizer step."""
 
 
+class DeviceRange(Strict):
+    """Devices of engines of a fleet that grows and shrinks while its run goes on."""
+
+    min: int = Field(ge=1, le=MOST_ROLLOUT_DEVICES)
+    """Devices that the run starts with and is never asked to give back."""
+    max: int = Field(ge=1, le=MOST_ROLLOUT_DEVICES)
+    """Devices that it takes while nobody waits for them."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "DeviceRange":
+        if self.max < self.min:
+            raise broken_at(["max"], f"max is {self.max}, less than min: at least {self.min} is legal")
+        return self
+
+
+def _form_of(value: object) -> str:
+    return "range" if isinstance(value, dict | DeviceRange) else "count"
+
+
+_RolloutDevices = Annotated[
+    Annotated[int, Field(ge=1, le=MOST_ROLLOUT_DEVICES), Tag("count")] | Annotated[DeviceRange, Tag("range")],
+    Discriminator(_form_of),
+]
+
+
 class Resources(Strict):
     rollout_pool: str = Field(default="default", min_length=1, max_length=64)
     training_pool: str = Field(default="default", min_length=1, max_length=64)
-    rollout_devices: int = Field(default=1, ge=1, le=64)
-    """Devices of engines: one of each, or `engine_devices` of each."""
+    rollout_devices: _RolloutDevices = 1
+    """Devices of engines: one of each, or `engine_devices` of each. A number, or `{min: 1, max: 4}`: the run starts
+    with `min`; free devices of its pool join up to `max` while it goes on, and are given back to runs that wait."""
     engine_devices: int = Field(default=1, ge=1, le=MOST_ENGINE_DEVICES)
     """Devices of one engine, all of one host: its model is split over them by tensor parallelism. They are leased and
     released together. Above 1: vLLM only."""
@@ -50,9 +78,29 @@ class Resources(Strict):
     resumed."""
 
     @property
+    def least_rollout_devices(self) -> int:
+        """Devices of engines that the run starts with."""
+        return self.rollout_devices if isinstance(self.rollout_devices, int) else self.rollout_devices.min
+
+    @property
+    def most_rollout_devices(self) -> int:
+        """Devices of engines that it has at most."""
+        return self.rollout_devices if isinstance(self.rollout_devices, int) else self.rollout_devices.max
+
+    @property
+    def elastic(self) -> bool:
+        """Tell whether the number of engines may change while the run goes on."""
+        return self.most_rollout_devices > self.least_rollout_devices
+
+    @property
     def engines(self) -> int:
-        """Number of engines."""
-        return self.rollout_devices // self.engine_devices
+        """Number of engines that the run starts with."""
+        return self.least_rollout_devices // self.engine_devices
+
+    @property
+    def most_engines(self) -> int:
+        """Number of engines that it has at most."""
+        return self.most_rollout_devices // self.engine_devices
 
     def has_places(self, policies: int) -> bool:
         """Tell whether an engine holds fewer policies than there are, so that they share its places."""

@@ -61,7 +61,8 @@ def _wide(spec: ExperimentSpec) -> Iterator[Problem]:
     resources = spec.resources
     most = max(inventory.host_sizes(resources.rollout_pool), default=0)
     if 0 < most < resources.engine_devices:
-        legal = [count for count in range(1, most + 1) if resources.rollout_devices % count == 0]
+        asked = (resources.least_rollout_devices, resources.most_rollout_devices)
+        legal = [count for count in range(1, most + 1) if not any(devices % count for devices in asked)]
         yield Problem(
             pointer="/resources/engine_devices",
             code="no_such_host",

@@ -30,12 +30,12 @@ def devices(found: Resolved) -> dict[str, Any]:
     """Say whether the devices that a specification asks for are there."""
     resources = found.spec.resources
     own = {
-        "engine": (resources.rollout_pool, resources.rollout_devices),
+        "engine": (resources.rollout_pool, resources.least_rollout_devices),
         "trainer": (resources.training_pool, found.spec.own_trainers),
     }
     if not found.spec.own_trainers:
         del own["trainer"]  # they share the devices of the engines
-    return inventory.fit(own, resources.engine_devices)
+    return inventory.fit(own, resources.engine_devices, resources.most_rollout_devices)
 
 
 def token_of(found: Resolved, fit: Mapping[str, Any], stored: StoredPlan | None = None) -> str:

@@ -114,7 +114,7 @@ def cost(spec: ExperimentSpec, made: Prediction, pools: Mapping[str, str]) -> di
     prices = inventory.prices(pools.values())
     if not set(pools.values()) <= set(prices):
         return None
-    per_hour = spec.resources.rollout_devices * prices[pools["engine"]]
+    per_hour = spec.resources.most_rollout_devices * prices[pools["engine"]]
     per_hour += spec.own_trainers * prices[pools["trainer"]]
     return {end: round(value * per_hour, 4) for end, value in _range(made.seconds, HOUR_S).items()}
 

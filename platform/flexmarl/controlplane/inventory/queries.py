@@ -270,8 +270,9 @@ def host_sizes(pool: str, found: Sequence[Mapping[str, Any]] | None = None) -> l
     return [*there.values(), *([growth(pool)[1]] if found is None and growth(pool)[0] else [])]
 
 
-def fit(demand: Mapping[str, tuple[str, int]], each: int = 1) -> dict[str, Any]:
-    """Say whether a gang fits now. `demand`: use -> (pool, devices); `each`: devices of an engine, of one host."""
+def fit(demand: Mapping[str, tuple[str, int]], each: int = 1, most: int = 0) -> dict[str, Any]:
+    """Say whether a gang fits now. `demand`: use -> (pool, devices); `each`: devices of an engine, of one host; `most`:
+    devices that engines may grow to, 0: as many as they begin with."""
     found = devices()
     wanted: dict[str, int] = {}
     for pool, count in demand.values():
@@ -284,6 +285,10 @@ def fit(demand: Mapping[str, tuple[str, int]], each: int = 1) -> dict[str, Any]:
         hosts, each_has = growth(pool)
         enough, ever = enough and free >= count, ever and max(healthy, hosts * each_has) >= count
         lines.append(f"Needs {count} in {pool}: {free} of {len(own)} free.")
+        if most and pool == demand["engine"][0] and most > demand["engine"][1]:
+            further = most - demand["engine"][1]
+            now = min(further, max(0, free - count)) // each * each
+            lines.append(f"Up to {further} more join while nobody waits for them, {now} of them now.")
     if each > 1 and "engine" in demand:
         pool, count = demand["engine"]
         healthy = [one for one in found if one["state"] == "ready" and one["node_state"] == "ready"]
@@ -295,7 +300,14 @@ def fit(demand: Mapping[str, tuple[str, int]], each: int = 1) -> dict[str, Any]:
         lines.append(f"Each engine needs {each} of one host: {'free' if now else 'not free'}.")
     return {
         "needed": [
-            {"use": use, "pool": pool, "devices": count, "each": each if use == "engine" else 1}
+            {
+                "use": use,
+                "pool": pool,
+                "devices": count,
+                "each": each if use == "engine" else 1,
+                "max_devices": max(count, most) if use == "engine" else count,
+                "free": sum(device["free"] for device in found if device["pool"] == pool),
+            }
             for use, (pool, count) in demand.items()
         ],
         "fits_now": enough,

@@ -25,6 +25,7 @@ from flexmarl.store.control.cordons import DrainMode, Kind
 __all__ = ["AffectedLease", "DrainMode", "Kind", "PreviewInputs", "preview"]
 
 _PLAIN = frozenset({Unmet.NOT_FREE, Unmet.SCATTERED, Unmet.POOL_TOO_SMALL, Unmet.HOSTS_TOO_SMALL})
+_SPARE = "is given back: its run goes on with its other engines"
 _FIRST = 1 << 40
 """Command numbers of requests that are only imagined begin here: no run has so many."""
 
@@ -62,7 +63,9 @@ def preview(actor: Actor, kind: Kind, key: str, mode: DrainMode, read: PreviewIn
     runs = {run.no: run for run in Run.objects.select_related("state").filter(no__in={x.run_no for x in leases})}
     now, seen = read.look, _without(read.look, devices)
     priorities = pool_rules.priorities(store_connection(), list(runs))
-    moved = arbitrate([*seen.demands, *_replacements(leases, runs, priorities)], seen.free, seen.rules)
+    spare = _spare(leases, seen)
+    moving = [lease for lease in leases if lease.id not in spare]
+    moved = arbitrate([*seen.demands, *_replacements(moving, runs, priorities)], seen.free, seen.rules)
     visible = queries.runs(actor).filter(no__in=runs)
     rows = {row["no"]: row for row in queries.run_rows(visible)}
     return {
@@ -70,7 +73,7 @@ def preview(actor: Actor, kind: Kind, key: str, mode: DrainMode, read: PreviewIn
         "name": key,
         "version": read.found["version"],
         "mode": mode.value,
-        "leases": [_lease(lease, rows, moved, mode) for lease in leases],
+        "leases": [_lease(lease, rows, moved, mode, spare) for lease in leases],
         "runs": [_run(run.no, rows, [x for x in leases if x.run_no == run.no]) for run in runs.values()],
         "queue": _queue(actor, now, seen),
         "text": _summary(len(leases), len(runs)),
@@ -93,6 +96,18 @@ def _held(drained: Iterable[Mapping[str, Any]], devices: Iterable[Mapping[str, A
             own = AffectedLease(leader, lease["run_no"], lease["use"], row["id"], row["pool"], sizes.get(leader, 1))
             found.setdefault(leader, own)
     return sorted(found.values(), key=lambda lease: lease.id)
+
+
+def _spare(leases: Iterable[AffectedLease], seen: PoolLook) -> set[int]:
+    """Return the leases of engines that their runs can do without: any of a fleet, as many as it has above its
+    minimum."""
+    left = Counter(engine.run_id for engine in seen.surplus)
+    found = set()
+    for lease in leases:
+        if lease.use == DeviceUse.ENGINE and left[lease.run_no] > 0:
+            left[lease.run_no] -= 1
+            found.add(lease.id)
+    return found
 
 
 def _without(seen: PoolLook, devices: Sequence[Mapping[str, Any]]) -> PoolLook:
@@ -127,7 +142,7 @@ def _replacements(
 
 
 def _lease(
-    lease: AffectedLease, rows: dict[int, dict[str, Any]], moved: Arbitration, mode: DrainMode
+    lease: AffectedLease, rows: dict[int, dict[str, Any]], moved: Arbitration, mode: DrainMode, spare: set[int]
 ) -> dict[str, Any]:
     row = rows.get(lease.run_no)
     no = _FIRST + lease.id
@@ -141,7 +156,7 @@ def _lease(
         "run_text": row["key"] if row else queue.SOMEBODY,
         "agents": _agents(row, lease.use),
         "moves_to": to if mode is DrainMode.MOVE else None,
-        "text": _fate(mode, to, lack),
+        "text": _SPARE if lease.id in spare and mode is DrainMode.MOVE else _fate(mode, to, lack),
     }
 
 

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from psycopg import Connection
 
 from flexmarl.controlplane.experiments.leasing import needed
-from flexmarl.orchestrator.pool.types import DeviceDemand, FreeDevice, Rules
+from flexmarl.orchestrator.pool.types import DeviceDemand, FreeDevice, Rules, SurplusEngine
 from flexmarl.store.control import leased_memory, leases, pool_rules
+from flexmarl.store.control.nodes import DeviceRow, Supply
 from flexmarl.store.control.pool_rules import PoolRules
+from flexmarl.store.control.surplus import surplus
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +19,8 @@ class PoolLook:
     rules: Rules
     stored: PoolRules
     """Where the rules come from."""
+    surplus: tuple[SurplusEngine, ...] = ()
+    """Engines that their runs can do without; read where somebody waits who cannot, or for a page."""
 
 
 def look(conn: Connection, *, always: bool = False) -> PoolLook:
@@ -38,6 +42,7 @@ def look(conn: Connection, *, always: bool = False) -> PoolLook:
             stalled=d.stalled,
             engine=d.engine,
             engine_devices=d.request.engine_devices,
+            extra=d.extra,
             memory=needed(d.spec, d.request.beside > 0),
         )
         for d in leases.open_demands(conn)
@@ -45,21 +50,34 @@ def look(conn: Connection, *, always: bool = False) -> PoolLook:
     if not (demands or always):
         return PoolLook((), (), Rules({}), PoolRules({}, [], {}))
     supply, stored = leases.supply(conn), pool_rules.rules(conn)
-    free = tuple(
-        FreeDevice(
-            device.id,
-            device.node,
-            device.pool,
-            supply.engines.get(device.node),
-            leased_memory.room_of(device.kind, device.node, device.id),
-            device.kind,
-            device.whole,
-        )
-        for device in supply.free
-    )
+    free = tuple(_free(device, supply) for device in supply.free)
     limits = {(quota.project, quota.pool): quota.devices for quota in stored.quotas}
     memory = leased_memory.left(conn)
     rules = Rules(
         supply.capacity, stored.bindings, limits, stored.held, stored.weights, stored.now, memory, supply.hosts
     )
-    return PoolLook(demands, free, rules, stored)
+    read = always or any(not demand.extra for demand in demands)
+    return PoolLook(demands, free, rules, stored, _surplus(conn, supply) if read else ())
+
+
+def _free(device: DeviceRow, supply: Supply) -> FreeDevice:
+    """Describe a device as the arbiter knows it."""
+    room = leased_memory.room_of(device.kind, device.node, device.id)
+    engines = supply.engines.get(device.node)
+    return FreeDevice(device.id, device.node, device.pool, engines, room, device.kind, device.whole)
+
+
+def _surplus(conn: Connection, supply: Supply) -> tuple[SurplusEngine, ...]:
+    """Describe the engines that could leave, but for those whose devices could serve nobody else now."""
+    return tuple(
+        SurplusEngine(
+            run_id=row.run_id,
+            lease_id=row.lease_id,
+            devices=tuple(_free(supply.leased[one], supply) for one in row.devices),
+            project=row.project,
+            priority=row.priority,
+            memory=row.memory_bytes,
+        )
+        for row in surplus(conn)
+        if all(one in supply.leased for one in row.devices)
+    )

@@ -151,7 +151,8 @@ def _devices(spec: Mapping[str, Any]) -> int:
     resources, allocation = spec["resources"], spec.get("mechanisms", {}).get("allocation", {})
     shares = allocation.get("type") == "colocated"
     own = int(allocation.get("own_devices", 0)) if shares else int(resources["training_devices"])
-    return int(resources["rollout_devices"]) + own
+    asked = resources["rollout_devices"]
+    return int(asked["min"] if isinstance(asked, Mapping) else asked) + own
 
 
 def _row(run: Run, hues: dict[str, int]) -> dict[str, Any]:

@@ -25,9 +25,12 @@ SOMEBODY = "a run of another project"
 
 
 def queue(actor: Actor) -> list[dict[str, Any]]:
-    """All waiting requests in the order in which they are served. Runs out of the caller's reach have no name."""
+    """All waiting requests in the order in which they are served. Runs out of the caller's reach have no name.
+
+    A fleet that would grow waits for nothing: it is none of them.
+    """
     seen = look(store_connection())
-    result = arbitrate(seen.demands, seen.free, seen.rules)
+    result = arbitrate(_waiting(seen), seen.free, seen.rules)
     held = _holders(result.waiting)
     numbers = [number for found in held.values() for number, _ in found]
     names = run_names(actor, [*(demand.run_id for demand in seen.demands), *numbers])
@@ -51,10 +54,14 @@ def queue_of(actor: Actor, run: Run) -> dict[str, Any] | None:
 def waiting_by_pool(seen: PoolLook) -> dict[str, int]:
     """Count the requests that wait for each pool."""
     counts: dict[str, int] = {}
-    for waiting in arbitrate(seen.demands, seen.free, seen.rules).waiting:
+    for waiting in arbitrate(_waiting(seen), seen.free, seen.rules).waiting:
         for pool in waiting.positions:
             counts[pool] = counts.get(pool, 0) + 1
     return counts
+
+
+def _waiting(seen: PoolLook) -> list[DeviceDemand]:
+    return [demand for demand in seen.demands if not demand.extra]
 
 
 def run_names(actor: Actor, numbers: list[int]) -> dict[int, dict[str, Any]]:

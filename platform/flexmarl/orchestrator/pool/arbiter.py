@@ -7,6 +7,9 @@ that demand can never be met or is held by its own project's quota; then only it
 A quota counts gangs whole, from the grant of the first device to the end of the last: what a run has lost of its gang
 and a device that moves are its seats as before. So a run that lacks a part never waits for its own project's quota.
 
+Engines above a minimum (`extra`) come after all that runs cannot do without, whatever their priority and age: while
+anybody waits for devices of a pool, none of it joins a fleet there. `surplus` says which leave for those that wait.
+
 The order: first runs that hold a part of their devices and lack the rest, since nobody can count on what they hold
 before they have it; then runs that were at work and lost everything; then whoever has waited for `PATIENCE_S`, oldest
 first, so that nobody starves; then priority; within one priority the project with the smallest share of what its
@@ -57,6 +60,8 @@ _BLOCKS = frozenset({Unmet.BEHIND, Unmet.NOT_FREE, Unmet.SCATTERED, Unmet.MEMORY
 class PrecedenceReason(StrEnum):
     """Why another demand is served first."""
 
+    MINIMUM = "minimum"
+    """It cannot do without, the other one can."""
     PART = "part"
     """It holds a part of its devices."""
     RUNNING = "running"
@@ -103,7 +108,7 @@ class Arbitration:
 
 
 _Held = Mapping[tuple[str, str], int]
-_Rank = tuple[bool, bool, float, int, float, float, int, int]
+_Rank = tuple[bool, bool, bool, float, int, float, float, int, int]
 
 
 def in_order(demands: Sequence[DeviceDemand], rules: Rules, held: _Held | None = None) -> list[DeviceDemand]:
@@ -118,10 +123,11 @@ def _rank(demand: DeviceDemand, rules: Rules, held: _Held) -> _Rank:
     share = _share(demand, rules, held)
     urgent = demand.running and not demand.replaces  # who moves a device works on with the old one until then
     began = (demand.since, demand.run_id, demand.command_no)
-    return (not demand.lacks, not urgent, overdue, -demand.priority, share, *began)
+    return (demand.extra, not demand.lacks, not urgent, overdue, -demand.priority, share, *began)
 
 
 _PLACES = (
+    PrecedenceReason.MINIMUM,
     PrecedenceReason.PART,
     PrecedenceReason.RUNNING,
     PrecedenceReason.OVERDUE,
@@ -182,6 +188,8 @@ def _serve(at: _Round, demand: DeviceDemand) -> Grant | WaitingRun:
         lack = lack or _shortage(demand, wanted, at)
         for pool in wanted:
             at.places[pool] = at.places.get(pool, 0) + 1
+            if demand.extra:
+                continue  # one that finds no host for its engine keeps no other from joining
             if lack.code in _BLOCKS:
                 at.blocked.setdefault(pool, demand)
             elif lack.code is Unmet.QUOTA_REACHED:
@@ -203,7 +211,7 @@ def _refused(
     project = demand.project
     for pool in wanted:
         bound = rules.bindings.get(pool)
-        if bound and project not in bound and not demand.running:
+        if bound and project not in bound and (demand.extra or not demand.running):
             return Requirement(Unmet.POOL_CLOSED, pool, project)
     if small := _too_small(demand, wanted, rules):
         return small

@@ -12,6 +12,8 @@ from flexmarl.orchestrator.context import Context
 
 GANG = "devices"
 """Key of the request for the devices that a run lacks."""
+JOIN = "join"
+"""Key of the request for an engine above the run's minimum."""
 REPLACE = "replace:"
 """Keys of requests for one device each, in place of a recalled lease."""
 

@@ -53,7 +53,7 @@ def recalls(
         if found:
             return [_recall(victim, demand, hopeless) for victim in found]
     for demand, w in waiting:
-        if w.requirement.code in _HELD_UP and demand not in hopeful:
+        if not demand.extra and w.requirement.code in _HELD_UP and demand not in hopeful:
             found = _enough(demand, hopeless, there, rules)
             if found:
                 return [_recall(victim, demand, hopeless) for victim in found]

@@ -35,11 +35,13 @@ class DeviceDemand:
     """Devices of each engine, of one node and kind."""
     memory: Mapping[DeviceUse, int] = field(default_factory=dict)
     """Bytes that one device of a use needs; none: not known."""
+    extra: bool = False
+    """An engine above the minimum of a run at work: granted after all others, and nobody waits for it."""
 
     @property
     def lacks(self) -> bool:
         """Tell whether the run holds a part of its gang and asks for the rest; its quota counts the whole."""
-        return self.holds is not None and not self.replaces
+        return self.holds is not None and not (self.replaces or self.extra)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,20 @@ class FreeDevice:
     def hosts(self, engine: str) -> bool:
         """Tell whether an engine may be placed here."""
         return not engine or self.engines is None or engine in self.engines
+
+
+@dataclass(frozen=True, slots=True)
+class SurplusEngine:
+    """An engine that its run can do without: one above its minimum."""
+
+    run_id: int
+    lease_id: int
+    devices: tuple[FreeDevice, ...]
+    """All devices of the engine, as they would be if nobody held them."""
+    project: str = "default"
+    priority: int = DEFAULT_PRIORITY
+    memory: int = 0
+    """Bytes that are leased with each device."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from flexmarl.orchestrator.pool.arbiter import PrecedenceReason, Requirement, Unmet
 
 _AHEAD = {
+    PrecedenceReason.MINIMUM: "cannot do without and waits",
     PrecedenceReason.PART: "holds a part of its devices and waits",
     PrecedenceReason.RUNNING: "is already running and waits",
     PrecedenceReason.OVERDUE: "has waited too long",

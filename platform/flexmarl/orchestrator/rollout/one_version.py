@@ -64,15 +64,21 @@ def _adopt(ctx: Context, working: Sequence[LeaseState], given: Mapping[int, Pins
             (x for x in working if x.assigned.draws and _same(given[x.assigned.draws[0]], pins)),
             key=lambda x: len(x.assigned.draws),
         )
-        roomy = [
-            x for x in alike if len(x.assigned.draws) < ctx.plan.engines.groups_at_once or draw >= EVALUATION_DRAWS
-        ]
+        roomy = [x for x in alike if len(x.assigned.draws) < _at_once(ctx) or draw >= EVALUATION_DRAWS]
         free = [x for x in working if not x.assigned.draws and x.child.incarnation]
         holding = [x for x in free if _holds(x, pins)]
         chosen = next(iter(roomy or holding or free or alike), None)
         if chosen is not None:
             chosen.assigned.draws.append(draw)
             chosen.assigned.given_at = ctx.now
+
+
+def _at_once(ctx: Context) -> int:
+    """Return how many groups an engine is given at once: its part of a step's, among as many as there are now."""
+    engines = ctx.plan.engines
+    if engines.least == engines.most:
+        return engines.groups_at_once
+    return -(-ctx.plan.cohort.groups // max(engines.least, len(ctx.state.fleet.at_work(DeviceUse.ENGINE))))
 
 
 def _has_no_group(lease: LeaseState) -> bool:
@@ -110,7 +116,7 @@ def _hold(ctx: Context, lease: LeaseState, wanted: Pins) -> None:
 
 def _give(ctx: Context, lease: LeaseState) -> None:
     """Give an engine its part of a step's groups, the oldest first, under the vector that it holds."""
-    left = ctx.plan.engines.groups_at_once
+    left = _at_once(ctx)
     for cohort in ctx.state.cohorts:
         for key, draws in _waiting(cohort).items():
             if left <= 0:

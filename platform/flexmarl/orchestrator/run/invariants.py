@@ -53,6 +53,7 @@ def check_turn(plan: Plan, state: RunState) -> None:
     _check_life(state)
     if plan.engines.one_version:
         _check_given(state)
+    _check_fleet(plan, state)
     _check_places(plan, state)
     _check_homes(plan, state)
     _check_shared(plan, state)
@@ -153,6 +154,16 @@ def _check_life(state: RunState) -> None:
         if policy.accumulator:
             assert incarnation in alive, f"{name} has an accumulator in a dead trainer"
             assert version == str(policy.version), f"{name} accumulates at {version}, committed is {policy.version}"
+
+
+def _check_fleet(plan: Plan, state: RunState) -> None:
+    """Check that an elastic fleet stays within its bounds, and that nothing is asked of what leaves it."""
+    engines = [*state.fleet.at_work(DeviceUse.ENGINE), *state.fleet.joining()]
+    asked = "join" in state.outstanding
+    assert len(engines) + asked <= plan.engines.most, f"{len(engines)} engines, {plan.engines.most} are allowed"
+    for lease in state.fleet.leases.values():
+        loads = any(f"load:{lease.lease_id}:{name}" in state.outstanding for name in plan.policies)
+        assert lease.membership != "leaving" or not loads, f"the engine on {lease.device_id} leaves and loads"
 
 
 def _check_homes(plan: Plan, state: RunState) -> None:

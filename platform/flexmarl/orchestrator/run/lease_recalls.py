@@ -18,7 +18,7 @@ from flexmarl.orchestrator.state.fleet import LeaseState
 def on_lease_recalled(ctx: Context, event: LeaseRecalled) -> None:
     """Note that a device is wanted back, or that it may stay."""
     lease = ctx.state.fleet.leases.get(event.lease_id)
-    if lease is None or lease.releasing or bool(lease.recalled) is not event.withdrawn:
+    if lease is None or lease.releasing or lease.membership == "leaving" or bool(lease.recalled) is not event.withdrawn:
         return
     where = f"{lease.use} on {lease.device_id}"
     lease.recalled = "" if event.withdrawn else event.reason or "recalled"
@@ -114,6 +114,7 @@ def moving_text(ctx: Context) -> str:
 
 def _recalled(ctx: Context) -> list[LeaseState]:
     found = [lease for lease in ctx.state.fleet.leases.values() if lease.recalled and not lease.releasing]
+    found = [lease for lease in found if lease.membership == "member"]
     if not found:
         return found
     return [lease for use in DeviceUse for lease in found if lease.use is use and not ctx.state.fleet.stands_by(lease)]

@@ -4,7 +4,7 @@ from statistics import median
 from typing import Literal
 
 from flexmarl.contracts.events import DeviceUse
-from flexmarl.contracts.live import AgentProgress, MicroBatchProgress, Progress, TokenAccount
+from flexmarl.contracts.live import AgentProgress, FleetProgress, MicroBatchProgress, Progress, TokenAccount
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.orchestrator.plan import Plan
 from flexmarl.orchestrator.state.cohort import Cohort, EvaluationState, PolicyCohort, playing
@@ -38,10 +38,22 @@ def progress(plan: Plan, state: RunState) -> Progress:
         eval_step=None if history.eval_step < 0 else history.eval_step,
         agents={role: _agent(state, role, policy) for role, policy in plan.policy_of.items()},
         micro_batches=tuple(_micro_batches(plan, state, name) for name in plan.trainable),
+        fleet=_fleet(plan, state),
         waiting_for=waiting_for(plan, state),
         attempt=state.lifecycle.attempt.no,
         frozen=state.lifecycle.pause.frozen,
         release_at=state.lifecycle.pause.release_at,
+    )
+
+
+def _fleet(plan: Plan, state: RunState) -> FleetProgress:
+    leases = state.fleet.leases.values()
+    return FleetProgress(
+        engines=len(state.fleet.at_work(DeviceUse.ENGINE)),
+        joining=len(state.fleet.joining()),
+        leaving=sum(lease.membership == "leaving" for lease in leases),
+        min=plan.engines.least,
+        max=plan.engines.most,
     )
 
 

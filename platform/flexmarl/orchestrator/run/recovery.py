@@ -20,9 +20,10 @@ from flexmarl.contracts.status import (
     RunStatus,
 )
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.pool.device_requests import GANG, replaced_by, request_of, rollout_pool, training_pool
+from flexmarl.orchestrator.pool.device_requests import GANG, JOIN, replaced_by, request_of, rollout_pool, training_pool
 from flexmarl.orchestrator.run import attempts
 from flexmarl.orchestrator.run.children import forget_child
+from flexmarl.orchestrator.run.elasticity import may_do_without, note_loss, size_text
 from flexmarl.orchestrator.run.lease_recalls import give_back_pair
 from flexmarl.orchestrator.run.lifecycle import fail, move
 from flexmarl.orchestrator.run.pausing import needs_devices
@@ -68,7 +69,7 @@ MAX_FAILURES = 5
 def drive_devices(ctx: Context) -> None:
     """Ask for the devices the run wants and does not have, as one gang."""
     resources = ctx.plan.spec.resources
-    engines = resources.engines - len(ctx.state.fleet.at_work(DeviceUse.ENGINE))
+    engines = ctx.plan.engines.least - len(ctx.state.fleet.at_work(DeviceUse.ENGINE))
     held = ctx.state.fleet.at_work(DeviceUse.TRAINER)
     own = ctx.plan.trainers.own_devices - sum(not lease.sharing.engine_lease for lease in held)
     beside = (
@@ -98,13 +99,17 @@ def on_devices_granted(ctx: Context, event: DevicesGranted) -> None:
     key = request_of(ctx, event)
     if key is None:
         return
-    ctx.answered(key)
+    if key == JOIN:
+        ctx.state.outstanding.pop(key)  # a device is there; whether its engine starts decides when to ask again
+    else:
+        ctx.answered(key)
     for granted in event.leases:
         if granted.lease_id not in ctx.state.fleet.leases and granted.lease_id not in ctx.state.fleet.ended:
             own = LeaseState(
                 granted.lease_id,
                 granted.device_id,
                 granted.use,
+                membership="joining" if key == JOIN else "member",
                 replaces=replaced_by(key),
                 sharing=DeviceSharing(engine_lease=granted.beside),
             )
@@ -170,15 +175,21 @@ def on_lease_ended(ctx: Context, event: LeaseEnded) -> None:
     ctx.state.fleet.ended = [*ctx.state.fleet.ended, event.lease_id][-REMEMBERED_LEASES:]
     if lease is None:
         return
+    spare = ctx.plan.spec.resources.elastic and may_do_without(ctx, lease)
     if lease.child.incarnation:
         forget_child(ctx, lease)
     del ctx.state.fleet.leases[event.lease_id]
     ctx.state.outstanding.pop(f"host:{event.lease_id}", None)
     if lease.releasing or ctx.state.lifecycle.status in TERMINAL:
         return
+    why = event.reason or "no reason given"
+    if spare:
+        text = f"engine on {lease.device_id} ended: {why}; {size_text(ctx)}"
+        ctx.note(text, NoteLevel.WARNING, target=f"lease:{lease.lease_id}")
+        note_loss(ctx, lease)
+        return
     give_back_pair(ctx, lease)
     ctx.state.fleet.replacements += 1
-    why = event.reason or "no reason given"
     ctx.note(f"{lease.use} on {lease.device_id} ended: {why}", NoteLevel.ERROR, target=f"lease:{lease.lease_id}")
     alone = not any(other.child.incarnation for other in ctx.state.fleet.at_work(lease.use))
     if event.cannot_start and alone and ctx.state.lifecycle.status in BEGINNING:
@@ -186,7 +197,8 @@ def on_lease_ended(ctx: Context, event: LeaseEnded) -> None:
         fail(ctx, RunReason.CANNOT_START, f"{text}; then retry the run")
         return
     resources = ctx.plan.spec.resources
-    if ctx.state.fleet.replacements > max(MAX_REPLACEMENTS, resources.rollout_devices + resources.training_devices):
+    devices = resources.most_rollout_devices + resources.training_devices
+    if ctx.state.fleet.replacements > max(MAX_REPLACEMENTS, devices):
         text = (
             f"{ctx.state.fleet.replacements} leases ended without a finished step between them; the last reason: {why}"
         )

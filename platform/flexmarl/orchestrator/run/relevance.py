@@ -119,7 +119,7 @@ class Relevance:
         if not self._looked:
             self._looked = True
             self._moving = any(
-                lease.recalled or (lease.replaces and state.fleet.stands_by(lease))
+                lease.recalled or lease.membership != "member" or (lease.replaces and state.fleet.stands_by(lease))
                 for lease in state.fleet.leases.values()
             )
             self._begins = _may_begin(ctx)

@@ -93,7 +93,11 @@ def request_loads(ctx: Context, engines: Sequence[LeaseState], name: str, pins: 
         if room <= 0:
             return place
         lease = engines[place]
-        if not lease.child.incarnation or (places is not None and name not in lease.weights.assigned):
+        if (
+            not lease.child.incarnation
+            or lease.membership == "leaving"
+            or (places is not None and name not in lease.weights.assigned)
+        ):
             continue
         missing = lacks(lease, name, pins)
         if missing is None or not _has_place(ctx, lease, name) or not may_serve(ctx, lease):
@@ -139,6 +143,7 @@ def on_weights_served(ctx: Context, event: WeightsServed) -> None:
     lease = ctx.state.fleet.leases.get(event.lease_id)
     if (
         lease is None
+        or lease.membership == "leaving"
         or lease.child.incarnation != event.incarnation
         or (lease.sharing.last_change and event.command_no < lease.sharing.last_change)
     ):
@@ -193,7 +198,7 @@ def loaded(ctx: Context) -> bool:
     if ctx.plan.engines.one_version:
         engines, names = ctx.state.fleet.at_work(DeviceUse.ENGINE), ctx.state.policies.keys()
         held = all(lease.child.incarnation and lease.weights.held.keys() == names for lease in engines)
-        return held and len(engines) >= ctx.plan.spec.resources.engines
+        return held and len(engines) >= ctx.plan.engines.least
     wanted = {name: required(ctx, name, policy) for name, policy in ctx.state.policies.items()}
     deepest = max((len(pins) for pins in wanted.values()), default=0)
     rounds = ({name: pins[i].version for name, pins in wanted.items() if i < len(pins)} for i in range(deepest))
@@ -205,7 +210,7 @@ def all_hold(ctx: Context, vector: Mapping[str, int | None]) -> bool:
     if ctx.plan.engines.places is None and _awaits(ctx, vector):
         return False
     engines = ctx.state.fleet.at_work(DeviceUse.ENGINE)
-    if len(engines) < ctx.plan.spec.resources.engines:
+    if len(engines) < ctx.plan.engines.least:
         return False
     if ctx.plan.engines.places is not None:
         return all(lease.child.incarnation for lease in engines) and all(
@@ -238,6 +243,6 @@ def _awaits(ctx: Context, vector: Mapping[str, int | None]) -> bool:
         return False
     name, command = newest[0].rpartition(":")[2], newest[1]
     lease = ctx.state.fleet.leases.get(command.lease_id)
-    if lease is None or lease.releasing or ctx.state.fleet.stands_by(lease):
+    if lease is None or lease.releasing or lease.membership != "member" or ctx.state.fleet.stands_by(lease):
         return False
     return vector.get(name) == command.version and not holds(lease, name, command.version)

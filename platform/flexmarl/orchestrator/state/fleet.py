@@ -12,6 +12,9 @@ from flexmarl.orchestrator.state.demand import DemandState
 
 Side = Literal["engines", "trainers"]
 """Who is to have the shared devices."""
+Membership = Literal["member", "joining", "leaving"]
+"""What a fleet that grows and shrinks counts on: its members. An engine that joins is none until it holds the weights,
+one that leaves is none any more; neither is waited for."""
 
 
 @dataclass(slots=True)
@@ -75,6 +78,7 @@ class LeaseState:
     use: DeviceUse
     child: ChildLives = field(default_factory=ChildLives)
     releasing: bool = False
+    membership: Membership = "member"
     recalled: str = ""
     """Why its device is wanted back; empty while nobody wants it."""
     replaces: int = 0
@@ -109,6 +113,16 @@ class LastRepacking:
 
 
 @dataclass(slots=True)
+class FleetSize:
+    """Fewest and most members of an elastic fleet since the last finished step. Owner: `run.elasticity`.
+
+    Negative: none has joined yet."""
+
+    fewest: int = -1
+    most: int = 0
+
+
+@dataclass(slots=True)
 class FleetState:
     """Leases of a run by number, and what is decided about its devices as a whole."""
 
@@ -123,10 +137,12 @@ class FleetState:
     review_at: float | None = None
     """When policies that have nothing to do may have to make room for others."""
     demand: DemandState = field(default_factory=DemandState)
+    size: FleetSize = field(default_factory=FleetSize)
 
     def of_use(self, use: DeviceUse) -> list[LeaseState]:
-        """List the leases of a use that are not being released."""
-        return [lease for lease in self.leases.values() if lease.use is use and not lease.releasing]
+        """List the leases of a use that are not being released and are not leaving."""
+        held = (lease for lease in self.leases.values() if lease.use is use and not lease.releasing)
+        return [lease for lease in held if lease.membership != "leaving"]
 
     def stands_by(self, lease: LeaseState) -> bool:
         """Tell whether a lease only waits to take over from one that still works."""
@@ -134,9 +150,13 @@ class FleetState:
         return former is not None and not former.releasing
 
     def at_work(self, use: DeviceUse) -> list[LeaseState]:
-        """List the leases of a use that the run counts on now: those that stand by are not among them."""
-        held = self.of_use(use)
+        """List the leases of a use that the run counts on now: those that stand by or join are not among them."""
+        held = (lease for lease in self.of_use(use) if lease.membership == "member")
         return [lease for lease in held if not (lease.replaces and self.stands_by(lease))]
+
+    def joining(self) -> list[LeaseState]:
+        """List the leases of the engines that join."""
+        return [lease for lease in self.of_use(DeviceUse.ENGINE) if lease.membership == "joining"]
 
     def trainers(self) -> list[LeaseState]:
         """List the leases of the trainers whose child answers."""

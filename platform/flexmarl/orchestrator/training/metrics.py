@@ -2,6 +2,7 @@
 which they were played, from 0."""
 
 from flexmarl.algorithms.filters import Signal
+from flexmarl.contracts.events import DeviceUse
 from flexmarl.orchestrator.cohorts.staleness import lag_metrics
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.state.cohort import Cohort, PolicyCohort, Tally
@@ -34,8 +35,20 @@ def step_metrics(ctx: Context, cohort: Cohort) -> None:
         ctx.metric("groups/cancelled", float(cohort.groups.cancelled), step, stat="sum")
     if ctx.plan.spec.mechanisms.redundancy.fate == "defer":
         ctx.metric("groups/deferred", float(len(ctx.state.backlog.deferred)), step, stat="last")
+    if ctx.plan.engines.most > ctx.plan.engines.least:
+        _fleet(ctx, step)
     for name, own in cohort.policies.items():
         _training(ctx, name, own, cohort.no, step)
+
+
+def _fleet(ctx: Context, step: int) -> None:
+    """Write how many engines an elastic fleet has, and how few and many it had since the step before."""
+    fleet = ctx.state.fleet
+    count = len(fleet.at_work(DeviceUse.ENGINE))
+    ctx.metric("fleet/engines", float(count), step, stat="last")
+    ctx.metric("fleet/engines", float(min(fleet.size.fewest, count)), step, stat="min")
+    ctx.metric("fleet/engines", float(max(fleet.size.most, count)), step, stat="max")
+    fleet.size.fewest = fleet.size.most = count
 
 
 def _rewards(ctx: Context, tally: Tally, step: int) -> None:

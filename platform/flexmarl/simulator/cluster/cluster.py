@@ -99,6 +99,10 @@ class Cluster:
         """Return how the run is, and since when."""
         return self.log.status, self.log.since
 
+    def least_engines(self) -> int:
+        """Return how many engines it cannot do without."""
+        return self.scenario.spec.resources.engines
+
     def told(self, fact: e.Event) -> None:
         """Take a fact about devices: from the pool, or from whoever wants one back."""
         if isinstance(fact, e.DevicesGranted):

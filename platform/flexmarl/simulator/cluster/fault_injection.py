@@ -19,7 +19,7 @@ _WORKER = 31
 def devices_of(scenario: Scenario) -> list[PoolDevice]:
     """List the devices of a run that has its pools for itself: those of engines, spares, those of trainers."""
     resources, faults = scenario.spec.resources, scenario.faults
-    pools = [resources.rollout_pool] * (resources.rollout_devices + faults.spares)
+    pools = [resources.rollout_pool] * (resources.most_rollout_devices + faults.spares)
     pools += [resources.training_pool] * (scenario.devices - len(pools))
     return [virtual_device(number, pool, faults.node_devices) for number, pool in enumerate(pools)]
 
@@ -35,7 +35,7 @@ class FaultInjector:
         self._faults, self._seed = scenario.faults, scenario.seed
         self._cluster, self._clock, self._hosting = cluster, cluster.clock, cluster.hosting
         self._pool = cluster.pool
-        self._rollout = scenario.spec.resources.rollout_devices + scenario.faults.spares
+        self._rollout = scenario.spec.resources.most_rollout_devices + scenario.faults.spares
         self._new = len(self._pool.devices)
 
     def begin(self) -> None:

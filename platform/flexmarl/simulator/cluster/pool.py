@@ -13,9 +13,17 @@ from typing import Protocol
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.status import RunStatus
-from flexmarl.orchestrator.pool import recalls
+from flexmarl.orchestrator.pool import recalls, surplus
 from flexmarl.orchestrator.pool.arbiter import PATIENCE_S, Arbitration, arbitrate
-from flexmarl.orchestrator.pool.types import DEFAULT_PRIORITY, DeviceDemand, FreeDevice, Grant, Rules, wanted_of
+from flexmarl.orchestrator.pool.types import (
+    DEFAULT_PRIORITY,
+    DeviceDemand,
+    FreeDevice,
+    Grant,
+    Rules,
+    SurplusEngine,
+    wanted_of,
+)
 from flexmarl.orchestrator.pool.wording import in_words
 from flexmarl.simulator.devices.clock import Clock
 
@@ -39,6 +47,9 @@ class Tenant(Protocol):
 
     def standing(self) -> tuple[RunStatus, float]:
         """Return how the run is, and since when."""
+
+    def least_engines(self) -> int:
+        """Return how many engines it cannot do without."""
 
     def told(self, fact: e.Event) -> None:
         """Take a fact about its devices."""
@@ -92,6 +103,8 @@ class SimulatedPool:
         self._next = 1
         self._due: float | None = None
         self._looking = False
+        self._called: set[tuple[int, int, int]] = set()
+        """(lease, run, request) for which an engine was called back."""
 
     def ask(self, tenant: Tenant, no: int, request: c.RequestDevices) -> None:
         """Let a run wait for devices."""
@@ -140,10 +153,13 @@ class SimulatedPool:
         free = [FreeDevice(d.device_id, d.node, d.pool) for d in self.devices.values() if not d.gone and not d.leases]
         rules = self._rules(demands)
         result = arbitrate(demands, free, rules)
-        self.waiting = {one.run_id: in_words(one.requirement) for one in result.waiting}
+        extra = {(demand.run_id, demand.command_no) for demand in demands if demand.extra}
+        self.waiting = {
+            one.run_id: in_words(one.requirement) for one in result.waiting if (one.run_id, one.command_no) not in extra
+        }
         for grant in result.grants:
             self._grant(grant)
-        if not result.grants:
+        if not result.grants and not self._call_back(demands, result, free, rules):
             self._recall(demands, result, free, rules)
         self._look_again(demands, result)
 
@@ -164,7 +180,7 @@ class SimulatedPool:
             engine_devices=request.engine_devices, project=tenant.name.project, priority=tenant.name.priority,
             since=since if waits else one.asked_at,
             running=not waits or bool(own), replaces=request.replaces in own, holds=holds or None,
-            stalled=any(count and use not in uses for use, count in wanted.items()),
+            stalled=any(count and use not in uses for use, count in wanted.items()), extra=request.extra,
         )  # fmt: skip
 
     def _rules(self, demands: Sequence[DeviceDemand]) -> Rules:
@@ -205,6 +221,34 @@ class SimulatedPool:
             device.leases.append(lease_id)
         further = tuple(device.device_id for device in others)
         return e.GrantedDevice(lease_id=lease_id, device_id=first.device_id, use=use, beside=beside, further=further)
+
+    def _call_back(
+        self, demands: Sequence[DeviceDemand], result: Arbitration, free: Sequence[FreeDevice], rules: Rules
+    ) -> bool:
+        """Tell runs to let engines above their minimum leave, each once for a request; True when one was told."""
+        found = surplus.leaves(demands, result, free, rules, self._surplus())
+        fresh = [one for one in found if (one.lease_id, one.for_run, one.for_command) not in self._called]
+        for leave in fresh:
+            self._called.add((leave.lease_id, leave.for_run, leave.for_command))
+            fact = e.SurplusRecalled(lease_id=leave.lease_id, reason=surplus.in_words(leave))
+            self._leases[leave.lease_id].tenant.told(fact)
+        return bool(fresh)
+
+    def _surplus(self) -> list[SurplusEngine]:
+        """List the youngest engines of each run, as many as it holds above its minimum."""
+        engines: dict[int, list[int]] = {}
+        for number, lease in self._leases.items():
+            if lease.use is e.DeviceUse.ENGINE:
+                engines.setdefault(lease.tenant.name.run_id, []).append(number)
+        found = []
+        for numbers in engines.values():
+            for number in numbers[self._leases[numbers[0]].tenant.least_engines() :]:
+                lease = self._leases[number]
+                devices = tuple(FreeDevice(d.device_id, d.node, d.pool) for d in lease.devices if not d.gone)
+                if len(devices) == len(lease.devices):
+                    name = lease.tenant.name
+                    found.append(SurplusEngine(name.run_id, number, devices, name.project, name.priority))
+        return found
 
     def _recall(
         self, demands: Sequence[DeviceDemand], result: Arbitration, free: Sequence[FreeDevice], rules: Rules

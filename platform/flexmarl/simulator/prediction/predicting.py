@@ -118,7 +118,7 @@ def predict(
 
     seconds = over(_whole(spec, report) for report in made)
     devices = _devices(spec, likely[0])
-    held = spec.resources.rollout_devices + spec.own_trainers
+    held = spec.resources.most_rollout_devices + spec.own_trainers
     sizes = memory.parameters_of(spec, profile.parameters)
     holds = {"engine": memory.engine, "trainer": memory.trainer}
     asked = asked_of(spec, profile)

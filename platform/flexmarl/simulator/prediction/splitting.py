@@ -67,7 +67,7 @@ def devices_of(spec: ExperimentSpec) -> int:
     """Count the devices that a run asks for: trainers that share those of engines have none of their own."""
     resources = spec.resources
     shares = spec.mechanisms.allocation.type == "colocated"
-    return resources.rollout_devices + (0 if shares else resources.training_devices)
+    return resources.most_rollout_devices + (0 if shares else resources.training_devices)
 
 
 def proposed(scenario: Scenario) -> Iterator[dict[str, Any]]:
@@ -151,7 +151,7 @@ def _told(
             gains.append(_gain(base, there))
     resources = found.resources
     return Split(
-        engines=resources.rollout_devices,
+        engines=resources.most_rollout_devices,
         trainers=resources.training_devices,
         shared=found.mechanisms.allocation.type == "colocated",
         changes=tuple(_changes(spec, found)),

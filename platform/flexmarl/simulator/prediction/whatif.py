@@ -64,7 +64,7 @@ def alternatives(spec: ExperimentSpec) -> list[Alternative]:
     sizes = {max(1, groups // 2), groups * 2} - {groups}
     found += [Alternative(f"micro_batch_groups {size}", {"batch.micro_batch_groups": size}) for size in sorted(sizes)]
     for field in ("rollout_devices", "training_devices"):
-        count = getattr(resources, field)
+        count = resources.most_rollout_devices if field == "rollout_devices" else resources.training_devices
         each = resources.engine_devices if field == "rollout_devices" else 1
         counts = {max(each, count // 2 // each * each), count * 2} - {count}
         found += [Alternative(f"{field} {many}", {f"resources.{field}": many}, DEVICES) for many in sorted(counts)]
@@ -92,7 +92,7 @@ def _redundant(spec: ExperimentSpec) -> list[Alternative]:
 def _placed(spec: ExperimentSpec) -> list[Alternative]:
     """List who answers a turn and what engines hold, where there is a choice."""
     found = []
-    if spec.resources.engines > 1:
+    if spec.resources.most_engines > 1:
         routers = [name for name in ROUTER.variants() if name != spec.mechanisms.router.type]
         found += [Alternative(f"router {name}", {"mechanisms.router.type": name}) for name in routers]
     if spec.resources.has_places(len(spec.policies)):

@@ -335,7 +335,7 @@ class Scenario(Strict):
     @property
     def devices(self) -> int:
         """Count the devices: those of engines, spares, those of trainers that share none."""
-        return self.spec.resources.rollout_devices + self.faults.spares + self.spec.own_trainers
+        return self.spec.resources.most_rollout_devices + self.faults.spares + self.spec.own_trainers
 
     @model_validator(mode="after")
     def _team_is_known(self) -> "Scenario":

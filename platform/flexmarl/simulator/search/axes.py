@@ -76,7 +76,7 @@ def laid(path: str, value: Any) -> dict[str, Any]:
 
 def devices(spec: ExperimentSpec) -> int:
     """Count the devices that a run holds: trainers that share those of engines have none of their own."""
-    return spec.resources.rollout_devices + spec.own_trainers
+    return spec.resources.most_rollout_devices + spec.own_trainers
 
 
 def by_work(training: int, learns: Mapping[str, float]) -> dict[str, int]:

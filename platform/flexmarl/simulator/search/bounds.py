@@ -95,17 +95,17 @@ def least(scenario: Scenario) -> Bound:
     alone = [seconds for name, seconds in mean.items() if name.startswith("policy ")]
     engines, trainers, quiet = max(mean["replies"], mean["prompts"]), mean["gradients"], mean["quiet"]
     resources = spec.resources
-    devices, each = resources.rollout_devices + spec.own_trainers, resources.engine_devices
+    devices, each = resources.most_rollout_devices + spec.own_trainers, resources.engine_devices
     parts = range(1, (devices - 1) // each + 1)
     splits = (max(engines / part + quiet, trainers / (devices - each * part)) for part in parts)
     shared = (engines * each + trainers) / devices
     return Bound(
-        engines=engines / resources.engines,
+        engines=engines / resources.most_engines,
         trainers=trainers / resources.training_devices,
         policy=max(alone, default=0.0),
         episode=mean["episode"],
         cycle=max(cycles, default=0.0),
-        rest=engines / resources.engines + quiet if quiet else 0.0,
+        rest=engines / resources.most_engines + quiet if quiet else 0.0,
         shared=shared,
         apart=min(splits, default=shared),
         turnover=mean["longest"] + quiet if quiet else 0.0,

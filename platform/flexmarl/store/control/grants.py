@@ -48,6 +48,11 @@ class WaitingRequest:
     spec: str = ""
     """The run's specification as JSON."""
 
+    @property
+    def extra(self) -> bool:
+        """Tell whether it is for an engine above the run's minimum, which nobody waits for."""
+        return self.request.extra
+
 
 def open_demands(conn: Connection) -> list[WaitingRequest]:
     """List the device requests that wait, over all runs, oldest first."""
@@ -120,11 +125,15 @@ def grant(
                 raise FenceLost(lease.run_id, lease.owner, lease.fence)
             if not finish_driver(conn, lease.run_id, no):
                 return None
+            extra = conn.execute(
+                "SELECT body ? 'extra' FROM store.command WHERE run_id = %s AND no = %s", [lease.run_id, no]
+            ).fetchone()
             order = sorted(placements)
             leased = {device_id: _grant_one(conn, lease.run_id, no, device_id, use) for device_id, use in order}
             if memory:
                 leased_memory.take(conn, memory)
-            if not held[0]:  # else its gang is counted already, and no quota that was lowered splits it
+            if not held[0] or (extra and extra[0]):
+                # Else its gang is counted already, and no quota that was lowered splits it.
                 _hold_quota(conn, lease.run_id, [device_id for device_id, _ in order])
             granted = _grant_further(conn, lease.run_id, no, [leased[device_id] for device_id, _ in placements])
             granted += _grant_beside(conn, lease.run_id, no, granted)

@@ -146,6 +146,8 @@ class Supply:
     """Pool -> how many whole devices of one kind each host has of it, leased ones included."""
     engines: dict[str, frozenset[str]]
     """Node -> the rollout engines that it can start; a node that does not say is not among them."""
+    leased: dict[str, DeviceRow]
+    """Id -> device that a lease has now."""
 
 
 def supply(conn: Connection) -> Supply:
@@ -165,7 +167,8 @@ def supply(conn: Connection) -> Supply:
     usable = [(free, _device(*row)) for free, _, *row in rows]
     engines = {node: frozenset(orjson.loads(names)) for _, names, _, node, *_ in rows if names}
     capacity = dict(Counter(device.pool for _, device in usable))
-    return Supply([device for free, device in usable if free], capacity, _hosts(usable), engines)
+    leased = {device.id: device for free, device in usable if not free}
+    return Supply([device for free, device in usable if free], capacity, _hosts(usable), engines, leased)
 
 
 def _hosts(usable: Sequence[tuple[bool, DeviceRow]]) -> dict[str, list[int]]:

@@ -6,13 +6,14 @@ import { modelName, pairs, pairsText, same } from "./spec.js";
 export const BAD = Symbol("unreadable");
 export const WRONG = {
   pairs: "Enter name: value pairs separated by commas.",
+  devices: "Enter a number, or a minimum and a maximum, for example 1-4.",
   list: "Enter whole numbers separated by commas, for example 0, 1.",
   json: "Enter JSON, text in double quotes.",
 };
 /** What is said of a field whose text cannot be read. */
 export const wrongOf = (kind) => WRONG[kind] || "Write a number.";
 /** Fields that hold what is written below their pointer. */
-export const KINDS_INSIDE = ["pairs", "list", "model", "json", "sees"];
+export const KINDS_INSIDE = ["pairs", "list", "devices", "model", "json", "sees"];
 const TEXTS = ["text", "choice", "area", "name", "kind"];
 
 /** The value that a field says; undefined: nothing; BAD: what cannot be read. */
@@ -23,12 +24,22 @@ export function valueIn(input) {
   if (kind === "pairs") return pairs(written) || BAD;
   if (written === "" && (kind === "list" || "optional" in input.dataset)) return undefined;
   if (kind === "list") return /^\d+(\s*,\s*\d+)*$/.test(written) ? written.split(",").map(Number) : BAD;
+  if (kind === "devices") return spanned(written);
   if (kind === "json") return parsed(written);
   if (kind === "truth") return written === "true";
   if (TEXTS.includes(kind)) return kind === "area" ? input.value : written;
   const value = Number(written.replace(",", "."));
   return written === "" || !Number.isFinite(value) ? BAD : value;
 }
+
+/** A number of devices, or a minimum and a maximum. */
+function spanned(written) {
+  const found = /^(\d+)(?:\s*[-–]\s*(\d+))?$/.exec(written);
+  if (!found) return BAD;
+  return found[2] === undefined ? Number(found[1]) : { min: Number(found[1]), max: Number(found[2]) };
+}
+
+const spanText = (value) => (value?.max === undefined ? String(value ?? "") : `${value.min}-${value.max}`);
 
 function parsed(written) {
   try {
@@ -44,6 +55,7 @@ export function showIn(input, value) {
   if (kind === "flag") input.checked = Boolean(value);
   else if (kind === "pairs") input.value = pairsText(value);
   else if (kind === "json") input.value = value === undefined ? "" : JSON.stringify(value);
+  else if (kind === "devices") input.value = spanText(value);
   else if (kind === "list") input.value = (value || []).join(", ");
   else if (kind === "variant") input.value = value ?? input.options[0].value;
   else if (kind === "sees") input.value = Array.isArray(value) ? "!seats" : (value ?? "");

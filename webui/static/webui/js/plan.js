@@ -169,7 +169,8 @@ function devices(found) {
 
 function counted(need, word) {
   const each = need.each > 1 ? ` of ${number(need.each)} devices` : "";
-  return `${number(need.devices / need.each)} × ${word}${each}`;
+  const most = need.max_devices > need.devices ? ` to ${number(need.max_devices / need.each)}` : "";
+  return `${number(need.devices / need.each)}${most} × ${word}${each}`;
 }
 
 function notes(plan) {

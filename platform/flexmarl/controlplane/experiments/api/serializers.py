@@ -153,6 +153,10 @@ class NeededSerializer(serializers.Serializer[Any]):
     pool = serializers.CharField()
     devices = serializers.IntegerField()
     each = serializers.IntegerField(help_text="Devices of each engine, of one host.")
+    max_devices = serializers.IntegerField(
+        help_text="Devices that it may grow to; those it begins with where their number is fixed."
+    )
+    free = serializers.IntegerField(help_text="Devices of the pool that nobody has now.")
 
 
 class FitSerializer(serializers.Serializer[Any]):

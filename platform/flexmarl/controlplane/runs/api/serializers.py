@@ -49,6 +49,14 @@ class TokenAccountSerializer(serializers.Serializer[Any]):
     )
 
 
+class FleetSerializer(serializers.Serializer[Any]):
+    engines = serializers.IntegerField(help_text="Engines that hold the weights and answer, or are waited for.")
+    joining = serializers.IntegerField()
+    leaving = serializers.IntegerField()
+    min = serializers.IntegerField(help_text="Engines that the run cannot do without.")
+    max = serializers.IntegerField(help_text="Engines that it takes while nobody waits for their devices.")
+
+
 class ProgressSerializer(serializers.Serializer[Any]):
     """`contracts.live.Progress`, member by member (a test compares them)."""
 
@@ -71,6 +79,7 @@ class ProgressSerializer(serializers.Serializer[Any]):
     eval_step = serializers.IntegerField(allow_null=True)
     agents = serializers.DictField(child=AgentProgressSerializer())
     micro_batches = MicroBatchProgressSerializer(many=True)
+    fleet = FleetSerializer()
     waiting_for = serializers.CharField(allow_blank=True)
     attempt = serializers.IntegerField()
     frozen = serializers.BooleanField()

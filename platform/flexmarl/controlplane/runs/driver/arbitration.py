@@ -10,12 +10,12 @@ from collections.abc import Mapping
 import structlog
 from psycopg import Connection
 
-from flexmarl.contracts.events import GangRecalled
+from flexmarl.contracts.events import GangRecalled, SurplusRecalled
 from flexmarl.controlplane.runs.driver.session import RunSession
 from flexmarl.controlplane.runs.pool_look import PoolLook, look
-from flexmarl.orchestrator.pool import recalls
+from flexmarl.orchestrator.pool import recalls, surplus
 from flexmarl.orchestrator.pool.arbiter import Arbitration, arbitrate
-from flexmarl.orchestrator.pool.device_requests import REPLACE
+from flexmarl.orchestrator.pool.device_requests import JOIN, REPLACE
 from flexmarl.orchestrator.pool.wording import in_words
 from flexmarl.store.control import inbox, leases
 
@@ -26,6 +26,17 @@ def wants_devices(session: RunSession) -> bool:
     """Tell whether a run's request for devices is unanswered."""
     waiting = session.core.state.outstanding
     return waiting.any_of("devices") or waiting.any_of(REPLACE.removesuffix(":"))
+
+
+def may_grow(session: RunSession) -> bool:
+    """Tell whether a run would use another engine. Nothing waits for it, so it is looked at less often."""
+    return session.core.state.outstanding.any_of(JOIN)
+
+
+def has_surplus(session: RunSession) -> bool:
+    """Tell whether a run may hold engines that it can do without: others' requests are looked at for it."""
+    engines = session.core.plan.engines
+    return engines.most > engines.least
 
 
 def grant_devices(conn: Connection, sessions: Mapping[int, RunSession]) -> tuple[set[int], set[int]]:
@@ -45,12 +56,29 @@ def grant_devices(conn: Connection, sessions: Mapping[int, RunSession]) -> tuple
             granted.add(grant.run_id)
             log.info("devices_granted", run_id=grant.run_id, devices=[device for device, _ in placements])
     if not granted:
-        granted = _recall(conn, sessions, seen, result)
+        granted = _call_back(conn, sessions, seen, result) or _recall(conn, sessions, seen, result)
+    extra = {(demand.run_id, demand.command_no) for demand in seen.demands if demand.extra}
     for waiting in result.waiting:
+        if (waiting.run_id, waiting.command_no) in extra:
+            continue  # the run lacks nothing
         session = sessions.get(waiting.run_id)
         if session is not None and session.explain(conn, in_words(waiting.requirement)):
             explained.add(waiting.run_id)
     return granted, explained
+
+
+def _call_back(conn: Connection, sessions: Mapping[int, RunSession], seen: PoolLook, result: Arbitration) -> set[int]:
+    """Tell runs of this driver to let engines above their minimum leave; returns those that were told."""
+    told = set()
+    for leave in surplus.leaves(seen.demands, result, seen.free, seen.rules, seen.surplus):
+        if leave.run_id not in sessions:
+            continue
+        event = SurplusRecalled(lease_id=leave.lease_id, reason=surplus.in_words(leave))
+        key = f"surplus-recalled:{leave.lease_id}:{leave.for_run}:{leave.for_command}"
+        if inbox.put_event(conn, leave.run_id, key, event):
+            told.add(leave.run_id)
+            log.info("surplus_recalled", run_id=leave.run_id, lease_id=leave.lease_id, for_run=leave.for_run)
+    return told
 
 
 def _recall(conn: Connection, sessions: Mapping[int, RunSession], seen: PoolLook, result: Arbitration) -> set[int]:

@@ -20,7 +20,7 @@ from flexmarl.contracts.status import TERMINAL, RunReason
 from flexmarl.controlplane.runs.driver import reconciling
 from flexmarl.controlplane.runs.driver.abandoning import abandon
 from flexmarl.controlplane.runs.driver.announcing import Announcer
-from flexmarl.controlplane.runs.driver.arbitration import grant_devices, wants_devices
+from flexmarl.controlplane.runs.driver.arbitration import grant_devices, has_surplus, may_grow, wants_devices
 from flexmarl.controlplane.runs.driver.draining import request_drains
 from flexmarl.controlplane.runs.driver.pushing import BrokerPush, NodePush, Pushes
 from flexmarl.controlplane.runs.driver.session import CommittedTurn, CoreRaised, RunSession
@@ -41,6 +41,8 @@ POLL_S = 0.5
 TURNS_S = 0.5
 """A run with a long backlog lets the others, its pushes and the leases have their turn so often."""
 ARBITRATE_S = 0.2
+GROW_S = 1.0
+"""Pause between two looks while runs only would use more engines, or might give some back."""
 SWEEP_S = 1.0
 DRAIN_S = 0.5
 CHILD_TTL_S = 6.0
@@ -270,9 +272,10 @@ class Driver:
         now = time.monotonic()
         if now < self._schedule.arbitrate:
             return
-        self._schedule.arbitrate = now + ARBITRATE_S
         mine = {run_id: held.session for run_id, held in self.held.items() if held.session is not None}
-        if not any(wants_devices(session) for session in mine.values()):
+        urgent = any(wants_devices(session) for session in mine.values())
+        self._schedule.arbitrate = now + (ARBITRATE_S if urgent else GROW_S)
+        if not urgent and not any(may_grow(session) or has_surplus(session) for session in mine.values()):
             return
         try:
             granted, explained = grant_devices(conn, mine)

@@ -1,7 +1,8 @@
 """How many further hosts of a pool would serve who waits. Pure: it asks the arbiter what it would grant with them.
 
 So a gang that would not fit whole, a quota that is reached and a pool that is closed to a project ask for no host, and
-an engine of several devices asks for as many hosts as have room for it.
+an engine of several devices asks for as many hosts as have room for it. Nor does a fleet ask for hosts to grow, nor a
+run for which engines above the minimum of others leave.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from flexmarl.controlplane.runs.pool_look import PoolLook
 from flexmarl.orchestrator.pool.arbiter import arbitrate
-from flexmarl.orchestrator.pool.types import FreeDevice, Rules
+from flexmarl.orchestrator.pool.types import DeviceDemand, FreeDevice, Rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class HostShape:
 
 def hosts_wanted(seen: PoolLook, shape: HostShape, most: int) -> int:
     """Return the smallest number of further hosts with which as many requests are served as with `most` of them."""
-    if most <= 0 or not any(shape.pool in {d.pool, d.trainer_pool} for d in seen.demands):
+    if most <= 0 or not any(shape.pool in {d.pool, d.trainer_pool} for d in _urgent(seen)):
         return 0
     best = _served(seen, shape, most)
     if len(best) <= len(_served(seen, shape, 0)):
@@ -40,9 +41,15 @@ def hosts_wanted(seen: PoolLook, shape: HostShape, most: int) -> int:
 
 
 def _served(seen: PoolLook, shape: HostShape, further: int) -> set[tuple[int, int]]:
-    free = (*seen.free, *(device for number in range(further) for device in _devices(shape, number)))
-    grants = arbitrate(seen.demands, free, _with_hosts(seen.rules, shape, further)).grants
+    given = (device for engine in seen.surplus for device in engine.devices)
+    free = (*seen.free, *given, *(device for number in range(further) for device in _devices(shape, number)))
+    grants = arbitrate(_urgent(seen), free, _with_hosts(seen.rules, shape, further)).grants
     return {(grant.run_id, grant.command_no) for grant in grants}
+
+
+def _urgent(seen: PoolLook) -> list[DeviceDemand]:
+    """List the requests for what runs cannot do without: engines above a minimum ask for no host."""
+    return [demand for demand in seen.demands if not demand.extra]
 
 
 def _devices(shape: HostShape, number: int) -> Sequence[FreeDevice]:

@@ -92,6 +92,11 @@ DEFINITIONS: dict[str, Definition] = {
         "groups",
         "Surplus groups of this or earlier steps whose tasks wait for a step of their own.",
     ),
+    "fleet/engines": _team(
+        "Engines",
+        "engines",
+        "Engines of a fleet that grows and shrinks: at the end of the step, fewest and most since the step before.",
+    ),
     "groups/handed_on": _team(
         "Groups carried over",
         "groups",

@@ -148,7 +148,7 @@ def _short(one: FoundCandidate) -> str:
     gangs = "+".join(str(spec.policies[name].devices.most) for name in spec.trainable_policies())
     other = {path: value for path, value in one.candidate.chosen.items() if path != LAYOUT}
     said = ", ".join(f"{path.removeprefix('mechanisms.')} {value}" for path, value in other.items())
-    devices = f"{spec.resources.rollout_devices} engines and {spec.resources.training_devices} trainers ({gangs})"
+    devices = f"{spec.resources.most_rollout_devices} engines and {spec.resources.training_devices} trainers ({gangs})"
     return f"from {one.candidate.preset}, {devices}{', ' if said else ''}{said}"
 
 
