@@ -32,7 +32,7 @@ from flexmarl.launcher.processes import free_port
 from flexmarl.launcher.valkey import EmbeddedValkey
 from tests.support.forms import FULL
 from tests.support.infrastructure import REMARKS, DatabaseNotSetUpError, PortTakenError, brought_up, summary
-from tests.support.system import EXTERNAL_KEY, EXTERNAL_PORT, EXTERNAL_SECRET, HUB_PORT, System
+from tests.support.system import EXTERNAL_KEY, EXTERNAL_PORT, EXTERNAL_SECRET, HUB_PORT, MANY_DEVICES, System
 
 ROOT = Path(__file__).resolve().parents[1]
 WITH_DJANGO = ("tests/controlplane", "tests/browser", "tests/integration/controlplane")
@@ -315,6 +315,8 @@ def installations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
                 f"FLEXMARL_EXTERNAL_SECRET_{EXTERNAL_SECRET}": EXTERNAL_KEY,
             }
             environment |= {"FLEXMARL_CPU_SHARES": str(devices)} if devices else {}
+            # Where many run, what they make has copies as well.
+            environment |= {"FLEXMARL_OBJECT_STORE": f"file://{folder}/bucket"} if devices == MANY_DEVICES else {}
             system = INSTALLATIONS[devices] = System(folder / "home", environment=environment)
             system.start()
         return system

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from flexmarl.contracts.folder_rules import SETTING
+from flexmarl.contracts.folder_roots import SETTING
 from flexmarl.contracts.hardware import Hardware, read_classes
 from flexmarl.contracts.hub_models import SETTING as HUB
 from flexmarl.contracts.hub_models import check_hub
@@ -16,7 +16,7 @@ from flexmarl.contracts.uploaded_models import SETTING as CONTROL_URL
 from flexmarl.host.exits import leave, refuse
 from flexmarl.store.data.model_roots import read_roots
 from flexmarl.store.data.segments import BY_VALUE_BYTES
-from workers.door.client import DoorAddress
+from workers.door.address import DoorAddress
 from workers.errors import SettingsError
 from workers.transfer.objects import check_url
 

@@ -26,7 +26,8 @@ from flexmarl.store.control import leases
 from tests.support.door_node import DoorNode
 from tests.support.machine import wait_for
 from tests.support.system import Api, System
-from workers.door.client import Door, DoorAddress
+from workers.door.address import DoorAddress
+from workers.door.client import Door
 
 WARM_UP = 4
 """Steps of a run that do not count: children start, caches fill."""

@@ -21,7 +21,7 @@ from tests.support.system import Api, ApiError, System
 
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
 
-STEPS = 12
+STEPS = 8
 SPEC = {
     "agents": {"speaker": {}, "listener": {}},
     "environment": {"type": "reference_game"},
@@ -49,7 +49,7 @@ def system(installations: Callable[[int], System]) -> System:
 
 def started(api: Api, name: str) -> str:
     run_id = str(api.create_run(name=name, spec=SPEC)["id"])
-    api.wait(run_id, lambda run: run["step"] >= 4, 300)
+    api.wait(run_id, lambda run: run["step"] >= 2, 300)
     return run_id
 
 

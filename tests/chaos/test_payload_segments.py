@@ -22,7 +22,7 @@ from tests.support.system import System
 
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
 
-STEPS = 12
+STEPS = 8
 ENDLESS = 1_000_000
 """A run that is struck has steps left, however long the strike waited for its processor."""
 SPEC = {

@@ -30,7 +30,7 @@ from tests.support.system import ROOT, Api, System
 KILLS = form(short=len(Kind) + 1, full=200)
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(max(1500, 30 * KILLS))]
 
-APART = form(short=2.0, full=3.0)
+APART = form(short=1.0, full=3.0)
 """The next strike comes this many recoveries after the last; the full form also takes its rate from the rests."""
 
 SEED = int(os.environ.get("FLEXMARL_CHAOS_SEED", "20"))

@@ -10,10 +10,10 @@ from tests.support.system import Api, System
 
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
 
-STEPS = 14
+STEPS = 8
 ENDLESS = 1_000_000
 SPEC = {
-    "evaluation": {"every_steps": 7, "tasks": 8},
+    "evaluation": {"every_steps": 4, "tasks": 8},
     "batch": {"tasks_per_step": 16, "episodes_per_task": 4, "micro_batch_groups": 4, "rollout_groups": 4},
 }
 
@@ -70,7 +70,7 @@ def assert_counts_add_up(system: System, api: Api, run: dict) -> None:
 def test_a_resting_run_frees_its_devices_and_goes_on_under_another_driver(system: System, api: Api, mode: str) -> None:
     before = free(api)
     run_id = start(api, f"rest {mode}")
-    api.wait(run_id, lambda run: run["step"] >= 4, 300)
+    api.wait(run_id, lambda run: run["step"] >= 2, 300)
     paused = pause(api, run_id, mode=mode, hold_s=0)
     resting = api.wait(run_id, lambda run: run["reason"] == "devices_given_back" and free(api) == before, 300)
     system.kill("driver")
@@ -89,7 +89,7 @@ def test_a_resting_run_frees_its_devices_and_goes_on_under_another_driver(system
 
 def test_a_killed_run_is_retried_and_continues_its_versions(system: System, api: Api) -> None:
     run_id = start(api, "retry")
-    api.wait(run_id, lambda run: run["step"] >= 4, 300)
+    api.wait(run_id, lambda run: run["step"] >= 2, 300)
     killed = api.act(run_id, "kill")
     api.wait(run_id, lambda run: run["status"] == "killed", 150)
     retried = api.act(run_id, "retry")

@@ -32,6 +32,7 @@ from workers.rollout.environments.registry import family_of
 from workers.rollout.isolation import EnvironmentPool
 
 pytestmark = pytest.mark.slow
+EPISODES = form(short=16, full=40)
 
 COOKS = [Kitchen(), Kitchen(cooks=3), Kitchen(cooks=4, turns=16)]
 DEFAULTS: list[EnvironmentSpec] = [ReferenceGame(), HotCold(), Arithmetic(), *COOKS]
@@ -91,18 +92,18 @@ MEASURED: list[GameOptions] = [
 
 @pytest.mark.parametrize("spec", [*DEFAULTS, *KNOBS], ids=str)
 def test_family_keeps_the_contract(spec: EnvironmentSpec) -> None:
-    check_family(family_of(spec), spec.facts(), episodes=40)
+    check_family(family_of(spec), spec.facts(), episodes=EPISODES)
 
 
 @pytest.mark.parametrize("graph", GRAPHS, ids=str)
 def test_a_team_keeps_the_contract_in_every_graph(graph: GraphOptions) -> None:
     spec = Sums(graph=graph)
-    check_family(family_of(spec), spec.facts(), episodes=40)
+    check_family(family_of(spec), spec.facts(), episodes=EPISODES)
 
 
 @pytest.mark.parametrize("spec", DEFAULTS, ids=str)
 def test_random_legal_play_earns_the_declared_score(spec: EnvironmentSpec) -> None:
-    family, rng, episodes = family_of(spec), random.Random(11), 6000
+    family, rng, episodes = family_of(spec), random.Random(11), form(short=2000, full=6000)
     scores = [play(family.make(rng.getrandbits(62), False, rng), rng)[1].team_score for _ in range(episodes)]
     declared = spec.facts().random_score
     mean = sum(scores) / episodes
@@ -121,7 +122,7 @@ def test_a_game_of_a_package_keeps_the_contract(spec: GameOptions) -> None:
 @pytest.mark.parametrize("spec", GENERATORS, ids=lambda spec: spec.dataset)
 def test_questions_of_a_generator_keep_the_contract(spec: ReasoningGym) -> None:
     pytest.importorskip("reasoning_gym")
-    check_family(family_of(spec), spec.facts(), episodes=40)
+    check_family(family_of(spec), spec.facts(), episodes=EPISODES)
 
 
 def test_every_game_of_a_package_is_tested() -> None:
@@ -131,7 +132,7 @@ def test_every_game_of_a_package_is_tested() -> None:
 @pytest.mark.parametrize("spec", MEASURED, ids=lambda spec: f"{spec.type}-{spec.game}")
 def test_random_play_of_a_game_of_a_package_earns_the_declared_score(spec: GameOptions) -> None:
     pytest.importorskip(spec.type)
-    family, rng, episodes = family_of(spec), random.Random(11), 200
+    family, rng, episodes = family_of(spec), random.Random(11), form(short=100, full=200)
     scores = [play(family.make(rng.getrandbits(62), False, rng), rng)[1].team_score for _ in range(episodes)]
     mean, declared = sum(scores) / episodes, spec.facts().random_score
     spread = (sum((score - mean) ** 2 for score in scores) / episodes) ** 0.5

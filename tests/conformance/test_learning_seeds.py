@@ -11,7 +11,7 @@ from flexmarl.contracts.resolve import resolve
 from tests.conformance.learning_cluster import LearningCluster
 from tests.support.forms import form
 
-SEEDS = (1, 2, 3)
+SEEDS = form(short=(1,), full=(1, 2, 3))
 STEPS = 50
 CLIPPED = {"algorithm": {"loss": {"type": "ppo_clip"}}}
 SCHEDULES: dict[str, tuple[str, dict[str, Any], int]] = {

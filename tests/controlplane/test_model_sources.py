@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.db.models import QuerySet
 
-from flexmarl.contracts.folder_rules import NOT_ALLOWED, SETTING
+from flexmarl.contracts.folder_roots import NOT_ALLOWED, SETTING
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.accounts.models import Membership, Project
 from flexmarl.controlplane.common.store import store_connection

@@ -40,7 +40,8 @@ from flexmarl.store.node_operations import OPERATIONS
 from flexmarl.store.telemetry import intervals, load_reports, logs
 from flexmarl.store.telemetry.intervals import BusyInterval
 from tests.support.store_story import TTL_S, Story, digest
-from workers.door.client import Door, DoorAddress, NotItsOwn
+from workers.door.address import DoorAddress
+from workers.door.client import Door, NotItsOwn
 from workers.errors import NotAdmitted
 
 pytestmark = pytest.mark.django_db

@@ -1,4 +1,4 @@
-"""Two agents with adapters over one base learn on one engine, through the real services."""
+"""Two agents with adapters over one base are trained on one engine, through the real services."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,6 +8,7 @@ import pytest
 
 from flexmarl.store.reads.report import consistency_report
 from tests.support.counting import assert_accounted
+from tests.support.forms import FULL, form
 from tests.support.system import System
 from workers.transfer import LocalTier
 
@@ -15,7 +16,10 @@ pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROLES = ("guesser", "hinter")
 SPEC: dict[str, Any] = {
-    "budget": {"train_steps": 80, "target": {"metric": "eval/solved", "value": 0.7}},
+    "budget": form(
+        short={"train_steps": 3, "target": None},
+        full={"train_steps": 80, "target": {"metric": "eval/solved", "value": 0.7}},
+    ),
     "checkpoints": {"every_steps": 100},
 }
 
@@ -25,14 +29,15 @@ def system(installations: Callable[[int], System]) -> System:
     return installations(0)
 
 
-def test_two_adapters_over_one_base_learn_on_one_engine(system: System) -> None:
+def test_two_adapters_over_one_base_are_trained_on_one_engine(system: System) -> None:
     api = system.api()
     run_id = api.create_run(name="adapters", template="hot_cold_adapters", spec=SPEC)["id"]
     run = api.finish(run_id, 600)
     assert run["status"] == "completed", run["reason_text"]
-    assert "eval/solved reached" in run["reason_text"], "they learn"
-    ((_, solved),) = api.series(run_id, "eval/solved").values()
-    assert solved[0] < 0.6
+    if FULL:
+        assert "eval/solved reached" in run["reason_text"], "they learn"
+        ((_, solved),) = api.series(run_id, "eval/solved").values()
+        assert solved[0] < 0.6
     plane = LocalTier(system.home)
     with psycopg.connect(system.database_url, autocommit=True) as conn:
         wrong = [check for check in consistency_report(conn, run["no"]) if not check.ok]

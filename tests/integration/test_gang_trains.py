@@ -63,7 +63,7 @@ def test_two_policies_take_turns_on_the_same_two_ranks(system: System) -> None:
 
 def test_a_gang_that_lost_a_rank_is_formed_anew(system: System) -> None:
     api = system.api()
-    run_id = api.create_run(name="lost rank", template="reference_game", spec=spec(5))["id"]
+    run_id = api.create_run(name="lost rank", template="reference_game", spec=spec(3))["id"]
     until = time.monotonic() + 300
     while api.get(f"/runs/{run_id}")["step"] < 1:
         assert time.monotonic() < until, "no step was made"
@@ -76,4 +76,4 @@ def test_a_gang_that_lost_a_rank_is_formed_anew(system: System) -> None:
         time.sleep(0.05)
     run = api.finish(run_id, 600)
     assert run["status"] == "completed", run["reason_text"]
-    kept_its_promises(system, run, 5)
+    kept_its_promises(system, run, 3)

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.system import System
 
-pytestmark = [pytest.mark.external, pytest.mark.services, pytest.mark.slow]
+pytestmark = [pytest.mark.full, pytest.mark.external, pytest.mark.services, pytest.mark.slow]
 GENERATOR = "openapi-python-client==0.29.1"
 STEPS = 3
 SCRIPT = textwrap.dedent(

@@ -5,7 +5,7 @@ may read the folder that the model comes from. Weights go between them by digest
 """
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,29 +43,31 @@ def spec(model: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder: Path = tmp_path_factory.mktemp("registered")
-    folder.chmod(0o711)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def model(folder: Path) -> Path:
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model below the folder that only one of the nodes may read."""
-    made = small_chat_model(folder / "models" / "mine")
+    made = small_chat_model(tmp_path_factory.mktemp("registered") / "mine")
     (made / "README.md").write_text(CARD)
     return made
 
 
 @pytest.fixture(scope="module")
-def system(folder: Path, model: Path) -> Iterator[System]:
-    environment = {"FLEXMARL_NODE": "north", "FLEXMARL_MODEL_ROOTS": str(model.parent)}
-    with System(folder / "north", environment=environment) as running:
-        yield running
+def system(installations: Callable[[int], System]) -> System:
+    return installations(0)
 
 
 @pytest.fixture(scope="module")
-def south(system: System) -> Iterator[Path]:
+def north(system: System) -> str:
+    """Return the name of the system's own node."""
+    [node] = eventually(lambda: ready(system.api()))
+    return str(node["name"])
+
+
+def ready(api: Api) -> list[dict[str, Any]]:
+    return [row for row in api.get("/nodes")["results"] if row["state"] == "ready"]
+
+
+@pytest.fixture(scope="module")
+def south(system: System, north: str) -> Iterator[Path]:
     """Start a node named south beside the system's own; its home."""
     home: Path = system.home.parent / "south"
     with further_node(system, home, {"FLEXMARL_MODEL_ROOTS": ""}):
@@ -73,8 +75,10 @@ def south(system: System) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def api(system: System, south: Path) -> Api:
-    return known_nodes(system.api(), "north", "south")
+def api(system: System, north: str, south: Path) -> Iterator[Api]:
+    api = known_nodes(system.api(), north, "south")
+    yield api
+    only_on(api, north)
 
 
 def only_on(api: Api, name: str) -> None:
@@ -101,7 +105,7 @@ def finished(api: Api, name: str, model: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_model_goes_from_a_folder_through_two_hosts_and_out_again(
-    api: Api, system: System, south: Path, model: Path, tmp_path: Path
+    api: Api, system: System, north: str, south: Path, model: Path, tmp_path: Path
 ) -> None:
     source = {"type": "folder", "path": str(model)}
     asked = api.post("/models", {"name": "mine", "source": source})
@@ -124,7 +128,7 @@ def test_a_model_goes_from_a_folder_through_two_hosts_and_out_again(
     [made] = api.get(f"/runs/{run['id']}/lineage")["models"]
     assert (made["name"], made["step"], made["policy"], made["digest"]) == ("trained", 2, "solver", second["digest"])
 
-    only_on(api, "north")
+    only_on(api, north)
     finished(api, "goes on at home", {"name": "trained", "version": 1})
     assert second["digest"] in LocalTier(system.home, OWNER).claims()
 

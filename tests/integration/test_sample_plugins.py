@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.forms import FULL, form
 from tests.support.system import ApiError, System
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -122,13 +123,18 @@ def test_its_environment_is_a_template_with_a_form(system: System) -> None:
     assert (error["pointer"], error["code"], error["hint"]) == ("/environment/words", "out_of_range", "Set 8.")
 
 
-def test_its_environment_is_learned_in_processes_of_its_own(system: System) -> None:
+def test_its_environment_is_trained_in_processes_of_its_own(system: System) -> None:
     api = system.api()
     spec = {
         "environment": {"words": 4, "offered": 2},
-        "batch": {"tasks_per_step": 32, "episodes_per_task": 8, "micro_batch_groups": 16, "rollout_groups": 8},
+        "batch": {
+            "tasks_per_step": form(short=16, full=32),
+            "episodes_per_task": 8,
+            "micro_batch_groups": 16,
+            "rollout_groups": 8,
+        },
         "policies": {role: {"optimizer": {"learning_rate": 0.003}} for role in ("left", "right")},
-        "budget": {"train_steps": 40, "target": {"value": 0.9}},
+        "budget": form(short={"train_steps": 3, "target": None}, full={"train_steps": 40, "target": {"value": 0.9}}),
         "evaluation": {"every_steps": 4, "tasks": 32},
     }
     run_id = api.create_run(name="same word", template="same_word", spec=spec)["id"]
@@ -136,7 +142,7 @@ def test_its_environment_is_learned_in_processes_of_its_own(system: System) -> N
     assert run["status"] == "completed", run["reason_text"]
     _, scores = api.series(run_id, "eval/team_score")["eval/team_score", "", "mean"]
     assert scores[0] < 0.75, "two that know nothing of each other agree by chance"
-    assert max(scores) >= 0.9
+    assert max(scores) >= 0.9 or not FULL, "it is learned"
     assert api.consistency(run_id)["ok"]
 
 

@@ -54,8 +54,10 @@ def policies(home: Path) -> dict[str, PolicySpec]:
 def engine(home: Path, policies: dict[str, PolicySpec]) -> Iterator[RunningEngine]:
     (home / "plane").mkdir()
     more = {name: policy.model_dump(mode="json") for name, policy in policies.items()}
-    with running_engine("vllm", home / "plane", more=more) as running:
-        yield running
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("VLLM_CACHE_ROOT", str(home / "cache"))
+        with running_engine("vllm", home / "plane", more=more) as running:
+            yield running
 
 
 def moved(weights: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
@@ -95,6 +97,15 @@ async def test_published_weights_are_served_as_the_trainer_computes_them(
         found = gaps(own, choices)
         assert sum(found) / len(found) <= MEAN
         assert max(found) <= MOST
+
+
+async def test_no_other_process_has_looked_at_a_class(
+    engine: RunningEngine, policies: dict[str, PolicySpec], home: Path
+) -> None:
+    """It would import all of vLLM again, and leave here what it found."""
+    digest = engine.plane.put(initial_weights(policies["smollm2"].source, 0, 0)).digest
+    await replies(engine, "smollm2", 2, digest)
+    assert not (home / "cache" / "modelinfos").exists()
 
 
 async def test_weights_that_vllm_would_keep_are_refused(engine: RunningEngine, policies: dict[str, PolicySpec]) -> None:

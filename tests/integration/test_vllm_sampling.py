@@ -63,13 +63,12 @@ def test_sampling_parameters_on_a_real_vocabulary(engine: RunningEngine, chat_mo
     for number, asked in enumerate(GRID):
         sampling = {name: getattr(asked, name) for name in ("top_p", "top_k", "min_p", "repetition_penalty")}
         choice = ask(4, sampling, seed=number, temperature=0.8)
-        ids = list(prompt)
-        for token, logprob in zip(choice.token_ids, choice.logprobs, strict=True):
-            with torch.no_grad():
-                logits = model(torch.tensor([ids])).logits[:, -1]
-            expected = plainly(asked, 0.8)(torch.tensor([ids]), logits).log_softmax(-1)
-            assert logprob == pytest.approx(float(expected[0, token]), abs=2e-3), asked
-            ids.append(token)
+        ids = [*prompt, *choice.token_ids]
+        with torch.no_grad():
+            logits = model(torch.tensor([ids])).logits
+        for at, logprob in enumerate(choice.logprobs, start=len(prompt)):
+            expected = plainly(asked, 0.8)(torch.tensor([ids[:at]]), logits[:, at - 1]).log_softmax(-1)
+            assert logprob == pytest.approx(float(expected[0, ids[at]]), abs=2e-3), asked
 
     whole = ask(40, {}, seed=3)
     texts = [tokenizer.decode(whole.token_ids[: n + 1], skip_special_tokens=False) for n in range(40)]

@@ -18,7 +18,7 @@ from tests.support.system import ApiError, System
 
 pytestmark = [needs_vllm, pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(1500)]
 
-STEPS = 6
+STEPS = 4
 ENGINES = "SELECT pid, incarnation FROM store.lease WHERE run_id = %s AND use = 'engine' AND endpoint <> ''"
 
 
@@ -39,7 +39,7 @@ def test_hot_cold_trains_with_vllm_and_survives_its_engine(installations: Callab
     with pytest.raises(ApiError, match="vLLM supports attention heads of 32, 64"):
         api.create_run(name="narrow", template="hot_cold", spec=spec("S"))
     run_id = api.create_run(name="vllm", template="hot_cold", spec=spec())["id"]
-    run = api.wait(run_id, lambda run: run["step"] >= 2, 400)
+    run = api.wait(run_id, lambda run: run["step"] >= 1, 400)
     with psycopg.connect(system.database_url, autocommit=True) as conn:
         engine = conn.execute(ENGINES, [run["no"]]).fetchone()
         assert engine is not None

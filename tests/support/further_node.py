@@ -49,7 +49,7 @@ def eventually(look: Callable[[], Any], within_s: float = WITHIN_S) -> Any:
     deadline = time.monotonic() + within_s
     while not (found := look()):
         assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.3)
+        time.sleep(0.6)
     return found
 
 

@@ -16,7 +16,7 @@ from dramatiq import Consumer, Message, MessageProxy
 from dramatiq.brokers.stub import StubBroker
 from dramatiq.middleware import AsyncIO
 
-from workers.door.client import DoorAddress
+from workers.door.address import DoorAddress
 from workers.errors import NotAdmitted
 
 log = structlog.get_logger(__name__)

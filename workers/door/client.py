@@ -8,13 +8,10 @@ raises NotAdmitted, which nobody waits out.
 
 import contextlib
 import http.client
-import ssl
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, cast
-from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 import psycopg
@@ -23,11 +20,11 @@ import structlog
 from flexmarl.store import node_wire, schema
 from flexmarl.store.errors import SchemaMismatch
 from flexmarl.store.node_operations import Carrier, NodeOperation
+from workers.door.address import DoorAddress
 from workers.errors import NotAdmitted, SettingsError
 
 log = structlog.get_logger(__name__)
 
-CONNECT_S = 5.0
 IDLE_S = 3.0
 """Shorter than servers and proxies keep a connection that nobody uses."""
 ANSWER_S = 70.0
@@ -55,34 +52,6 @@ class Admitted(msgspec.Struct):
     node: str
     pool: str
     schema: str
-
-
-@dataclass(frozen=True, slots=True)
-class DoorAddress:
-    """Where the control plane answers, and as whom it is asked."""
-
-    url: str
-    token: str
-
-    def connect(self) -> http.client.HTTPConnection:
-        """Open a connection; its first request may take longer to be answered than to be sent."""
-        place = self._place
-        if place.scheme == "https":
-            context = ssl.create_default_context()
-            return http.client.HTTPSConnection(place.netloc, timeout=CONNECT_S, context=context)
-        return http.client.HTTPConnection(place.netloc, timeout=CONNECT_S)
-
-    def path(self, path: str) -> str:
-        """Return a path of the control plane below the base that it is reached under."""
-        return f"{self._place.path.rstrip('/')}{path}"
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return {"Authorization": f"Bearer {self.token}"}
-
-    @property
-    def _place(self) -> SplitResult:
-        return urlsplit(self.url)
 
 
 def admitted(address: DoorAddress) -> Admitted:

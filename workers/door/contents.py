@@ -2,7 +2,7 @@
 
 import http.client
 
-from workers.door.client import DoorAddress
+from workers.door.address import DoorAddress
 from workers.transfer.peer import Peer
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from workers.door.client import Door, DoorAddress, DoorAway, problem_of
+from workers.door.address import DoorAddress
+from workers.door.client import Door, DoorAway, problem_of
 from workers.errors import NotAdmitted
 from workers.transfer.base import StateFull
 from workers.transfer.contents import Description

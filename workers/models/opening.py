@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from flexmarl.contracts.folder_rules import parts_below
+from flexmarl.contracts.folder_roots import parts_below
 from flexmarl.store.data.model_roots import FolderNotAllowed, FolderUnreadable, ModelRoots
 from workers.models.errors import UnsupportedModel
 

@@ -31,8 +31,8 @@ from flexmarl.store.telemetry.intervals import BusyInterval
 from flexmarl.store.telemetry.load_reports import put_engines, until_next
 from workers.children import prove_dead
 from workers.database import StorePool
+from workers.door.address import DoorAddress
 from workers.door.broker import DoorNews
-from workers.door.client import DoorAddress
 from workers.errors import ChildUnreachable, HostingError, NotAdmitted, WorkerError
 from workers.nodes.archives import Archives
 from workers.nodes.bringing import Bringing

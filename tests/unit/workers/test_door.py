@@ -10,8 +10,9 @@ import pytest
 
 from flexmarl.store.control import leases
 from workers import settings
+from workers.door.address import DoorAddress
 from workers.door.broker import DoorBroker, News
-from workers.door.client import DoorAddress, DoorAway, DoorPool, admitted
+from workers.door.client import DoorAway, DoorPool, admitted
 from workers.entry import settled
 from workers.errors import SettingsError
 

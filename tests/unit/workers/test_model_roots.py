@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import save_file
 
-from flexmarl.contracts.folder_rules import NOT_ALLOWED, SETTING
+from flexmarl.contracts.folder_roots import NOT_ALLOWED, SETTING
 from flexmarl.contracts.model_sizes import FACTORY_SIZES
 from flexmarl.contracts.specification.team import FactoryModel, FolderModel, Lora, PolicySpec
 from flexmarl.store.data.model_roots import FolderNotAllowed, FolderUnreadable, ModelRoots, read_roots

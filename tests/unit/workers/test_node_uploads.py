@@ -20,7 +20,8 @@ from flexmarl.contracts.commands import WriteCheckpoint
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.host.disk import DiskSpace
 from tests.unit.workers.test_node_bringing import settings
-from workers.door.client import DoorAddress, DoorAway
+from workers.door.address import DoorAddress
+from workers.door.client import DoorAway
 from workers.door.sending import KeeperGone, Parcel, Sending, SendingRefused
 from workers.errors import ChildRefused
 from workers.nodes import publishing

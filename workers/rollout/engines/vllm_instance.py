@@ -269,10 +269,12 @@ def build(
     if not several:
         _make_groups()
     with tempfile.TemporaryDirectory(prefix="flexmarl-vllm-") as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(model.sized(words)), encoding="utf-8")
+        described = model.sized(words)
+        (Path(folder) / "config.json").write_text(json.dumps(described), encoding="utf-8")
         if base is not None:
             save_file(dict(base.weights), Path(folder) / "model.safetensors", metadata={"format": "pt"})
         try:
+            _look_at_classes(described.get("architectures") or ())
             arguments = EngineArgs(
                 model=folder,
                 tokenizer=tokenizer or None,
@@ -300,6 +302,19 @@ def build(
     if on_cpu and base is not None and engine.model_config.is_moe:
         raise EngineFailedError("vLLM has no kernel for adapters of a model with experts on a CPU; it needs a GPU")
     return engine
+
+
+def _look_at_classes(architectures: Iterable[str]) -> None:
+    """Have vLLM look at the class of a model here, where it is needed next in any case.
+
+    By itself it starts another process for that, which imports all of vLLM again: longer than the engine takes itself.
+    It does so for programs that fork their ranks after CUDA has started; ours begin anew.
+    """
+    from vllm import ModelRegistry
+
+    for name in architectures:
+        if (known := ModelRegistry.models.get(name)) is not None:
+            ModelRegistry.register_model(name, known.load_model_cls())
 
 
 def _make_groups() -> None:

@@ -5,7 +5,8 @@ import os
 
 from django.conf import settings
 
-from flexmarl.contracts.folder_rules import folder_rules, folders_of, not_allowed
+from flexmarl.contracts.folder_roots import not_allowed
+from flexmarl.contracts.folder_rules import folder_rules, folders_of
 from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.store.data.model_roots import FolderNotAllowed, FolderUnreadable, ModelRoots

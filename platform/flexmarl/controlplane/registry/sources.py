@@ -9,7 +9,7 @@ from uuid import UUID
 from django.conf import settings
 from pydantic import TypeAdapter, ValidationError
 
-from flexmarl.contracts.folder_rules import not_allowed
+from flexmarl.contracts.folder_roots import not_allowed
 from flexmarl.contracts.hub_models import SETTING, HubModel
 from flexmarl.contracts.specification.team import FolderModel, PackageModel
 from flexmarl.contracts.uploaded_models import UploadModel

@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flexmarl.contracts.folder_rules import NOT_ALLOWED, SETTING, check_root, legal, parts_below
+from flexmarl.contracts.folder_roots import NOT_ALLOWED, SETTING, check_root, legal, parts_below
 
 _COMPONENT = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 """O_PATH, where there is one: a folder on the way need not be readable."""

@@ -1,0 +1,37 @@
+"""The address of a control plane, as a node with a token knows it."""
+
+import http.client
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import SplitResult, urlsplit
+
+CONNECT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class DoorAddress:
+    """Where the control plane answers, and as whom it is asked."""
+
+    url: str
+    token: str
+
+    def connect(self) -> http.client.HTTPConnection:
+        """Open a connection; its first request may take longer to be answered than to be sent."""
+        place = self._place
+        if place.scheme == "https":
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(place.netloc, timeout=CONNECT_S, context=context)
+        return http.client.HTTPConnection(place.netloc, timeout=CONNECT_S)
+
+    def path(self, path: str) -> str:
+        """Return a path of the control plane below the base that it is reached under."""
+        return f"{self._place.path.rstrip('/')}{path}"
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return {"Authorization": f"Bearer {self.token}"}
+
+    @property
+    def _place(self) -> SplitResult:
+        return urlsplit(self.url)
