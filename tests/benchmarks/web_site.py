@@ -91,8 +91,7 @@ def seeded_site() -> Iterator[Site]:
                 FLEXMARL_API_REQUESTS_PER_MINUTE="1000000",
                 PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "platform")]),
             )  # fmt: skip
-            _run("manage.py", "migrate", "-v0")
-            keys = json.loads(_run("tests/browser/seed_database.py").strip().splitlines()[-1])
+            keys = json.loads(_run("-m", "tests.browser.seed_database").strip().splitlines()[-1])["keys"]
             port = free_port()
             web = subprocess.Popen([sys.executable, "manage.py", "serve", "--port", str(port)], cwd=ROOT)
             url = f"http://127.0.0.1:{port}"

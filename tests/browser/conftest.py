@@ -2,13 +2,12 @@
 
 Chromium comes from the system, best as its headless shell (`CHROMIUM` names another one). Without it these tests skip;
 in CI they fail.
-Screenshots go to `artifacts/`.
+Screenshots go to `artifacts/`: of pages at which a test failed, and in the full form of those that tests name.
 """
 
+import itertools
 import json
 import os
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
@@ -20,6 +19,7 @@ import pytest
 from flexmarl.launcher.processes import free_port, port_is_free, wait_until
 from tests.browser.visitor import Site, Visitor
 from tests.support.chromium import installed_chromium
+from tests.support.forked import Process, started
 from tests.support.hub_datasets import HUB
 from tests.support.infrastructure import BrowserDiedError, PortTakenError, brought_up
 
@@ -27,13 +27,17 @@ ROOT = Path(__file__).resolve().parents[2]
 PASSWORD = "correct-horse-battery"
 GUESTS: pytest.StashKey[list[Visitor]] = pytest.StashKey()
 """The windows that a test has opened."""
+PORT: pytest.StashKey[int] = pytest.StashKey()
+"""Where the session's web processes listen, one after the other."""
+PRELOADED = ("tests.browser.preloaded",)
 DIED = ("Target page, context or browser has been closed", "Browser closed", "crashed")
 """What Playwright says of a browser that ended while it started."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Any]:
-    """Return a browser. Per module: while Playwright is up its event loop runs in this thread and stops all others."""
+    """Return a browser. For these tests alone: while Playwright is up its event loop runs in this thread and stops all
+    others."""
     path = installed_chromium()
     if not path:
         reason = "Chromium is not installed (apt-get install chromium-headless-shell, or name one in CHROMIUM)"
@@ -63,45 +67,49 @@ def _launched(playwright: Any, path: str) -> Any:
 
 
 @pytest.fixture(scope="session")
-def seeded_database(services: Any) -> Iterator[tuple[str, list[str]]]:
-    """Return the name of a database with runs in every state, and their keys. Only copied, never served."""
+def seeded_database(services: Any) -> Iterator[tuple[str, Any]]:
+    """Return the name of a database with runs in every state, and what its seeding said. Only copied, never served."""
     name = "browser_seed"
-    environment = _environment(services, services.create_database(name))
-    _manage(environment, "manage.py", "migrate", "-v0")
-    keys = json.loads(_manage(environment, "tests/browser/seed_database.py").strip().splitlines()[-1])
-    yield name, keys
+    printed = program("seed_database", _environment(services, services.create_database(name)))
+    said = json.loads(printed.strip().splitlines()[-1])
+    yield name, said
     services.drop_database(name)
 
 
 @pytest.fixture(scope="module")
-def seeded(services: Any, seeded_database: tuple[str, list[str]], request: pytest.FixtureRequest) -> Iterator[Site]:
+def seeded(services: Any, seeded_database: tuple[str, Any], request: pytest.FixtureRequest) -> Iterator[Site]:
     """Serve pages over a copy of the seeded rows: the web process alone, without driver, node or workers.
 
-    A copy per module: what one module's tests change, another's do not meet, in whatever order they run.
+    A copy and a process per module: what one module's tests change, another's do not meet, in whatever order they run.
     """
-    template, keys = seeded_database
+    template, said = seeded_database
     name = f"browser_{request.module.__name__.rpartition('.')[2]}"
     environment = _environment(services, services.create_database(name, template))
-    web, url = brought_up(partial(_serving, environment), PortTakenError)
+    web, url = brought_up(partial(_serving, environment, request.session.stash), PortTakenError)
     try:
         assert wait_until(lambda: _answers(url), 240), "the web process did not answer"
-        yield Site(url, "ada", PASSWORD, keys, environment)
+        signed_in = {
+            person: [{"name": "flexmarl_session", "value": session, "url": url}]
+            for person, session in said["sessions"].items()
+        }
+        yield Site(url, "ada", PASSWORD, said["keys"], environment, signed_in)
     finally:
         web.terminate()
         web.wait(60)
         services.drop_database(name)
 
 
-def _serving(environment: dict[str, str]) -> "tuple[subprocess.Popen[bytes], str]":
-    """Start the web process and return its address. Raises PortTakenError where it ended for want of its port."""
-    port = free_port()
-    serve = ["-m", "uvicorn", "--lifespan", "off", "--port", str(port), "--log-level", "warning"]
-    web = subprocess.Popen(
-        [sys.executable, *serve, "flexmarl.controlplane.asgi:application"], env=environment, cwd=ROOT
-    )
+def _serving(environment: dict[str, str], stash: pytest.Stash) -> tuple[Process, str]:
+    """Start the web process and return its address. Raises PortTakenError where it ended for want of its port.
+
+    All have one port while they can: the browser keeps what it has read of the scripts and styles below one address.
+    """
+    port = stash.setdefault(PORT, free_port())
     url = f"http://127.0.0.1:{port}"
+    web = started("tests.browser.web_process", {**environment, "WEB_PORT": str(port)}, imported=PRELOADED)
     wait_until(lambda: web.poll() is not None or _answers(url), 60)
     if web.poll() is not None and not port_is_free("127.0.0.1", port):
+        del stash[PORT]
         raise PortTakenError(f"another program took port {port} of the web process")
     return web, url
 
@@ -120,12 +128,13 @@ def _environment(services: Any, database_url: str) -> dict[str, str]:
     }
 
 
-def _manage(environment: dict[str, str], *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments], env=environment, cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+def program(name: str, environment: dict[str, str]) -> str:
+    """Run one of the programs beside these tests, in an environment of `seeded`, and return what it printed."""
+    process = started(f"tests.browser.{name}", environment, imported=PRELOADED)
+    printed = process.stdout.read().decode() if process.stdout else ""
+    code = process.wait(240)
+    assert code == 0, f"{name} ended with {code}; standard error says why"
+    return printed
 
 
 def _answers(url: str) -> bool:
@@ -143,24 +152,48 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if report.failed and report.when == "call":
         for guest in item.stash.get(GUESTS, []):
             report.sections.append(("page", guest.description()))
+            guest.keep_failed(f"failed-{item.name}-{len(report.sections)}")
     return report
 
 
+@pytest.fixture(scope="package")
+def contexts(chromium: Any) -> Iterator[list[Any]]:
+    """Contexts of the browser's windows; scripts and styles that they have read stay from one test to the next."""
+    assert chromium.is_connected()
+    kept: list[Any] = []
+    yield kept
+    for context in kept:
+        context.close()
+
+
 @pytest.fixture
-def visit(chromium: Any, request: pytest.FixtureRequest) -> Iterator[Callable[..., Visitor]]:
-    """Return a function that opens a browser window on a site."""
-    contexts = []
+def visit(chromium: Any, contexts: list[Any], request: pytest.FixtureRequest) -> Iterator[Callable[..., Visitor]]:
+    """Return a function that opens a browser window on a site, each in a context where nobody has been."""
+    used = itertools.count()
     guests: list[Visitor] = request.node.stash.setdefault(GUESTS, [])
 
     def make(site: Site, *, theme: str = "light", width: int = 1440, height: int = 900) -> Visitor:
-        context = chromium.new_context(
-            viewport={"width": width, "height": height}, color_scheme=theme, reduced_motion="reduce"
-        )
-        contexts.append(context)
-        context.set_default_timeout(60_000)
-        guests.append(Visitor(context.new_page(), site))
+        if (number := next(used)) == len(contexts):
+            contexts.append(chromium.new_context(reduced_motion="reduce"))
+            contexts[-1].set_default_timeout(60_000)
+        page = emptied(contexts[number], site.url)
+        page.set_viewport_size({"width": width, "height": height})
+        page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+        guests.append(Visitor(page, site))
         return guests[-1]
 
     yield make
     for context in contexts:
-        context.close()
+        for page in context.pages:
+            page.close()
+
+
+def emptied(context: Any, url: str) -> Any:
+    """Return the one page of a context that knows nothing of a site but what every visitor of it is sent."""
+    context.set_offline(False)
+    context.clear_cookies()
+    page = context.new_page()
+    tools = context.new_cdp_session(page)
+    tools.send("Storage.clearDataForOrigin", {"origin": url, "storageTypes": "local_storage,indexeddb"})
+    tools.detach()
+    return page

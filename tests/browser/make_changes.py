@@ -1,11 +1,12 @@
-"""Makes random changes in the database that DATABASE_URL names: `make_changes.py KEY SEED`."""
+"""Makes random changes in the database that DATABASE_URL names, to the run and from the seed that CHANGES names."""
 
-import sys
+import os
 
-import django
+from tests.browser import preloaded
 
 if __name__ == "__main__":
-    django.setup()
+    preloaded.begin()
     from tests.browser.changes import make
 
-    make(sys.argv[1], int(sys.argv[2]))
+    key, seed = os.environ["CHANGES"].split()
+    make(key, int(seed))

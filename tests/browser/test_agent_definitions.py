@@ -1,7 +1,6 @@
 """An agent is described in the browser: previewed while one writes, saved in versions, compared, and named by a run."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ import pytest
 from tests.browser.seeded_agents import AGENT
 
 pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow]
-ARTIFACTS = Path(__file__).parents[2] / "artifacts"
 
 
 def test_an_agent_is_created_previewed_changed_and_compared(seeded: Any, visit: Callable[..., Any]) -> None:
@@ -55,13 +53,3 @@ def test_of_two_tabs_the_second_is_told_that_a_version_was_saved_meanwhile(
     one.page.locator("pre", has_text="Done.").wait_for()  # a setting that has no field was kept
     other.page.locator("#refused", has_text="Version 4 of careful_solver was saved meanwhile").wait_for()
     assert "mine" in other.page.get_by_label("What changed, and why").input_value(), "nothing that was written is lost"
-
-
-@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 390)])
-def test_it_is_looked_at(seeded: Any, visit: Callable[..., Any], theme: str, width: int) -> None:
-    guest = visit(seeded, width=width, theme=theme)
-    guest.sign_in()
-    for name, address in (("list", "/agents"), ("editor", f"/agents/{AGENT}?version=3&against=1")):
-        guest.goto(address)
-        guest.page.wait_for_timeout(500)
-        guest.page.screenshot(path=str(ARTIFACTS / f"definition-{name}-{width}-{theme}.png"), full_page=True)

@@ -60,18 +60,13 @@ def test_a_failed_run_offers_its_retry_first(guest: Any, seeded: Any) -> None:
     assert guest.page.get_by_role("button", name="Pause options").count() == 0
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 1024, 390])
-def test_attempts_fit_every_width_in_both_themes(guest: Any, seeded: Any, theme: str, width: int) -> None:
+def test_attempts_fit_every_width_in_both_themes(guest: Any, seeded: Any) -> None:
     key = seeded.keys[0]
     with psycopg.connect(seeded.environment["DATABASE_URL"], autocommit=True) as conn:
         conn.execute(CHANGES, {"key": key})
     page = guest.page
-    page.emulate_media(color_scheme=theme)
-    page.set_viewport_size({"width": width, "height": 900})
     guest.goto(f"/runs/{key}/config/attempts")
     assert page.locator("#attempt-2").inner_text().count("margarethe-von-hohenstein-schwarzburg") == 1
-    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-    assert guest.violations() == []
-    guest.keep(f"attempts-{theme}-{width}")
+    looks = tuple((theme, width) for theme in ("light", "dark") for width in (1440, 1024, 390))
+    assert guest.seen_in("attempts", looks) == {}
     assert guest.complaints == []

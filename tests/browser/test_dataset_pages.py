@@ -13,7 +13,6 @@ from tests.support.hub_datasets import fetch_as_node, grade_school
 from tests.support.hub_server import COMMIT, HubServer, hub_server
 
 pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow]
-ARTIFACTS = Path(__file__).parents[2] / "artifacts"
 
 
 def test_a_file_is_imported_searched_scored_and_trained_on(
@@ -54,7 +53,7 @@ def test_a_file_is_imported_searched_scored_and_trained_on(
     page.locator("#worth", has_text="0.50").wait_for()
     assert page.locator("#why dt").all_text_contents() == ["exact", "number"]
     assert [said[:4] for said in page.locator("#why dd").all_text_contents()] == ["0.00", "1.00"]
-    page.screenshot(path=ARTIFACTS / "dataset-page.png", full_page=True)
+    guest.keep("dataset-page")
 
     page.get_by_role("link", name="New run").click()
     dataset = page.locator("[data-pointer='/environment/dataset']")
@@ -111,11 +110,11 @@ def test_a_dataset_of_a_hub_is_looked_up_fetched_and_saved_by_keyboard_on_a_phon
         fetch_as_node(conn, hub.address, "", tmp_path / "three")
         page.locator("#counts", has_text="20 rows to train on, 5 held out").wait_for()
     assert page.get_by_role("checkbox", name="test", exact=True).is_checked()
-    page.screenshot(path=ARTIFACTS / "dataset-of-a-hub.png", full_page=True)
+    guest.keep("dataset-of-a-hub")
     page.get_by_label("Name").fill("school")
     page.get_by_role("button", name="Import", exact=True).press("Enter")
     page.get_by_role("heading", name="school v1").wait_for()
     page.locator("#dataset-facts", has_text=f"us/school, commit {COMMIT[:12]}").wait_for()
     page.get_by_text("3 files").click()
     page.get_by_text("main/train-00001-of-00002.jsonl").wait_for()
-    page.screenshot(path=ARTIFACTS / "dataset-of-a-hub-page.png", full_page=True)
+    guest.keep("dataset-of-a-hub-page")

@@ -3,14 +3,12 @@
 Changes are made in a random order (from a fixed seed) by another process, as a driver and people make them.
 """
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.browser.conftest import program
 from tests.browser.visitor import Site
 
 pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow]
@@ -41,11 +39,7 @@ def change(seeded: Site) -> Callable[[int], None]:
     """Return a function that makes some random changes in another process."""
 
     def make(seed: int) -> None:
-        command = [sys.executable, "tests/browser/make_changes.py", seeded.keys[RUNNING], str(seed)]
-        done = subprocess.run(
-            command, env={**os.environ, **seeded.environment}, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
+        program("make_changes", {**seeded.environment, "CHANGES": f"{seeded.keys[RUNNING]} {seed}"})
 
     return make
 

@@ -6,7 +6,7 @@ none). Each page also shows the calls behind it; each of them is made with a tok
 
 import json
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from tests.browser.seeded_experiments import EXPERIMENT, SWEEP
 from tests.browser.seeded_models import MODELS
 from tests.browser.seeded_packages import PACKAGES
 from tests.browser.seeded_simulations import SIMULATIONS
-from tests.browser.visitor import COLOURS, WCAG, Site, Visitor
+from tests.browser.visitor import COLOURS, WCAG, WHOLE, Site, Visitor
 from tests.support.forms import form
 from webui import calls
 
@@ -108,13 +108,21 @@ NOT_PAGES = {
     "sweep_figures",
 }
 """Answers to forms and scripts; `*_part` and `*_rows` are parts of pages. Signing in has tests of its own."""
-WHOLE = (("light", 1440), ("dark", 390))
-"""Where all rules of axe are asked: each width and each theme once. In the other theme of a width the same document has
-other colours and nothing else. The further states are looked at here too, in the short form each in one of the two, and
-all rules are asked of pages, and screenshots kept, in the first window only."""
-VIEWS = form(short=WHOLE, full=(*WHOLE, ("dark", 1440), ("light", 390)))
-BETWEEN = 1024
-"""Has the document of the widest view and less room for it."""
+Look = tuple[str, int, list[str]]
+"""Theme and width of a window, and the rules that axe is asked there; none: the page only has to fit."""
+WIDE, BETWEEN, PHONE = WHOLE[0], ("light", 1024), WHOLE[1]
+"""In the other theme of a width the same document has other colours and nothing else. Between the widest view and that
+of a phone it is the widest one's, with less room."""
+PAGES: tuple[tuple[Look, ...], ...] = form(
+    short=(((*WIDE, WCAG), (*BETWEEN, []), (*PHONE, COLOURS)),),
+    full=(
+        ((*WIDE, WCAG), (*BETWEEN, [])), ((*PHONE, WCAG),), (("dark", 1440, COLOURS),), (("light", 390, COLOURS),),
+    ),
+)  # fmt: skip
+"""Rounds through all pages. A page is loaded once in a round and looked at in each of its windows one after the other,
+every second page from the last one to the first."""
+STATES = form(short=((*WIDE, COLOURS), (*PHONE, COLOURS)), full=((*WIDE, WCAG), (*PHONE, WCAG)))
+"""Where further states are loaded and looked at: in the short form each in one of them."""
 VARIANTS: dict[str, str] = {
     "runs-none": "/runs?q=nothing-is-called-so",
     "runs-one": "/runs?q=arithmetic",
@@ -227,81 +235,71 @@ def test_every_page_has_an_example_and_its_calls() -> None:
 
 
 @pytest.fixture(scope="module")
-def rounds(chromium: Any, seeded: Site) -> Iterator[Callable[[str, int], Visitor]]:
-    """Return a function that gives one signed-in window per theme and width, kept for the module."""
-    windows: dict[tuple[str, int], Visitor] = {}
-    contexts = []
-
-    def window(theme: str, width: int) -> Visitor:
-        if (theme, width) not in windows:
-            context = chromium.new_context(
-                viewport={"width": width, "height": 900}, color_scheme=theme, reduced_motion="reduce"
-            )
-            context.set_default_timeout(60_000)
-            contexts.append(context)
-            guest = Visitor(context.new_page(), seeded)
-            guest.sign_in()
-            windows[theme, width] = guest
-        return windows[theme, width]
-
-    yield window
-    for context in contexts:
-        context.close()
+def guest(chromium: Any, seeded: Site) -> Iterator[Visitor]:
+    """Return a signed-in window that is kept for the module."""
+    context = chromium.new_context(reduced_motion="reduce")
+    context.set_default_timeout(60_000)
+    made = Visitor(context.new_page(), seeded)
+    made.sign_in()
+    yield made
+    context.close()
 
 
-def variants(theme: str, width: int) -> dict[str, str]:
-    """Return the further states that are looked at in a theme and width."""
-    if (theme, width) not in WHOLE:
-        return {}
-    taken = form(short=slice(WHOLE.index((theme, width)), None, len(WHOLE)), full=slice(None))
+def states(place: int) -> dict[str, str]:
+    """Return the further states that are looked at in one of `STATES`."""
+    taken = form(short=slice(place, None, len(STATES)), full=slice(None))
     return dict(list(VARIANTS.items())[taken])
 
 
 def test_every_further_state_is_looked_at() -> None:
-    assert {name for window in WHOLE for name in variants(*window)} == set(VARIANTS)
+    assert {name for place in range(len(STATES)) for name in states(place)} == set(VARIANTS)
 
 
-def looked_at(guest: Visitor, path: str, name: str, rules: list[str], kept: bool) -> list[str]:
+def looked_at(guest: Visitor, name: str, look: Look) -> list[str]:
     """What is wrong with a page as this window shows it."""
-    heard = len(guest.complaints)
-    guest.goto(path)
-    guest.settle()
-    if kept:
-        guest.keep(name)
+    theme, width, rules = look
     sideways = guest.stays_sideways()
     wrong = [f"sideways by {sideways} px"] if sideways > 0 else []
-    wrong += [f"axe {found}" for found in guest.violations(rules=rules)]
-    wrong += [f"{n} h1" for n in [guest.page.locator("h1").count()] if n != 1]
-    wrong += [f"title {t}" for t in [guest.page.title()] if not t.endswith("FlexMARL")]
-    heard_now = guest.complaints[heard:]
-    return wrong + [text for text in heard_now if not any(word in text for word in ALLOWED)]
+    if rules:
+        wrong += [f"axe {found}" for found in guest.violations(rules=rules)]
+        wrong += [f"{n} h1" for n in [guest.page.locator("h1").count()] if n != 1]
+        wrong += [f"title {t}" for t in [guest.page.title()] if not t.endswith("FlexMARL")]
+    shown = guest.page.evaluate("document.documentElement.dataset.bsTheme")
+    wrong += [] if shown == theme else [f"theme {shown}"]
+    guest.keep(f"{name}-{width}-{theme}", wanted=form(short=bool(wrong), full=True))
+    return [f"{theme} {width}: {text}" for text in wrong]
 
 
-def fits_between(guest: Visitor) -> list[str]:
-    """What is wrong with the page that a wide window shows when the window becomes narrower."""
-    wide = guest.page.viewport_size
-    guest.resize(BETWEEN)
-    sideways = guest.stays_sideways()
-    guest.page.set_viewport_size(wide)  # for the next page
-    return [f"sideways by {sideways} px at {BETWEEN}"] if sideways > 0 else []
+def gone_through(guest: Visitor, site: Site, name: str, path: str, looks: Sequence[Look]) -> list[str]:
+    """Load a page in the first window, and return what is wrong with it there and in the others."""
+    heard, wrong = len(guest.complaints), []
+    for place, look in enumerate(looks):
+        if place == 0:
+            guest.dress(*look[:2])
+            guest.goto(address(site, path))
+            guest.settle()
+        else:
+            guest.turn(*look[:2])
+        wrong += looked_at(guest, name, look)
+    return wrong + [text for text in guest.complaints[heard:] if not any(word in text for word in ALLOWED)]
 
 
-@pytest.mark.parametrize(("theme", "width"), VIEWS, ids=[f"{t}-{w}" for t, w in VIEWS])
-def test_every_page_fits_and_is_accessible(rounds: Any, seeded: Site, theme: str, width: int) -> None:
-    guest, whole = rounds(theme, width), (theme, width) in WHOLE
-    found = {}
-    for name, path in {**EXAMPLES, **variants(theme, width)}.items():
-        thorough = form(short=name in EXAMPLES and (theme, width) == WHOLE[0], full=whole)
-        rules, kept = WCAG if thorough else COLOURS, form(short=thorough, full=True)
-        found[name] = looked_at(guest, address(seeded, path), f"{name}-{width}-{theme}", rules, kept)
-        if thorough and width > BETWEEN:
-            found[name] += fits_between(guest)
+@pytest.mark.parametrize("looks", PAGES, ids=lambda looks: "-".join(f"{theme}{width}" for theme, width, _ in looks))
+def test_every_page_fits_and_is_accessible(guest: Visitor, seeded: Site, looks: tuple[Look, ...]) -> None:
+    found = {
+        name: gone_through(guest, seeded, name, path, looks[::-1] if place % 2 else looks)
+        for place, (name, path) in enumerate(EXAMPLES.items())
+    }
     assert {name: wrong for name, wrong in found.items() if wrong} == {}
-    assert guest.page.evaluate("document.documentElement.dataset.bsTheme") == theme
 
 
-def test_each_call_that_a_page_shows_is_answered(rounds: Any, seeded: Site) -> None:
-    guest = rounds("light", 1440)
+@pytest.mark.parametrize("place", range(len(STATES)), ids=[f"{theme}{width}" for theme, width, _ in STATES])
+def test_every_further_state_fits_and_is_accessible(guest: Visitor, seeded: Site, place: int) -> None:
+    found = {name: gone_through(guest, seeded, name, path, [STATES[place]]) for name, path in states(place).items()}
+    assert {name: wrong for name, wrong in found.items() if wrong} == {}
+
+
+def test_each_call_that_a_page_shows_is_answered(guest: Visitor, seeded: Site) -> None:
     guest.goto("/settings/tokens")
     made = guest.page.evaluate(
         """async () => {
@@ -329,8 +327,8 @@ def test_each_call_that_a_page_shows_is_answered(rounds: Any, seeded: Site) -> N
     assert tried > 1.5 * len(EXAMPLES)
 
 
-def test_the_shown_python_runs_as_it_stands(rounds: Any, seeded: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    guest = rounds("light", 1440)
+def test_the_shown_python_runs_as_it_stands(guest: Visitor) -> None:
+    guest.dress(*WIDE)
     guest.goto("/settings/profile")
     guest.page.get_by_role("button", name="API").click()
     guest.page.get_by_role("button", name="Python").click()

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.browser.visitor import WHOLE
+
 pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow]
 
 PAGE = "/runs/new?template=reference_game"
@@ -131,11 +133,8 @@ def test_only_what_is_read_is_shown_and_nothing_hidden_is_refused(seeded: Any, v
     assert field(page, "/seed").is_visible(), "the sections are as they were before the search"
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 390)])
-def test_an_error_opens_its_section_and_gets_the_focus(
-    seeded: Any, visit: Callable[..., Any], theme: str, width: int
-) -> None:
-    guest = visit(seeded, theme=theme, width=width)
+def test_an_error_opens_its_section_and_gets_the_focus(seeded: Any, visit: Callable[..., Any]) -> None:
+    guest = visit(seeded)
     guest.sign_in()
     page = ready(guest)
     assert "algorithm" not in opened(page)
@@ -149,15 +148,13 @@ def test_an_error_opens_its_section_and_gets_the_focus(
     page.keyboard.press("Enter")
     assert clip.evaluate("node => node === document.activeElement"), "whoever wants to start is led to it"
     assert clip.is_visible()
-    guest.keep(f"new-run-error-{width}-{theme}")
-    assert (guest.sideways(), guest.violations(within="#spec-form")) == (0, [])
+    assert guest.seen_in("new-run-error", WHOLE, "#spec-form") == {}
     for name in ("clip_low", "clip_high"):
         field(page, f"/algorithm/loss/{name}").fill("0.0004")
     page.locator("#start[aria-disabled=false]").wait_for()
     page.locator("#fold-all").click()
     page.locator("#spec-form details:not([open])").first.wait_for(state="hidden")
-    guest.keep(f"new-run-open-{width}-{theme}")
-    assert (guest.sideways(), guest.violations()) == (0, [])
+    assert guest.seen_in("new-run-open", WHOLE) == {}
 
 
 RANGE = {"low": 1.0, "likely": 1.5, "high": 2.0}

@@ -1,12 +1,10 @@
 """Nothing is cut or sticks out: heads of charts, labels in drawings, names, numbers of lines."""
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from tests.browser.conftest import ROOT
+from tests.browser.conftest import program
 from tests.browser.test_matrix import EXAMPLES, VARIANTS, address
 from tests.browser.visitor import Site, Visitor
 from tests.support.forms import form
@@ -106,8 +104,7 @@ NARROW = """() => [...document.querySelectorAll("td.anywhere")].filter((cell) =>
 
 
 def test_names_are_not_written_one_letter_below_the_other(seeded: Site, visit: Any) -> None:
-    measured = [sys.executable, "tests/browser/measure_storage.py", *seeded.keys]
-    subprocess.run(measured, env=seeded.environment, cwd=ROOT, check=True, timeout=120)
+    program("measure_storage", {**seeded.environment, "RUNS": " ".join(seeded.keys)})
     guest = visit(seeded, width=390)
     guest.sign_in()
     found = {}

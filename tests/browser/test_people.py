@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.browser.visitor import WHOLE
+
 pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow]
 
 LONG = "a-name-of-sixty-four-characters-which-is-the-longest-one-allowed"
@@ -29,6 +31,7 @@ CALL = """async ([method, url, body]) => {
 
 def furnish(guest: Any) -> None:
     """Make a project with people, a service account and tokens; what is there already stays."""
+    guest.goto("/projects")
 
     def call(method: str, url: str, body: dict[str, Any]) -> Any:
         status, answer = guest.page.evaluate(CALL, [method, f"/api/v1{url}", body])
@@ -51,17 +54,15 @@ def furnish(guest: Any) -> None:
             call("POST", made["url"].removeprefix("/api/v1") + "/tokens", body)
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 390)])
-def test_pages_are_accessible_and_fit(seeded: Any, visit: Callable[..., Any], theme: str, width: int) -> None:
-    guest = visit(seeded, theme=theme, width=width)
+def test_pages_are_accessible_and_fit(seeded: Any, visit: Callable[..., Any]) -> None:
+    guest = visit(seeded)
     guest.sign_in()
     furnish(guest)
     found: dict[str, Any] = {}
     for name, path in PAGES.items():
         guest.goto(path)
-        guest.keep(f"{name}-{width}-{theme}")
-        found[name] = (guest.violations(), guest.sideways())
-    assert {name: result for name, result in found.items() if result[0] or result[1] > 0} == {}
+        found[name] = guest.seen_in(name, WHOLE)
+    assert {name: wrong for name, wrong in found.items() if wrong} == {}
     assert [text for text in guest.complaints if "409" not in text] == []
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.browser.visitor import WHOLE
+
 pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow]
 
 FINISHED = 0
@@ -38,9 +40,8 @@ class Engine:
         route.fulfill(json={"model": body["model"], "choices": [choice], "usage": usage})
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 390)])
-def test_a_talk(seeded: Any, visit: Callable[..., Any], theme: str, width: int) -> None:
-    guest = visit(seeded, theme=theme, width=width)
+def test_a_talk(seeded: Any, visit: Callable[..., Any]) -> None:
+    guest = visit(seeded)
     guest.sign_in()
     engine = Engine(guest.page)
     guest.goto(f"/runs/{seeded.keys[FINISHED]}/trajectories/playground")
@@ -62,8 +63,7 @@ def test_a_talk(seeded: Any, visit: Callable[..., Any], theme: str, width: int) 
     page.keyboard.press("ArrowRight")
     assert "−2.00" in reply.locator("[data-facts]").inner_text()
     assert "in loss" not in reply.locator("[data-facts]").inner_text()
-    guest.keep(f"playground-talk-{width}-{theme}")
-    assert (guest.violations(), guest.sideways()) == ([], 0)
+    assert guest.seen_in("playground-talk", WHOLE) == {}
 
     engine.refusal = (
         400,
@@ -72,8 +72,7 @@ def test_a_talk(seeded: Any, visit: Callable[..., Any], theme: str, width: int) 
     page.get_by_role("button", name="Sample another reply").click()
     page.get_by_text("the agent does not know").wait_for()
     assert field.get_attribute("aria-invalid") == "true"
-    guest.keep(f"playground-refused-{width}-{theme}")
-    assert guest.violations() == []
+    assert guest.seen_in("playground-refused", WHOLE) == {}
     page.locator("[data-word]").first.click()
     assert field.get_attribute("aria-invalid") is None
     assert [text for text in guest.complaints if "503" not in text and "400" not in text] == []

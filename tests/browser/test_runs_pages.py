@@ -211,6 +211,7 @@ def test_create_watch_and_stop_with_the_keyboard_alone(seeded: Any, visit: Calla
     guest = visit(seeded)
     guest.sign_in()
     page = guest.page
+    guest.goto("/runs")
     for key in ("g", "n"):
         page.keyboard.press(key)
     page.wait_for_url("**/runs/new")

@@ -1,18 +1,22 @@
 """A person at a browser, and the site they visit."""
 
+import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support.forms import form
+from tests.support.forms import FULL, form
 
 ARTIFACTS = Path(__file__).resolve().parents[2] / "artifacts"
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 COLOURS = ["color-contrast", "link-in-text-block"]
 """The rules of `WCAG` that look at colours: all that another theme of the same document can break."""
+WHOLE = (("light", 1440), ("dark", 390))
+"""Each theme and each end of the widths once."""
 LOOKS = form(
-    short=(("light", 1440), ("dark", 390)),
+    short=WHOLE,
     full=(("light", 1440), ("dark", 390), ("dark", 1440), ("light", 1024), ("light", 390)),
 )
 """Theme and width of a window; the short form sees each theme and each end of the widths once."""
@@ -33,6 +37,12 @@ SETTLED = """() => new Promise((resolve) => {
     look();
 })"""
 """A page is settled when no skeleton is left and nothing changed for a moment; a live one changes on."""
+TURNED = """() => new Promise((frame) => requestAnimationFrame(() => requestAnimationFrame(frame)))
+    .then(() => Promise.allSettled(document.getAnimations()
+        .filter((one) => Number.isFinite(one.effect.getComputedTiming().endTime)).map((one) => one.finished)))
+    .then(() => true)"""
+"""A page has taken another theme when its next frame is drawn and colours have stopped moving: a transition, however
+short, ends with a frame only, and a crowded machine draws few."""
 TROUBLE = """() => [
     ...[...document.querySelectorAll(".fe, [role=alert], .toast, #offline, #refused, dialog[open]")]
         .filter((node) => node.checkVisibility() && node.innerText.trim())
@@ -74,13 +84,11 @@ class Visitor:
             self.complaints.append(f"{message.type}: {message.text}")
 
     def sign_in(self, username: str = "") -> None:
-        """Sign in, with the cookies of this person's earlier sign-in at the site if there was one."""
+        """Sign in: with the cookies of this person's session at the site where there is one, else by the form."""
         name, context = username or self.site.username, self.page.context
         if name in self.site.signed_in:
             context.add_cookies(self.site.signed_in[name])
-            self.goto("/")
-            if self.page.url == f"{self.site.url}/":
-                return
+            return
         self._by_form(name)
         self.site.signed_in[name] = context.cookies()
 
@@ -104,6 +112,17 @@ class Visitor:
         self.page.set_viewport_size({"width": width, "height": 900})
         self.settle()
 
+    def turn(self, theme: str, width: int) -> None:
+        """Show the page as it is in another theme and width."""
+        self.dress(theme, width)
+        self.page.evaluate(TURNED)
+        self.settle()
+
+    def dress(self, theme: str, width: int) -> None:
+        """Set theme and width of the window."""
+        self.page.emulate_media(color_scheme=theme)
+        self.page.set_viewport_size({"width": width, "height": 900})
+
     def description(self) -> str:
         """What the page shows that may say why a test waits in vain: errors, what is open, and the console."""
         from playwright.sync_api import Error
@@ -114,16 +133,40 @@ class Visitor:
             shown = [f"the page does not answer: {error}"]
         return "\n".join([self.page.url, *shown, *self.complaints])
 
-    def keep(self, name: str, *, full: bool = True) -> None:
-        """Keep a screenshot as an artefact."""
+    def keep(self, name: str, *, full: bool = True, wanted: bool = FULL) -> None:
+        """Keep a screenshot as an artefact. Drawing a whole page takes as long as to load it: by default in the full
+        form alone, beside those of pages at which a test failed."""
+        if not wanted:
+            return
         ARTIFACTS.mkdir(exist_ok=True)
         self.page.screenshot(path=str(ARTIFACTS / f"{name}.png"), full_page=full)
+
+    def keep_failed(self, name: str) -> None:
+        """Keep a screenshot of where a test failed, if the page can still be drawn."""
+        from playwright.sync_api import Error
+
+        with suppress(Error):
+            self.keep(re.sub(r"[^\w.-]+", "-", name)[:120], full=False, wanted=True)
 
     def violations(self, within: str = "html", rules: list[str] | None = None) -> list[str]:
         """What axe finds on the page as it is, or in a part of it; by some of its rules, or by all of `WCAG`."""
         if not self.page.evaluate("() => 'axe' in window"):
             self.page.evaluate(AXE.read_text(encoding="utf-8"))
         return list(self.page.evaluate(VIOLATIONS, [rules or WCAG, within]))
+
+    def seen_in(self, name: str, looks: tuple[tuple[str, int], ...] = LOOKS, within: str = "html") -> dict[str, Any]:
+        """What is wrong with the page as it is, by theme and width; it is left in the last one.
+
+        In the short form the others are asked only for what another theme of the same document can break.
+        """
+        found: dict[str, Any] = {}
+        for place, (theme, width) in enumerate(looks):
+            self.turn(theme, width)
+            self.keep(f"{name}-{width}-{theme}")
+            wrong = self.violations(within, form(short=COLOURS if place else WCAG, full=WCAG))
+            sideways = self.stays_sideways()
+            found[f"{theme} {width}"] = wrong + ([f"sideways by {sideways} px"] if sideways > 0 else [])
+        return {look: wrong for look, wrong in found.items() if wrong}
 
     def sideways(self) -> int:
         """Pixels the page is wider than the screen."""
