@@ -45,7 +45,15 @@ def test_what_is_typed_before_an_answer_comes_stays(seeded: Site, visit: Any) ->
     """A preset is asked for when changes are discarded; its answer once replaced what had been typed meanwhile."""
     page = at_page(seeded, visit).page
     held: list[Any] = []
-    page.route("**/api/v1/runs/plan", lambda route: held.append(route) if not held else route.continue_())
+
+    def hold_the_preset(route: Any) -> None:
+        """Others ask for a plan of the whole draft, or for its prediction, whenever they are through."""
+        if set(route.request.post_data_json) <= {"template", "spec", "preset"}:
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/api/v1/runs/plan", hold_the_preset)
     page.locator("#discard").click()
     written(page, "budget: [unfinished")
     page.locator("#yaml-errors li").first.wait_for()
