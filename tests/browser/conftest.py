@@ -10,6 +10,7 @@ import json
 import os
 import urllib.request
 from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,22 +35,56 @@ DIED = ("Target page, context or browser has been closed", "Browser closed", "cr
 """What Playwright says of a browser that ended while it started."""
 
 
-@pytest.fixture(scope="package")
-def chromium() -> Iterator[Any]:
-    """Return a browser. For these tests alone: while Playwright is up its event loop runs in this thread and stops all
-    others."""
-    path = installed_chromium()
-    if not path:
-        reason = "Chromium is not installed (apt-get install chromium-headless-shell, or name one in CHROMIUM)"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    from playwright.sync_api import sync_playwright
+class OneBrowser:
+    """Chromium and the contexts of its windows, for all modules of these tests that a session runs one after the other.
 
-    with sync_playwright() as playwright:
-        browser = brought_up(partial(_launched, playwright, path), BrowserDiedError)
-        yield browser
-        browser.close()
+    While Playwright is up its event loop runs in this thread and stops all others, so it ends with the last of them.
+    """
+
+    def __init__(self) -> None:
+        self._open = ExitStack()
+        self._chromium: Any = None
+        self.contexts: list[Any] = []
+        """They keep scripts and styles, compiled ones too, from one test to the next."""
+
+    def chromium(self) -> Any:
+        """Return the browser. Skips where none is installed; in CI that is a failure."""
+        if self._chromium is None:
+            path = installed_chromium()
+            if not path:
+                reason = "Chromium is not installed (apt-get install chromium-headless-shell, or name one in CHROMIUM)"
+                if os.environ.get("CI"):
+                    pytest.fail(reason)
+                pytest.skip(reason)
+            from playwright.sync_api import sync_playwright
+
+            playwright = self._open.enter_context(sync_playwright())
+            self._chromium = self._open.enter_context(
+                brought_up(partial(_launched, playwright, path), BrowserDiedError)
+            )
+        return self._chromium
+
+    def end(self) -> None:
+        """Close the browser, if there is one."""
+        self.contexts.clear()
+        self._chromium = None
+        self._open.close()
+
+
+BROWSER = OneBrowser()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Any:
+    """Return a browser."""
+    return BROWSER.chromium()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Close the browser behind the last of the tests here that come one after the other."""
+    if nextitem is None or not nextitem.path.is_relative_to(Path(__file__).parent):
+        BROWSER.end()
 
 
 def _launched(playwright: Any, path: str) -> Any:
@@ -156,20 +191,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
-@pytest.fixture(scope="package")
-def contexts(chromium: Any) -> Iterator[list[Any]]:
-    """Contexts of the browser's windows; scripts and styles that they have read stay from one test to the next."""
-    assert chromium.is_connected()
-    kept: list[Any] = []
-    yield kept
-    for context in kept:
-        context.close()
-
-
 @pytest.fixture
-def visit(chromium: Any, contexts: list[Any], request: pytest.FixtureRequest) -> Iterator[Callable[..., Visitor]]:
+def visit(chromium: Any, request: pytest.FixtureRequest) -> Iterator[Callable[..., Visitor]]:
     """Return a function that opens a browser window on a site, each in a context where nobody has been."""
-    used = itertools.count()
+    contexts, used = BROWSER.contexts, itertools.count()
     guests: list[Visitor] = request.node.stash.setdefault(GUESTS, [])
 
     def make(site: Site, *, theme: str = "light", width: int = 1440, height: int = 900) -> Visitor:
