@@ -43,7 +43,7 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     },
     "leg_counting, 1 animal": {"dataset": "leg_counting", "config": {"min_animals": 1, "max_animals": 1}, **NUMBER},
     "number_sequence": {"dataset": "number_sequence", **NUMBER},
-    "count_bits below 64": {"dataset": "count_bits", "config": {"max_n": 63}, **NUMBER},
+    "count_bits below 1024": {"dataset": "count_bits", "config": {"max_n": 1023}, **NUMBER},
     "simple_equations of 2 terms": {
         "dataset": "simple_equations", "config": {"max_terms": 2, "max_value": 10}, **NUMBER
     },

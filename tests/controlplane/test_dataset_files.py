@@ -4,6 +4,7 @@ import io
 import json
 import tempfile
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -177,6 +178,16 @@ def test_parquet_holds_texts_numbers_lists_and_times() -> None:
     found = list(rows_of(parquet_of(rows), "parquet"))
     assert len(found) == 200
     assert found[7] == (8, {"q": "7?", "m": rows[0]["m"], "at": "2026-01-01T00:00:00+00:00"})
+
+
+def test_a_library_that_aborts_when_it_is_taken_apart_spoils_no_file(tmp_path: Path, monkeypatch: Any) -> None:
+    """As that of Parquet does now and then, while its threads still work."""
+    (tmp_path / "sitecustomize.py").write_text("import atexit, os\natexit.register(os.abort)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    rows = [{"q": n} for n in range(3)]
+    assert [row for _, row in rows_of(parquet_of(rows), "parquet")] == rows
+    with pytest.raises(UnreadableFile, match="300 columns"):
+        list(rows_of(parquet_of([{str(n): n for n in range(300)}]), "parquet"))
 
 
 def test_a_parquet_file_that_is_none_holds_bytes_or_unpacks_to_too_much_is_refused(settings: Any) -> None:

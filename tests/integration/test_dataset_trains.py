@@ -64,7 +64,7 @@ def said_by_commands(system: System, section: str, count: int, **more: str) -> l
     script = "set -e\n" + "\necho\n".join(command.strip() for command in commands)
     known = {"TOKEN": system.api().token, "URL": system.url, "PATH": os.environ["PATH"], **more}
     done = subprocess.run(["bash", "-c", script], cwd=ROOT, env=known, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
     return [json.loads(line) for line in done.stdout.splitlines() if line]
 
 

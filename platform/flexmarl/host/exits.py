@@ -4,6 +4,7 @@ One that its environment does not let work ends with one line, and a code that s
 failed, whoever started it says what it wrote last.
 """
 
+import contextlib
 import os
 import re
 import sys
@@ -20,15 +21,17 @@ def refuse(text: str) -> NoReturn:
     raise SystemExit(CONFIGURATION)
 
 
-def leave() -> NoReturn:
-    """End a process that has done all it had to, at once and with success.
+def leave(status: int = 0) -> NoReturn:
+    """End a process that has done all it had to, at once.
 
     The interpreter would take apart every module first, a second of a processor for a process that has loaded pages
-    and routes. Functions registered with `atexit` are not called, and threads that still work are not waited for.
+    and routes; and a library whose threads still work may abort then. Functions registered with `atexit` are not
+    called, and threads that still work are not waited for.
     """
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(0)
+        with contextlib.suppress(BrokenPipeError):  # nobody reads any more
+            stream.flush()
+    os._exit(status)
 
 
 _WARNING = re.compile(r"^.*\b\w*Warning: .*\n?(?:^[ \t]+.*\n?)?", re.MULTILINE)
