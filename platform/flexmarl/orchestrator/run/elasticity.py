@@ -3,7 +3,7 @@
 Invariants: a run is never waited for by more than it can do without: an engine counts as a member once it holds what
 requests name, and above the minimum no longer than its child answers. An engine leaves only while as many others as
 the minimum stay; what it plays is handed over with the tokens it has, and its device is given back when it holds
-nothing. At most the maximum is held or on its way. Which engines are above the minimum is nobody's property: any may
+nothing. None is asked for above the maximum. Which engines are above the minimum is nobody's property: any may
 leave.
 
 Whether a device joins is the arbiter's to say: never while somebody waits for devices of that pool. So a device that
