@@ -10,6 +10,7 @@ from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.status import RunStatus
 from flexmarl.store.control import deletions, leased_memory, leases, runs
 from flexmarl.store.control.runs import RunLease
+from flexmarl.store.control.unclaimed import end_unclaimed
 from flexmarl.store.errors import FenceLost, LeaseLost
 from tests.support.store_story import Story
 
@@ -157,6 +158,22 @@ def test_an_expired_lease_loses_its_child_and_keeps_its_device(story):
     assert story.kinds()[-1] == "child_lost"
     assert leases.renew(story.conn, hosting, 30) == leases.Renewal(True, False, "")  # its host sees it and restarts
     assert leases.supply(story.conn).free == []
+
+
+def test_a_lease_that_nobody_took_ends_with_its_node(story):
+    """The node's last heartbeat was young enough for the grant."""
+    granted = story.granted()
+    engine, trainer = granted[DeviceUse.ENGINE], granted[DeviceUse.TRAINER]
+    story.hosted(trainer, DeviceUse.TRAINER, "t1")
+    assert end_unclaimed(story.conn, 1) == []
+    story.conn.execute("UPDATE store.lease SET expires_at = clock_timestamp() - interval '1 s'")
+    assert end_unclaimed(story.conn, 1) == [], "its node lives and may be slow"
+    story.conn.execute("UPDATE store.node SET heartbeat_at = heartbeat_at - interval '1 minute'")
+    assert end_unclaimed(story.conn, 1) == [engine], "the other one had a host: something of it may run"
+    assert end_unclaimed(story.conn, 1) == []
+    assert story.kinds()[-1] == "lease_ended"
+    taken = story.take(story.issue(HostLease(lease_id=engine, device_id="box.cpu0", use=DeviceUse.ENGINE)))
+    assert leases.take_hosting(story.conn, taken, 30) is None, "who wakes up too late"
 
 
 def test_a_dropped_run_leaves_no_rows_and_may_be_dropped_again(story, another):

@@ -28,6 +28,7 @@ from flexmarl.controlplane.runs.driver.turning import turns
 from flexmarl.store.connection import connect
 from flexmarl.store.control import commands, inbox, leases, runs
 from flexmarl.store.control.runs import RunLease
+from flexmarl.store.control.unclaimed import end_unclaimed
 from flexmarl.store.errors import FenceLost
 
 log = structlog.get_logger(__name__)
@@ -289,15 +290,16 @@ class Driver:
             self._announcer.changed(run_id, mine[run_id].seq)
 
     def _sweep(self, link: Link) -> None:
-        """Count children of expired leases as lost, once the database has been up long enough to trust that."""
+        """Count children of expired leases as lost, and end leases without a host on silent nodes, once the database
+        has been up long enough to trust that."""
         now = time.monotonic()
         if now < self._schedule.sweep or now - link.up_since < CHILD_TTL_S:
             return
         self._schedule.sweep = now + SWEEP_S
         for run_id, held in self.held.items():
-            lost = leases.expire(link.work, run_id)
-            if lost:
-                log.warning("leases_expired", run_id=run_id, leases=lost)
+            lost, unclaimed = leases.expire(link.work, run_id), end_unclaimed(link.work, run_id)
+            if lost or unclaimed:
+                log.warning("leases_expired", run_id=run_id, leases=lost, unclaimed=unclaimed)
                 held.look_at = 0.0
 
     def _drain(self, conn: Connection) -> None:
