@@ -85,6 +85,10 @@ CREATE TRIGGER withheld BEFORE UPDATE ON store.command FOR EACH ROW
   WHEN (OLD.kind = 'optimizer_step' AND NEW.status = 'taken') EXECUTE FUNCTION withheld()
 """
 HELD = "SELECT no, takes, body FROM store.command WHERE run_id = %s AND held AND status = 'taken'"
+PLAYING = """
+SELECT FROM store.command
+WHERE run_id = %s AND kind = 'play_groups' AND status IN ('open', 'taken') AND NOT held LIMIT 1
+"""
 ENGINES = "SELECT endpoint, secret FROM store.lease WHERE run_id = %s AND use = 'engine' AND endpoint <> ''"
 PLAYED = """
 SELECT draw, member, count(*), count(*) FILTER (WHERE status = 'finished') FROM store.episode
@@ -122,8 +126,9 @@ def at_work(conn: psycopg.Connection, run_no: int) -> tuple[int, int]:
 
 
 def stands_still(conn: psycopg.Connection, run_no: int) -> bool:
-    """Tell whether a worker has what is held, and no engine is at any of it."""
-    if not conn.execute(HELD, [run_no]).fetchall():
+    """Tell whether a worker has what is held and nothing else, and no engine is at any of it: between two turns of
+    what is played, engines are idle too, for long where the worker waits for its processor."""
+    if not conn.execute(HELD, [run_no]).fetchall() or conn.execute(PLAYING, [run_no]).fetchone() is not None:
         return False
     before = at_work(conn, run_no)
     time.sleep(LOOKED_S)
