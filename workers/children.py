@@ -37,6 +37,8 @@ KILL_S = 5.0
 ABORT_S = 1.0
 """How long a child that hangs may take to write its stacks to its log."""
 _SAME_START_S = 0.05
+_REPLACED_S = 1.0
+"""Longer than the system takes to replace a process by another program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,9 +227,17 @@ def _lives(process: psutil.Process) -> bool:
 def _belongs(process: psutil.Process, leader: int) -> bool:
     """Tell whether a process was started by a child."""
     try:
-        return os.getpgid(process.pid) == leader and process.environ().get(LEADER) == str(leader)
+        return os.getpgid(process.pid) == leader and _environment(process).get(LEADER) == str(leader)
     except (psutil.Error, ProcessLookupError, PermissionError):
         return False
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    """Read a process's environment. One that is just being replaced by another program shows none for a moment."""
+    deadline = time.monotonic() + _REPLACED_S
+    while not (found := process.environ()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return found
 
 
 def _start_time(pid: int) -> float:

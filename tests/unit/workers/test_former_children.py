@@ -67,6 +67,22 @@ def test_a_rank_whose_number_another_process_had_before_is_ended_too(monkeypatch
         assert ended(rank)
 
 
+def test_a_rank_that_has_just_begun_its_program_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system shows no environment of it for a moment."""
+    read, seen = psutil.Process.environ, []
+
+    def empty_at_first(process: psutil.Process) -> dict[str, str]:
+        seen.append(process.pid)
+        return {} if seen.count(process.pid) <= 3 else read(process)
+
+    with family("marked") as (child, began, rank):
+        child.kill()
+        child.wait()
+        monkeypatch.setattr(psutil.Process, "environ", empty_at_first)
+        prove_dead(child.pid, began)
+        assert ended(rank)
+
+
 @pytest.mark.parametrize("mark", ["marked", "strange"])
 def test_processes_of_somebody_else_are_left_alone(mark: str) -> None:
     """The number belongs to a process that began at another time, or what is left bears no mark of a child."""
