@@ -234,7 +234,7 @@ def _belongs(process: psutil.Process, leader: int) -> bool:
 
 def _environment(process: psutil.Process) -> dict[str, str]:
     """Read a process's environment. One that is just being replaced by another program shows none for a moment."""
-    deadline = time.monotonic() + _REPLACED_S
+    deadline, found = time.monotonic() + _REPLACED_S, dict[str, str]()
     while not (found := process.environ()) and time.monotonic() < deadline:
         time.sleep(0.01)
     return found

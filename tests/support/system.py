@@ -81,7 +81,7 @@ class Api:
             body = answer.read()
             assert len(body) == int(answer.headers["Content-Length"])
         with tarfile.open(fileobj=io.BytesIO(body)) as archive:
-            archive.extractall(target, filter="data")
+            archive.extractall(target, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
         return target
 
     def get(self, path: str) -> Any:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from .shapes import ProgramFault
+from .unpacking import extract
 
 ARCHIVES = (".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz")
 PASSED_OVER = (".git", "__pycache__")
@@ -72,7 +73,8 @@ def _lay_folder(workspace: Path, folder: str) -> None:
             archive.extractall(workspace)
     elif source.is_file() and folder.endswith(ARCHIVES):
         with tarfile.open(source) as packed:
-            packed.extractall(workspace, filter="data")
+            for member in packed:
+                extract(packed, member, workspace)
     else:
         raise ProgramFault(f"workspace: its package has neither a folder nor an archive {folder}")
 
@@ -270,8 +272,8 @@ def unpack(pieces: Iterator[bytes], workspace: Path) -> None:
         with tarfile.open(fileobj=stream, mode="r|") as packed:
             for member in packed:
                 try:
-                    packed.extract(member, workspace, filter="data")
-                except (tarfile.FilterError, OSError, KeyError):
+                    extract(packed, member, workspace)
+                except (OSError, KeyError):
                     continue
     except tarfile.TarError as error:
         raise ProgramFault(f"workspace: it cannot be unpacked: {error}") from None
