@@ -234,9 +234,11 @@ def _belongs(process: psutil.Process, leader: int) -> bool:
 
 def _environment(process: psutil.Process) -> dict[str, str]:
     """Read a process's environment. One that is just being replaced by another program shows none for a moment."""
-    deadline, found = time.monotonic() + _REPLACED_S, dict[str, str]()
-    while not (found := process.environ()) and time.monotonic() < deadline:
+    deadline = time.monotonic() + _REPLACED_S
+    found: dict[str, str] = process.environ()
+    while not found and time.monotonic() < deadline:
         time.sleep(0.01)
+        found = process.environ()
     return found
 
 

@@ -21,6 +21,8 @@ from http.cookiejar import CookieJar
 from pathlib import Path
 from typing import Any
 
+from workers.packages.inside.unpacking import extract
+
 ROOT = Path(__file__).resolve().parents[2]
 OF_THE_SESSION = {"DATABASE_URL", "REDIS_URL", "DJANGO_SETTINGS_MODULE"}
 MANY_DEVICES = 7
@@ -81,7 +83,8 @@ class Api:
             body = answer.read()
             assert len(body) == int(answer.headers["Content-Length"])
         with tarfile.open(fileobj=io.BytesIO(body)) as archive:
-            archive.extractall(target, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+            for member in archive:
+                extract(archive, member, target)
         return target
 
     def get(self, path: str) -> Any:
