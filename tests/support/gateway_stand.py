@@ -129,7 +129,7 @@ class Stand:
 
     async def meter(self, wanted: Callable[[int, int, float], bool]) -> tuple[int, int, float]:
         """Return calls, tokens and seconds left as the row says them, once they are as wanted."""
-        for _ in range(100):
+        for _ in range(1200):
             row = self.conn.execute("SELECT calls, tokens, coalesce(left_s, 1e9) FROM store.program_session").fetchone()
             if wanted(*row):
                 return row
@@ -138,7 +138,7 @@ class Stand:
 
     async def state(self, *states: str) -> tuple[str, str]:
         """Return how the row of the session ended, once it says one of these states."""
-        for _ in range(100):
+        for _ in range(1200):
             row = self.conn.execute("SELECT state, reason FROM store.program_session").fetchone()
             if row[0] in (states or ("finished", "ended")):
                 return row

@@ -66,6 +66,12 @@ class Mischief:
             return " ".join(sorted(os.listdir("/"))) + " env " + " ".join(sorted(os.environ))
         if what == "processes":
             return str(sorted(int(name) for name in os.listdir("/proc") if name.isdigit())[:3])
+        if what == "fork_bomb_behind" and os.fork() == 0:
+            while True:
+                try:
+                    os.fork()
+                except OSError:
+                    pass
         if what == "fork_bomb":
             while True:
                 os.fork()

@@ -54,13 +54,9 @@ class Here:
         """Return the rows of sessions in their order, once they are over and their programs have been ended."""
         for pool in self.pools:
             await pool.close()
-        for _ in range(200):
-            with self.stand.conn.cursor(row_factory=psycopg.rows.dict_row) as cursor:
-                rows = cursor.execute("SELECT * FROM store.program_session ORDER BY member").fetchall()
-            if all(row["state"] in ("finished", "ended") for row in rows):
-                break
-            await asyncio.sleep(0.05)
-        return rows
+        await self.stand.gateway.written()
+        with self.stand.conn.cursor(row_factory=psycopg.rows.dict_row) as cursor:
+            return cursor.execute("SELECT * FROM store.program_session ORDER BY member").fetchall()
 
     async def row(self) -> dict[str, Any]:
         """Return the row of the only session."""

@@ -176,3 +176,14 @@ async def test_a_clock_that_jumps_ends_no_session(stand: Stand, monkeypatch: pyt
         await asyncio.sleep(0.3)
     attempt = await stand.finished(reward=1)
     assert (attempt.status, len(attempt.turns)) == (EpisodeStatus.FINISHED, 3)
+
+
+async def test_how_a_session_ended_is_written_before_its_gateway_is_gone(stand: Stand) -> None:
+    client = await stand.begin()
+    await chat(client, USER)
+    assert stand.playing is not None
+    stand.playing.cancel()
+    await asyncio.wait([stand.playing])
+    await stand.gateway.close()
+    row = stand.conn.execute("SELECT state, reason, calls FROM store.program_session").fetchone()
+    assert row == ("ended", "rollout: the run does not need it any more", 1)

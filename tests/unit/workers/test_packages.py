@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -199,16 +200,27 @@ async def test_a_package_sees_no_credentials_no_home_and_no_process_of_others(
     assert max(json.loads(heard[1])) < 20
 
 
-async def test_a_fork_bomb_ends_with_its_episode(home: Path, built: dict[str, Any]) -> None:
+def alive(host: psutil.Process) -> int:
+    """Count the processes of a host that have not ended; ended ones may wait for a parent of the package's making."""
+    count = 0
+    for process in host.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            count += process.status() != psutil.STATUS_ZOMBIE
+    return count
+
+
+@pytest.mark.parametrize("what", ["fork_bomb", "fork_bomb_behind"])
+async def test_a_fork_bomb_ends_with_its_episode(home: Path, built: dict[str, Any], what: str) -> None:
+    """Whether the episode plays on is the bomb's luck, as all its processes may answer; they end in any case."""
     confined(built)
-    pool = pool_of(home, built, options={"what": "fork_bomb"}, score_timeout_s=5.0)
+    pool = pool_of(home, built, options={"what": what}, score_timeout_s=5.0)
     pool.spec = pool.spec.model_copy(update={"step_timeout_s": 10.0})
-    with pytest.raises(EnvironmentBroke, match=r"(step|score): "):
+    with suppress(EnvironmentBroke):
         await played(pool)
     assert pool._host is not None
     host = psutil.Process(pool._host.process.pid)
-    async with asyncio.timeout(90):
-        while len(host.children(recursive=True)) > 1:
+    async with asyncio.timeout(20):  # sooner than an idle host is ended
+        while alive(host) > 2:  # the first of its name space, and one that rests
             await asyncio.sleep(0.1)
     await pool.close()
 

@@ -42,6 +42,8 @@ SEEN_S = 3.0
 """A session is said to be there this often."""
 END_TRIES = 5
 END_AGAIN_S = 1.0
+CLOSE_S = 3.0
+"""Who closes the gateway waits as long for the ends of sessions to be written."""
 KEY = re.compile(r"fms_[A-Za-z0-9_-]{43}")
 RETRY_HEADER = "X-Stainless-Retry-Count"
 """By which the clients of OpenAI and Anthropic say how often they have asked before."""
@@ -73,7 +75,9 @@ class Gateway:
         self._sessions: dict[UUID, ProgramSession] = {}
         self._by_key: dict[str, ProgramSession] = {}
         self._keys: dict[UUID, str] = {}
-        self._work: set[asyncio.Task[None]] = set()
+        self._watching: asyncio.Task[None] | None = None
+        self._ends: set[asyncio.Task[None]] = set()
+        """Of sessions that are over, while the store is told."""
 
     async def open(
         self,
@@ -123,10 +127,17 @@ class Gateway:
         """Keep the end of what a program that was started here wrote, and what it made of its workspace."""
         await self._store(partial(program_sessions.wrote, session=session.id, output=output, changes=changes))
 
+    async def written(self, timeout_s: float | None = None) -> None:
+        """Return once the store knows of every session that is over how it ended, or after a time."""
+        if self._ends:
+            await asyncio.wait(self._ends, timeout=timeout_s)
+
     async def close(self) -> None:
-        """Stop listening."""
-        for task in tuple(self._work):
-            task.cancel()
+        """Stop listening. What the store does not take in now, it will miss."""
+        await self.written(CLOSE_S)
+        for task in (self._watching, *self._ends):
+            if task is not None:
+                task.cancel()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -154,7 +165,7 @@ class Gateway:
             raise EnvironmentBroke(f"gateway: cannot listen on {self._place.bind}: {error.strerror}; {hint}") from error
         self._runner = runner
         self._url = self._place.url or f"http://{self._place.host}:{runner.addresses[0][1]}"
-        self._begin(self._watch())
+        self._watching = asyncio.create_task(self._watch())
 
     # What the store says ------------------------------------------------------------------------------------------
 
@@ -201,7 +212,9 @@ class Gateway:
 
     def _left(self, session: ProgramSession) -> None:
         """Write down how a session ended; until then it refuses calls itself."""
-        self._begin(self._write_end(session))
+        task = asyncio.create_task(self._write_end(session))
+        self._ends.add(task)
+        task.add_done_callback(self._ends.discard)
 
     async def _write_end(self, session: ProgramSession) -> None:
         if session.reported:
@@ -221,11 +234,6 @@ class Gateway:
     def _forget(self, session: ProgramSession) -> None:
         self._sessions.pop(session.id, None)
         self._by_key.pop(self._keys.pop(session.id, ""), None)
-
-    def _begin(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._work.add(task)
-        task.add_done_callback(self._work.discard)
 
     # What programs say --------------------------------------------------------------------------------------------
 
