@@ -3,6 +3,8 @@
 import pytest
 
 from flexmarl.contracts.engine_rules import uneven_parts
+from flexmarl.contracts.problems import SpecProblems
+from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.rules import broken_rules
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from workers.models.architecture import UnsupportedModel, architecture_of
@@ -106,6 +108,20 @@ def test_a_fixed_number_is_written_as_it_was():
     assert on_devices(2, 4).model_dump(mode="json")["resources"]["rollout_devices"] == 4
     told = on_devices(2, {"min": 2, "max": 4}).model_dump(mode="json")["resources"]["rollout_devices"]
     assert told == {"min": 2, "max": 4}
+
+
+def test_a_range_in_words_is_refused_by_what_to_send():
+    with pytest.raises(SpecProblems) as caught:
+        resolve(
+            {
+                "agents": {"speaker": {}, "listener": {}},
+                "environment": {"type": "reference_game"},
+                "resources": {"rollout_devices": "1-4"},
+            }
+        )
+    [found] = caught.value.problems
+    assert (found.pointer, found.code) == ("/resources/rollout_devices", "invalid")
+    assert found.detail == "rollout_devices is a text: send a number, 1 to 64, or {min: 1, max: 4}."
 
 
 def test_a_model_with_an_odd_number_of_heads_is_refused_by_its_name():

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.problems import broken_at
@@ -10,6 +10,7 @@ from flexmarl.contracts.problems import broken_at
 MOST_ROLLOUT_DEVICES = 64
 MOST_TRAINING_DEVICES = 64
 MOST_ENGINE_DEVICES = 16
+_EXAMPLE = "{min: 1, max: 4}"
 
 
 class Pace(Strict):
@@ -39,6 +40,12 @@ class DeviceRange(Strict):
         return self
 
 
+def _number_or_range(value: object) -> object:
+    if isinstance(value, str):  # such as 1-4, which the form of a new run takes
+        raise broken_at([], f"rollout_devices is a text: send a number, 1 to {MOST_ROLLOUT_DEVICES}, or {_EXAMPLE}")
+    return value
+
+
 def _form_of(value: object) -> str:
     return "range" if isinstance(value, dict | DeviceRange) else "count"
 
@@ -46,6 +53,7 @@ def _form_of(value: object) -> str:
 _RolloutDevices = Annotated[
     Annotated[int, Field(ge=1, le=MOST_ROLLOUT_DEVICES), Tag("count")] | Annotated[DeviceRange, Tag("range")],
     Discriminator(_form_of),
+    BeforeValidator(_number_or_range),
 ]
 
 
