@@ -24,6 +24,7 @@ BREAK_WORDS = {
         "another conversation",
         "Such as a sub-agent's, or a summary: the history is one that the seat did not have.",
     ),
+    "each_call": ("a row of each call", "The run trains each call by itself (environment.rows)."),
 }
 """Cause by which a chain broke -> words, and what they mean."""
 VIEWS = (("transcript", "Transcript"), ("scores", "Scores"), ("raw", "Raw"))

@@ -52,6 +52,8 @@ class Break(StrEnum):
     """The conversation became longer than its seat may read, and its oldest messages were left out."""
     OTHER_HISTORY = "other_history"
     """A program asked with a history that no conversation of its seat has: a summary, a sub-agent, or something new."""
+    EACH_CALL = "each_call"
+    """The call goes on with its conversation, and the run makes a row of each call."""
 
 
 @dataclass(frozen=True, slots=True)

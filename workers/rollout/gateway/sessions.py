@@ -325,16 +325,18 @@ class ProgramSession:
         self._asked = [(call, self._asking(call, place)) for call, place in places if place is not None]
 
     def _asking(self, call: ProgramCall, place: Continuation) -> Ask:
-        most, begun = self.spec.reply_tokens, place.new is None
+        most = self.spec.reply_tokens
+        new = None if self.spec.rows == "call" else place.new
+        cause = Break.OTHER_HISTORY if place.new is None else Break.EACH_CALL
         return Ask(
             call.seat,
             "",
             most if call.max_tokens is None else min(most, call.max_tokens),
-            messages=call.messages if place.new is None else place.new,
+            messages=call.messages if new is None else new,
             tools=call.tools,
             conversation=place.conversation,
-            fresh=begun,
-            broken=Break.OTHER_HISTORY.value if begun and self._seats[call.seat].answered else "",
+            fresh=new is None,
+            broken=cause.value if new is None and self._seats[call.seat].answered else "",
             structured=call.structured,
         )
 

@@ -101,6 +101,9 @@ class ProgramEnvironment(EnvironmentOptions):
     """What becomes of a format that a call to a trained agent names, such as `response_format`: the call is refused, or
     the format is left out, and the agent learns it by what its replies earn. Agents that are not trained are held to
     it."""
+    rows: Literal["conversation", "call"] = "conversation"
+    """What becomes a training row: a whole conversation, each call of which reads the very ids of those before, or each
+    call by itself, whose messages the chat template writes anew. Rows of calls repeat what was said before."""
     best_reward: float = Field(default=1.0, gt=0.0, le=1e9)
     """Highest reward of a session; a session that reaches it counts as solved. The lowest is 0."""
 
