@@ -45,11 +45,17 @@ WORKLOADS = {"turns": (8, 4, 256), "replies": (11, 128, 256), "few": (11, 64, 8)
 """prompt tokens, reply tokens, requests: a game's turns, long replies, and few of them."""
 
 
-def step_seconds(api: Api, conn: psycopg.Connection, template: str, ordered: bool, updates: int) -> float:
+LAG = {"publication": "delayed", "lag_policy": {"bound": 1}}
+"""Each cohort plays while the one before it is trained, on both sides."""
+
+
+def step_seconds(
+    api: Api, conn: psycopg.Connection, template: str, ordered: bool, updates: int, lag: dict[str, Any]
+) -> float:
     """Train and return the median step."""
     changes = CASES[template] | {
         "seed": 5,
-        "mechanisms": {"ordered": ordered},
+        "mechanisms": {"ordered": ordered, **lag},
         "budget": {"train_steps": updates + WARM_STEPS, "target": None},
         "evaluation": {"every_steps": 10_000, "tasks": 1},
         "checkpoints": {"every_steps": 10_000},
@@ -94,7 +100,7 @@ def measure_engine(report: Report) -> None:
         report.ratio(f"engine_{name}_ratio", paired_ratios(times["ordered"], times["default"]))
 
 
-def measure_steps(report: Report, templates: Sequence[str], updates: int, repeats: int) -> None:
+def measure_steps(report: Report, templates: Sequence[str], updates: int, repeats: int, lag: dict[str, Any]) -> None:
     report.settings |= {"updates": updates, "repeats": repeats, "cases": {name: CASES[name] for name in templates}}
     with tempfile.TemporaryDirectory(prefix="flexmarl-bench-") as folder, System(Path(folder) / "home") as system:
         Path(folder).chmod(0o711)
@@ -103,8 +109,8 @@ def measure_steps(report: Report, templates: Sequence[str], updates: int, repeat
             for template in templates:
                 times = interleave(
                     {
-                        "ordered": lambda name=template: step_seconds(api, conn, name, True, updates),
-                        "default": lambda name=template: step_seconds(api, conn, name, False, updates),
+                        "ordered": lambda name=template: step_seconds(api, conn, name, True, updates, lag),
+                        "default": lambda name=template: step_seconds(api, conn, name, False, updates, lag),
                     },
                     repeats,
                 )
@@ -119,6 +125,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--updates", type=int, default=12, help="steps of a run that count")
     parser.add_argument("--repeats", type=int, default=5, help="pairs of runs")
+    parser.add_argument("--lag", type=int, choices=[0, 1], default=0, help="versions that what is trained is old")
 
 
 def main() -> None:
@@ -130,7 +137,8 @@ def main() -> None:
         measure_engine(report)
     templates = [name for name in CASES if name in wanted]
     if templates:
-        measure_steps(report, templates, int(str(updates)), int(str(repeats)))
+        lag = LAG if report.settings["lag"] else {}
+        measure_steps(report, templates, int(str(updates)), int(str(repeats)), lag)
     report.finish()
 
 

@@ -22,14 +22,15 @@ def system(installations: Callable[[int], System]) -> System:
     return installations(0)
 
 
-def test_random_kills_do_not_change_a_bit_of_an_ordered_run(system: System) -> None:
-    api = system.api()
+@pytest.mark.parametrize("lag", [0, 1])
+def test_random_kills_do_not_change_a_bit_of_an_ordered_run(system: System, lag: int) -> None:
+    api, delayed = system.api(), {"publication": "delayed", "lag_policy": {"bound": 1}}
     spec = {
         **SPEC,
         "seed": 11,
         "budget": {"train_steps": STEPS, "target": None},
         "evaluation": {"every_steps": STEPS, "tasks": 16},
-        "mechanisms": {"ordered": True},
+        "mechanisms": {"ordered": True, **(delayed if lag else {})},
     }
     ended = []
     for name in ("undisturbed", "struck"):

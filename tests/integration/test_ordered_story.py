@@ -4,6 +4,7 @@ That kills do not change them either: tests/chaos/test_ordered_kills.py and test
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,11 @@ TEMPLATE = "hot_cold"
 """A team of two whose episodes have several turns and different lengths, so that batches in the engine do vary."""
 
 
-def overrides(*, ordered: bool, rollout_groups: int, waits: bool) -> dict:
+DELAYED = {"publication": "delayed", "lag_policy": {"bound": 1}}
+"""Each cohort plays while the one before it is trained."""
+
+
+def overrides(*, ordered: bool, rollout_groups: int, waits: bool, mechanisms: dict[str, Any] | None = None) -> dict:
     waiting = {"environment": {"latency": {"scale_s": 0.01, "sigma": 1.0, "cap_s": 0.2}}} if waits else {}
     return {
         "seed": 7,
@@ -29,7 +34,7 @@ def overrides(*, ordered: bool, rollout_groups: int, waits: bool) -> dict:
             "micro_batch_groups": 3,
             "rollout_groups": rollout_groups,
         },
-        "mechanisms": {"ordered": ordered},
+        "mechanisms": {"ordered": ordered, **(mechanisms or {})},
         **waiting,
     }
 
@@ -44,8 +49,8 @@ def api(system: System) -> Api:
     return system.api()
 
 
-def begin(api: Api, name: str, *, ordered: bool = True, rollout_groups: int = 12, waits: bool = False) -> str:
-    spec = overrides(ordered=ordered, rollout_groups=rollout_groups, waits=waits)
+def begin(api: Api, name: str, *, rollout_groups: int = 12, waits: bool = False, **more: Any) -> str:
+    spec = overrides(rollout_groups=rollout_groups, waits=waits, **{"ordered": True, **more})
     return api.create_run(name=name, template=TEMPLATE, spec=spec)["id"]
 
 
@@ -83,6 +88,25 @@ def test_another_schedule_and_a_second_worker_end_in_the_same_bits(
     with further_rollout_worker(system, tmp_path_factory.mktemp("worker") / "out"):
         found = ended(system, api, begin(api, "shuffled", rollout_groups=1, waits=True))
     assert_same(found, expected)
+
+
+def test_a_lag_of_one_ends_in_the_same_bits_also_where_cohorts_could_not_overlap(
+    system: System, api: Api, expected: Bits, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The second run is shuffled, and paused in the middle: its next cohort starts when newer weights are served."""
+    undisturbed = ended(system, api, begin(api, "delayed", mechanisms=DELAYED))
+    with further_rollout_worker(system, tmp_path_factory.mktemp("worker") / "out"):
+        run_id = begin(api, "delayed and paused", rollout_groups=1, waits=True, mechanisms=DELAYED)
+        api.wait(run_id, lambda run: run["step"] >= 1, 120)
+        api.act(run_id, "pause")
+        api.wait(run_id, lambda run: run["status"] == "paused", 120)
+        api.act(run_id, "resume")
+        found = ended(system, api, run_id)
+    assert_same(found, undisturbed)
+    made_by = {key[0]: version for key, (_, version) in undisturbed.samples.items()}
+    each = len(made_by) // STEPS
+    assert [made_by[draw] for draw in sorted(made_by)] == [max(no // each - 1, 0) for no in range(len(made_by))]
+    assert undisturbed.weights != expected.weights, "it is another algorithm"
 
 
 @pytest.mark.full

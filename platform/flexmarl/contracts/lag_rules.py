@@ -54,13 +54,16 @@ def _policy(spec: ExperimentSpec, name: str) -> Iterator[Problem]:
 
 
 def _ordered(spec: ExperimentSpec) -> Iterator[Problem]:
-    if not spec.mechanisms.ordered:
+    mechanisms = spec.mechanisms
+    same_lag = mechanisms.publication.type == "delayed" and mechanisms.trainer_protocol != "mini_batch"
+    if not mechanisms.ordered or same_lag:
         return
     for name in spec.trainable_policies():
         if spec.lag_policy_of(name).bound > 0:
             yield Problem(
                 pointer=f"{spec.lag_policy_pointer(name)}/bound",
                 code="ordered_is_on_policy",
-                detail="Ordered runs are bitwise reproducible; with a bound above 0, weights depend on timing.",
-                hint="Set 0, or ordered: false.",
+                detail="Ordered runs are bitwise reproducible; with a bound above 0, weights depend on timing, unless "
+                "every cohort plays those of one step before.",
+                hint="Set 0, or publication: delayed, or ordered: false.",
             )

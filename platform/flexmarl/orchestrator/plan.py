@@ -65,6 +65,9 @@ class LagPlan:
     """Policies whose playing groups go on under newer weights, and how."""
     discards: frozenset[str]
     """Policies whose playing groups begin anew under newer weights."""
+    fixed: bool
+    """A cohort plays the weights of one step before in every case, also where it waits and newer ones are served: what
+    an ordered run plays must not depend on when it plays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +246,7 @@ def _lag_plan(spec: ExperimentSpec) -> LagPlan:
         by_credit=_by_credit(spec),
         follows=_follows(spec),
         discards=frozenset(n for n in spec.trainable_policies() if spec.lag_policy_of(n).in_flight == "discard"),
+        fixed=spec.mechanisms.ordered and spec.mechanisms.publication.type == "delayed",
     )
 
 

@@ -63,8 +63,28 @@ def test_a_plan_tells_what_the_promise_costs(ordered: bool):
     assert ("ordered_costs" in [problem.code for problem in warnings(spec)]) is ordered
 
 
-@pytest.mark.parametrize("mechanisms", [{"trainer_protocol": "mini_batch"}, {"publication": "delayed"}])
-def test_what_needs_a_bound_has_no_ordered_form(mechanisms: dict[str, Any]):
-    bounded = mechanisms | {"lag_policy": {"bound": 8}}
-    assert "/mechanisms/lag_policy/bound" in problems(bounded)
+def test_several_steps_on_a_cohort_have_no_ordered_form():
+    mechanisms = {"trainer_protocol": "mini_batch"}
+    assert "/mechanisms/lag_policy/bound" in problems(mechanisms | {"lag_policy": {"bound": 8}})
     assert problems(mechanisms), "and without a bound it is refused for lacking one"
+
+
+def test_a_lag_that_is_the_same_for_every_cohort_is_free():
+    delayed = {"publication": "delayed", "lag_policy": {"bound": 1}}
+    assert problems(delayed) == {}
+    assert problems(delayed | {"publication": "cohort"})["/mechanisms/lag_policy/bound"] == (
+        "ordered_is_on_policy",
+        "Set 0, or publication: delayed, or ordered: false.",
+    )
+    assert problems({"publication": "delayed"})["/mechanisms/lag_policy/bound"][0] == "needs_bound"
+
+
+@pytest.mark.parametrize("filter", ["dynamic_sampling", "drop_zero_variance"])
+@pytest.mark.parametrize("sampler", ["vade", "greso", "filter_solved", "uniform"])
+def test_tasks_drawn_again_are_not_chosen_by_who_settled_first(filter: str, sampler: str):
+    """What a sampler believes in the middle of a step depends on which groups of it have settled."""
+    tasks = {} if sampler == "uniform" else {"tasks": 100}
+    sampling = {"group_filter": filter, "task_sampler": {"type": sampler, **tasks}}
+    refused = filter == "dynamic_sampling" and sampler != "uniform"
+    assert ("/sampling/task_sampler/type" in problems({}, sampling=sampling)) is refused
+    assert problems({}, ordered=False, sampling=sampling) == {}

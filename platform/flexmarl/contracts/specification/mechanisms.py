@@ -137,5 +137,5 @@ class Mechanisms(Strict):
     All runs of a pool share one arbiter."""
     ordered: bool = False
     """Bitwise reproducible runs: micro-batches are fixed slices by draw number, summed in order, and replies depend on
-    their request alone. Slower; options that depend on timing (a bound above 0, redundancy, policy_clock) are
-    refused."""
+    their request alone. Slower; options that depend on timing (redundancy, policy_clock, a bound above 0 unless
+    `publication` is `delayed`) are refused."""

@@ -186,7 +186,7 @@ class DynamicSamplingOptions(GroupFilterOptions):
         return self.draw_limit
 
     def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
-        """Refuse two ways of proposing more groups than a step needs."""
+        """Refuse two ways of proposing more groups than a step needs, and tasks that depend on who settled first."""
         if Beyond.GROUPS in spec.mechanisms.redundancy.beyond:
             yield Problem(
                 pointer="/mechanisms/redundancy/type",
@@ -194,6 +194,14 @@ class DynamicSamplingOptions(GroupFilterOptions):
                 detail="dynamic_sampling draws a new group for each rejected one; with additional groups a step would "
                 "have more groups than it needs.",
                 hint="Set none or extra_members, or group_filter: drop_zero_variance in /sampling.",
+            )
+        if spec.mechanisms.ordered and spec.sampling.task_sampler.chooses:
+            yield Problem(
+                pointer="/sampling/task_sampler/type",
+                code="not_with_ordered",
+                detail="What dynamic_sampling draws again in a step would be chosen by those groups of it that have "
+                "settled, and in an ordered run nothing depends on which of them are the first.",
+                hint="Set uniform, or group_filter: drop_zero_variance in /sampling, or ordered: false in /mechanisms.",
             )
 
 

@@ -74,6 +74,8 @@ def close_cohort(ctx: Context, cohort: Cohort) -> None:
     state = ctx.state
     state.cohorts.remove(cohort)
     state.past_cohorts.last_closed_at = ctx.now
+    if ctx.plan.lag.fixed:
+        state.past_cohorts.base = cohort.base
     forget_draws(ctx)
     for name, own in cohort.policies.items():
         if own.carried:

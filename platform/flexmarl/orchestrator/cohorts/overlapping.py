@@ -5,8 +5,9 @@ Under a lag policy with a bound, admission decides alone. Without one:
 Invariants: at most two cohorts are open, and the later one starts only when every group of the earlier is settled.
 `wavefront`: it is pinned to the vector that the earlier cohort's steps make, so own lag stays what it was; a version
 that is certain and not committed yet is pinned by its number, and turns of its policy wait for it. `delayed`: it is
-pinned to the vector the earlier cohort's steps begin from, so own lag grows by these steps. What is trained, and in
-which order, does not depend on it: only the oldest cohort is cut and stepped.
+pinned to the vector the earlier cohort's steps begin from, so own lag grows by these steps; in an ordered run also
+where it could not start until the earlier one was closed. What is trained, and in which order, does not depend on it:
+only the oldest cohort is cut and stepped.
 """
 
 from flexmarl.contracts.status import RunStatus
@@ -51,6 +52,12 @@ def coming_vector(ctx: Context) -> dict[str, Pin]:
         if ahead:
             vector[name] = Pin(vector[name].version + ahead, "")
     return vector
+
+
+def next_vector(ctx: Context) -> dict[str, Pin]:
+    """Return the vector under which a cohort plays that starts when no other one is open."""
+    past = ctx.state.past_cohorts.base
+    return dict(past) if ctx.plan.lag.fixed and past else ctx.state.vector()
 
 
 def steps_to_come(ctx: Context, own: PolicyCohort) -> int:

@@ -34,10 +34,15 @@ def choose_tasks(ctx: Context, cohort: Cohort, draws: Sequence[int]) -> None:
 
 
 def _excluded(ctx: Context, cohort: Cohort) -> set[int]:
-    """Return the tasks that are not to be chosen: all that are played, or where these are all, the cohort's own."""
-    of_draw, most = ctx.state.choice.of_draw, ctx.plan.tasks.chosen_from
+    """Return the tasks that are not to be chosen: all that are played, and all that the cohort has played. Where these
+    are the whole set: those that the cohort plays."""
+    of_draw, most, backlog = ctx.state.choice.of_draw, ctx.plan.tasks.chosen_from, ctx.state.backlog
+    waiting = {*backlog.repeated, *backlog.deferred, *backlog.cancelled}
+    played = waiting.union(one.tasks.get(draw, draw) for one in ctx.state.cohorts for draw in one.open)
+    # What an earlier cohort has played to the end is not looked at: how long its draws are known is a matter of time.
+    wide = {task for draw, task in of_draw.items() if draw in played or draw >= cohort.first_draw}
     own = {task for draw, task in of_draw.items() if draw in cohort.open}
-    return next((tasks for tasks in (set(of_draw.values()), own) if len(tasks) < most), set())
+    return next((tasks for tasks in (wide, own) if len(tasks) < most), set())
 
 
 def tell_sampler(ctx: Context, cohort: Cohort, draw: int, finished: Sequence[EpisodeOutcome]) -> None:

@@ -14,7 +14,7 @@ from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus, allowed_ve
 from flexmarl.orchestrator.allocation.shared_devices import engines_turn
 from flexmarl.orchestrator.cohorts.cohorts import close_cohort, open_cohort, settle_with_enough, starved
 from flexmarl.orchestrator.cohorts.credit import top_up
-from flexmarl.orchestrator.cohorts.overlapping import coming_vector, may_overlap
+from flexmarl.orchestrator.cohorts.overlapping import coming_vector, may_overlap, next_vector
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.run import attempts, pausing, verb_requests
 from flexmarl.orchestrator.run.lease_recalls import hand_over, moving_text
@@ -287,7 +287,7 @@ def _continue(ctx: Context) -> None:
     if state.lifecycle.pause.frozen or not (hand_over(ctx) and served(ctx)):
         return
     if not only_evaluates(ctx):
-        open_cohort(ctx, state.vector())
+        open_cohort(ctx, next_vector(ctx))
     if evaluation_due(ctx):
         open_evaluation(ctx)
 

@@ -42,6 +42,8 @@ def pinned(ctx: Context, name: str) -> dict[int, Pin]:
     parts += [pins for cohort in state.cohorts for pins in cohort.older.values() if name not in ctx.plan.lag.follows]
     if state.evaluation is not None:
         parts.append(state.evaluation.pins)
+    if ctx.plan.lag.fixed and not state.cohorts and state.past_cohorts.base:
+        parts.append(state.past_cohorts.base)  # the next cohort's
     return {pins[name].version: pins[name] for pins in parts if pins[name].digest}
 
 

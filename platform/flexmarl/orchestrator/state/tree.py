@@ -99,6 +99,8 @@ class PastCohorts:
     """When the last cohort was closed: cohorts that overlap share the time of a step."""
     empty_in_a_row: int = 0
     """Cohorts in a row of which no group was left."""
+    base: dict[str, Pin] = field(default_factory=dict)
+    """Vector from which the last one was trained. Kept where the next one plays it in every case."""
 
 
 @dataclass(slots=True)
