@@ -14,6 +14,7 @@ from flexmarl.contracts.specification.losses import LOSS
 from tests.conformance.trl_reference import (
     CASES,
     PAIR_BETAS,
+    PAIR_FORMS,
     Case,
     Tables,
     computed,
@@ -50,9 +51,9 @@ def own(case: Case, given: Tables) -> tuple[torch.Tensor, torch.Tensor]:
     return mean.detach(), logprobs.grad
 
 
-def own_pairs(beta: float, given: Tables) -> tuple[torch.Tensor, torch.Tensor]:
+def own_pairs(form: str, beta: float, given: Tables) -> tuple[torch.Tensor, torch.Tensor]:
     """The same of preferences: row i and row i + 4 are of one group, and the better of them is marked."""
-    loss = LOSS.options(type="online_dpo", beta=beta)
+    loss = LOSS.options(type="online_dpo", beta=beta, form=form)
     half = len(given["advantages"]) // 2
     first = [bool(a >= b) for a, b in zip(given["advantages"][:half], given["advantages"][half:], strict=True)]
     signs = [1.0 if won else -1.0 for won in (*first, *(not won for won in first))]
@@ -99,18 +100,20 @@ def test_loss_and_gradient_are_those_of_the_installed_trl(case: Case):
         assert_equal(case, given, *computed(case, given))
 
 
+@pytest.mark.parametrize("form", PAIR_FORMS)
 @pytest.mark.parametrize("beta", PAIR_BETAS)
-def test_preferences_are_those_recorded_of_trl(beta: float, figures: dict):
+def test_preferences_are_those_recorded_of_trl(beta: float, form: str, figures: dict):
     given = {name: torch.tensor(table) for name, table in figures["tables"].items()}
-    assert_same(*own_pairs(beta, given), **figures["pairs"][str(beta)])
+    assert_same(*own_pairs(form, beta, given), **figures["pairs"][f"{form} {beta}"])
 
 
 @pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="TRL is not installed: requirements/trl.txt")
+@pytest.mark.parametrize("form", PAIR_FORMS)
 @pytest.mark.parametrize("beta", PAIR_BETAS)
-def test_preferences_are_those_of_the_installed_trl(beta: float):
+def test_preferences_are_those_of_the_installed_trl(beta: float, form: str):
     for seed in range(3):
         given = tables(seed)
-        assert_same(*own_pairs(beta, given), *computed_pairs(beta, given))
+        assert_same(*own_pairs(form, beta, given), *computed_pairs(form, beta, given))
 
 
 def test_every_loss_of_trl_is_compared(figures: dict):

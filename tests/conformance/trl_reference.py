@@ -112,6 +112,7 @@ CASES = (
     ),
 )
 PAIR_BETAS = (0.1, 0.5, 3.0)
+PAIR_FORMS = ("sigmoid", "ipo")
 DEFAULTS: dict[str, Any] = {
     "delta": None, "epsilon_low": 0.2, "epsilon_high": 0.2, "importance_sampling_level": "token", "entropy_coef": 0.0,
     "off_policy_mask_threshold": None, "clip_min": None, "clip_max": None, "beta": 0.0, "weighted_kl": False,
@@ -184,7 +185,7 @@ def _stand_in(own: dict[str, Any], logprobs: torch.Tensor, entropy: torch.Tensor
     )  # fmt: skip
 
 
-def computed_pairs(beta: float, given: Tables) -> tuple[float, list[list[float]]]:
+def computed_pairs(form: str, beta: float, given: Tables) -> tuple[float, list[list[float]]]:
     """Ask TRL's OnlineDPOTrainer for the loss of a step and its gradient.
 
     Row i and row i + 4 answer the same prompt, and `advantages` are their rewards.
@@ -194,7 +195,7 @@ def computed_pairs(beta: float, given: Tables) -> tuple[float, list[list[float]]
     logprobs = given["logprobs"].clone().requires_grad_()
     passes = iter((logprobs, given["reference"]))
     args = SimpleNamespace(
-        use_vllm=False, missing_eos_penalty=None, loss_type="sigmoid", torch_empty_cache_steps=None, optim="adamw",
+        use_vllm=False, missing_eos_penalty=None, loss_type=form, torch_empty_cache_steps=None, optim="adamw",
         n_gpu=1, gradient_accumulation_steps=1,
     )  # fmt: skip
     accelerator = SimpleNamespace(gather_for_metrics=lambda x: x, backward=lambda loss: loss.backward())
@@ -250,7 +251,9 @@ def write() -> None:
     """Record inputs, figures, and where they come from."""
     given = tables()
     pairs = {
-        str(beta): dict(zip(("loss", "gradient"), computed_pairs(beta, given), strict=True)) for beta in PAIR_BETAS
+        f"{form} {beta}": dict(zip(("loss", "gradient"), computed_pairs(form, beta, given), strict=True))
+        for form in PAIR_FORMS
+        for beta in PAIR_BETAS
     }
     cases = {case.name: dict(zip(("loss", "gradient"), computed(case, given), strict=True)) for case in CASES}
     document = {

@@ -1,9 +1,10 @@
 """Preferences between two members of a group, as weights of their turns.
 
-Of each pair the loss is -log sigmoid(beta h), h = log p / p_ref of all that the better member said, less that of the
-worse one. Its gradient is the one of -A log p with A = beta sigmoid(-beta h) for turns of the better member, held
-fixed, and -A for those of the worse one. So h is computed first, without gradient; then every row goes its own way.
-That costs one more forward pass of each model, and makes the gradient exact however rows are packed.
+Of each pair the loss is a function of the lead h = log p / p_ref of all that the better member said, less that of the
+worse one: -log sigmoid(beta h) (DPO, arXiv 2305.18290), or (h - 1 / (2 beta))^2 (IPO, arXiv 2310.12036). Its gradient is
+the one of -A log p with A = -dloss/dh for turns of the better member, held fixed, and -A for those of the worse one. So
+h is computed first, without gradient; then every row goes its own way. That costs one more forward pass of each model,
+and makes the gradient exact however rows are packed.
 
 Invariant: both members of a pair are in one micro-batch, since cuts hold whole groups; half a pair is refused.
 """
@@ -54,13 +55,25 @@ def weigh(rows: Sequence[TrainRow], log_ratios: Sequence[float], settings: Onlin
     for pair, (better, worse) in sides.items():
         if better is None or worse is None:
             raise TrainerRefusal(RefusalCode.MALFORMED_ROW, f"of the pair {pair!r} one member alone is here")
-        margin = settings.beta * (better - worse)
-        # Of margins beyond all bounds, neither form overflows.
-        tail = math.exp(-abs(margin))
-        loss += max(-margin, 0.0) + math.log1p(tail)
-        drives[pair] = settings.beta * (tail if margin > 0 else 1.0) / (1.0 + tail)
-    advantages = [[math.copysign(drives[row.pair], a) if a else 0.0 for a in row.advantages] for row in rows]
+        own, drives[pair] = _FORMS[settings.form](better - worse, settings.beta)
+        loss += own
+    advantages = [[math.copysign(1.0, a) * drives[row.pair] if a else 0.0 for a in row.advantages] for row in rows]
     return Weighed(advantages, loss, len(drives))
+
+
+def _sigmoid(lead: float, beta: float) -> tuple[float, float]:
+    """Return -log sigmoid(beta h) and its drive, -dloss/dh. No lead overflows."""
+    tail = math.exp(-abs(beta * lead))
+    return max(-beta * lead, 0.0) + math.log1p(tail), beta * (tail if lead > 0 else 1.0) / (1.0 + tail)
+
+
+def _ipo(lead: float, beta: float) -> tuple[float, float]:
+    """Return (h - 1 / (2 beta))^2 and its drive, which is below 0 where the lead is larger than that."""
+    missing = 0.5 / beta - lead
+    return missing**2, 2.0 * missing
+
+
+_FORMS = {"sigmoid": _sigmoid, "ipo": _ipo}
 
 
 def preferred(

@@ -182,6 +182,24 @@ def test_margins_beyond_all_bounds_stay_finite():
     assert (won.advantages, won.loss) == ([[0.0], [-0.0]], 0.0)
 
 
+@pytest.mark.parametrize("beta", [0.1, 0.5, 3.0])
+def test_a_lead_is_drawn_to_its_target_from_both_sides(beta: float):
+    """The drive of a pair is the slope of its loss, and changes its sign where the lead is what it should be."""
+    pair = [TrainRow(b"", b"", b"", b"", 1.0, [sign], 1.0, pair="0:a") for sign in (1.0, -1.0)]
+    settings, target, step = LOSS.options(type="online_dpo", beta=beta, form="ipo"), 0.5 / beta, 1e-5
+
+    def weighed(lead: float):
+        return weigh(pair, (lead, 0.0), settings)
+
+    for lead in (-2.0, 0.0, target - 0.5, target + 0.5, 40.0):
+        slope = (weighed(lead + step).loss - weighed(lead - step).loss) / (2 * step)
+        [better], [worse] = weighed(lead).advantages
+        assert better == pytest.approx(-slope, rel=1e-4)
+        assert worse == -better
+        assert (better > 0) is (lead < target)
+    assert weighed(target).loss == pytest.approx(0.0, abs=1e-12)
+
+
 def test_rows_travel_with_the_group_they_are_compared_in():
     row = TrainRow(b"", b"", b"", b"", 1.0, [1.0], 1.0, [3, 1], "4:speaker")
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(row), type=TrainRow) == row

@@ -177,6 +177,9 @@ class OnlineDpoOptions(LossOptions):
     type: Literal["online_dpo"] = "online_dpo"
     beta: float = Field(default=0.1, gt=0.0, le=100.0)
     """Strength of the pull towards the reference: larger is stronger."""
+    form: Literal["sigmoid", "ipo"] = "sigmoid"
+    """`sigmoid`: any lead of the better member over the worse one is made larger. `ipo` (arXiv 2310.12036): the lead is
+    drawn to 1 / (2 `beta`), from both sides, so that it stays bounded where one member is always preferred."""
 
     has_ratio: ClassVar[bool] = False
     paired: ClassVar[bool] = True
