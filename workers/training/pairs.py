@@ -1,10 +1,10 @@
 """Preferences between two members of a group, as weights of their turns.
 
 Of each pair the loss is a function of the lead h = log p / p_ref of all that the better member said, less that of the
-worse one: -log sigmoid(beta h) (DPO, arXiv 2305.18290), or (h - 1 / (2 beta))^2 (IPO, arXiv 2310.12036). Its gradient is
-the one of -A log p with A = -dloss/dh for turns of the better member, held fixed, and -A for those of the worse one. So
-h is computed first, without gradient; then every row goes its own way. That costs one more forward pass of each model,
-and makes the gradient exact however rows are packed.
+worse one: -log sigmoid(beta h) (DPO, arXiv 2305.18290), or (h - 1 / (2 beta))^2 (IPO, arXiv 2310.12036). Its gradient
+is that of -A log p with A = -dloss/dh for turns of the better member, held fixed, and -A for those of the worse one.
+So h is computed first, without gradient; then every row goes its own way. That costs one more forward pass of each
+model, and makes the gradient exact however rows are packed.
 
 Invariant: both members of a pair are in one micro-batch, since cuts hold whole groups; half a pair is refused.
 """
