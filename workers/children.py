@@ -33,7 +33,8 @@ OF_BUILDS = ("PATH", "LANG", "LC_ALL", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "X
 OF_BUILDS_BEGINNINGS = ("PIP_", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 TERM_S = 2.0
 """How long a child may take to leave after it was asked to."""
-KILL_S = 5.0
+KILL_S = 30.0
+"""How long the kernel may take to end what was killed: memory of gigabytes is given back in seconds on a busy machine."""
 ABORT_S = 1.0
 """How long a child that hangs may take to write its stacks to its log."""
 _SAME_START_S = 0.05
