@@ -34,7 +34,7 @@ OF_BUILDS_BEGINNINGS = ("PIP_", "http_proxy", "https_proxy", "no_proxy", "HTTP_P
 TERM_S = 2.0
 """How long a child may take to leave after it was asked to."""
 KILL_S = 30.0
-"""How long the kernel may take to end what was killed: memory of gigabytes is given back in seconds on a busy machine."""
+"""How long the kernel may take to end what was killed: on a busy machine it gives gigabytes back in seconds."""
 ABORT_S = 1.0
 """How long a child that hangs may take to write its stacks to its log."""
 _SAME_START_S = 0.05
