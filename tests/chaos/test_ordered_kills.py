@@ -14,7 +14,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.full, pytest.m
 
 KILLS = 30
 SEED = int(os.environ.get("FLEXMARL_CHAOS_SEED", "20"))
-STEPS = 28
+STEPS = 160
+"""As many as a quick machine makes while it recovers from the kills."""
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def test_random_kills_do_not_change_a_bit_of_an_ordered_run(system: System, lag:
         run_id = api.create_run(name=name, spec=spec)["id"]
         run = api.wait(run_id, lambda run: run["step"] >= 2, 300)
         if name == "struck":
-            strikes, _ = strike_run(system, run["no"], STEPS, KILLS, SEED, slow=2.0)
+            strikes, _ = strike_run(system, run["no"], STEPS, KILLS, SEED, slow=2.0, apart=0.5)
             kills = sum(len(strike.kinds) for strike in strikes)
             print(f"{kills} kills, up to step {strikes[-1].back_step} of {STEPS}")
             assert kills > KILLS / 2

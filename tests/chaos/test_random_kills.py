@@ -122,9 +122,9 @@ def start(api: Api, name: str, steps: int) -> tuple[str, int]:
 
 
 def strike_run(
-    system: System, number: int, steps: int, kills: int, seed: int, slow: float
+    system: System, number: int, steps: int, kills: int, seed: int, slow: float, apart: float = APART
 ) -> tuple[list[Strike], Window]:
-    """Strike a run until the kills are spent or its end is near."""
+    """Strike a run until the kills are spent or its end is near; strikes are so many recoveries apart."""
     chaos = Chaos(system, number, seed)
     first, began = chaos.store.step(), time.monotonic()
     for kinds in schedule(chaos.random, kills, slow):
@@ -132,7 +132,7 @@ def strike_run(
             break
         strike = chaos.strike(*kinds)
         print(f"{strike.at:6.1f} s  step {strike.step:4}  {strike.recovered_s:5.2f} s  {' '.join(kinds)}", flush=True)
-        chaos.rest(strike, APART)
+        chaos.rest(strike, apart)
     return chaos.strikes, Window(patient(chaos.store.step) - first, time.monotonic() - began)
 
 
