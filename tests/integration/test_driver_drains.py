@@ -9,7 +9,7 @@ import pytest
 from flexmarl.contracts.events import RunVerb, Verb
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import RunReason, RunStatus
-from flexmarl.controlplane.runs.driver import draining
+from flexmarl.controlplane.runs.driver import draining, loop
 from flexmarl.controlplane.runs.driver.draining import GRACE_STEPS, MIN_GRACE_S, grace_s
 from flexmarl.orchestrator.state.tree import RunState
 from flexmarl.store.control import cordons, leases, nodes
@@ -62,6 +62,24 @@ def test_a_move_without_another_device_waits_and_is_taken_back(bench: Bench) -> 
         cordons.enable(bench.conn, "node", "box")
         bench.wait(lambda run: run.reason == RunReason.NONE)
         assert bench.column("SELECT count(*) FROM store.lease WHERE state <> 'ended'") == [2]
+        bench.verb(Verb.KILL)
+        bench.finish()
+
+
+def test_an_engine_whose_node_is_silent_shall_move_and_stays_when_it_is_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trainer waits for its node, which alone may have what it made last."""
+    monkeypatch.setattr(loop, "TRUSTED_S", 0.0)
+    with ScriptedWorkers(bench.url, bench.pushed, make_spec(**LONG)):
+        running(bench)
+        monkeypatch.setattr(cordons, "SILENT_S", -60.0)  # as if its last heartbeat were long ago
+        told = bench.wait(lambda run: run.reason == RunReason.MOVING)
+        assert "engine on box.cpu" in told.reason_text
+        assert bench.column("SELECT count(*) FROM store.event WHERE kind = 'lease_recalled'") == [1]
+        monkeypatch.setattr(cordons, "SILENT_S", 90.0)
+        bench.wait(lambda run: run.reason == RunReason.NONE and run.step >= told.step + 2)
+        assert bench.column("SELECT count(*) FROM store.event WHERE kind = 'lease_recalled'") == [2]
         bench.verb(Verb.KILL)
         bench.finish()
 

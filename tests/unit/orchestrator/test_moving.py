@@ -4,7 +4,9 @@ import pytest
 
 from flexmarl.contracts.events import DeviceUse, LeaseRecalled, PoolsChanged, Verb
 from flexmarl.contracts.status import RunReason, RunStatus
+from tests.unit.orchestrator.asking import account
 from tests.unit.orchestrator.fake_cluster import FakeCluster, Faults, make_spec, running, started
+from tests.unit.orchestrator.fake_parts import lost
 
 
 def lease_of(cluster, use):
@@ -48,6 +50,24 @@ def test_both_leases_of_a_node_move_and_no_micro_batch_is_accumulated_again():
     assert all(lease.releasing for lease in before)
     asked = [(c.policy, c.micro_batch) for c in cluster.commands("accumulate")]
     assert len(asked) == len(set(asked)), "a move at the boundary replays nothing"
+
+
+@pytest.mark.parametrize("use", list(DeviceUse))
+def test_a_recalled_lease_whose_child_is_gone_is_replaced_in_the_middle_of_a_cohort(use):
+    """Its node has vanished: the open cohort waits for it, and would wait for ever."""
+    cluster = running(make_spec(budget__train_steps=8), seed=2)
+    cluster.run(until=lambda x: x.core.state.step == 2 and x.core.state.cohort and x.core.state.cohort.open)
+    old = lease_of(cluster, use)
+    cluster.put(*lost(old.lease_id, cluster.children.pop(old.lease_id)))
+    cluster.ended.add(old.lease_id)  # its node tells nothing more, nor that it has ended
+    cohort = cluster.core.state.cohort.no
+    recall(cluster, old)
+    cluster.run(until=lambda x: old.releasing)
+    assert cluster.core.state.cohort is not None
+    assert cluster.core.state.cohort.no == cohort, "nothing of it goes on, so nothing is waited for"
+    cluster.run()
+    assert (cluster.status, cluster.core.state.step) == (RunStatus.COMPLETED, 8)
+    account(cluster)
 
 
 def test_without_a_free_device_the_run_goes_on_and_says_so():

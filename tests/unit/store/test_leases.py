@@ -8,7 +8,8 @@ import pytest
 from flexmarl.contracts.commands import HostLease, RequestDevices
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.status import RunStatus
-from flexmarl.store.control import deletions, leased_memory, leases, runs
+from flexmarl.store.control import cordons, deletions, leased_memory, leases, runs
+from flexmarl.store.control.cordons import DrainMode
 from flexmarl.store.control.runs import RunLease
 from flexmarl.store.control.unclaimed import end_unclaimed
 from flexmarl.store.errors import FenceLost, LeaseLost
@@ -158,6 +159,21 @@ def test_an_expired_lease_loses_its_child_and_keeps_its_device(story):
     assert story.kinds()[-1] == "child_lost"
     assert leases.renew(story.conn, hosting, 30) == leases.Renewal(True, False, "")  # its host sees it and restarts
     assert leases.supply(story.conn).free == []
+
+
+def test_engines_of_a_node_that_is_gone_are_wanted_elsewhere(story):
+    granted = story.granted()
+    engine = granted[DeviceUse.ENGINE]
+    assert cordons.engines_of_silent_nodes(story.conn, [1]) == []
+    silence = f"interval '{cordons.SILENT_S + 1} s'"
+    story.conn.execute(f"UPDATE store.node SET heartbeat_at = clock_timestamp() - {silence}")
+    [found] = cordons.engines_of_silent_nodes(story.conn, [1, 2])
+    assert (found.lease_id, found.mode, found.where) == (engine, DrainMode.MOVE, "box"), "trainers stay"
+    assert found.reason == "node box has sent no heartbeat for more than 90 s"
+    assert cordons.engines_of_silent_nodes(story.conn, [2]) == []
+    sharing = "UPDATE store.lease SET device_id = 'box.cpu0', beside = %s WHERE use = 'trainer'"
+    story.conn.execute(sharing, [engine])
+    assert cordons.engines_of_silent_nodes(story.conn, [1]) == [], "it shares its device with a trainer"
 
 
 def test_a_lease_that_nobody_took_ends_with_its_node(story):

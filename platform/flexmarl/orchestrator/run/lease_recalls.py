@@ -2,8 +2,8 @@
 
 Invariants: the run works on with the recalled lease until its replacement is ready, so a move without a free device
 costs nothing but patience; a replacement that stands by is counted on for nothing; a hand-over happens only while no
-cohort, evaluation or checkpoint is open, so nothing is played or trained twice. A recalled lease that ends by itself
-is a loss like any other, and a replacement that stands by for it steps in at once.
+cohort, evaluation or checkpoint is open, so nothing is played or trained twice. A recalled lease that ends by itself,
+or whose child is gone, is a loss like any other, and a replacement that stands by for it steps in at once.
 """
 
 from flexmarl.contracts.commands import ReleaseLease, RequestDevices
@@ -51,6 +51,21 @@ def drive_moves(ctx: Context) -> None:
             ctx.issue(key, command)
     if not ctx.state.cohorts and ctx.state.evaluation is None:
         hand_over(ctx)
+    else:
+        _replace_lost(ctx)
+
+
+def _replace_lost(ctx: Context) -> None:
+    """Let what is ready take over from leases that have no child: the open cohort may wait for them alone."""
+    for old in [lease for lease in _recalled(ctx) if not lease.child.incarnation]:
+        new = _replacement(ctx, old)
+        if ctx.plan.trainers.colocated:
+            _release(ctx, old)
+            give_back_pair(ctx, old)
+        elif new is not None and _ready(ctx, new):
+            _release(ctx, old)
+            text = f"{old.use} on {old.device_id} is gone, {new.device_id} takes over: {old.recalled}"
+            ctx.note(text, target=f"lease:{new.lease_id}")
 
 
 def _give_back_shared(ctx: Context) -> bool:

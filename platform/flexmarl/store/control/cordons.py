@@ -11,6 +11,8 @@ from typing import Literal
 
 from psycopg import Connection, sql
 
+SILENT_S = 90.0
+"""A node without a heartbeat for longer is taken for gone: engines move away from it, as if it were drained."""
 Kind = Literal["node", "device"]
 _KEY = {"node": "name", "device": "id"}
 
@@ -50,7 +52,15 @@ class Drained:
     mode: DrainMode
     deadline: float | None
     by: str
+    """Who drains it; empty: nobody does, its node is silent."""
     since: float
+
+    @property
+    def reason(self) -> str:
+        """Say why the lease shall not stay."""
+        if self.by:
+            return f"{self.where} is being drained by {self.by}"
+        return f"node {self.where} has sent no heartbeat for more than {SILENT_S:g} s"
 
 
 def ruling(conn: Connection, kind: Kind, key: str) -> CordonRow | None:
@@ -114,6 +124,27 @@ def drained_leases(conn: Connection, runs: list[int] | None = None) -> list[Drai
         Drained(lease, run, device, where, DrainMode(mode), deadline, by, since)
         for lease, run, device, where, mode, deadline, by, since in rows
     ]
+
+
+def engines_of_silent_nodes(conn: Connection, runs: list[int]) -> list[Drained]:
+    """List the leases of engines of some runs whose nodes are taken for gone.
+
+    Engines hold nothing that is not elsewhere. What a trainer made last may lie on its node alone: it moves when
+    somebody drains the node, and with it an engine that shares its device.
+    """
+    rows = conn.execute(
+        """
+        SELECT l.id, l.run_id, d.id, n.name, extract(epoch FROM n.heartbeat_at)::float8
+        FROM store.lease l JOIN store.device d ON d.id = l.device_id JOIN store.node n ON n.name = d.node
+        WHERE l.state = 'held' AND l.use = 'engine' AND l.leader IS NULL AND l.run_id = ANY(%s)
+          AND n.heartbeat_at < clock_timestamp() - make_interval(secs => %s)
+          AND NOT EXISTS (SELECT 1 FROM store.lease t WHERE t.device_id = l.device_id AND t.use = 'trainer'
+            AND t.state = 'held')
+        ORDER BY l.id
+        """,
+        [runs, SILENT_S],
+    ).fetchall()
+    return [Drained(lease, run, device, node, DrainMode.MOVE, None, "", at) for lease, run, device, node, at in rows]
 
 
 def _rule(

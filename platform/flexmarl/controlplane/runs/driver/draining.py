@@ -1,8 +1,8 @@
-"""What a drain means for the runs of this driver: facts into their logs, as often as needed and never twice.
+"""What drains, and nodes that are gone, mean for the runs of this driver: facts into their logs, never twice.
 
-Invariants: the store says what is drained, the core decides what follows; a fact has a key made of the lease and the
-drain, so looking again is harmless. Under `stop` a run trains on until its deadline is near, is then asked to stop
-after the open step, and is killed when it still runs at the deadline.
+Invariants: the store says what is drained or silent, the core decides what follows; a fact has a key made of the lease
+and the drain, or the last heartbeat, so looking again is harmless. Under `stop` a run trains on until its deadline is
+near, is then asked to stop after the open step, and is killed when it still runs at the deadline.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,9 +29,16 @@ def grace_s(step_seconds: float | None) -> float:
     return max(MIN_GRACE_S, GRACE_STEPS * (step_seconds or 0.0))
 
 
-def request_drains(conn: Connection, sessions: Mapping[int, RunSession], now: float) -> set[int]:
-    """Put what drains ask of the runs held here into their inboxes; returns the runs that were told something."""
+def request_drains(
+    conn: Connection, sessions: Mapping[int, RunSession], now: float, *, trusted: bool = True
+) -> set[int]:
+    """Put what drains ask of the runs held here into their inboxes; returns the runs that were told something.
+
+    `trusted`: whether the database has been up for long enough, so that a silent node is silent of itself.
+    """
     drained = cordons.drained_leases(conn, list(sessions)) if sessions else []
+    if trusted:
+        drained += cordons.engines_of_silent_nodes(conn, list(sessions))
     by_run: dict[int, list[Drained]] = {}
     for one in drained:
         by_run.setdefault(one.run_id, []).append(one)
@@ -46,18 +53,16 @@ def request_drains(conn: Connection, sessions: Mapping[int, RunSession], now: fl
 
 
 def _recalls(session: RunSession, drained: Iterable[Drained]) -> list[tuple[str, Event]]:
-    """Recall what shall move, and let stay what was recalled by a drain that is over."""
+    """Recall what shall move, and let stay what was recalled for a reason that is over."""
     moving = {one.lease_id: one for one in drained if one.mode is DrainMode.MOVE}
     facts: list[tuple[str, Event]] = []
     for lease in session.core.state.fleet.leases.values():
         one = moving.get(lease.lease_id)
         if one is not None and not lease.recalled and not lease.releasing:
-            reason = f"{one.where} is being drained by {one.by}"
-            facts.append((f"recall:{one.lease_id}:{one.since}", LeaseRecalled(lease_id=one.lease_id, reason=reason)))
+            event = LeaseRecalled(lease_id=one.lease_id, reason=one.reason)
+            facts.append((f"recall:{one.lease_id}:{one.since}", event))
         elif one is None and lease.recalled and not lease.releasing:
-            event = LeaseRecalled(
-                lease_id=lease.lease_id, reason="its device is no longer being drained", withdrawn=True
-            )
+            event = LeaseRecalled(lease_id=lease.lease_id, reason="its device may stay", withdrawn=True)
             facts.append((f"keep:{lease.lease_id}:{session.seq}", event))
     return facts
 
@@ -68,7 +73,7 @@ def _stops(session: RunSession, drained: Iterable[Drained], now: float) -> list[
         return []
     first = min(due, key=lambda one: one.deadline or 0.0)
     deadline, status = first.deadline or 0.0, session.core.state.lifecycle.status
-    reason = f"{first.where} is being drained by {first.by}"
+    reason = first.reason
     if now >= deadline and (status in _STOPPABLE or status is RunStatus.STOPPING):
         text = f"{reason}; the deadline has passed"
         return [(f"drain-kill:{first.lease_id}:{first.since}", RunVerb(verb=Verb.KILL, actor=first.by, reason=text))]

@@ -48,6 +48,8 @@ SWEEP_S = 1.0
 DRAIN_S = 0.5
 CHILD_TTL_S = 6.0
 """Longer than a host's lease lives without renewal."""
+TRUSTED_S = 30.0
+"""After a database was away, nodes have so long for a heartbeat before they are silent of themselves."""
 MAX_ERRORS = 5
 """Unexpected errors of one run in a row before it is given up."""
 RECONNECT_S = (0.1, 0.2, 0.3, 0.5, 0.5, 1.0, 2.0)
@@ -145,7 +147,7 @@ class Driver:
                 self._look(link.work, run_id)
             self._arbitrate(link.work)
             self._sweep(link)
-            self._drain(link.work)
+            self._drain(link)
             self._wait(link.listen)
         runs.release_runs(link.work, self.owner)
         self.held.clear()
@@ -302,16 +304,17 @@ class Driver:
                 log.warning("leases_expired", run_id=run_id, leases=lost, unclaimed=unclaimed)
                 held.look_at = 0.0
 
-    def _drain(self, conn: Connection) -> None:
-        """Tell the runs held here what drains want of them."""
-        now = time.monotonic()
+    def _drain(self, link: Link) -> None:
+        """Tell the runs held here what drains want of them, and silent nodes."""
+        conn, now = link.work, time.monotonic()
         if now < self._schedule.drain:
             return
         self._schedule.drain = now + DRAIN_S
         mine = {run_id: held.session for run_id, held in self.held.items() if held.session is not None}
         if not mine:
             return
-        for run_id in request_drains(conn, mine, runs.database_now(conn)):
+        trusted = now - link.up_since > TRUSTED_S
+        for run_id in request_drains(conn, mine, runs.database_now(conn), trusted=trusted):
             self.held[run_id].look_at = 0.0
 
     def _wait(self, listen: Connection) -> None:
