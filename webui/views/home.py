@@ -183,7 +183,8 @@ def devices_out(devices: list[dict[str, Any]]) -> list[dict[str, Any]]:
         elif device["state"] in ("cordoned", "draining", "drained", "lost"):
             found.append((f"Device {device['id']} is {device['state']}", "No run can use it until this changes."))
     for node, count in silent.items():
-        text = f"Runs hold {plural(count, 'device')} of it. Engines move to other devices after 90 s; for trainers drain it and move its leases."
+        held = f"Runs hold {plural(count, 'device')} of it."
+        text = f"{held} Engines move to other devices after 90 s; trainers do when it is drained with its leases moved."
         found.append((f"Node {node} does not answer", text))
     return [
         {
