@@ -6,9 +6,11 @@ shared, as between hosts.
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.support.further_node import WITHIN_S, eventually, further_node, known_nodes
@@ -140,3 +142,33 @@ def test_priorities_and_a_quota_order_the_queue(api: Api) -> None:
 
 def _free(api: Api, node: str) -> list[dict[str, Any]]:
     return [d for d in api.get("/devices")["results"] if d["node"] == node and d["free"]]
+
+
+def test_a_node_that_vanishes_is_left_in_the_middle_of_a_step(api: Api) -> None:
+    """Its engine moves by itself, its trainer when somebody drains the node. Ends what the other tests run on."""
+    rule(api, "node", "north", "cordon")
+    rule(api, "node", "south", "enable")
+    run = api.create_run(**{**SMALL, "name": "is left"})
+    api.wait(run["id"], lambda r: r["status"] == "running" and r["step"] >= 2, WITHIN_S)
+    assert nodes_of(api, run) == ["south", "south"]
+    rule(api, "node", "north", "enable")
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if process.environ().get("FLEXMARL_NODE") == "south":
+                process.kill()
+
+    eventually(lambda: nodes_of(api, run) == ["north", "south"])
+    waiting = api.run(run["id"])
+    assert waiting["reason"] == "recovering_trainer", waiting["reason_text"]
+    rule(api, "node", "south", "drain", {"mode": "move", "note": "gone"})
+    eventually(lambda: nodes_of(api, run) == ["north", "north"])
+    went_on = api.wait(run["id"], lambda r: r["step"] >= waiting["step"] + 3, WITHIN_S)
+    assert (went_on["status"], went_on["reason"]) == ("running", "")
+    said = [note["text"] for note in api.get(f"/runs/{run['id']}/notes?limit=500")["results"]]
+    assert sum("is gone, north" in text for text in said) == 2
+    assert any("node south has sent no heartbeat for more than 90 s" in text for text in said)
+    api.act(run["id"], "stop")
+    assert api.finish(run["id"], WITHIN_S)["status"] == "stopped"
+    report = api.consistency(run["id"])
+    assert report["ok"], [check for check in report["checks"] if not check["ok"]]
+    assert {device["lease"]["state"] for device in api.get("/devices")["results"] if device["lease"]} == {"releasing"}
