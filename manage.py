@@ -45,6 +45,10 @@ def main() -> None:
         from flexmarl.launcher import cli
 
         sys.exit(cli.main(sys.argv[2:], ROOT))
+    if sys.argv[1:2] == ["postgres"]:
+        from flexmarl.launcher import database_programs
+
+        sys.exit(database_programs.main(sys.argv[2:], ROOT))
     gc.set_threshold(COLLECTED_AFTER, *gc.get_threshold()[1:])
     join_running_installation()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flexmarl.controlplane.settings.development")

@@ -168,7 +168,7 @@ def environment_of(shared: Mapping[str, str], given: argparse.Namespace, ours: M
 def address_towards(database_url: str) -> str:
     """Return the address of this host on the network of the database, which others of the installation reach."""
     options = psycopg.conninfo.conninfo_to_dict(database_url)
-    host, port = str(options.get("host") or ""), int(options.get("port") or 5432)
+    host, port = str(options.get("host") or "").split(",")[0], int(str(options.get("port") or 5432).split(",")[0])
     if not host or host.startswith("/"):
         return "127.0.0.1"
     family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]

@@ -6,8 +6,8 @@ from typing import Protocol
 import psycopg
 from psycopg_pool import ConnectionPool
 
-from flexmarl.store import schema
-from flexmarl.store.connection import STATEMENT_S
+from flexmarl.store import schema, sessions
+from flexmarl.store.connection import NOTICED, STATEMENT_S, bound
 
 IDLE_IN_TRANSACTION_S = 10
 """The server ends a session that stalls inside a transaction, so that its locks cannot stop a successor."""
@@ -21,17 +21,23 @@ class StorePool(Protocol):
 
 
 def open_pool(url: str, name: str, size: int) -> ConnectionPool[psycopg.Connection]:
-    """Open a pool of autocommit connections and check the schema. Raises SchemaMismatch or psycopg's errors."""
-    options = f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_S}s -c statement_timeout={STATEMENT_S:g}s"
-    with psycopg.connect(url, autocommit=True, application_name=name, connect_timeout=10) as conn:
+    """Open a pool of autocommit connections and check the schema. Raises SchemaMismatch, SessionsNotKept or
+    psycopg's errors."""
+    sessions.check(url)
+    with psycopg.connect(url, autocommit=True, application_name=name, **NOTICED) as conn:
         schema.check(conn)
     return ConnectionPool(
         url,
         min_size=1,
         max_size=size,
-        kwargs={"autocommit": True, "application_name": name, "options": options, "connect_timeout": 10},
+        kwargs={"autocommit": True, "application_name": name, **NOTICED},
+        configure=_bounded,
         max_idle=60.0,
         reconnect_timeout=float("inf"),
         name=name,
         open=True,
     )
+
+
+def _bounded(conn: psycopg.Connection) -> None:
+    bound(conn, idle_in_transaction_session_timeout=IDLE_IN_TRANSACTION_S, statement_timeout=STATEMENT_S)

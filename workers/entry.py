@@ -10,6 +10,7 @@ from typing import cast
 import psycopg
 import structlog
 
+from flexmarl.store.errors import SessionsNotKept
 from flexmarl.store.node_operations import PLACE
 from workers.database import StorePool, open_pool
 from workers.door.client import DoorAway, DoorPool, QuietDoor, admitted
@@ -59,8 +60,11 @@ def settled(config: Settings, stopping: threading.Event | None = None) -> Settin
 
 
 def entry(config: Settings, name: str) -> Entry:
-    """Open the way in. Raises SchemaMismatch or psycopg's errors."""
+    """Open the way in. Raises SettingsError for a pooler that shares sessions, SchemaMismatch or psycopg's errors."""
     if config.door is None:
-        return Entry(open_pool(config.database_url, name, size=CONNECTIONS), config.database_url)
+        try:
+            return Entry(open_pool(config.database_url, name, size=CONNECTIONS), config.database_url)
+        except SessionsNotKept as error:
+            raise SettingsError(str(error)) from error
     door = config.door
     return Entry(DoorPool(door), lambda: cast("psycopg.Connection", QuietDoor(door)))

@@ -14,6 +14,7 @@ from flexmarl.contracts.hub_models import SETTING as HUB
 from flexmarl.contracts.hub_models import check_hub
 from flexmarl.contracts.uploaded_models import SETTING as CONTROL_URL
 from flexmarl.host.exits import leave, refuse
+from flexmarl.store import database_address
 from flexmarl.store.data.model_roots import read_roots
 from flexmarl.store.data.segments import BY_VALUE_BYTES
 from workers.door.address import DoorAddress
@@ -23,7 +24,6 @@ from workers.transfer.objects import check_url
 NODE_TOKEN = "FLEXMARL_NODE_TOKEN"
 _SECRETS = ("DATABASE_URL", "REDIS_URL", "FLEXMARL_CLUSTER_KEY")
 _SECRET = "FLEXMARL_EXTERNAL_SECRET_"
-_DATABASE_SCHEMES = frozenset({"postgresql", "postgres"})
 _BROKER_SCHEMES = frozenset({"redis", "rediss", "unix"})
 
 
@@ -160,7 +160,7 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
 
 def _secrets_of_installation(env: Mapping[str, str]) -> dict[str, str]:
     return {
-        "database_url": _url(env, "DATABASE_URL", "postgresql://user:password@host:5432/database", _DATABASE_SCHEMES),
+        "database_url": _database(env, "DATABASE_URL"),
         "redis_url": _url(env, "REDIS_URL", "redis://:password@host:6379/0", _BROKER_SCHEMES),
         "cluster_key": _required(env, "FLEXMARL_CLUSTER_KEY", "the same long random text on every node and driver"),
     }
@@ -183,6 +183,15 @@ def _required(env: Mapping[str, str], name: str, hint: str) -> str:
     value = env.get(name, "")
     if not value:
         raise SettingsError(f"{name} is not set; it must hold {hint}")
+    return value
+
+
+def _database(env: Mapping[str, str], name: str) -> str:
+    value = _required(env, name, database_address.EXAMPLE)
+    try:
+        database_address.read(name, value)
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
     return value
 
 

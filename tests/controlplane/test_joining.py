@@ -4,6 +4,9 @@ import pytest
 from django.test import Client
 
 from flexmarl.controlplane.inventory.joining import joining_with, only_here
+from flexmarl.controlplane.inventory.providers import host_settings
+from flexmarl.controlplane.settings import env
+from flexmarl.store import database_address
 from tests.support.markup import markup
 
 
@@ -49,3 +52,25 @@ def test_the_page_prints_one_or_the_other(person, monkeypatch) -> None:
     assert "@db.example.org:" in page()
     assert "FLEXMARL_NODE_BIND=" in page()
     assert "testserver" not in page().partition("add-command")[2].partition("</pre>")[0]
+
+
+def test_several_servers_of_a_database_are_told_with_the_one_that_is_wanted() -> None:
+    several = {"HOST": "db-one,fd00::2", "PORT": "5432,5433", "OPTIONS": {"target_session_attrs": "read-write"}}
+    found = joining_with(several, "redis://10.0.0.7:6379/0")
+    address = "postgresql://USER:PASSWORD@db-one:5432,[fd00::2]:5433/flexmarl?target_session_attrs=read-write"
+    assert (found.database, found.missing) == (address, [])
+    assert database_address.read("X", found.database)["host"] == "db-one,fd00::2"
+    one_is_here = joining_with({"HOST": "db-one,127.0.0.1"}, "redis://10.0.0.7:6379/0")
+    assert [setting for setting, _ in one_is_here.missing] == ["DATABASE_URL"]
+
+
+def test_hosts_are_given_an_address_that_they_can_read(monkeypatch) -> None:
+    for address in (
+        "postgresql://u:p%2Fw@one:5432,two:5433/name?target_session_attrs=read-write",
+        "postgresql://u:p%2Fw@[fd00::2]:5433/name?sslmode=require",
+        "postgresql:///name?host=/var/run/postgresql",
+    ):
+        monkeypatch.setenv("X", address)
+        monkeypatch.setattr(host_settings.settings, "DATABASES", {"default": env.database("X", "")})
+        given = host_settings.host_settings()["DATABASE_URL"]
+        assert database_address.read("X", given) == database_address.read("X", address)

@@ -45,6 +45,27 @@ def test_database_urls(monkeypatch) -> None:
     assert (found["HOST"], found["NAME"], found["OPTIONS"]) == ("/var/run/postgresql", "flexmarl", {})
 
 
+def test_several_database_servers_are_one_address_that_says_which_is_wanted(monkeypatch) -> None:
+    monkeypatch.setenv("X", "postgresql://u:p@one:5433,[fd00::2]:5434/name?target_session_attrs=read-write")
+    found = env.database("X", "")
+    assert (found["HOST"], found["PORT"], found["NAME"]) == ("one,fd00::2", "5433,5434", "name")
+    assert found["OPTIONS"] == {"target_session_attrs": "read-write"}
+    for address in ("postgresql://u:p@one,two/name", "postgresql://u:p@one,two/name?target_session_attrs=any"):
+        monkeypatch.setenv("X", address)
+        with pytest.raises(ImproperlyConfigured, match=r"X names several servers.* \?target_session_attrs=read-write"):
+            env.database("X", "")
+
+
+@pytest.mark.parametrize(
+    "address", ["postgresql://h:0/x", "postgresql://h:70000/x", "postgresql://h/x?unknown=1", "postgresql://[h/x"]
+)
+def test_an_address_that_is_none_is_not_repeated(monkeypatch, address: str) -> None:
+    monkeypatch.setenv("X", address)
+    with pytest.raises(ImproperlyConfigured, match="X is not a legal address; it must look like postgresql://") as told:
+        env.database("X", "")
+    assert address not in str(told.value)
+
+
 def test_words_are_trimmed(monkeypatch) -> None:
     monkeypatch.setenv("X", " a, b ,,")
     assert env.words("X") == ["a", "b"]

@@ -73,6 +73,22 @@ def test_a_reused_pid_is_left_alone(home: Home) -> None:
         stranger.wait()
 
 
+def test_a_copy_of_a_home_ends_no_process_of_the_original(home: Home, short_tmp: Path) -> None:
+    original = subprocess.Popen(
+        [sys.executable, "-c", SLEEP], env={**os.environ, LAUNCH_VARIABLE: LAUNCH}, start_new_session=True
+    )
+    try:
+        write_state(home, launch=LAUNCH, url="", ready=True, records=[record_of("a", original.pid)])
+        copy = Home(short_tmp / "copy")
+        copy.prepare()
+        (copy.root / "up.json").write_bytes((home.root / "up.json").read_bytes())
+        assert end_left_overs(copy) == []
+        assert original.poll() is None
+    finally:
+        original.kill()
+        original.wait()
+
+
 def test_a_second_supervisor_is_told_where_the_first_is(home: Home) -> None:
     with HomeLock(home):
         write_state(home, launch="x", url="http://127.0.0.1:1234", ready=True, records=[])

@@ -19,6 +19,7 @@ from typing import Any
 import psycopg
 import structlog
 
+from flexmarl.host.backups import removals_held
 from flexmarl.store.control import deletions, model_rows, package_rows
 from flexmarl.store.data import references
 from workers.made_folders import remove_unused
@@ -53,7 +54,9 @@ class Clearing:
         self._looked = float("-inf")
 
     async def tend(self) -> None:
-        """Do what is due."""
+        """Do what is due; nothing while a backup of this home is made."""
+        if removals_held(self._home):
+            return
         waiting: set[int] = await self._store(lambda conn: deletions.awaiting(conn, self._node))
         look = time.monotonic() - self._looked >= LOOK_S
         if not waiting and not look:

@@ -15,6 +15,7 @@ import psycopg
 import structlog
 from blake3 import blake3
 
+from flexmarl.host.backups import removals_held
 from flexmarl.store.data import references
 from workers.settings import Settings
 from workers.transfer import CorruptState, LocalTier, StateError, StateMissing
@@ -38,6 +39,7 @@ class Copies:
         self, settings: Settings, store: Callable[[Callable[[psycopg.Connection], Wanted]], Awaitable[Wanted]]
     ) -> None:
         self._rows = store
+        self._home = settings.home
         self._tier = LocalTier(settings.home, "copied")
         self._objects = ObjectStore(settings.object_store) if settings.object_store else None
         self._installation = blake3(settings.cluster_key.encode()).hexdigest()[:16]
@@ -63,7 +65,7 @@ class Copies:
     def _tend(self, objects: ObjectStore, wanted: Wanted) -> None:
         if (now := time.monotonic()) - self._collected >= COLLECT_S:
             objects.belongs_to(self._installation)
-            gone = objects.collect(wanted, GRACE_S)
+            gone = [] if removals_held(self._home) else objects.collect(wanted, GRACE_S)
             self._there = objects.whole()
             self._collected = now
             if gone:

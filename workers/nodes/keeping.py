@@ -3,7 +3,7 @@ stays.
 
 Invariants: a folder leaves only when its row says `removing`, which the store decides; it loses its name first, then
 its claims in the state plane, then the row is told, and each of it may be done twice. Nothing outside the run's own
-folder of checkpoints is ever removed. What a copy waits for is claimed here until the copy has it.
+folder of checkpoints in this home is ever removed. What a copy waits for is claimed here until the copy has it.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 import structlog
 
+from flexmarl.host.backups import removals_held
 from flexmarl.store.control import checkpoint_rows
 from flexmarl.store.control.checkpoint_rows import Folder
 from flexmarl.store.data import lineage
@@ -44,19 +45,20 @@ class Keeping:
 
     async def tend(self) -> None:
         """Do what is due; everything of it again after a failure."""
-        await self._hold_for_copies()
-        for folder in await self._store(lambda conn: checkpoint_rows.leaving(conn, self._node)):
-            if await asyncio.to_thread(self._let_go, folder):
-                await self._store(lambda conn, folder=folder: checkpoint_rows.gone(conn, folder))  # type: ignore[misc]
+        if not removals_held(self._home):
+            await self._hold_for_copies()
+            await self._remove_leaving()
         if time.monotonic() - self._inspected >= INSPECT_S:
             await self._inspect()
             self._inspected = time.monotonic()
 
+    async def _remove_leaving(self) -> None:
+        for folder in await self._store(lambda conn: checkpoint_rows.leaving(conn, self._node)):
+            if await asyncio.to_thread(self._let_go, folder):
+                await self._store(lambda conn, folder=folder: checkpoint_rows.gone(conn, folder))  # type: ignore[misc]
+
     def _let_go(self, folder: Folder) -> bool:
-        path = Path(folder.path)
-        if path.parent != root_of(self._home, folder.run_id):
-            log.error("not removed: it lies outside the run's folder", path=folder.path, run_id=folder.run_id)
-            return False
+        path = self._place(folder)
         try:
             remove(path)
             for policy, part in folder.parts.items():
@@ -64,15 +66,19 @@ class Keeping:
                 for digest in filter(None, (str(part["digest"]), str(part["state"]))):
                     holder.evict(digest)
         except OSError as error:
-            log.warning("not removed", path=folder.path, error=str(error))
+            log.warning("not removed", path=str(path), error=str(error))
             return False
         self._inspector.forget(path)
-        log.info("checkpoint removed", path=folder.path, run_id=folder.run_id)
+        log.info("checkpoint removed", path=str(path), run_id=folder.run_id)
         return True
+
+    def _place(self, folder: Folder) -> Path:
+        """Return where a checkpoint lies on this node. Its row says where it was written: the home may have moved."""
+        return root_of(self._home, folder.run_id) / f"step-{folder.step}"
 
     async def _inspect(self) -> None:
         for folder in await self._store(lambda conn: checkpoint_rows.on_node(conn, self._node)):
-            damage = await asyncio.to_thread(self._inspector.look, Path(folder.path))
+            damage = await asyncio.to_thread(self._inspector.look, self._place(folder))
             state, text = ("whole", "") if damage is None else (damage.state, damage.text)
             if state != folder.state:
                 log.warning("checkpoint", state=state, detail=text, run_id=folder.run_id, step=folder.step)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from flexmarl.contracts.specification.team import Lora
+from flexmarl.host.backups import removals_held
 from workers.models.adapter import base_of, description
 from workers.transfer import LocalTier, StateMissing
 from workers.transfer.contents import Encoded, encode
@@ -181,7 +182,8 @@ class VersionStore:
         holder = LocalTier(self._home, holder_of(self._owner, label))
         for each in digests:
             holder.claim(each)
-        holder.collect(digests, GRACE_S)
+        if not removals_held(self._home):
+            holder.collect(digests, GRACE_S)
 
     def settle(self) -> None:
         """Wait for what is written beside, and for the last eviction, so that it never meets a put of the same content.
@@ -210,7 +212,9 @@ class VersionStore:
         self._weights[digest] = size
 
     def _let_go(self) -> list[str]:
-        """Return what is no longer kept."""
+        """Return what is no longer kept; nothing while a backup is made, after which it goes with the next version."""
+        if removals_held(self._home):
+            return []
         gone = []
         while len(self._states) > RESTORABLE:
             oldest = next(iter(self._states))

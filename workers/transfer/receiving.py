@@ -18,6 +18,7 @@ from pathlib import Path
 
 import structlog
 
+from flexmarl.host.backups import removals_held
 from flexmarl.host.disk import DiskLevel, in_words, space
 from workers.transfer.base import CorruptState, StateFull, StateMissing
 from workers.transfer.contents import CHUNK_BYTES, Description, TensorEntry, decode
@@ -156,6 +157,8 @@ class Receiving:
 
     def trim(self, owner: str) -> None:
         """Let go of versions that an owner had sent and nobody asks for any more: all but the newest."""
+        if removals_held(self._home):
+            return
         tier, size = LocalTier(self._home, owner), 0
         for count, digest in enumerate(reversed(tier.claims()), 1):
             found = tier.locate(digest)
@@ -171,6 +174,8 @@ class Receiving:
             self._let_go(run_id, digest)
             if self._tier.locate(digest) is None:
                 self._tier.evict(digest)
+        if removals_held(self._home):
+            return
         if any(since < time.time() - UNCLAIMED_S for since in self._tier.claims().values()):
             for digest in self._tier.collect({digest for _, digest in self._expected}, UNCLAIMED_S):
                 self._unnamed.pop(digest, None)

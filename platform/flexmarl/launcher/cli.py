@@ -41,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEMPLATE",
         help=f"also start a demo run, of {DEMO} unless another template is named",
     )
+    parser.add_argument(
+        "--services-only", action="store_true", help="start the embedded servers alone, such as for a restore"
+    )
 
 
 def up(given: argparse.Namespace, root: Path) -> int:
@@ -48,7 +51,8 @@ def up(given: argparse.Namespace, root: Path) -> int:
     home = (given.home or default_home(os.environ, root)).expanduser().resolve()
     node = os.environ.get("FLEXMARL_NODE") or socket.gethostname()
     try:
-        return Up(Options(root, home, given.host, given.port, node, given.demo), say).run()
+        options = Options(root, home, given.host, given.port, node, given.demo, given.services_only)
+        return Up(options, say).run()
     except LaunchError as error:
         sys.stderr.write("; ".join(filter(None, [str(error), disk.describe(home)])) + "\n")
         return error.exit_code

@@ -26,6 +26,8 @@ class Options:
     node: str
     demo: str = ""
     """Template of the demo run; empty: none is started."""
+    services_only: bool = False
+    """Start PostgreSQL and Valkey alone, for a restore."""
 
 
 def url_of(host: str, port: int) -> str:

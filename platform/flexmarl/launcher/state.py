@@ -116,8 +116,16 @@ def write_state(
     """Publish the supervisor's state. `refused`: processes that ended for a setting, each with its reason."""
     me = record_of("supervisor", os.getpid())
     processes = [{"name": r.name, "pid": r.pid, "started": r.started} for r in records]
-    state = {"pid": me.pid, "started": me.started, "launch": launch, "url": url, "ready": ready, "processes": processes,
-             "refused": dict(refused or {})}  # fmt: skip
+    state = {
+        "home": str(home.root),
+        "pid": me.pid,
+        "started": me.started,
+        "launch": launch,
+        "url": url,
+        "ready": ready,
+        "processes": processes,
+        "refused": dict(refused or {}),
+    }
     write_json(home.root / "up.json", state)
 
 
@@ -163,6 +171,8 @@ def marked(launch: str) -> Iterator[psutil.Process]:
 def end_left_overs(home: Home) -> list[str]:
     """End what a killed supervisor left running; return the names. The caller holds the lock."""
     state = read_state(home)
+    if state.get("home", str(home.root)) != str(home.root):
+        return []  # a copy of another home, whose processes are not ours
     ended: list[str] = []
     for entry in state.get("processes", []):
         process = ProcessRecord(entry["name"], entry["pid"], entry["started"]).live()

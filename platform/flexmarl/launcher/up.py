@@ -108,6 +108,9 @@ class Up:
         self.port = self._choose_port()
         self._publish()
         self._start_services()
+        if self.options.services_only:
+            self._announce_services()
+            return
         self._tell_admin(self._step("prepare"))
         self._start_processes()
         self._announce(time.monotonic() - began)
@@ -226,6 +229,14 @@ class Up:
         self.say(f"Data and logs: {self.home.root}")
         self.publisher.ready = True
         self.say(f"FlexMARL runs at {url}   (up in {seconds:.1f} s; Ctrl-C stops it)")
+
+    def _announce_services(self) -> None:
+        running = [service.name for service in (self.postgres, self.valkey) if service is not None]
+        if not running:
+            raise LaunchError("DATABASE_URL and REDIS_URL are set, so there is no embedded server to start")
+        self.publisher.ready = True
+        self._publish()
+        self.say(f"Only the servers run: {', '.join(running)}; Ctrl-C stops them")
 
     def _demo(self) -> None:
         try:

@@ -23,6 +23,19 @@ class SchemaMismatch(StoreError):
     code = "schema_mismatch"
 
 
+class SessionsNotKept(StoreError):
+    """A pooler in front of the database gives each transaction another session."""
+
+    code = "sessions_not_kept"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "DATABASE_URL leads to a pooler that gives each transaction another session, and LISTEN, advisory locks"
+            " and time limits need their own: set pool_mode = session for this database in PgBouncer, or give the"
+            " address of the PostgreSQL server itself"
+        )
+
+
 class FenceLost(StoreError):
     """Another driver holds the run now; nothing of the decision was written."""
 

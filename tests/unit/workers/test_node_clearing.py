@@ -17,6 +17,7 @@ import torch
 
 from flexmarl.contracts.specification.package import PackageEnvironment
 from flexmarl.contracts.status import RunStatus
+from flexmarl.host.backups import HOLD
 from flexmarl.store.control import deletions, runs
 from tests.support.store_story import Story
 from workers import made_folders
@@ -280,3 +281,14 @@ def test_a_removal_that_is_killed_leaves_no_half_model_under_its_name(bench):
 
 def importing() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": python_path()}
+
+
+def test_nothing_is_cleared_while_a_backup_is_made(bench):
+    bench.delete(1)
+    deletions.carry_out(bench.conn, 1)
+    (bench.home / HOLD).touch()
+    bench.tend()
+    assert (bench.left(1), ended(bench.conn)) == (ALL, False)
+    (bench.home / HOLD).unlink()
+    bench.tend()
+    assert (bench.left(1), ended(bench.conn)) == (NONE, True)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from flexmarl.contracts.commands import KeepCheckpoints, KeptCheckpoint
+from flexmarl.host.backups import HOLD
 from flexmarl.store.control import checkpoint_rows
 from flexmarl.store.data import lineage
 from flexmarl.store.data.lineage import VersionOrigin
@@ -143,7 +144,7 @@ def test_nothing_outside_the_runs_folder_is_removed(bench: Bench, tmp_path: Path
     bench.keep(4)
     bench.tend()
     assert outside.is_dir()
-    assert bench.states()[1] == "removing"
+    assert bench.states()[1] == "removed", "where it lies follows from its run and step alone"
 
 
 def test_what_a_copy_waits_for_is_held_and_let_go_when_it_has_it(bench: Bench):
@@ -198,3 +199,26 @@ def test_a_file_is_read_through_once_and_again_when_it_changed(tmp_path: Path, m
     assert damage is not None
     assert damage.state == "damaged"
     assert len(read) == 2
+
+
+def test_nothing_leaves_while_a_backup_is_made(bench: Bench):
+    (bench.home / HOLD).touch()
+    bench.keep(4)
+    bench.tend()
+    assert set(bench.states().values()) == {"whole"}
+    (bench.home / HOLD).unlink()
+    bench.tend()
+    assert bench.states() == {1: "removed", 2: "removed", 3: "removed", 4: "whole"}
+
+
+def test_a_home_may_move_with_its_checkpoints(bench: Bench, tmp_path: Path):
+    """Rows name the folder in which a checkpoint was written."""
+    moved = tmp_path.with_name(f"{tmp_path.name}-moved")
+    bench.home.rename(moved)
+    bench.home, bench.keeping = moved, Keeping(moved, "box", bench.store)
+    bench.tend()
+    assert set(bench.states().values()) == {"whole"}
+    bench.keep(4)
+    bench.tend()
+    assert bench.folders() == ["step-4"]
+    assert [bench.here(step) for step in (1, 2, 3, 4)] == [False, False, False, True]

@@ -86,6 +86,7 @@ def test_a_rollout_worker_may_leave_rewards_to_others_and_a_reward_worker_may_no
     [
         ("DATABASE_URL", "mysql://x", "must look like postgresql://user:password@host:5432/database"),
         ("DATABASE_URL", "postgresql://host:many/x", "must look like postgresql://"),
+        ("DATABASE_URL", "postgresql://one,two/x", "end it with ?target_session_attrs=read-write"),
         ("REDIS_URL", "localhost:6379", "must look like redis://:password@host:6379/0"),
         ("FLEXMARL_NODE_BIND", "7100", "'7100'; it must be host:port, such as 127.0.0.1:0"),
         ("FLEXMARL_NODE_BIND", "10.0.0.7:99999", "it must be host:port"),

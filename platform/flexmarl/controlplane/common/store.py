@@ -11,10 +11,14 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import psycopg
 from asgiref.sync import sync_to_async
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connection as django_connection
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
 from psycopg.types.json import JsonbLoader, JsonLoader
+
+from flexmarl.store import sessions
+from flexmarl.store.errors import SessionsNotKept
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -81,6 +85,19 @@ class EachTime:
     def execute(self, *args: Any, **options: Any) -> psycopg.Cursor[Any]:
         """Execute a query on the thread's connection of this moment."""
         return store_connection().execute(*args, **options)
+
+
+def require_sessions() -> None:
+    """Refuse a pooler that shares sessions between transactions. Raises ImproperlyConfigured.
+
+    A database that is away refuses nothing: who needs it waits for it.
+    """
+    try:
+        sessions.check(database_url())
+    except SessionsNotKept as error:
+        raise ImproperlyConfigured(str(error)) from error
+    except psycopg.OperationalError:
+        return
 
 
 def database_url() -> str:

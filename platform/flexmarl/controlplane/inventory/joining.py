@@ -7,7 +7,11 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 
+from flexmarl.store.database_address import authority, bracketed
+
 DATABASE_PORT, BROKER_PORT = 5432, 6379
+WANTED = "target_session_attrs"
+"""Option of an address with several servers: which of them is meant."""
 
 
 class Joining(NamedTuple):
@@ -28,14 +32,16 @@ def joining_with(database: Mapping[str, Any], broker_url: str) -> Joining:
     """Say it for a database in Django's words and the address of a broker."""
     host, broker = str(database.get("HOST") or ""), urlsplit(broker_url)
     missing = []
-    if only_here(host):
+    if any(map(only_here, host.split(","))):
         missing.append(("DATABASE_URL", _words("database", host, "PostgreSQL")))
     if only_here(broker.hostname or ""):
         missing.append(("REDIS_URL", _words("broker", broker.hostname or "", "Redis or Valkey")))
     user, name = database.get("USER") or "USER", database.get("NAME") or "flexmarl"
-    shown = f"postgresql://{user}:PASSWORD@{_bracketed(host)}:{database.get('PORT') or DATABASE_PORT}/{name}"
+    servers = authority(host, str(database.get("PORT") or ""), str(DATABASE_PORT))
+    wanted = database.get("OPTIONS", {}).get(WANTED, "")
+    shown = f"postgresql://{user}:PASSWORD@{servers}/{name}" + (f"?{WANTED}={wanted}" if wanted else "")
     number = (broker.path or "").strip("/") or "0"
-    asked = f"{broker.scheme}://:PASSWORD@{_bracketed(broker.hostname or '')}:{broker.port or BROKER_PORT}/{number}"
+    asked = f"{broker.scheme}://:PASSWORD@{bracketed(broker.hostname or '')}:{broker.port or BROKER_PORT}/{number}"
     known = {setting for setting, _ in missing}
     return Joining("" if "DATABASE_URL" in known else shown, "" if "REDIS_URL" in known else asked, missing)
 
@@ -56,7 +62,3 @@ def _words(server: str, host: str, kind: str) -> str:
         f"The {server} is reached {where}, which other hosts cannot use. Start this installation with the address of a "
         f"{kind} server that they can reach."
     )
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host

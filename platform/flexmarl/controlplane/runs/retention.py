@@ -26,6 +26,7 @@ from flexmarl.controlplane.registry import uploads
 from flexmarl.controlplane.runs import limits
 from flexmarl.controlplane.runs.deletions import delete
 from flexmarl.controlplane.runs.models import Run
+from flexmarl.host.backups import removals_held
 from flexmarl.host.disk import PARTS
 from flexmarl.store.connection import connect
 from flexmarl.store.control import deletions
@@ -159,6 +160,8 @@ class Janitor:
                     log.info("tokens_let_go", run_id=run_id, payloads=trimmed.payloads, bytes=trimmed.bytes)
 
     def _collect(self, conn: Connection) -> None:
+        if removals_held(self._home):
+            return
         removed = retention.collect(conn, SegmentFolder(self._payloads)) if self._payloads.is_dir() else 0
         if removed:
             log.info("payload_files_removed", files=removed)

@@ -7,15 +7,15 @@ import os
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
 from flexmarl.contracts.hub_models import check_hub
+from flexmarl.store import database_address
 from flexmarl.store.data.model_roots import read_roots
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
-_DATABASE = "postgresql://user:password@host:5432/database"
 _FALSE = frozenset({"0", "false", "no", "off", ""})
 
 
@@ -117,20 +117,15 @@ def hub(name: str) -> str:
 def database(name: str, default: str) -> dict[str, Any]:
     """Turn a `postgresql://user:password@host:port/name?option=value` URL into Django's connection settings."""
     try:
-        url = urlsplit(text(name) or default)
-        legal = url.scheme in {"postgresql", "postgres"} and url.port != 0
-    except ValueError:  # a port that is no number, or a bracket that is not closed
-        legal = False
-    if not legal:
-        raise ImproperlyConfigured(f"{name} is not a legal address; it must look like {_DATABASE}")
-    options: dict[str, Any] = dict(parse_qsl(url.query))
-    host = options.pop("host", "") or unquote(url.hostname or "")
+        found = database_address.read(name, text(name) or default)
+    except ValueError as error:
+        raise ImproperlyConfigured(str(error)) from None
     return {
         "ENGINE": "flexmarl.controlplane.common.postgres",
-        "NAME": unquote(url.path.lstrip("/")) or "flexmarl",
-        "USER": unquote(url.username or ""),
-        "PASSWORD": unquote(url.password or ""),
-        "HOST": host,
-        "PORT": str(url.port or ""),
-        "OPTIONS": options,
+        "NAME": found.pop("dbname", "flexmarl"),
+        "USER": found.pop("user", ""),
+        "PASSWORD": found.pop("password", ""),
+        "HOST": found.pop("host", ""),
+        "PORT": found.pop("port", ""),
+        "OPTIONS": dict(found),
     }

@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 import psycopg
 
+from flexmarl.store.connection import NOTICED, bound
 from flexmarl.store.control import process_heartbeats
 from flexmarl.store.control.process_heartbeats import ProcessFacts
 
@@ -168,10 +169,10 @@ def _exists(pid: int) -> bool:
 
 
 def _connect(url: str) -> psycopg.Connection:
-    options = f"-c statement_timeout={STATEMENT_MS} -c synchronous_commit=off"
-    return psycopg.connect(
-        url, autocommit=True, connect_timeout=5, application_name="flexmarl heartbeat", options=options
-    )
+    conn = psycopg.connect(url, autocommit=True, application_name="flexmarl heartbeat", **NOTICED)
+    bound(conn, statement_timeout=STATEMENT_MS / 1000)
+    conn.execute("SET synchronous_commit = off")
+    return conn
 
 
 def _close(conn: psycopg.Connection | None) -> None:

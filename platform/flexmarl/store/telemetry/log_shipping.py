@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 
 import psycopg
 
+from flexmarl.store.connection import NOTICED, bound
 from flexmarl.store.server_paths import without_paths
 from flexmarl.store.telemetry import logs
 from flexmarl.store.telemetry.logs import LogLine
@@ -144,10 +145,9 @@ class LogShipper:
     def _connect(self) -> psycopg.Connection:
         if not isinstance(self._url, str):
             return self._url()
-        options = f"-c statement_timeout={STATEMENT_MS}"
-        return psycopg.connect(
-            self._url, autocommit=True, connect_timeout=5, application_name="flexmarl logs", options=options
-        )
+        conn = psycopg.connect(self._url, autocommit=True, application_name="flexmarl logs", **NOTICED)
+        bound(conn, statement_timeout=STATEMENT_MS / 1000)
+        return conn
 
     def _write(self, conn: psycopg.Connection, batch: list[LogLine]) -> None:
         by_run: dict[int, list[LogLine]] = {}

@@ -5,13 +5,16 @@ connections of its own, with the same bounds of statements.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
+import psycopg
 from django.db.backends.postgresql import base
 from psycopg_pool import ConnectionPool
 
 from flexmarl.controlplane.common import database
 from flexmarl.controlplane.common.database import ConnectionLimits, Purpose, RequestConnections
+from flexmarl.store.connection import NOTICED, bound
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
@@ -32,7 +35,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
             made: ConnectionPool = ConnectionPool(
                 kwargs={**self.get_connection_params(), "autocommit": True},
                 open=False,
-                configure=self._configure_connection,
+                configure=partial(self._bounded, purpose),
                 # A connection is tried before use: after a restart of the server all of them are dead.
                 check=ConnectionPool.check_connection,
                 name=f"{self.alias}.{purpose}",
@@ -49,14 +52,26 @@ class DatabaseWrapper(base.DatabaseWrapper):
             self._pools.pop(key).close()
 
     def get_connection_params(self) -> dict[str, Any]:
-        """Add what a connection of this purpose is called, and how long its statements may take."""
-        params: dict[str, Any] = super().get_connection_params()
+        """Add what a connection of this purpose is called."""
+        params: dict[str, Any] = {**NOTICED, **super().get_connection_params()}
         params.pop("purposes", None)
         purpose = database.current_purpose()
         params["application_name"] = f"{params.get('application_name', 'flexmarl')}.{purpose}"
-        statement_ms = round(self._limits(purpose).statement_s * 1000)
-        params["options"] = f"{params.get('options', '')} -c statement_timeout={statement_ms}".strip()
         return params
+
+    def init_connection_state(self) -> None:
+        """Bound a connection of this thread's own as well; those of a pool come with their bounds."""
+        super().init_connection_state()
+        if self.connection is not None and self.pool is None:
+            self._bound(self.connection, database.current_purpose())
+
+    def _bounded(self, purpose: Purpose, connection: psycopg.Connection[Any]) -> None:
+        """Prepare a new connection of a pool, in a thread that knows of no request."""
+        self._configure_connection(connection)
+        self._bound(connection, purpose)
+
+    def _bound(self, connection: psycopg.Connection[Any], purpose: Purpose) -> None:
+        bound(connection, statement_timeout=self._limits(purpose).statement_s)
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         """Open a connection or take one of the pool, and note it with the request at hand."""

@@ -11,8 +11,11 @@ from django.conf import settings
 
 from flexmarl.controlplane.inventory.joining import joining
 from flexmarl.host.files import write_durably
+from flexmarl.store.database_address import authority
 
 FILE = "host-settings.json"
+_KEPT = frozenset({"sslmode", "sslrootcert", "sslcert", "sslkey", "target_session_attrs"})
+"""Options of the address that hold for other hosts, too."""
 
 
 def settings_file() -> Path:
@@ -51,11 +54,9 @@ def _database_url() -> str:
     database = settings.DATABASES["default"]
     host = str(database.get("HOST") or "")
     plain = {name: str(value) for name, value in database["OPTIONS"].items() if isinstance(value, str | int)}
-    kept = {name: value for name, value in plain.items() if name in {"sslmode", "sslrootcert", "sslcert", "sslkey"}}
+    kept = {name: value for name, value in plain.items() if name in _KEPT}
     if host.startswith("/"):
         kept, host = {**kept, "host": host}, ""
-    elif ":" in host:
-        host = f"[{host}]"
     secret = f"{quote(database['USER'], '')}:{quote(database['PASSWORD'], '')}@" if database["USER"] else ""
-    port = f":{database['PORT']}" if database["PORT"] else ""
-    return f"postgresql://{secret}{host}{port}/{quote(database['NAME'], '')}" + (f"?{urlencode(kept)}" if kept else "")
+    servers = authority(host, str(database["PORT"]))
+    return f"postgresql://{secret}{servers}/{quote(database['NAME'], '')}" + (f"?{urlencode(kept)}" if kept else "")

@@ -161,6 +161,7 @@ class Driver:
             self._schedule.renew = now + RENEW_S
             still = runs.renew_runs(conn, self.owner, RUN_TTL_S)
             for run_id in self.held.keys() - still:
+                log.warning("run_lost", run_id=run_id, reason="another driver holds it")
                 del self.held[run_id]
             for run_id in still - self.held.keys():
                 # Ours by its row, let go after an error: nobody else may take it, so take it up again.

@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand
 
 from flexmarl.controlplane.accounts.actions import create_first_admin
 from flexmarl.controlplane.accounts.queries import never_signed_in
-from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.common.store import require_sessions, store_connection
 from flexmarl.controlplane.settings import env
 from flexmarl.store.control import process_heartbeats
 
@@ -25,6 +25,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Print the new admin with its password, the one whom nobody has signed in as yet, or an empty object."""
+        require_sessions()
         call_command("migrate", interactive=False, stdout=self.stderr)
         process_heartbeats.clear(store_connection(), settings.PLACE)
         given = env.text("FLEXMARL_ADMIN_PASSWORD")

@@ -10,7 +10,7 @@ import uvicorn
 from django.core.management.base import BaseCommand
 
 from flexmarl.controlplane.common.heartbeats import heartbeat_of
-from flexmarl.controlplane.common.store import database_url
+from flexmarl.controlplane.common.store import database_url, require_sessions
 from flexmarl.launcher.up import DEFAULT_PORT
 from flexmarl.store.control.heartbeat import Heartbeat
 
@@ -75,6 +75,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run until SIGTERM."""
+        require_sessions()
         heartbeat = heartbeat_of("web")
         heartbeat.start()
         heartbeat.report(database_url())

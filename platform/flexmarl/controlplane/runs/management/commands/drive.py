@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from flexmarl.controlplane.common import logs
 from flexmarl.controlplane.common.heartbeats import heartbeat_of
-from flexmarl.controlplane.common.store import database_url
+from flexmarl.controlplane.common.store import database_url, require_sessions
 from flexmarl.controlplane.runs.driver.announcing import AnnouncingThread
 from flexmarl.controlplane.runs.driver.loop import Driver
 from flexmarl.controlplane.runs.driver.pages import Pages
@@ -43,6 +43,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Check the database, then drive."""
+        require_sessions()
         url = database_url()
         heartbeat = heartbeat_of("driver")
         heartbeat.start()

@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from flexmarl.controlplane.common.heartbeats import heartbeat_of
-from flexmarl.controlplane.common.store import database_url
+from flexmarl.controlplane.common.store import database_url, require_sessions
 from flexmarl.controlplane.runs.providing.working import provide
 from flexmarl.host.stopping import when_told_to_stop
 from flexmarl.store import schema
@@ -28,6 +28,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Check the database, then provide."""
+        require_sessions()
         url = database_url()
         heartbeat = heartbeat_of("provide")
         heartbeat.start()

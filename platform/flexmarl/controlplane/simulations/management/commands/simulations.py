@@ -15,7 +15,7 @@ from django.db import OperationalError, connection
 
 from flexmarl.controlplane.common.collecting import collected_seldom
 from flexmarl.controlplane.common.heartbeats import heartbeat_of
-from flexmarl.controlplane.common.store import database_url
+from flexmarl.controlplane.common.store import database_url, require_sessions
 from flexmarl.controlplane.runs.providing.working import ProvidingThread, can_submit
 from flexmarl.controlplane.simulations.executing import IDLE_S, StopSignal, run
 from flexmarl.controlplane.sweeps.advancing import SweepingThread
@@ -38,6 +38,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Play what waits; a database that goes away is waited for."""
+        require_sessions()
         os.nice(NICENESS)
         heartbeat = heartbeat_of("simulations")
         heartbeat.start()
