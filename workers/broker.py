@@ -20,7 +20,8 @@ from dramatiq.middleware import AsyncIO
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from flexmarl.contracts.commands import BROKER_TIMEOUT_S, WAKE_CHANNEL
+from flexmarl.contracts.commands import BROKER_TIMEOUT_S
+from flexmarl.contracts.wake_words import WAKE_CHANNEL, wake_channel
 
 log = structlog.get_logger(__name__)
 
@@ -69,14 +70,17 @@ class Hints(threading.Thread):
 
     def _listen(self) -> None:
         with self._client.pubsub(ignore_subscribe_messages=True) as channel:
-            channel.subscribe(WAKE_CHANNEL)
-            self._heard = True
-            for wake in list(self._wakes.values()):
-                wake()  # something may have come while nobody listened
+            known: set[str] = set()
             while not self._stopping.is_set():
-                message = channel.get_message(timeout=1.0)
-                named = None if message is None else self._wakes.get(message["data"].decode())
-                if named is not None:
+                if new := self._wakes.keys() - known:
+                    channel.subscribe(*map(wake_channel, new))
+                    known |= new
+                    for name in new:
+                        self._wakes[name]()  # something may have come while nobody listened
+                self._heard = True
+                message = channel.get_message(timeout=1.0 if known else SUBSCRIBE_AGAIN_S)
+                word = message["channel"].decode().removeprefix(f"{WAKE_CHANNEL}:") if message else ""
+                if (named := self._wakes.get(word)) is not None:
                     named()
 
 
@@ -187,7 +191,7 @@ class PromptBroker(RedisBroker):
         )
         try:
             self.enqueue(message)
-            self.client.publish(WAKE_CHANNEL, queue_name)
+            self.client.publish(wake_channel(queue_name), "")
         except AWAY as error:
             log.warning("broker does not answer", error=str(error))
 

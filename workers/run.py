@@ -20,7 +20,7 @@ import structlog
 from dramatiq.asyncio import get_event_loop_thread
 from dramatiq.worker import Worker
 
-from flexmarl.contracts.commands import HELD_HINT
+from flexmarl.contracts.wake_words import held_word
 from flexmarl.host.exits import leave, refuse
 from flexmarl.host.output import protect
 from flexmarl.host.stopping import when_told_to_stop
@@ -168,7 +168,7 @@ def run_rollout(process: WorkerProcess) -> None:
     place = GatewayPlace(config.gateway_bind, config.advertise_host, config.gateway_url)
     player = Player(pool, folder, config.holder("rollout"), access, broker.push, config.home, place)
     actors.register_playing(broker, player)
-    broker.hints.when(HELD_HINT, player.look)
+    broker.hints.when(held_word(config.rollout_pool), player.look)
     limit = config.rollout_commands
     worker = _start(broker, [f"rollout.{config.rollout_pool}"], threads=limit, prefetch=limit)
     _take_over(broker, pool, config.holder("rollout"))

@@ -13,6 +13,7 @@ from flexmarl.store.control.process_heartbeats import ProcessFacts
 from tests.controlplane.test_queue import ask, hold
 from tests.support.markup import markup
 from tests.support.statements import at_most
+from webui.views import cluster_lists
 
 pytestmark = pytest.mark.django_db
 
@@ -55,9 +56,9 @@ def test_an_empty_cluster_says_whether_all_of_it_or_a_pool_is_empty(browser, cou
 @pytest.mark.parametrize(
     ("path", "most"),
     [
-        ("/cluster", 22),
+        ("/cluster", 24),
         ("/cluster?view=devices", 22),
-        ("/cluster?drain=n0&mode=move", 27),
+        ("/cluster?drain=n0&mode=move", 33),
         ("/queue", 13),  # three are what its filters offer, which is asked again after some seconds
         ("/cluster/timeline", 14),
     ],
@@ -110,7 +111,7 @@ def test_busy_hours_fill_the_week_of_a_pool(browser, editor, make_run) -> None:
     cells = [cell["share"] for day in pool["heat"] for cell in day["cells"] if cell["share"]]
     assert 1 <= len(cells) <= 2
     assert all(0 < share <= 0.5 for share in cells), "one of two devices was busy"
-    devices = {d["id"]: d["use"] for d in browser.get("/cluster").context["devices"]}
+    devices = {d["id"]: d["use"] for d in browser.get("/cluster?view=devices").context["devices"]}
     assert 0.75 < devices["n0.cpu0"] < 0.85, "200 of the 250 seconds that it has been held"
     assert devices["n0.cpu1"] == 0.0
 
@@ -144,3 +145,51 @@ def test_a_process_that_stopped_reporting_is_named_with_what_to_do(browser) -> N
     assert "no run makes progress and no action is carried out" in text
     assert "kill process 4711 and run <code>manage.py drive</code>" in text
     assert [process["state"] for process in browser.get("/cluster").context["processes"]] == ["silent", "running"]
+
+
+def test_a_large_cluster_is_shown_a_page_at_a_time_and_found_by_name(browser) -> None:
+    machines(60, devices=2)
+    store_connection().execute("UPDATE store.device SET pool = node")
+    store_connection().execute("UPDATE store.node SET heartbeat_at = now() - interval '1 hour' WHERE name = 'n59'")
+    first = browser.get("/cluster").context
+    assert [node["name"] for node in first["nodes"]][:2] == ["n59", "n0"], "sick ones first"
+    assert (len(first["nodes"]), first["node_page"].count, first["total"]) == (cluster_lists.NODES, 60, 120)
+    assert (len(first["pools"]), first["pool_page"].count) == (cluster_lists.POOLS, 61)
+    page = markup(browser.get("/cluster"))
+    assert "1 to 25 of 60 nodes" in page
+    assert "1 to 12 of 61 pools" in page
+    named: list[str] = []
+    for number in range(1, 5):
+        shown = browser.get(f"/cluster?page={number}").context
+        named += [] if number > 3 else [node["name"] for node in shown["nodes"]]
+    assert sorted(named) == sorted(f"n{number}" for number in range(60)), "each of them on one page"
+    assert browser.get("/cluster?page=4").context["node_page"].first == 51, "behind the last page is the last page"
+    found = browser.get("/cluster?q=N17").context
+    assert [node["name"] for node in found["nodes"]] == ["n17"]
+    assert [pool["name"] for pool in found["pools"]] == ["n17"]
+    devices = browser.get("/cluster?view=devices&q=n17").context["devices"]
+    assert [device["id"] for device in devices] == ["n17.cpu0", "n17.cpu1"]
+    assert browser.get("/cluster?pool=n58").context["pools"][0]["name"] == "n58", "the pool that is chosen comes first"
+    assert first["pools"][0]["name"] == "n59", "otherwise one with devices out"
+    assert len(browser.get("/cluster?view=devices").context["devices"]) == cluster_lists.DEVICES
+
+
+def test_processes_of_many_hosts_that_are_gone_do_not_bury_the_page(browser) -> None:
+    conn = store_connection()
+    for number in range(40):
+        process_heartbeats.put(conn, ProcessFacts("node", f"n{number}", "", 1, time.time()), "", 0.0)
+    conn.execute("UPDATE store.process_heartbeat SET heard_at = heard_at - interval '45 s'")
+    page = markup(browser.get("/cluster"))
+    assert page.count("no heartbeat for") == cluster_lists.ALERTS
+    assert f"{40 - cluster_lists.ALERTS} more processes do not report" in page
+    assert f"and {40 - cluster_lists.PROCESSES} more; find those of a host" in page
+    assert len(browser.get("/cluster?q=n39").context["alerts"]) == 1
+
+
+def test_the_timeline_of_a_large_cluster_has_few_empty_lanes_and_names_one_pool(browser) -> None:
+    machines(60, devices=2)
+    store_connection().execute("UPDATE store.device SET pool = node")
+    page = markup(browser.get("/cluster/timeline"))
+    assert "and 60 more devices that nobody held" in page
+    assert [node.name for node in browser.get("/cluster/timeline?pool=n31").context["chart"].nodes] == ["n31"]
+    assert page.count('href="?pool=') == 1, "all pools; none of the sixty stands there"

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,9 +15,10 @@ from django.db import connection
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.database import NODE_OPERATIONS
 from flexmarl.controlplane.common.store import database_url
-from flexmarl.controlplane.inventory import door_server, node_door, node_tokens
+from flexmarl.controlplane.inventory import admission, node_door, node_tokens
 from flexmarl.controlplane.inventory.door_server import NEWS, DoorServer
 from flexmarl.controlplane.inventory.models import NodeToken
+from flexmarl.controlplane.inventory.node_tokens import TokenRefused
 from flexmarl.store import node_wire
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -102,7 +103,7 @@ def test_a_revocation_holds_within_a_second(server: DoorServer, token: str, monk
         assert (await asked(server, token))[0] == 200
         await sync_to_async(revoke)()
         assert (await asked(server, token))[0] == 200, "it was looked at just now"
-        monkeypatch.setattr(door_server, "BELIEVED_S", 0.0)
+        monkeypatch.setattr(admission, "BELIEVED_S", 0.0)
         assert (await asked(server, token))[0] == 401
 
     asyncio.run(story())
@@ -137,15 +138,15 @@ def test_news_say_that_they_live_and_that_a_token_holds_no_more(server: DoorServ
 def test_all_that_a_node_asks_shares_a_check_of_its_token(
     server: DoorServer, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checked: list[str] = []
-    check = node_tokens.check
+    checked: list[list[str]] = []
+    check = node_tokens.check_all
 
-    def counted(header: str) -> NodeToken:
-        checked.append(header)
-        return check(header)
+    def counted(headers: Sequence[str]) -> list[NodeToken | TokenRefused]:
+        checked.append(list(headers))
+        return check(headers)
 
-    monkeypatch.setattr(node_tokens, "check", counted)
-    monkeypatch.setattr(door_server, "BELIEVED_S", 3600.0)
+    monkeypatch.setattr(node_tokens, "check_all", counted)
+    monkeypatch.setattr(admission, "BELIEVED_S", 3600.0)
 
     async def story() -> None:
         assert (await asked(server, token))[0] == 200
@@ -153,10 +154,11 @@ def test_all_that_a_node_asks_shares_a_check_of_its_token(
             for _ in range(2):  # the second line comes behind a look
                 assert (await first.receive_output(30))["body"] == b"\n"
                 assert (await second.receive_output(30))["body"] == b"\n"
-            assert len(checked) == 1
-            monkeypatch.setattr(door_server, "BELIEVED_S", 0.0)
-            assert (await first.receive_output(30))["body"] == b"\n"
-            assert len(checked) > 1, "it is checked again"
+            assert len(checked) > 1, "it is checked at each look"
+            assert {len(headers) for headers in checked} == {1}, "once for both streams"
+            looked = len(checked)
+            assert (await asked(server, token))[0] == 200
+            assert len(checked) - looked <= 1, "an operation asks for no check of its own"
             for stream in (first, second):
                 await stream.send_input({"type": "http.disconnect"})
                 await stream.wait(30)

@@ -21,12 +21,14 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.inventory import node_door, node_tokens
 from flexmarl.controlplane.inventory.models import NodeToken
 from flexmarl.controlplane.inventory.node_door import NodeAnswer
+from flexmarl.controlplane.inventory.node_tokens import TokenRefused
 from flexmarl.store import node_wire
 from flexmarl.store.control import (
     checkpoint_rows,
     commands,
     engines,
     leases,
+    node_beats,
     nodes,
     process_heartbeats,
     program_sessions,
@@ -60,9 +62,9 @@ class ClientDoor(Door):
 
 
 def operated(header: str, name: str, body: bytes) -> NodeAnswer:
-    admitted = node_door.admit(store_connection(), header)
-    if isinstance(admitted, NodeAnswer):
-        return admitted
+    (admitted,) = node_tokens.check_all([header])
+    if isinstance(admitted, TokenRefused):
+        return node_door.refused(node_door.REFUSED, "not_admitted", str(admitted))
     return node_door.operate(store_connection(), admitted, name, body)
 
 
@@ -116,9 +118,13 @@ def test_a_run_is_hosted_played_and_trained_over_the_door(story: Story, door: An
     lease_id = held[DeviceUse.TRAINER]
     assert leases.renew(door, hosting, TTL_S) == leases.Renewal(True, False, "t1.1.1")
     assert [child.lease_id for child in leases.children_of(door, "far-1")] == sorted(held.values())
-    children, waiting = leases.work_on_node(door, "far-1")
-    assert children == leases.children_of(door, "far-1")
-    assert set(waiting) == {lease for _, _, lease in commands.open_on_node(door, "far-1")}
+    told = node_beats.beat(door, "far-1", "life-1")
+    assert told.alive
+    assert told.children == leases.children_of(door, "far-1")
+    assert set(told.waiting) == {lease for _, _, lease in commands.open_on_node(door, "far-1")}
+    assert told.processes == [(child.device_id, 123) for child in told.children]
+    assert (told.orphans, told.chores) == ([], ["models"])
+    assert not node_beats.beat(door, "far-1", "former life").alive
     assert runs.load_spec(door, story.run_id) == {"name": "story"}
 
     story.issue(BindPolicy(lease_id=lease_id, policy="solver", version=None))
@@ -194,7 +200,7 @@ def test_a_node_reaches_nothing_of_another(story: Story, door: Any) -> None:
         lambda conn: runs.load_spec(conn, story.run_id),
         lambda conn: engines.routes(conn, story.run_id),
         lambda conn: leases.children_of(conn, "far-1"),
-        lambda conn: leases.work_on_node(conn, "far-1"),
+        lambda conn: node_beats.beat(conn, "far-1", "life-1"),
         lambda conn: leases.endpoint(conn, hosting.lease_id),
         lambda conn: leases.renew(conn, hosting, TTL_S),
         lambda conn: leases.child_lost(conn, hosting, "t1.1.1", "because"),

@@ -11,7 +11,7 @@ from dramatiq import Consumer
 from dramatiq.errors import ConnectionClosed
 from dramatiq.worker import Worker
 
-from flexmarl.contracts.commands import WAKE_CHANNEL
+from flexmarl.contracts.wake_words import wake_channel
 from workers.broker import HEARTBEAT_MS, POLL_MS, BrokerHeartbeat, HintedConsumer, PromptBroker
 
 pytestmark = pytest.mark.services
@@ -44,7 +44,7 @@ class Bench:
         message = dramatiq.Message(queue_name=QUEUE, actor_name="play_groups", args=(1, no), kwargs={}, options={})
         self.broker.enqueue(message)
         if hint:
-            self.client.publish(WAKE_CHANNEL, QUEUE)
+            self.client.publish(wake_channel(QUEUE), "")
         return sent
 
     def delay(self, no: int, hint: bool) -> float:

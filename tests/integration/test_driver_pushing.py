@@ -11,7 +11,7 @@ import redis
 from aiohttp import web
 from dramatiq.brokers.redis import RedisBroker
 
-from flexmarl.contracts.commands import HELD_HINT
+from flexmarl.contracts.wake_words import held_word
 from flexmarl.controlplane.runs.driver.announcing import AnnouncingThread
 from flexmarl.controlplane.runs.driver.pushing import BrokerPush, NodePush, Pusher
 from flexmarl.launcher.processes import free_port
@@ -116,13 +116,13 @@ def test_a_broker_that_is_away_never_blocks_the_loop() -> None:
 @pytest.mark.services
 def test_rollout_workers_are_told_to_look_at_what_is_held(redis_url: str) -> None:
     broker, told, pusher = PromptBroker(redis_url), threading.Event(), Pusher(redis_url, "key")
-    broker.hints.when(HELD_HINT, told.set)
+    broker.hints.when(held_word("far"), told.set)
     broker.hints.start()
     pusher.start()
     try:
         assert told.wait(30), "whoever begins to listen may have missed one"
         told.clear()
-        pusher.to_players()
+        pusher.to_players("far")
         assert told.wait(30)
     finally:
         pusher.stop()

@@ -51,7 +51,7 @@ class Pushed:
         if not self.lost:
             self.nodes.put(push)
 
-    def to_players(self) -> None:
+    def to_players(self, pool: str) -> None:
         self.held += 1
 
     def flush_all(self) -> None:

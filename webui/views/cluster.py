@@ -1,8 +1,10 @@
 """Pools and nodes: who holds which device, how busy it is, and what a drain would do before it is pressed.
 
-The view (nodes or devices), a pool, and what stands in the rail are in the URL.
+The view (nodes or devices), a pool, words to find, the page, and what stands in the rail are in the URL. All of the
+hardware is only glanced at; whole rows are read of what a page shows.
 """
 
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -12,7 +14,7 @@ from django.utils import timezone
 from flexmarl.controlplane.accounts.queries import actor_of, project_names
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.scopes import Scope
-from flexmarl.controlplane.inventory import changes, provided
+from flexmarl.controlplane.inventory import changes, glances, provided
 from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.controlplane.inventory.joining import joining
 from flexmarl.controlplane.inventory.processes import processes
@@ -20,7 +22,7 @@ from flexmarl.controlplane.runs import drains, queue
 from flexmarl.controlplane.runs.pool_look import PoolLook
 from flexmarl.controlplane.telemetry import queries as telemetry
 from webui.figures.pools import device_marks, heat_rows
-from webui.views import provided_words
+from webui.views import cluster_lists, provided_words
 from webui.views.base import is_part, page, show
 
 VIEWS = (("nodes", "Nodes"), ("devices", "Devices"))
@@ -32,9 +34,8 @@ LOG_LINES = 6
 class ClusterRows(NamedTuple):
     """What the page has read once, for its lists and its rail."""
 
-    nodes: list[dict[str, Any]]
-    devices: list[dict[str, Any]]
     pools: list[dict[str, Any]]
+    """All of them."""
     seen: PoolLook
 
 
@@ -42,37 +43,45 @@ class ClusterRows(NamedTuple):
 def cluster(request: HttpRequest) -> HttpResponse:
     """Show pools, then nodes with their devices, sick ones first; in the rail what the URL asks for."""
     actor = actor_of(request)
-    devices, seen, every = marked_devices(actor), queue.seen_now(), inventory.nodes()
-    pools = inventory.pools(devices, seen.stored)
-    pool = request.GET.get("pool", "")
-    nodes = _nodes(every, devices, pool)
+    every, seen = glances.devices(), queue.seen_now()
+    pools = inventory.pools(every, seen.stored)
+    pool, asked = request.GET.get("pool", ""), request.GET.get("q", "").strip()
     view = "devices" if request.GET.get("view") == "devices" else "nodes"
+    chosen = cluster_lists.chosen(request, every, pools)
+    devices = marked_devices(actor, chosen.device_ids)
+    own = {device["id"]: device for device in devices}
     context = {
         "nav": "cluster",
         "view": view,
         "views": [{"word": word, "on": key == view, "url": _with(request, view=key)} for key, word in VIEWS],
-        "pools": _pools(pools, devices, queue.waiting_by_pool(seen)),
+        "pools": _pools(chosen, own, queue.waiting_by_pool(seen)),
+        "pool_page": chosen.pools,
+        "described": [one["name"] for one in pools if one["id"]],
         "pool": pool,
+        "asked": asked,
+        "kept": [(name, request.GET[name]) for name in ("view", "pool") if request.GET.get(name)],
         "no_pool_url": _with(request, pool=""),
-        "nodes": nodes,
-        "devices": [device for device in devices if not pool or device["pool"] == pool],
-        "total": len(devices),
-        "leased": sum(device["lease"] is not None for device in devices),
-        "out": sum(device["out"] for device in devices),
+        "nodes": _nodes(chosen, devices, pool) if view == "nodes" else [],
+        "node_page": chosen.nodes,
+        "devices": [own[device["id"]] for device in chosen.devices.rows if device["id"] in own],
+        "device_page": chosen.devices,
+        "total": len(every),
+        "leased": sum(device["lease"] is not None for device in every),
+        "out": sum(device["out"] for device in every),
         "admin": actor.may(Scope.CLUSTER_ADMIN),
         "log": changes.latest(LOG_LINES),
-        "processes": processes(),
+        **cluster_lists.shown_processes(processes(), asked),
         **_hosts(request, pool, pools),
         "here": request.get_full_path(),
         "joining": joining(),
-        **_rail(request, actor, ClusterRows(every, devices, pools, seen)),
+        **_rail(request, actor, ClusterRows(pools, seen)),
     }
     return show(request, "webui/parts/cluster.html" if is_part(request) else "webui/cluster.html", context)
 
 
-def marked_devices(actor: Actor) -> list[dict[str, Any]]:
-    """All devices with what their cards show: the hue of their agent, use, memory, and whether they are out."""
-    devices = telemetry.devices(actor=actor)
+def marked_devices(actor: Actor, among: Collection[str]) -> list[dict[str, Any]]:
+    """Some devices with what their cards show: the hue of their agent, use, memory, and whether they are out."""
+    devices = telemetry.devices(among, actor=actor)
     busy = telemetry.busy_devices()
     for device in devices:
         device["use"] = device["load"].get("use", busy.get(device["id"]))
@@ -83,21 +92,27 @@ def marked_devices(actor: Actor) -> list[dict[str, Any]]:
     return devices
 
 
-def _nodes(nodes: list[dict[str, Any]], devices: list[dict[str, Any]], pool: str) -> list[dict[str, Any]]:
-    for node in nodes:
+def _nodes(chosen: cluster_lists.Chosen, devices: list[dict[str, Any]], pool: str) -> list[dict[str, Any]]:
+    names = [node.name for node in chosen.nodes.rows]
+    found = {node["name"]: node for node in inventory.nodes(names)}
+    for node in found.values():
         node["rows"] = [d for d in devices if d["node"] == node["name"] and (not pool or d["pool"] == pool)]
         node["pools"] = sorted({device["pool"] for device in node["rows"]})
         node["out"] = sum(device["state"] != "ready" for device in node["rows"])
-    shown = [node for node in nodes if node["rows"] or not pool]
-    return sorted(shown, key=lambda node: (node["state"] == "ready" and not node["out"], node["name"]))
+    return [found[name] for name in names if name in found]
 
 
-def _pools(found: list[dict[str, Any]], devices: list[dict[str, Any]], waiting: dict[str, int]) -> list[dict[str, Any]]:
+def _pools(
+    chosen: cluster_lists.Chosen, marked: Mapping[str, dict[str, Any]], waiting: dict[str, int]
+) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = chosen.pools.rows
     weeks = telemetry.busy_week(timezone.localtime(), {pool["name"]: pool["devices"] for pool in found})
     for pool in found:
-        own = [device for device in devices if device["pool"] == pool["name"]]
-        held = [device["use"] for device in own if device["lease"] and device["use"] is not None]
-        pool["rows"] = own
+        own = chosen.of_pools[pool["name"]]
+        shown = [marked[device["id"]] for device in own[: cluster_lists.SQUARES] if device["id"] in marked]
+        held = [device["use"] for device in shown if device["lease"] and device["use"] is not None]
+        pool["rows"] = shown
+        pool["further"] = len(own) - len(shown)
         pool["nodes"] = len({device["node"] for device in own})
         pool["kinds"] = sorted({device["kind"] for device in own})
         pool["busy"] = sum(held) / len(held) if held else None
@@ -171,9 +186,10 @@ def _tokens(request: HttpRequest, actor: Actor) -> dict[str, Any]:
 def _drain(request: HttpRequest, actor: Actor, kind: drains.Kind, name: str, read: ClusterRows) -> dict[str, Any]:
     wanted = request.GET.get("mode", drains.DrainMode.MOVE.value)
     mode = drains.DrainMode(wanted) if wanted in set(drains.DrainMode) else drains.DrainMode.MOVE
-    rows, column = (read.nodes, "name") if kind == "node" else (read.devices, "id")
-    found = inventory.one([row for row in rows if row[column] == name], kind, name)
-    shown = drains.preview(actor, kind, name, mode, drains.PreviewInputs(found, read.devices, read.seen))
+    devices = inventory.devices()
+    rows = inventory.nodes([name]) if kind == "node" else [row for row in devices if row["id"] == name]
+    found = inventory.one(rows, kind, name)
+    shown = drains.preview(actor, kind, name, mode, drains.PreviewInputs(found, devices, read.seen))
     known = [run for run in shown["runs"] if run["run"]]
     return {
         **shown,

@@ -19,6 +19,12 @@ SHORTEST, LONGEST = 1.0, 7 * 86_400.0
 SWATCHES = ("k1", "k2", "q2", "q1")
 
 
+MOST_POOLS = 12
+"""Pools that stand side by side; of more, one is named."""
+MOST_IDLE = 60
+"""Lanes of devices that nobody held in the window."""
+
+
 @page()
 def timeline(request: HttpRequest, key: str) -> HttpResponse:
     """Show what each device of the run did."""
@@ -40,6 +46,8 @@ def cluster_timeline(request: HttpRequest) -> HttpResponse:
     chosen = _chosen(request, 300.0)
     pool = request.GET.get("pool", "")
     payload = telemetry.cluster_timeline(actor_of(request), chosen["seconds"], until=chosen["until"], pool=pool)
+    idle, pools = payload["idle_devices"], payload["pools"]
+    payload = {**payload, "idle_devices": idle[:MOST_IDLE]}
     agents: dict[str, dict[str, Any]] = {}
     hues: dict[str, int] = {}
     for run in payload["runs"]:
@@ -50,7 +58,9 @@ def cluster_timeline(request: HttpRequest) -> HttpResponse:
         **_context(request, payload, hues, chosen, list(agents.values())[:12]),
         "nav": "cluster_timeline",
         "pool": pool,
-        "pools": [("", "All pools"), *((name, name) for name in payload["pools"])],
+        "pools": [("", "All pools"), *((name, name) for name in pools if name == pool or len(pools) <= MOST_POOLS)],
+        "pools_named": len(pools) > MOST_POOLS,
+        "idle_further": max(0, len(idle) - MOST_IDLE),
     }
     return show(request, "webui/parts/timeline.html" if is_part(request) else "webui/cluster_timeline.html", context)
 

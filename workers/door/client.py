@@ -79,11 +79,14 @@ def admitted(address: DoorAddress) -> Admitted:
 
 
 class Door(Carrier):
-    """One per process. Each thread has a connection of its own, which stays open between operations."""
+    """One per process. As many connections are open as threads ask at once; the one that was used last is used next,
+    so that few stay open, and those that do are not opened again and again."""
 
     def __init__(self, address: DoorAddress) -> None:
         self._address = address
-        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._idle: list[tuple[float, http.client.HTTPConnection]] = []
+        """Connections that nobody uses, with since when; the newest last."""
 
     def carry(self, operation: NodeOperation, arguments: dict[str, Any]) -> Any:
         status, answer = self._asked(f"{OPERATIONS}{operation.name}", node_wire.encode(arguments))
@@ -108,33 +111,39 @@ class Door(Carrier):
         self, path: str, body: bytes | bytearray, method: str = "POST", kind: str = node_wire.MEDIA_TYPE
     ) -> tuple[int, bytes]:
         headers = {**self._address.headers, "Content-Type": kind}
+        connection: http.client.HTTPConnection | None = None
         try:
             connection = self._opened()
             connection.request(method, self._address.path(path), body, headers)
             answer = connection.getresponse()
             status, text = answer.status, answer.read()
-        except _BROKEN as error:
-            self._drop()
-            raise DoorAway(f"the control plane does not answer: {error}") from error
-        self._local.used = time.monotonic()
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            if isinstance(error, _BROKEN):
+                raise DoorAway(f"the control plane does not answer: {error}") from error
+            raise
+        with self._lock:
+            self._idle.append((time.monotonic(), connection))
         return status, text
 
     def _opened(self) -> http.client.HTTPConnection:
-        """Return this thread's connection; one that idled is left, since the other end may be closing it just now."""
-        kept: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
-        if kept is not None and time.monotonic() - self._local.used < IDLE_S:
-            return kept
-        self._drop()
+        """Return a connection; those that idled are left, since the other end may be closing them just now."""
+        self._drop(time.monotonic() - IDLE_S)
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()[1]
         connection = self._address.connect()
         connection.connect()
         connection.sock.settimeout(ANSWER_S)
-        self._local.connection = connection
         return connection
 
-    def _drop(self) -> None:
-        connection = getattr(self._local, "connection", None)
-        self._local.connection = None
-        if connection is not None:
+    def _drop(self, before: float = float("inf")) -> None:
+        """Close the connections that nobody has used since then."""
+        with self._lock:
+            gone = [connection for since, connection in self._idle if since < before]
+            self._idle = [(since, connection) for since, connection in self._idle if since >= before]
+        for connection in gone:
             connection.close()
 
 
@@ -148,7 +157,7 @@ class QuietDoor(Door):
             raise DoorAway(str(refused)) from refused
 
     def close(self) -> None:
-        """Drop the calling thread's connection, as a connection's `close` does."""
+        """Drop the connections that nobody uses, as a connection's `close` does."""
         self._drop()
 
 

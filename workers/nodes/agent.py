@@ -1,6 +1,7 @@
 """The node agent: registers the machine, keeps a lane per child, and answers pushes of commands.
 
-Invariants: pushes are hints; a sweep finds every open command of this node's children within `SWEEP_S`. The agent
+Invariants: pushes are hints; a heartbeat finds every open command of this node's children within `HEARTBEAT_S`, and
+names what else there is to do, so that a node on which there is nothing to do asks for nothing else. The agent
 starts and stops no leased child (device workers do), but ends leases that nobody hosts any more after proving their
 process dead. One agent per node name: the one that registered last stays and gives back what the one before held.
 """
@@ -10,6 +11,7 @@ import contextlib
 import hmac
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -23,9 +25,10 @@ from pydantic import ValidationError
 
 from flexmarl.contracts.play import PlayRefusal, PlayRequest
 from flexmarl.contracts.trials import ScoreTrial
-from flexmarl.store.control import commands, leases
-from flexmarl.store.control.leases import DeviceFacts, NodeFacts
-from flexmarl.store.control.nodes import processes_of, put_load
+from flexmarl.store.control import commands, leases, node_beats
+from flexmarl.store.control.leases import ChildEndpoint, DeviceFacts, NodeFacts
+from flexmarl.store.control.node_beats import CHECKPOINTS, DELETIONS, MODELS, BeatReply
+from flexmarl.store.control.nodes import put_load
 from flexmarl.store.telemetry import intervals
 from flexmarl.store.telemetry.intervals import BusyInterval
 from flexmarl.store.telemetry.load_reports import put_engines, until_next
@@ -66,10 +69,11 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 HEARTBEAT_S = 1.0
-SWEEP_S = 0.5
 INTERVALS_S = 1.0
 ORPHANS_S = 2.0
 LOAD_S = 5.0
+ANYWAY_S = 600.0
+"""A chore that no heartbeat names is looked after this often, for what only this machine's disk says."""
 EVERY_CONNECTION_S = 30.0
 
 
@@ -87,6 +91,18 @@ class Push(msgspec.Struct):
     lease_id: int = 0
 
 
+@dataclass(slots=True)
+class Beats:
+    """The heartbeats of this node, as its tasks share them."""
+
+    told: BeatReply = field(default_factory=lambda: BeatReply(alive=True))
+    """What the newest one was answered."""
+    now: asyncio.Event = field(default_factory=asyncio.Event)
+    """One is to be sent at once."""
+    heard: asyncio.Event = field(default_factory=asyncio.Event)
+    """An answer has come that nobody has followed yet."""
+
+
 class NodeAgent:
     """Everything of one node; `run` returns only by cancellation or by Superseded."""
 
@@ -97,7 +113,7 @@ class NodeAgent:
         self._incarnation = incarnation
         self._lanes: dict[int, CommandLane] = {}
         self._stored: dict[str, int] = {}
-        self._sweep_now = asyncio.Event()
+        self._beats = Beats()
         self._playground = Playground(settings, self._store)
         self._trials = ScoreTrials()
         self._keeping = Keeping(settings.home, settings.node, self._store)
@@ -118,16 +134,16 @@ class NodeAgent:
             log.info("registered", node=node.name, address=address, devices=devices, reopened=reopened)
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._forever(self._heartbeat, HEARTBEAT_S))
-                    tasks.create_task(self._sweeping(session, bring))
+                    tasks.create_task(self._beating())
+                    tasks.create_task(self._following(session, bring))
+                    tasks.create_task(self._forever(self._end_orphans, ORPHANS_S))
                     tasks.create_task(self._forever(lambda: self._fetch_intervals(session), INTERVALS_S))
                     tasks.create_task(self._forever(lambda: self._fetch_loads(session), 0.0))
-                    tasks.create_task(self._forever(self._end_orphans, ORPHANS_S))
                     tasks.create_task(self._forever(self._measure, LOAD_S))
                     tasks.create_task(self._forever(self._playground.tend, TEND_S))
-                    tasks.create_task(self._forever(self._keeping.tend, KEEPING_S))
+                    tasks.create_task(self._when_due(CHECKPOINTS, self._keeping.tend, KEEPING_S, ANYWAY_S))
                     holding = Holding(self._settings, self._store, address)
-                    tasks.create_task(self._forever(holding.tend, MODELS_S))
+                    tasks.create_task(self._when_due(MODELS, holding.tend, MODELS_S, ANYWAY_S))
                     for work, every_s in self._for_the_installation() if self._settings.door is None else ():
                         tasks.create_task(self._forever(work, every_s))
                     if (door := self._settings.door) is not None:
@@ -136,7 +152,7 @@ class NodeAgent:
                     clearing = Clearing(
                         self._settings.home, self._settings.node, self._store, self._settings.keep_builds_days
                     )
-                    tasks.create_task(self._forever(clearing.tend, CLEARING_S))
+                    tasks.create_task(self._when_due(DELETIONS, clearing.tend, CLEARING_S, ANYWAY_S))
             finally:
                 await self._playground.close()
                 await asyncio.gather(*(lane.stop() for lane in self._lanes.values()))
@@ -178,27 +194,47 @@ class NodeAgent:
                 log.warning("store does not answer", error=str(error))
             await asyncio.sleep(every_s)
 
-    async def _heartbeat(self) -> None:
-        node = self._settings.node
-        if not await self._store(lambda conn: leases.heartbeat_node(conn, node, self._incarnation)):
-            raise Superseded(f"another node agent registered as {node!r}; set a different FLEXMARL_NODE for each")
+    async def _when_due(self, chore: str, work: Callable[[], Awaitable[None]], every_s: float, anyway_s: float) -> None:
+        """Do a chore while heartbeats name it, and now and then anyway."""
+        done = float("-inf")
+
+        async def look() -> None:
+            nonlocal done
+            if chore in self._beats.told.chores or time.monotonic() - done >= anyway_s:
+                await work()
+                done = time.monotonic()
+
+        await self._forever(look, every_s)
 
     # Commands --------------------------------------------------------------------------------------------------------
 
-    async def _sweeping(self, session: aiohttp.ClientSession, bring: Bringing) -> None:
+    async def _beating(self) -> None:
+        """Show that this node lives, and hear what there is to do. Raises Superseded."""
+        node = self._settings.node
         while True:
             try:
-                await self._sweep(session, bring)
+                self._beats.told = await self._store(lambda conn: node_beats.beat(conn, node, self._incarnation))
+                self._beats.heard.set()
             except psycopg.Error as error:
                 log.warning("store does not answer", error=str(error))
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SWEEP_S):
-                    await self._sweep_now.wait()
-            self._sweep_now.clear()
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await self._beats.now.wait()
+            self._beats.now.clear()
+            if not self._beats.told.alive:
+                raise Superseded(f"another node agent registered as {node!r}; set a different FLEXMARL_NODE for each")
 
-    async def _sweep(self, session: aiohttp.ClientSession, bring: Bringing) -> None:
+    async def _following(self, session: aiohttp.ClientSession, bring: Bringing) -> None:
+        """Follow what heartbeats say. Whatever that takes, the heartbeat goes on."""
+        while True:
+            await self._beats.heard.wait()
+            self._beats.heard.clear()
+            await self._follow(session, bring, self._beats.told.children, self._beats.told.waiting)
+
+    async def _follow(
+        self, session: aiohttp.ClientSession, bring: Bringing, children: list[ChildEndpoint], waiting: list[int]
+    ) -> None:
         """Follow the children as the store knows them, and wake the lanes that have something to do."""
-        children, waiting = await self._store(lambda conn: leases.work_on_node(conn, self._settings.node))
         for lease_id, lane in list(self._lanes.items()):
             if lane.child not in children:
                 del self._lanes[lease_id]
@@ -211,9 +247,9 @@ class NodeAgent:
                 self._lanes[lease_id].wake()
 
     def _pushed(self, push: Push) -> None:
-        """Wake the lane of the push, or all when it names none; a child that may be new asks for a sweep."""
+        """Wake the lane of the push, or all when it names none; a child that may be new asks for a heartbeat."""
         if push.lease_id not in self._lanes:
-            self._sweep_now.set()
+            self._beats.now.set()
         for lease_id, lane in self._lanes.items():
             if push.lease_id in (0, lease_id):
                 lane.wake()
@@ -255,7 +291,7 @@ class NodeAgent:
 
         Memory of suspended states outlives their processes; it goes here as well.
         """
-        for orphan in await self._store(lambda conn: leases.orphans(conn, self._settings.node)):
+        for orphan in self._beats.told.orphans:
             try:
                 await asyncio.to_thread(prove_dead, orphan.pid, orphan.pid_started)
             except HostingError as error:
@@ -268,8 +304,7 @@ class NodeAgent:
     async def _measure(self) -> None:
         """Keep what machine and devices are doing now, for people."""
         node, devices = self._settings.node, self._devices
-        children = await self._store(lambda conn: processes_of(conn, node))
-        machine, measured = await asyncio.to_thread(measure, devices, children)
+        machine, measured = await asyncio.to_thread(measure, devices, self._beats.told.processes)
         await self._store(lambda conn: put_load(conn, node, self._incarnation, machine, measured))
 
     # Endpoint --------------------------------------------------------------------------------------------------------

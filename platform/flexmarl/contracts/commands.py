@@ -20,12 +20,6 @@ ENGINE, TRAINER = e.DeviceUse.ENGINE, e.DeviceUse.TRAINER
 
 BROKER_TIMEOUT_S = 1.0
 """Longest wait for the broker in one call: what it carries are hints, and one that is lost is sent again."""
-WAKE_CHANNEL = "flexmarl:wake"
-"""Redis channel on which a sender names the queue it just put a message into, so that an idle worker looks at once."""
-HELD_HINT = "held"
-"""Said there in place of a queue, none of which is called so: other rollout commands are held than before."""
-NODES_HINT = "nodes"
-"""Likewise: there are commands for children of nodes that have no address."""
 
 
 class CommandStatus(StrEnum):

@@ -178,6 +178,11 @@ class Orchestrator:
             check_turn(self.plan, state)
         return self._decision(ctx)
 
+    @property
+    def rollout_pool(self) -> str:
+        """Return the pool of the run's engines and rollout workers."""
+        return self.state.fleet.pools.rollout or self.plan.spec.resources.rollout_pool
+
     def progress(self) -> Progress:
         """Read the figures for pages."""
         return progress_view.progress(self.plan, self.state)

@@ -54,12 +54,18 @@ class NodeOperation:
     may: Authority
     given: frozenset[str] = frozenset()
     """Parameters that the control plane fills in; a node does not say them."""
+    many: "Many | None" = None
+    """Does many calls in as many statements as one, if there is a way to."""
 
     def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a call says, by the names of the parameters."""
         bound = inspect.signature(self.function).bind(None, *args, **kwargs)
         named = list(bound.arguments.items())[1:]
         return {name: value for name, value in named if name not in self.given}
+
+
+Many = Callable[[Connection, Sequence[Mapping[str, Any]]], Sequence[Any]]
+"""Arguments of each call, by the names of the parameters, to the reply of each, in order."""
 
 
 class Carrier:
@@ -75,13 +81,16 @@ OPERATIONS: dict[str, NodeOperation] = {}
 
 
 def for_nodes(
-    may: Authority, *, given: Sequence[str] = ()
+    may: Authority, *, given: Sequence[str] = (), many: Many | None = None
 ) -> Callable[[Callable[Concatenate[Connection, P], R]], Callable[Concatenate[Connection, P], R]]:
-    """Declare a function of the store as an operation of nodes."""
+    """Declare a function of the store as an operation of nodes.
+
+    With `many`, calls of different nodes may be done together, all or none; `may` must then ask no statement.
+    """
 
     def declare(function: Callable[Concatenate[Connection, P], R]) -> Callable[Concatenate[Connection, P], R]:
         name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
-        operation = OPERATIONS[name] = NodeOperation(name, function, may, frozenset(given))
+        operation = OPERATIONS[name] = NodeOperation(name, function, may, frozenset(given), many)
 
         @wraps(function)
         def run(conn: Connection, /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -7,6 +7,7 @@ left of it was written by somebody who is not trusted. Loopback is nobody specia
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Any
 
@@ -65,6 +66,7 @@ def _last(values: Sequence[str]) -> str:
     return values[-1] if values else ""
 
 
+@lru_cache(maxsize=4096)
 def _parse(text: str) -> IPv4Address | IPv6Address | None:
     """Read an address, with or without brackets and port; an IPv4 address inside IPv6 is the IPv4 address."""
     bare = text.strip().strip('"')

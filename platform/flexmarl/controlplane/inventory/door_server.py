@@ -2,38 +2,40 @@
 
 `POST /nodes/operations/<name>` does what `node_door.operate` does, `PUT /nodes/contents/...` what `node_uploads` says,
 `GET /nodes/news` streams `node_news`, and nothing else happens: no session, no cookie, no middleware. A body is read
-from those alone who may ask, and takes no place while it comes. A token that held is believed for `BELIEVED_S`, so a
-revocation holds for all within that time.
+from those alone who may ask, and takes no place while it comes. A token that held is believed for a moment
+(`admission`), so a revocation holds for all within that time. What many nodes repeat by the clock is done for all of
+them at once (`gathering`).
 """
 
 import asyncio
-import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs
 
+import psycopg
 import structlog
 from django.db import OperationalError
+from psycopg_pool import PoolTimeout
 
 from flexmarl.controlplane.common import measuring
 from flexmarl.controlplane.common.database import NODE_OPERATIONS
 from flexmarl.controlplane.common.problems import ProblemError
 from flexmarl.controlplane.inventory import node_door, node_news
+from flexmarl.controlplane.inventory.admission import Admission
+from flexmarl.controlplane.inventory.gathering import Gathering
 from flexmarl.controlplane.inventory.models import NodeToken
-from flexmarl.controlplane.inventory.node_door import AWAY, REFUSED, UNREADABLE, NodeAnswer, refused
-from flexmarl.controlplane.inventory.node_tokens import TokenRefused
+from flexmarl.controlplane.inventory.news_board import NewsBoard
+from flexmarl.controlplane.inventory.node_door import AWAY, UNREADABLE, NodeAnswer, refused
 from flexmarl.controlplane.inventory.node_uploads import CONTENTS, NodeUploads
 from flexmarl.controlplane.inventory.node_work import NodeWork
-from flexmarl.store.node_operations import NodeCaller
+from flexmarl.store.node_operations import OPERATIONS, NodeCaller, NodeOperation
 
 log = structlog.get_logger(__name__)
 NEWS = "/nodes/news"
-BELIEVED_S = 1.0
-MOST_BELIEVED = 1000
 Header = tuple[bytes, bytes]
 
 
@@ -44,8 +46,12 @@ class DoorServer:
         self._inner = inner
         self._work = NodeWork()
         self._uploads = NodeUploads(self._work)
-        self._believed: dict[str, tuple[float, NodeToken]] = {}
-        """Headers of tokens that held, with when that was looked at."""
+        self._admission = Admission(self._work)
+        self._board = NewsBoard(self._work, self._admission)
+        self._together = {
+            name: Gathering(self._work, name, partial(_operated, one)) for name, one in OPERATIONS.items() if one.many
+        }
+        """Operations that are done for many nodes at once."""
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """Answer a node, or hand over."""
@@ -77,9 +83,13 @@ class DoorServer:
             return refused(413, "too_large", f"a call has at most {node_door.LARGEST_BYTES} bytes")
         try:
             name = scope["path"].removeprefix(NODE_OPERATIONS)
+            if name in self._together:
+                return await self._together[name].done((token, body))
             return await self._work.done(token.node, node_door.operate, token, name, body)
         except ProblemError as full:
             return refused(AWAY, full.code, str(full))
+        except (OperationalError, psycopg.OperationalError, PoolTimeout) as away:
+            return refused(AWAY, "database_away", str(away))
 
     async def _upload(self, scope: dict[str, Any], receive: Any) -> NodeAnswer | None:
         """Return what is said to a caller that sends a content; None when it has gone."""
@@ -89,29 +99,8 @@ class DoorServer:
         return token if isinstance(token, NodeAnswer) else await self._uploads.answer(token, scope, receive)
 
     async def _admitted(self, scope: dict[str, Any]) -> NodeToken | NodeAnswer:
-        """Return the token that a request names, as it was within `BELIEVED_S`, or why there is none."""
-        header = _header(scope)
-        kept = self._believed.get(header)
-        asked = time.monotonic()
-        if kept is not None and asked - kept[0] < BELIEVED_S:
-            return kept[1]
-        try:
-            token = await self._work.done(header, node_door.admit, header)
-        except ProblemError as full:
-            return refused(AWAY, full.code, str(full))
-        self._believed.pop(header, None)
-        if isinstance(token, NodeToken):
-            if len(self._believed) >= MOST_BELIEVED:
-                self._believed.clear()
-            self._believed[header] = asked, token
-        return token
-
-    async def _checked(self, scope: dict[str, Any]) -> None:
-        """Raise TokenRefused where the token of a request holds no more, OperationalError where nobody can tell."""
-        answer = await self._admitted(scope)
-        if isinstance(answer, NodeAnswer):
-            detail = json.loads(answer.body)["detail"]
-            raise TokenRefused(detail) if answer.status == REFUSED else OperationalError(detail)
+        """Return the token that a request names, as it was lately, or why there is none."""
+        return await self._admission.admitted(_header(scope))
 
     async def _news(self, scope: dict[str, Any], receive: Any, send: Any, began: float) -> None:
         """Stream news until the caller goes, or they end."""
@@ -127,8 +116,8 @@ class DoorServer:
         if isinstance(answer, NodeAnswer):
             await _answered(scope, "node-news", answer, send, began)
             return
-        caller, checked = NodeCaller(answer.node, answer.pool), partial(self._checked, scope)
-        lines = node_news.lines(self._work, caller, role, checked)
+        caller = NodeCaller(answer.node, answer.pool)
+        lines = node_news.lines(self._board, self._work, caller, role, _header(scope))
         streaming = asyncio.ensure_future(_streamed(lines, send))
         leaving = asyncio.ensure_future(_gone(receive))
         try:
@@ -138,6 +127,12 @@ class DoorServer:
             streaming.cancel()
             with suppress(asyncio.CancelledError):
                 await streaming
+
+
+def _operated(
+    one: NodeOperation, conn: psycopg.Connection, asked: Sequence[tuple[NodeToken, bytes]]
+) -> list[NodeAnswer]:
+    return node_door.operate_together(conn, one, asked)
 
 
 async def _answered(scope: dict[str, Any], route: str, answer: NodeAnswer, send: Any, began: float) -> None:

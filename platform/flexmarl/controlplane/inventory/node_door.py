@@ -6,7 +6,7 @@ Nothing here opens a door of the API, and no credential of the API opens this on
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,16 +56,6 @@ class NodeAnswer:
     """Media type of the body."""
 
 
-def admit(_: psycopg.Connection, header: str) -> NodeToken | NodeAnswer:
-    """Return the token that an Authorization header names, or why there is none."""
-    try:
-        return node_tokens.check(header)
-    except TokenRefused as told:
-        return refused(REFUSED, "not_admitted", str(told))
-    except (OperationalError, PoolTimeout, ProblemError) as away:
-        return refused(AWAY, "database_away", str(away))
-
-
 def operate(conn: psycopg.Connection, token: NodeToken, name: str, body: bytes) -> NodeAnswer:
     """Do an operation for the bearer of a token: 200 with its reply, 409 with the store's refusal."""
     one = node_wire.operation(name)
@@ -77,11 +67,42 @@ def operate(conn: psycopg.Connection, token: NodeToken, name: str, body: bytes) 
         return refused(UNREADABLE, "unreadable", str(unreadable))
 
 
+def operate_together(
+    conn: psycopg.Connection, one: NodeOperation, asked: Sequence[tuple[NodeToken, bytes]]
+) -> list[NodeAnswer]:
+    """Do calls of an operation that has a way for many; where that fails, each by itself, so that each is told why."""
+    assert one.many is not None
+    answers: dict[int, NodeAnswer] = {}
+    calls: dict[int, dict[str, Any]] = {}
+    for number, (token, body) in enumerate(asked):
+        try:
+            arguments = node_wire.arguments_of(one, body)
+        except Unreadable as unreadable:
+            answers[number] = refused(UNREADABLE, "unreadable", str(unreadable))
+            continue
+        if one.may(conn, NodeCaller(token.node, token.pool), arguments):
+            calls[number] = arguments
+        else:
+            answers[number] = _not_its_own(one, token)
+    try:
+        replies = one.many(conn, list(calls.values())) if calls else []
+    except (StoreError, psycopg.Error):
+        return [
+            answers.get(number) or operate(conn, token, one.name, body) for number, (token, body) in enumerate(asked)
+        ]
+    said = {number: NodeAnswer(200, node_wire.encode(reply)) for number, reply in zip(calls, replies, strict=True)}
+    return [answers.get(number) or said[number] for number in range(len(asked))]
+
+
+def _not_its_own(one: NodeOperation, token: NodeToken) -> NodeAnswer:
+    log.warning("node_operation_refused", node=token.node, operation=one.name)
+    return refused(NOT_ITS_OWN, "not_its_own", f"{token.node} may not do {one.name} with these arguments")
+
+
 def _done(conn: psycopg.Connection, one: NodeOperation, token: NodeToken, arguments: dict[str, Any]) -> NodeAnswer:
     try:
         if not one.may(conn, NodeCaller(token.node, token.pool), arguments):
-            log.warning("node_operation_refused", node=token.node, operation=one.name)
-            return refused(NOT_ITS_OWN, "not_its_own", f"{token.node} may not do {one.name} with these arguments")
+            return _not_its_own(one, token)
         known = {name: _as_stored(conn, value) for name, value in arguments.items()}
         given = {name: _GIVEN[name]() for name in one.given}
         return NodeAnswer(200, node_wire.encode(one.function(conn, **known, **given)))

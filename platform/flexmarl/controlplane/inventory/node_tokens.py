@@ -1,6 +1,7 @@
 """Changes of node tokens, and the check of one. Administrators make, rotate and revoke them."""
 
 import re
+from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -28,19 +29,40 @@ class TokenRefused(Exception):
     """A caller has no token of a node that holds now; the text says what is wrong with it."""
 
 
+_UNKNOWN = "the node token is missing, unknown or was replaced"
+
+
 def check(header: str) -> NodeToken:
     """Return the token that an Authorization header names. Raises TokenRefused."""
-    scheme, _, text = header.partition(" ")
-    pair = tokens.split(text, PREFIX) if scheme.lower() == "bearer" else None
-    token = NodeToken.objects.filter(key=pair[0]).first() if pair else None
+    (found,) = check_all([header])
+    if isinstance(found, TokenRefused):
+        raise found
+    return found
+
+
+def check_all(headers: Sequence[str]) -> list[NodeToken | TokenRefused]:
+    """Return the token that each Authorization header names, or why there is none; in two statements at most."""
+    pairs = [_pair(header) for header in headers]
+    rows = NodeToken.objects.filter(key__in={pair[0] for pair in pairs if pair})
+    known = {token.key: token for token in rows}
+    found = [_standing(known.get(pair[0]), pair[1]) if pair else TokenRefused(_UNKNOWN) for pair in pairs]
     now = timezone.now()
-    if pair is None or token is None or not _matches(token, pair[1]):
-        raise TokenRefused("the node token is missing, unknown or was replaced")
-    if token.revoked_at is not None:
-        raise TokenRefused(f"the node token of {token.node} is revoked")
-    if token.last_used_at is None or token.last_used_at < now - _USED_RESOLUTION:
-        NodeToken.objects.filter(pk=token.pk).update(last_used_at=now)
-    return token
+    long_ago = now - _USED_RESOLUTION
+    held = [token for token in found if isinstance(token, NodeToken)]
+    if used := [token.pk for token in held if token.last_used_at is None or token.last_used_at < long_ago]:
+        NodeToken.objects.filter(pk__in=used).update(last_used_at=now)
+    return found
+
+
+def _pair(header: str) -> tuple[str, str] | None:
+    scheme, _, text = header.partition(" ")
+    return tokens.split(text, PREFIX) if scheme.lower() == "bearer" else None
+
+
+def _standing(token: NodeToken | None, secret: str) -> NodeToken | TokenRefused:
+    if token is None or not _matches(token, secret):
+        return TokenRefused(_UNKNOWN)
+    return token if token.revoked_at is None else TokenRefused(f"the node token of {token.node} is revoked")
 
 
 def _matches(token: NodeToken, secret: str) -> bool:

@@ -1,7 +1,7 @@
 """What others read of the hardware: pools, nodes, devices, leases, and whether a demand fits."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -28,8 +28,8 @@ GONE = "gone"
 """State of a node whose host was given back: it is not shown until a host takes its name again."""
 
 
-def devices(device_id: str | None = None) -> list[dict[str, Any]]:
-    """All devices (or one) with the lease that holds each now; `lease.run_no` is the number of the run."""
+def devices(among: Collection[str] | None = None) -> list[dict[str, Any]]:
+    """All devices (or some, by id) with the lease that holds each now; `lease.run_no` is the number of the run."""
     rows = (
         Device.objects.exclude(node__state=GONE)
         .select_related("node")
@@ -39,8 +39,8 @@ def devices(device_id: str | None = None) -> list[dict[str, Any]]:
             )
         )
     )
-    if device_id is not None:
-        rows = rows.filter(pk=device_id)
+    if among is not None:
+        rows = rows.filter(pk__in=among)
     return [_device_row(device) for device in rows]
 
 
@@ -107,13 +107,13 @@ def leases_of(run_no: int) -> list[Lease]:
     return list(held.order_by("id"))
 
 
-def nodes(name: str | None = None) -> list[dict[str, Any]]:
-    """All nodes (or one) with how long they have been silent."""
+def nodes(among: Collection[str] | None = None) -> list[dict[str, Any]]:
+    """All nodes (or some, by name) with how long they have been silent."""
     live = Lease.objects.exclude(state=ENDED).filter(device__node=OuterRef("pk")).order_by()
     counted = live.values("device__node").annotate(n=Count("pk")).values("n")
     rows = Node.objects.exclude(state=GONE).prefetch_related("devices").annotate(leases=Coalesce(Subquery(counted), 0))
-    if name is not None:
-        rows = rows.filter(pk=name)
+    if among is not None:
+        rows = rows.filter(pk__in=among)
     now = timezone.now()
     return [_node_row(node, now) for node in rows]
 
@@ -162,14 +162,16 @@ def pools(
     described = {pool.name: pool for pool in Pool.objects.prefetch_related("default_of")}
     found = devices() if found is None else found
     rules = rules or pool_rules.rules(store_connection())
-    names = sorted({*described, *(device["pool"] for device in found)})
+    own: dict[str, list[Mapping[str, Any]]] = {name: [] for name in described}
+    for device in found:
+        own.setdefault(device["pool"], []).append(device)
     return [
         {
-            **_pool_row(name, described.get(name), [d for d in found if d["pool"] == name]),
+            **_pool_row(name, described.get(name), own[name]),
             "projects": sorted(rules.bindings.get(name, ())),
             "quotas": [quota_row(q, rules.held.get((q.project, name), 0)) for q in rules.quotas if q.pool == name],
         }
-        for name in names
+        for name in sorted(own)
     ]
 
 

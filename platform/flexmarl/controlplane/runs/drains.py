@@ -82,7 +82,7 @@ def preview(actor: Actor, kind: Kind, key: str, mode: DrainMode, read: PreviewIn
 
 def _read(kind: Kind, key: str) -> PreviewInputs:
     devices = inventory.devices()
-    rows = inventory.nodes(key) if kind == "node" else [row for row in devices if row["id"] == key]
+    rows = inventory.nodes([key]) if kind == "node" else [row for row in devices if row["id"] == key]
     return PreviewInputs(inventory.one(rows, kind, key), devices, queue.seen_now())
 
 

@@ -72,6 +72,8 @@ class DueCommand:
     queue: str
     address: str
     """host:port of the node, when the route is the node; empty while it is unknown."""
+    node: str
+    """Name of that node; empty likewise."""
     lease_id: int
     """Child the command is for, 0 for none: a push that names it wakes only that one."""
     sends: int
@@ -309,7 +311,8 @@ def due(conn: Connection, run_id: int) -> list[DueCommand]:
     """List, in command order, what must be pushed now: open and not told lately, or taken and past its deadline."""
     rows = conn.execute(
         """
-        SELECT c.no, c.kind, c.route, c.queue, coalesce(n.address, ''), coalesce(c.lease_id, 0), c.sends,
+        SELECT c.no, c.kind, c.route, c.queue, coalesce(n.address, ''), coalesce(n.name, ''), coalesce(c.lease_id, 0),
+          c.sends,
           CASE WHEN c.route = 'driver' THEN c.body::text ELSE '' END
         FROM store.command c
         LEFT JOIN store.lease l ON l.id = c.lease_id

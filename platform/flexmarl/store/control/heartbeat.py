@@ -1,7 +1,8 @@
 """The heartbeat of a process: a thread that work cannot starve tells that it lives and which loop stands still.
 
 It goes two ways. Twice a second a line through a pipe to the supervisor that started the process, so that neither a
-full disk nor a database that is away hides it; every two seconds a row of the store, for readiness, doctor and pages.
+full disk nor a database that is away hides it; every two or three seconds a row of the store, for readiness, doctor and
+pages.
 A process without a supervisor writes the row alone.
 
 Invariants: nothing here raises into the process or blocks it. Only time in which the thread itself ran counts as time
@@ -22,9 +23,12 @@ import psycopg
 from flexmarl.store.connection import NOTICED, bound
 from flexmarl.store.control import process_heartbeats
 from flexmarl.store.control.process_heartbeats import ProcessFacts
+from flexmarl.store.node_operations import Carrier
 
 BEAT_S = 0.5
 ROW_S = 2.0
+CARRIED_ROW_S = 3.0
+"""Of a row that goes through the control plane: one may be lost before the process counts as silent."""
 TURN_S = 1.0
 """How often an event loop that has nothing to do shows that it turns."""
 STATEMENT_MS = 2000
@@ -135,7 +139,7 @@ class Heartbeat:
             if stopping:
                 _close(conn)
                 return
-            self._stopping.wait(ROW_S)
+            self._stopping.wait(CARRIED_ROW_S if isinstance(conn, Carrier) else ROW_S)
 
     def _open(self, url: "str | Open") -> psycopg.Connection:
         """Connect, and take away what processes left here that died before us."""

@@ -14,7 +14,7 @@ from psycopg import Connection
 
 from flexmarl.contracts.commands import HostLease
 from flexmarl.contracts.events import ChildLost, ChildReady, DeviceUse, LeaseEnded
-from flexmarl.store.control.commands import Taken, guard, open_on_node
+from flexmarl.store.control.commands import Taken, guard
 from flexmarl.store.control.decisions import release_lease
 from flexmarl.store.control.grants import WaitingRequest, grant, open_demands
 from flexmarl.store.control.inbox import put_event
@@ -68,7 +68,6 @@ __all__ = [
     "request_release",
     "supply",
     "take_hosting",
-    "work_on_node",
 ]  # fmt: skip
 
 
@@ -363,13 +362,6 @@ def endpoint(conn: Connection, lease_id: int) -> ChildEndpoint | None:
 def children_of(conn: Connection, node: str) -> list[ChildEndpoint]:
     """List the living children of a node."""
     return _children(conn, "l.device_id IN (SELECT id FROM store.device WHERE node = %s)", [node])
-
-
-@for_nodes(own_node("node"))
-def work_on_node(conn: Connection, node: str) -> tuple[list[ChildEndpoint], list[int]]:
-    """List the living children of a node, and the leases with commands for them: one request of a node with a token."""
-    waiting = dict.fromkeys(lease_id for _, _, lease_id in open_on_node(conn, node))
-    return children_of(conn, node), list(waiting)
 
 
 def _children(conn: Connection, where: str, params: Sequence[object]) -> list[ChildEndpoint]:

@@ -6,8 +6,9 @@ Pools and cordons are an administrator's choice and survive a registration. A de
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 from psycopg import Connection
@@ -16,6 +17,9 @@ from flexmarl.store.node_operations import for_nodes, own_device, own_node, own_
 
 ALIVE_S = 10.0
 """A node that was silent for longer gets no new lease."""
+NODES_IN_ORDER = """ordered AS MATERIALIZED (
+    SELECT name FROM store.node WHERE name = ANY(%(names)s) ORDER BY name FOR NO KEY UPDATE)"""
+"""Locks rows of nodes before they are written, so that two statements about many of them never wait for each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,34 +108,49 @@ def heartbeat_node(conn: Connection, name: str, incarnation: str) -> bool:
     return cursor.rowcount == 1
 
 
-@for_nodes(own_node("name"))
+def put_loads(conn: Connection, calls: Sequence[Mapping[str, Any]]) -> list[None]:
+    """Do many calls of `put_load` in two statements; of two for one node the last one counts."""
+    last = {(call["name"], call["incarnation"]): call for call in calls}
+    with conn.transaction():
+        rows = conn.execute(
+            f"""
+            WITH {NODES_IN_ORDER}
+            UPDATE store.node n SET load = m.load::jsonb
+            FROM unnest(%(names)s::text[], %(incarnations)s::text[], %(loads)s::text[]) AS m(name, incarnation, load)
+            WHERE n.name = m.name AND n.incarnation = m.incarnation AND n.name IN (SELECT name FROM ordered)
+            RETURNING n.name
+            """.encode(),
+            {
+                "names": [name for name, _ in last],
+                "incarnations": [incarnation for _, incarnation in last],
+                "loads": [_json(call["load"]) for call in last.values()],
+            },
+        ).fetchall()
+        own = {name for (name,) in rows}
+        devices = [
+            (device, name, _json(load))
+            for (name, _), call in last.items()
+            if name in own
+            for device, load in call["devices"].items()
+        ]
+        if devices:
+            conn.execute(
+                """
+                UPDATE store.device d SET load = m.load::jsonb
+                FROM unnest(%s::text[], %s::text[], %s::text[]) AS m(id, node, load)
+                WHERE d.id = m.id AND d.node = m.node
+                """,
+                [list(column) for column in zip(*devices, strict=True)],
+            )
+    return [None] * len(calls)
+
+
+@for_nodes(own_node("name"), many=put_loads)
 def put_load(
     conn: Connection, name: str, incarnation: str, load: dict[str, object], devices: dict[str, dict[str, object]]
 ) -> None:
     """Keep what the node's agent measured last, of the machine and of its devices."""
-    with conn.transaction():
-        query = "UPDATE store.node SET load = %s::jsonb WHERE name = %s AND incarnation = %s"
-        if conn.execute(query, [_json(load), name, incarnation]).rowcount == 1 and devices:
-            conn.execute(
-                """
-                UPDATE store.device d SET load = m.load::jsonb
-                FROM unnest(%s::text[], %s::text[]) AS m(id, load) WHERE d.id = m.id AND d.node = %s
-                """,
-                [list(devices), [_json(value) for value in devices.values()], name],
-            )
-
-
-@for_nodes(own_node("node"))
-def processes_of(conn: Connection, node: str) -> list[tuple[str, int]]:
-    """List (device, process) of the children that run on a node."""
-    rows = conn.execute(
-        """
-        SELECT l.device_id, l.pid FROM store.lease l JOIN store.device d ON d.id = l.device_id
-        WHERE d.node = %s AND l.state <> 'ended' AND l.pid IS NOT NULL AND l.incarnation <> ''
-        """,
-        [node],
-    ).fetchall()
-    return [(str(device_id), int(pid)) for device_id, pid in rows]
+    put_loads(conn, [{"name": name, "incarnation": incarnation, "load": load, "devices": devices}])
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,9 @@ the row of the one before. Ages are computed by the database's clock alone. A pr
 row; one that was silent for `FORGOTTEN_S` is history and no longer listed.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from psycopg import Connection
 
@@ -63,19 +65,34 @@ class ProcessState:
         return "running"
 
 
-@for_nodes(own_node("process.node"))
-def put(conn: Connection, process: ProcessFacts, stalled_loop: str, stalled_s: float) -> None:
-    """Report that a process lives; `stalled_loop` names a loop that has not moved within its bound."""
+def put_all(conn: Connection, calls: Sequence[Mapping[str, Any]]) -> list[None]:
+    """Do many calls of `put` in one statement; of two for one row the last one counts."""
+    last = {call["process"].id: call for call in calls}
+    found = [last[row] for row in sorted(last)]  # in one order, so that two such statements never wait for each other
+    of = [call["process"] for call in found]
     conn.execute(
         """
         INSERT INTO store.process_heartbeat (id, kind, node, place, pid, started_at, stalled_loop, stalled_s)
-        VALUES (%s, %s, %s, %s, %s, to_timestamp(%s), %s, %s)
+        SELECT id, kind, node, place, pid, to_timestamp(started), stalled_loop, stalled_s
+        FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::int[], %s::float8[], %s::text[], %s::float8[])
+          AS p(id, kind, node, place, pid, started, stalled_loop, stalled_s)
         ON CONFLICT (id) DO UPDATE SET kind = excluded.kind, node = excluded.node, place = excluded.place,
           pid = excluded.pid, started_at = excluded.started_at, heard_at = clock_timestamp(),
           stalled_loop = excluded.stalled_loop, stalled_s = excluded.stalled_s
         """,
-        [process.id, process.kind, process.node, process.place, process.pid, process.started, stalled_loop, stalled_s],
-    )
+        [
+            sorted(last), [p.kind for p in of], [p.node for p in of], [p.place for p in of],
+            [p.pid for p in of], [p.started for p in of], [call["stalled_loop"] for call in found],
+            [call["stalled_s"] for call in found],
+        ],
+    )  # fmt: skip
+    return [None] * len(calls)
+
+
+@for_nodes(own_node("process.node"), many=put_all)
+def put(conn: Connection, process: ProcessFacts, stalled_loop: str, stalled_s: float) -> None:
+    """Report that a process lives; `stalled_loop` names a loop that has not moved within its bound."""
+    put_all(conn, [{"process": process, "stalled_loop": stalled_loop, "stalled_s": stalled_s}])
 
 
 @for_nodes(own_node("process.node"))

@@ -206,5 +206,5 @@ def _quota_response(name: str, project: str) -> Response:
 
 
 def _node_response(name: str) -> Response:
-    row = queries.one(queries.nodes(name), "node", name)
+    row = queries.one(queries.nodes([name]), "node", name)
     return Response(row, headers={"ETag": etag(row["version"])})

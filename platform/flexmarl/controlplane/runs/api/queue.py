@@ -120,4 +120,4 @@ def _drain(request: Request, kind: Kind, key: str) -> Response:
 
 
 def _row(kind: Kind, key: str) -> dict[str, Any]:
-    return inventory.one(inventory.nodes(key) if kind == "node" else inventory.devices(key), kind, key)
+    return inventory.one(inventory.nodes([key]) if kind == "node" else inventory.devices([key]), kind, key)

@@ -223,7 +223,7 @@ class Driver:
         if turn.issued:
             held.push_at = 0.0
         if turn.held:
-            self._pushes.to_players()
+            self._pushes.to_players(held.session.core.rollout_pool)
         if wants_devices(held.session):
             self._schedule.arbitrate = 0.0
         self._announcer.changed(held.lease.run_id, turn.seq, moved=turn.moved)
@@ -265,7 +265,7 @@ class Driver:
                 self._pushes.to_broker(BrokerPush(command.queue, command.kind, run_id, command.no))
             elif command.route is Route.NODE and command.lease_id not in notified:
                 notified.add(command.lease_id)
-                self._pushes.to_node(NodePush(command.address, run_id, command.no, command.lease_id))
+                self._pushes.to_node(NodePush(command.address, run_id, command.no, command.lease_id, command.node))
         commands.mark_sent(conn, run_id, [command.no for command in due])
         soonest = commands.next_due(conn, run_id)
         wait_s = POLL_S * 4 if soonest is None else max(soonest - runs.database_now(conn), 0.02)

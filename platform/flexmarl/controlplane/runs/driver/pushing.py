@@ -17,7 +17,7 @@ import structlog
 from dramatiq import Message
 from dramatiq.brokers.redis import RedisBroker
 
-from flexmarl.contracts.commands import HELD_HINT, NODES_HINT, WAKE_CHANNEL
+from flexmarl.contracts.wake_words import held_word, node_word, wake_channel
 from flexmarl.controlplane.common.brief_redis import client_of
 
 log = structlog.get_logger(__name__)
@@ -43,6 +43,8 @@ class NodePush:
     run_id: int
     no: int
     lease_id: int
+    node: str = ""
+    """Name of a node without an address."""
 
 
 class Pushes(Protocol):
@@ -54,8 +56,8 @@ class Pushes(Protocol):
     def to_node(self, push: NodePush) -> None:
         """Tell a node to look at a command of one of its children."""
 
-    def to_players(self) -> None:
-        """Tell rollout workers to look which of the commands that they play are held."""
+    def to_players(self, pool: str) -> None:
+        """Tell rollout workers of a pool to look which of the commands that they play are held."""
 
 
 class BrokerThread(threading.Thread):
@@ -80,7 +82,8 @@ class BrokerThread(threading.Thread):
             try:
                 if isinstance(push, BrokerPush):
                     self._enqueue(push)
-                self._broker.client.publish(WAKE_CHANNEL, push.queue if isinstance(push, BrokerPush) else push)
+                word = push.queue if isinstance(push, BrokerPush) else push
+                self._broker.client.publish(wake_channel(word), "")
             except redis.RedisError as error:
                 self._complain(str(error))
 
@@ -186,8 +189,8 @@ class Pusher:
         if push.address:
             self._nodes.send(push)
         else:
-            self._broker.send(NODES_HINT)
+            self._broker.send(node_word(push.node))
 
-    def to_players(self) -> None:
-        """Tell rollout workers to look which of the commands that they play are held."""
-        self._broker.send(HELD_HINT)
+    def to_players(self, pool: str) -> None:
+        """Tell rollout workers of a pool to look which of the commands that they play are held."""
+        self._broker.send(held_word(pool))

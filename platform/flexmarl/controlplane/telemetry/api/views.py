@@ -114,7 +114,7 @@ class DeviceActionView(ApiView):
 
 
 def _device_response(request: Request, device_id: str) -> Response:
-    row = inventory.one(queries.devices(device_id, actor=actor_of(request)), "device", device_id)
+    row = inventory.one(queries.devices([device_id], actor=actor_of(request)), "device", device_id)
     return Response(row, headers={"ETag": etag(row["version"])})
 
 

@@ -1,7 +1,7 @@
 """The hardware with the runs that hold it, and the gauges of the whole installation."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from django.db.models import Count
@@ -17,12 +17,12 @@ from flexmarl.controlplane.runs import queue
 from flexmarl.controlplane.runs.models import RunStateRow
 
 
-def devices(device_id: str | None = None, *, actor: Actor) -> list[dict[str, Any]]:
-    """All devices (or one) with the run, the agents and the phase of each one's lease.
+def devices(among: Collection[str] | None = None, *, actor: Actor) -> list[dict[str, Any]]:
+    """All devices (or some, by id) with the run, the agents and the phase of each one's lease.
 
     A run of a project that the actor may not read has neither name nor agents.
     """
-    rows = inventory.devices(device_id)
+    rows = inventory.devices(among)
     held = [row["lease"] for row in rows if row["lease"]]
     known = runs.runs(actor).filter(no__in={lease["run_no"] for lease in held})
     names = {row["no"]: row for row in runs.run_rows(known)}

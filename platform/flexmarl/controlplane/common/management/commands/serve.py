@@ -1,6 +1,7 @@
 """`manage.py serve`: the web process alone."""
 
 import asyncio
+import resource
 import socket
 import sys
 from argparse import ArgumentParser
@@ -62,6 +63,13 @@ def config_of(host: str, port: int) -> uvicorn.Config:
     )
 
 
+def open_as_many_as_allowed() -> None:
+    """Raise the limit of open files to what the system allows this process: a node with a token holds several
+    connections, and the limit that processes begin with is often 1024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 class Command(BaseCommand):
     """Starts uvicorn with the control plane's application."""
 
@@ -80,5 +88,6 @@ class Command(BaseCommand):
         heartbeat.start()
         heartbeat.report(database_url())
         sys.setswitchinterval(SWITCH_S)
+        open_as_many_as_allowed()
         config = config_of(options["host"], options["port"])
         Server(config, heartbeat).run()
