@@ -88,7 +88,7 @@ SOMEWHERE = "templates template presets config-schema plugins transitions worklo
 READ_OF_A_RUN = """
 run-lineage run-versions run-attempts run-agents run-agent run-config-diff run-operations operation run-advisories
 run-bubble run-pipeline run-cohorts run-decisions run-engines run-engine-moves run-swaps run-prediction run-load
-run-lag run-tasks run-session run-store run-transitions run-series run-timeline run-events run-notes
+run-cost run-lag run-tasks run-session run-store run-transitions run-series run-timeline run-events run-notes
 """
 TEAM = {"name": "pair", "project": HOME, "settings": {"agents": {"speaker": {}, "listener": {}}}}
 AGENT = {"name": "terse", "project": HOME, "settings": {"instructions": "Be terse."}}

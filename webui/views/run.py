@@ -104,6 +104,7 @@ def run_frame(request: HttpRequest, key: str, tab: str, *, advised: bool = False
         "verdict": telemetry.verdict(found) if advice is None else advice["verdict"],
         "advice": advice,
         "held": telemetry.held(leases),
+        "cost": telemetry.cost_of(found, parts=1) if leases.spans else None,
         "leases": leases,
         "eta_basis": words.eta_basis(row["progress"]),
     }

@@ -829,6 +829,7 @@ CREATE TABLE store.lease (
   leader      bigint,                         -- of a further device of an engine: the lease that its child serves
   rank        int NOT NULL DEFAULT 0,         -- place of the device among those of an engine
   memory_bytes bigint NOT NULL DEFAULT 0,     -- leased with the device: what its child takes at most, as planned
+  pool        text NOT NULL DEFAULT '',       -- of its device when it was granted: that pool's prices hold for it
   CONSTRAINT lease_place UNIQUE (id, device_id, run_id),
   CONSTRAINT lease_beside FOREIGN KEY (beside, device_id, run_id) REFERENCES store.lease (id, device_id, run_id),
   CONSTRAINT lease_beside_trains CHECK (beside IS NULL OR use = 'trainer'),
@@ -850,6 +851,22 @@ BEGIN
 END $$;
 CREATE TRIGGER lease_left_alone AFTER UPDATE OF state ON store.lease
   FOR EACH ROW WHEN (NEW.state = 'ended' AND OLD.state <> 'ended') EXECUTE FUNCTION store.left_alone();
+
+CREATE FUNCTION store.lease_of_pool() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  SELECT pool INTO NEW.pool FROM store.device WHERE id = NEW.device_id;
+  NEW.pool := coalesce(NEW.pool, '');         -- a device that does not exist is refused by its key
+  RETURN NEW;
+END $$;
+CREATE TRIGGER lease_pool BEFORE INSERT ON store.lease FOR EACH ROW EXECUTE FUNCTION store.lease_of_pool();
+
+-- What a device hour of a pool cost, from when on; without a price: nobody had said.
+CREATE TABLE store.pool_price (
+  pool  text NOT NULL,
+  since timestamptz NOT NULL DEFAULT clock_timestamp(),
+  price double precision CHECK (price >= 0),
+  PRIMARY KEY (pool, since)
+);
 
 -- The devices of an engine are one: what becomes of the lease that its child serves becomes of the further ones.
 CREATE FUNCTION store.further_devices() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -10,12 +10,19 @@ import signal
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from multiprocessing.connection import Connection
+from typing import TypeVar
 
+from flexmarl.contracts.base import Record, Strict
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.controlplane.common.problems import PredictionSlow
 from flexmarl.simulator import SimulationError
+from flexmarl.simulator.choosing.choosing import search
+from flexmarl.simulator.choosing.explaining import told
+from flexmarl.simulator.choosing.objectives import DeviceChoice, DeviceObjective, KnownSpeeds, PoolStock
+from flexmarl.simulator.choosing.setups import DeviceQuestion
 from flexmarl.simulator.prediction.predicting import Prediction, predict
 from flexmarl.simulator.prediction.profile import Profile
 
@@ -26,8 +33,34 @@ SPARE_S = 2.0
 """No other split of the devices is simulated that may end later than so long before the limit."""
 CAUTION = 1.5
 """How many times as long as those before it a simulation may take."""
+FURTHER = 3
+"""Simulations of chosen devices that there must be time for, before further ones are looked for."""
 KEPT = 64
 """Answers that are remembered."""
+
+
+A = TypeVar("A", bound=Record)
+
+
+class PredictionQuestion(Strict):
+    spec: ExperimentSpec
+    profile: Profile
+
+
+class ChoiceQuestion(Strict):
+    spec: ExperimentSpec
+    wish: DeviceObjective
+    stock: tuple[PoolStock, ...]
+    known: tuple[KnownSpeeds, ...]
+    left_out: tuple[str, ...] = ()
+    unmeasured: tuple[str, ...] = ()
+
+    def question(self) -> DeviceQuestion:
+        """Return what is asked of the simulator."""
+        return DeviceQuestion(self.spec, self.wish, self.stock, self.known)
+
+
+Asked = PredictionQuestion | ChoiceQuestion
 
 
 class PredictionFailed(RuntimeError):
@@ -40,23 +73,33 @@ class Forecaster:
         self._turn = threading.Lock()
         self._process: multiprocessing.process.BaseProcess | None = None
         self._line: Connection | None = None
-        self._answers: OrderedDict[str, Prediction] = OrderedDict()
+        self._answers: OrderedDict[str, str] = OrderedDict()
 
     def predict(self, spec: ExperimentSpec, profile: Profile) -> Prediction:
         """Predict a run. Raises PredictionSlow after the limit, PredictionFailed when the run would make no step."""
-        question = (spec.model_dump_json(), profile.model_dump_json())
-        key = sha256("\n".join(question).encode()).hexdigest()
+        asked = PredictionQuestion(spec=spec, profile=profile)
+        return self._answered(asked, Prediction, lambda made: not made.split.stopped)
+
+    def choose(self, asked: ChoiceQuestion) -> DeviceChoice:
+        """Choose devices for a run. Raises PredictionSlow after the limit, PredictionFailed when none can run it."""
+        return self._answered(asked, DeviceChoice, lambda made: not made.stopped)
+
+    def _answered(self, asked: Asked, kind: type[A], whole: Callable[[A], bool]) -> A:
+        """Answer a question; what is whole is remembered: for all else there may be time another time."""
+        question = asked.model_dump_json()
+        key = sha256(f"{type(asked).__name__}\n{question}".encode()).hexdigest()
         if key in self._answers:
-            return self._answers[key]
+            return kind.model_validate_json(self._answers[key])
         until = time.monotonic() + self._limit_s
         if not self._turn.acquire(timeout=self._limit_s):
             raise _slow(self._limit_s)
         try:
-            answer = self._ask(question, until)
+            text = self._ask((type(asked).__name__, question), until)
         finally:
             self._turn.release()
-        if not answer.split.stopped:  # another time there may be time for all of it
-            self._answers[key] = answer
+        answer = kind.model_validate_json(text)
+        if whole(answer):
+            self._answers[key] = text
         while len(self._answers) > KEPT:
             self._answers.popitem(last=False)
         return answer
@@ -69,7 +112,7 @@ class Forecaster:
             self._line.close()
         self._process = self._line = None
 
-    def _ask(self, question: tuple[str, str], until: float) -> Prediction:
+    def _ask(self, question: tuple[str, str], until: float) -> str:
         if self._process is None or not self._process.is_alive():
             self.stop()
             self._start()
@@ -85,7 +128,7 @@ class Forecaster:
             raise PredictionFailed("The prediction process exited. Try again.") from None
         if not made:
             raise PredictionFailed(f"The simulated run completes no step. {text}")
-        return Prediction.model_validate_json(text)
+        return str(text)
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -100,26 +143,46 @@ def answer(line: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever asks is told, and ends this process with itself
     while True:
         try:
-            spec, profile, until = line.recv()
+            name, question, until = line.recv()
         except EOFError:
             return
         try:
-            told = _predicted(ExperimentSpec.model_validate_json(spec), Profile.model_validate_json(profile), until)
+            made = _ANSWERS[name](question, until)
         except SimulationError as error:
             line.send((False, str(error)))
         else:
-            line.send((True, told.model_dump_json()))
+            line.send((True, made.model_dump_json()))
 
 
-def _predicted(spec: ExperimentSpec, profile: Profile, limit: float) -> Prediction:
+def _predicted(question: str, limit: float) -> Prediction:
     """Predict by a moment of the clock that all processes of a host share."""
-    began = time.monotonic()
+    asked, began = PredictionQuestion.model_validate_json(question), time.monotonic()
 
     def spare(made: int) -> bool:
         now = time.monotonic()
         return now + CAUTION * (now - began) / made < limit - SPARE_S
 
-    return predict(spec, profile, lambda: time.monotonic() < began + ENOUGH_S, spare)
+    return predict(asked.spec, asked.profile, lambda: time.monotonic() < began + ENOUGH_S, spare)
+
+
+def _chosen(question: str, limit: float) -> DeviceChoice:
+    """Choose devices by a moment of that clock; the search ends early enough for both ends of the chosen ones."""
+    asked, began = ChoiceQuestion.model_validate_json(question), time.monotonic()
+    made = 0
+
+    def spare(further: int) -> bool:
+        nonlocal made
+        made, now = made + 1, time.monotonic()
+        return now + further * CAUTION * (now - began) / made < limit - SPARE_S
+
+    found = search(asked.question(), spare=lambda: spare(FURTHER))
+    return told(found, asked.left_out, asked.unmeasured, spare=lambda: spare(1))
+
+
+_ANSWERS: Mapping[str, Callable[[str, float], Record]] = {
+    PredictionQuestion.__name__: _predicted,
+    ChoiceQuestion.__name__: _chosen,
+}
 
 
 def _slow(limit_s: float) -> PredictionSlow:

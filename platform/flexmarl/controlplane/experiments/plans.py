@@ -1,7 +1,7 @@
 """From what somebody sent to a complete specification and what it means: sizes, warnings, devices."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ from flexmarl.contracts.problems import Problem, SpecProblems
 from flexmarl.contracts.resolve import Resolved, parse_yaml, resolve
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
-from flexmarl.controlplane.experiments import plan_tokens, predictions
+from flexmarl.controlplane.experiments import choices, plan_tokens, predictions
 from flexmarl.controlplane.experiments.capacity import too_large
 from flexmarl.controlplane.experiments.folders import refused_folders, unseen_folders
 from flexmarl.controlplane.experiments.forecaster import PredictionFailed
@@ -20,6 +20,7 @@ from flexmarl.controlplane.experiments.generators import refused_generators
 from flexmarl.controlplane.experiments.hosts import unhostable
 from flexmarl.controlplane.experiments.models import StoredPlan
 from flexmarl.controlplane.experiments.pools import in_pools_of
+from flexmarl.simulator.choosing.objectives import DeviceObjective
 
 SPEC = "spec"
 """Location of errors whose pointer goes into the specification."""
@@ -106,10 +107,20 @@ def required(draft: Draft) -> Resolved:
         raise ValidationProblem("The specification is refused: " + errors[0].detail, errors=errors) from refused
 
 
-def plan(draft: Draft, predict: bool = False) -> dict[str, Any]:
-    """Say what a draft would become, and what it would take where that is asked for.
+@dataclass(frozen=True, slots=True)
+class ChosenFrom:
+    """What to choose devices by, and from: pools by name, all where none is named; free devices, or all that work."""
 
-    A wrong one is an answer too: with errors, and without a specification. Raises PredictionSlow.
+    wish: DeviceObjective
+    pools: tuple[str, ...] = ()
+    free: bool = False
+
+
+def plan(draft: Draft, predict: bool = False, choose: ChosenFrom | None = None) -> dict[str, Any]:
+    """Say what a draft would become, and what it would take, or on which devices, where that is asked for.
+
+    A wrong one is an answer too: with errors, and without a specification. Raises PredictionSlow; ValidationProblem
+    where no devices can be chosen.
     """
     try:
         found = resolve_draft(draft)
@@ -117,7 +128,7 @@ def plan(draft: Draft, predict: bool = False) -> dict[str, Any]:
         errors = [as_field_error(problem).as_dict() for problem in refused.problems]
         return {
             "spec": None, "sources": {}, "preset": draft.preset, "template": draft.template, "arithmetic": None,
-            "errors": errors, "warnings": [], "devices": None, "prediction": None, "plan_token": None,
+            "errors": errors, "warnings": [], "devices": None, "prediction": None, "choice": None, "plan_token": None,
         }  # fmt: skip
     fit = plan_tokens.devices(found)
     stored, said = _predicted(found, draft.project) if predict else (None, [])
@@ -132,8 +143,22 @@ def plan(draft: Draft, predict: bool = False) -> dict[str, Any]:
         "warnings": [as_field_error(problem).as_dict() for problem in warnings],
         "devices": fit,
         "prediction": None if stored is None else predictions.plan_row(stored),
+        "choice": None if choose is None else _choice(draft, found.spec, choose),
         "plan_token": plan_tokens.token_of(found, fit, stored),
     }
+
+
+def _choice(draft: Draft, spec: ExperimentSpec, asked: ChosenFrom) -> dict[str, Any]:
+    """Choose devices for a draft that is right."""
+
+    def resolves(patch: Mapping[str, Any]) -> bool:
+        try:
+            resolve_draft(replace(draft, overrides=overlay(draft.overrides, patch)))
+        except SpecProblems:
+            return False
+        return True
+
+    return choices.choose(spec, draft.project, asked.wish, asked.pools, asked.free, resolves)
 
 
 def _predicted(found: Resolved, project: str) -> tuple[StoredPlan | None, list[Problem]]:

@@ -7,13 +7,15 @@ those whose steps were about as large, or else any. Runs that were made to be me
 What no run tells is declared by the specification or has a default.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import log2
 from statistics import median
 from typing import TypeVar
 
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.experiments.models import MeasuredRun
+from flexmarl.simulator.choosing.objectives import KnownSpeeds
 from flexmarl.simulator.prediction import fitting
 from flexmarl.simulator.prediction.calibrating import calibrated
 from flexmarl.simulator.prediction.estimates import Gradients, line
@@ -42,6 +44,8 @@ TRIMMED = 4
 """Of so many runs the extremes are left out of a range: one of them may have met a busy machine."""
 ALONE, TOGETHER = 0.15, 0.05
 """How far a figure may lie beyond what one run told, and beyond what several told."""
+WIDER = 0.625
+"""Share of the time that engines of twice the devices take, where nobody measured them: 80 % of what is ideal."""
 ALIKE = 2.0
 """Steps of so many times more or fewer episodes load the platform alike."""
 
@@ -53,6 +57,45 @@ def profile_of(spec: ExperimentSpec, devices: dict[str, str]) -> Profile:
         f"{what} on {on[use]}" for what, use in ((fitting.engine_key(spec), "engine"), ("torch", "trainer"))
     )
     return _merged(spec, engine, trainer, measured())
+
+
+def profiles_of(spec: ExperimentSpec, wanted: Iterable[tuple[str, int, str]]) -> Iterator[KnownSpeeds]:
+    """Return what is known of an experiment on engines of so many devices of one kind, with trainers of another one.
+
+    Engines of more devices than were measured are derived from those of half, a quarter, ... as many of the same kind:
+    everything takes `WIDER` of the time per doubling, at the low end half of it.
+    """
+    runs = measured()
+    for engine, each, trainer in wanted:
+        profile, derived = _sized(spec, runs, (engine, each, trainer))
+        yield KnownSpeeds(engine=engine, each=each, trainer=trainer, profile=profile, derived_from=derived)
+
+
+def _sized(spec: ExperimentSpec, runs: Sequence[RunPace], wanted: tuple[str, int, str]) -> tuple[Profile, int | None]:
+    """Return a profile, and from how many devices its engines are derived; None: they are not."""
+    engine, each, trainer = wanted
+    at = each
+    while True:
+        own = spec.model_copy(update={"resources": spec.resources.model_copy(update={"engine_devices": at})})
+        on = (fitting.device_key(kind) for kind in (engine, trainer))
+        found = _merged(own, f"{fitting.engine_key(own)} on {next(on)}", f"torch on {next(on)}", runs)
+        known = any(f.source != "default" for n, f in found.figures.items() if n.startswith("engine.token "))
+        if at == each and (known or each == 1):
+            return found, None
+        if known or at == 1:
+            return _faster(found, log2(each / at)), at
+        at //= 2
+
+
+def _faster(profile: Profile, doublings: float) -> Profile:
+    """Return a profile whose engines have so many times twice the devices."""
+    figures = {
+        name: f.model_copy(update={"low": f.low * 0.5**doublings, "likely": f.likely * WIDER**doublings})
+        if name.startswith("engine.")
+        else f
+        for name, f in profile.figures.items()
+    }
+    return profile.model_copy(update={"figures": figures})
 
 
 def measured() -> list[RunPace]:

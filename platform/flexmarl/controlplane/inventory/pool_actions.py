@@ -20,7 +20,7 @@ from flexmarl.controlplane.inventory import queries
 from flexmarl.controlplane.inventory.models import Device, Pool, ProjectPool
 from flexmarl.store.control import pool_rules
 
-MEMBERS = ("description", "note", "device_hour_price", "is_default", "provider")
+MEMBERS = ("description", "note", "device_hour_price", "preemptible", "is_default", "provider")
 """What of a pool may be changed besides its bindings."""
 
 
@@ -37,6 +37,7 @@ def create_pool(actor: Actor, name: str, projects: Collection[str] = (), **membe
         _no_default()
     pool = Pool.objects.create(name=name, **members)
     pool_rules.bind(store_connection(), name, set(projects))
+    pool_rules.set_price(store_connection(), name, pool.device_hour_price)
     _written(actor, "create", pool, None)
     return pool
 
@@ -60,6 +61,7 @@ def update_pool(actor: Actor, name: str, precondition: Precondition, changes: Ma
         if member in changes:
             setattr(pool, member, changes[member])
     _raise_version(pool)
+    pool_rules.set_price(store_connection(), name, pool.device_hour_price)
     _written(actor, "update", pool, before)
     return pool
 

@@ -214,6 +214,7 @@ def _pool_row(name: str, pool: Pool | None, own: Sequence[Mapping[str, Any]]) ->
         "description": pool.description if pool else "",
         "note": pool.note if pool else "",
         "device_hour_price": pool.device_hour_price if pool else None,
+        "preemptible": pool.preemptible if pool else False,
         "provider": (pool.provider if pool else None) or {"type": "static"},
         "is_default": pool.is_default if pool else False,
         "default_of": sorted(row.project_id for row in pool.default_of.all()) if pool else [],

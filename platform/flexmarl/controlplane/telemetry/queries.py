@@ -26,6 +26,7 @@ from flexmarl.controlplane.telemetry.live.logbook import log_lines
 from flexmarl.controlplane.telemetry.live.logbook import origins as log_origins
 from flexmarl.controlplane.telemetry.timeline.bubble import bubble
 from flexmarl.controlplane.telemetry.timeline.cluster_timeline import cluster_timeline
+from flexmarl.controlplane.telemetry.timeline.costs import cost_of
 from flexmarl.controlplane.telemetry.timeline.device_time import held, leases, marks
 from flexmarl.controlplane.telemetry.timeline.swaps import swaps
 from flexmarl.controlplane.telemetry.timeline.timeline import timeline, utilisation
@@ -69,6 +70,7 @@ __all__ = [
     "cohort_of",
     "cohorts",
     "consistency",
+    "cost_of",
     "data",
     "decisions",
     "define",

@@ -112,6 +112,17 @@ def drop_quota(conn: Connection, project: str, pool: str) -> None:
     conn.execute("DELETE FROM store.pool_quota WHERE project = %s AND pool = %s", [project, pool])
 
 
+def set_price(conn: Connection, pool: str, price: float | None) -> None:
+    """Say what a device hour of a pool costs from now on; None: nobody says. What it cost before stays known."""
+    conn.execute(
+        """
+        INSERT INTO store.pool_price (pool, price) SELECT %(pool)s, %(price)s WHERE %(price)s IS DISTINCT FROM
+          (SELECT price FROM store.pool_price WHERE pool = %(pool)s ORDER BY since DESC LIMIT 1)
+        """,
+        {"pool": pool, "price": price},
+    )
+
+
 def set_weight(conn: Connection, project: str, weight: float) -> None:
     """Say how much a project weighs beside others of the same priority."""
     conn.execute(

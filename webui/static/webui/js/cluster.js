@@ -106,6 +106,7 @@ const HANDLERS = {
       description: $("#pool-description", form).value,
       note: $("#pool-note", form).value,
       device_hour_price: $("#pool-price", form).value.trim() === "" ? null : Number($("#pool-price", form).value),
+      preemptible: $("#pool-preemptible", form).checked,
       is_default: $("#pool-default", form).checked,
       projects: $$("[name=project]:checked", form).map((box) => box.value),
       provider: providerOf(form),

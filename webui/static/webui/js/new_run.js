@@ -1,6 +1,7 @@
 // New run: the form and the YAML are two views of one document; every change is planned by the API, and refusals stand
 // beside their field or line. This module joins the parts of the page.
 import { post } from "./api.js";
+import { begin as beginChoosing } from "./choose_devices.js";
 import { begin as beginChanges, changed } from "./changes.js";
 import { $, $$, announce, toast } from "./dom.js";
 import { forget, keep, restored, restoreMarks, showMarkErrors } from "./draft.js";
@@ -76,6 +77,7 @@ sections.begin(data.parent ? data.parent.key : data.template, (pointer) =>
 );
 beginChanges(state, data);
 beginPlanning({ split: takeSplit });
+beginChoosing(takeSplit);
 yaml.begin(state, replan);
 const old = restored(data);
 if (old) {

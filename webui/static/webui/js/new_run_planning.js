@@ -1,5 +1,6 @@
 // New run asks the API for a plan of every change and, once nothing has changed for a moment, for a simulation of it.
 import { changes } from "./changes.js";
+import { stale as choiceStale } from "./choose_devices.js";
 import { $, toast } from "./dom.js";
 import { keep } from "./draft.js";
 import { post } from "./api.js";
@@ -40,6 +41,7 @@ export async function replan() {
   keep(state, data);
   clearTimeout(ahead);
   forecastStale();
+  choiceStale();
   changes();
   $("#run-name").placeholder = state.document.name || "";
   redraw(state.document.environment);

@@ -9,8 +9,9 @@ from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.common.api.document import PARTIAL, REFERENCE, WHOLE
 from flexmarl.controlplane.common.api.serializers import FieldErrorSerializer, StrictSerializer
 from flexmarl.controlplane.experiments.actions import MOST_TEXT
+from flexmarl.controlplane.experiments.api.choice_serializers import ChoiceSerializer, ChooseSerializer
 from flexmarl.controlplane.experiments.models import ExperimentVerdict
-from flexmarl.controlplane.experiments.plans import Draft
+from flexmarl.controlplane.experiments.plans import ChosenFrom, Draft
 from flexmarl.simulator.prediction.memory import PARTS
 from flexmarl.simulator.prediction.profile import Unit
 from flexmarl.simulator.reporting.report import CAUSES
@@ -142,6 +143,14 @@ class PlanRequestSerializer(DraftSerializer):
     predict = serializers.BooleanField(
         required=False, default=False, help_text="Simulate it too: `prediction` says what it would take."
     )
+    choose = ChooseSerializer(
+        required=False, help_text="Choose its devices too: `choice` says which, what they take, and why not others."
+    )
+
+    def chosen_from(self) -> ChosenFrom | None:
+        """Return what to choose devices by; None where nobody asks for that."""
+        body = self.validated_data.get("choose")
+        return None if body is None else ChooseSerializer().chosen_from(body)
 
 
 class MeasureSerializer(DraftSerializer):
@@ -270,6 +279,7 @@ class PlanSerializer(serializers.Serializer[Any]):
     prediction = PredictionSerializer(
         allow_null=True, help_text="Null unless asked for, and where nothing can be said."
     )
+    choice = ChoiceSerializer(allow_null=True, help_text="Null unless asked for.")
     plan_token = serializers.CharField(
         allow_null=True, help_text="Send it with the run: it is made as planned, or refused with `plan_stale`."
     )

@@ -15,6 +15,8 @@ _PROVIDER = (
     "docs/clusters.md."
 )
 
+_PREEMPTIBLE = "Its hosts may be taken away at any time: plans place rollout there, but no training."
+
 
 class QuotaSerializer(serializers.Serializer[Any]):
     project = serializers.CharField()
@@ -35,6 +37,7 @@ class PoolSerializer(serializers.Serializer[Any]):
     description = serializers.CharField(allow_blank=True)
     note = serializers.CharField(allow_blank=True)
     device_hour_price = serializers.FloatField(allow_null=True, help_text="In the installation's own unit.")
+    preemptible = serializers.BooleanField(help_text=_PREEMPTIBLE)
     provider = serializers.DictField(help_text=_PROVIDER)
     is_default = serializers.BooleanField(help_text="Used by runs of projects that have no pool of their own.")
     default_of = serializers.ListField(child=serializers.CharField())
@@ -57,6 +60,7 @@ class PoolMembersSerializer(StrictSerializer):
     description = serializers.CharField(required=False, allow_blank=True, max_length=300)
     note = serializers.CharField(required=False, allow_blank=True, max_length=MAX_NOTE)
     device_hour_price = serializers.FloatField(required=False, allow_null=True, min_value=0.0, max_value=1e6)
+    preemptible = serializers.BooleanField(required=False, help_text=_PREEMPTIBLE)
     provider = serializers.DictField(required=False, help_text=_PROVIDER)
     is_default = serializers.BooleanField(required=False)
     projects = serializers.ListField(child=serializers.CharField(max_length=64), required=False, max_length=500)

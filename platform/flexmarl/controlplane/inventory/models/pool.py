@@ -21,6 +21,8 @@ class Pool(Entity):
     """What people should know now, such as a maintenance to come."""
     device_hour_price = models.FloatField(null=True, validators=[MinValueValidator(0.0)])
     """What an hour of one of its devices costs, in the installation's own unit; null: nobody has said."""
+    preemptible = models.BooleanField(default=False)
+    """Its hosts may be taken away at any time, so plans train nothing there."""
     provider = models.JSONField(default=dict, blank=True)
     """Where its hosts come from (`contracts.providers`); empty: people start them."""
     is_default = models.BooleanField(default=False)

@@ -82,7 +82,7 @@ class PlanView(ApiView):
 
     @extend_schema(operation_id="runs_plan", request=PlanRequestSerializer, responses=PlanSerializer)
     def post(self, request: Request) -> Response:
-        """Say what a specification would become: sizes, warnings, devices, what it would take; or why it is refused."""
+        """Say what a specification would become: sizes, warnings, devices, what it takes, which devices are best."""
         body = PlanRequestSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         actor, project = actor_of(request), body.validated_data["project"]
@@ -92,7 +92,7 @@ class PlanView(ApiView):
         elif actor.may(Scope.RUNS_READ, DEFAULT_PROJECT):
             project = DEFAULT_PROJECT
         draft = replace(body.draft(), project=project, checkpoints=CheckpointSources(actor, project))
-        return Response(plans.plan(draft, predict=body.validated_data["predict"]))
+        return Response(plans.plan(draft, body.validated_data["predict"], body.chosen_from()))
 
 
 class MeasureView(ApiView):

@@ -21,6 +21,7 @@ urlpatterns = [
     path(f"{_RUN}/advisories", advice.AdvisoriesView.as_view(), name="api-run-advisories"),
     path(f"{_RUN}/bubble", pace.BubbleView.as_view(), name="api-run-bubble"),
     path(f"{_RUN}/cohorts", joint.CohortsView.as_view(), name="api-run-cohorts"),
+    path(f"{_RUN}/cost", planned.RunCostView.as_view(), name="api-run-cost"),
     path(f"{_RUN}/decisions", joint.DecisionsView.as_view(), name="api-run-decisions"),
     path(f"{_RUN}/engine-moves", load.EngineMovesView.as_view(), name="api-run-engine-moves"),
     path(f"{_RUN}/engines", load.EnginesView.as_view(), name="api-run-engines"),

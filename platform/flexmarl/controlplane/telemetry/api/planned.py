@@ -1,4 +1,4 @@
-"""What was predicted of a run, beside what it takes, over REST."""
+"""What was predicted of a run, beside what it takes and costs, over REST."""
 
 from typing import Any
 
@@ -52,3 +52,33 @@ class RunPredictionView(ApiView):
         if found is None:
             raise NotFound("No plan predicted this run. Plan with predict: true, and send the plan_token with the run.")
         return Response(found)
+
+
+class CostSerializer(serializers.Serializer[Any]):
+    device_hours = serializers.FloatField(help_text="Leased device hours; a shared device counts once.")
+    unpriced_hours = serializers.FloatField(help_text="Of these, while the pool had no price.")
+    cost = serializers.FloatField(
+        allow_null=True, help_text="Each priced device hour at the price of its time; null without any."
+    )
+
+
+class PoolCostSerializer(CostSerializer):
+    pool = serializers.CharField()
+
+
+class CostPointSerializer(CostSerializer):
+    at = serializers.DateTimeField(help_text="Figures are those until then.")
+
+
+class RunCostSerializer(CostSerializer):
+    pools = PoolCostSerializer(many=True)
+    over_time = CostPointSerializer(many=True)
+
+
+class RunCostView(ApiView):
+    scopes = {"GET": Scope.RUNS_READ}
+
+    @extend_schema(operation_id="runs_cost", responses=RunCostSerializer)
+    def get(self, request: Request, run_id: str) -> Response:
+        """Read what a run's devices have cost so far, by pool and over time."""
+        return Response(queries.cost_of(find_run(actor_of(request), run_id)))
