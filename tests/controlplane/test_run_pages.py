@@ -166,14 +166,14 @@ def test_charts_follow_the_axis_and_the_smoothing_of_the_address(browser, run) -
 
 def test_pages_take_few_statements(browser, run) -> None:
     for path, most in {
-        f"/runs/{run.key}": 16,  # one for who speaks now
+        f"/runs/{run.key}": 17,  # one for who speaks now, one for its cost
         f"/runs/{run.key}/figures?x=time": 14,  # single steps and quantiles are read beside what is thinned
         f"/runs/{run.key}/parts/summary": 12,
-        f"/runs/{run.key}/parts/header": 9,
-        f"/runs/{run.key}/metrics": 14,
-        f"/runs/{run.key}/metrics/agents": 16,
-        f"/runs/{run.key}/metrics/agents/speaker": 22,  # two of them read the engines that serve it
-        f"/runs/{run.key}/config": 11,
+        f"/runs/{run.key}/parts/header": 10,
+        f"/runs/{run.key}/metrics": 15,
+        f"/runs/{run.key}/metrics/agents": 17,
+        f"/runs/{run.key}/metrics/agents/speaker": 23,  # two of them read the engines that serve it
+        f"/runs/{run.key}/config": 12,
     }.items():
         browser.get(path)
         with at_most(most, path):
