@@ -43,17 +43,17 @@ def read(browser, run, path, status=200):
 @pytest.mark.parametrize(
     ("path", "most"),
     [
-        ("trajectories", 19),
-        ("trajectories?step=1&reward__gte=0.5&ordering=-reward&label=any", 19),
-        ("trajectories/1-1-1", 19),
-        ("trajectories/1-1-1?view=scores", 21),
-        ("trajectories/compare?draw=1", 17),
+        ("trajectories", 20),
+        ("trajectories?step=1&reward__gte=0.5&ordering=-reward&label=any", 20),
+        ("trajectories/1-1-1", 20),
+        ("trajectories/1-1-1?view=scores", 22),
+        ("trajectories/compare?draw=1", 18),
         ("parts/trajectories?step=1", 8),
-        ("checkpoints", 28),
-        ("performance", 57),
-        ("performance/timeline", 16),
-        ("logs", 29),
-        ("config/attempts", 11),
+        ("checkpoints", 29),
+        ("performance", 58),
+        ("performance/timeline", 17),
+        ("logs", 30),
+        ("config/attempts", 12),
     ],
 )
 def test_the_number_of_statements_of_a_page_is_bounded(browser, run, path, most) -> None:
