@@ -35,6 +35,7 @@ import structlog
 
 from flexmarl.contracts import events as e
 from flexmarl.contracts.status import RunStatus
+from flexmarl.controlplane.common.collecting import collected_seldom
 from flexmarl.controlplane.runs.driver.session import RunSession
 from flexmarl.controlplane.runs.driver.turning import turns
 from flexmarl.launcher.home import Home
@@ -219,7 +220,7 @@ def main() -> None:
     if part != "driver":
         orchestrator_core.measure(report, size, 2 if quick else 3)
     if part != "core":
-        with database() as conn:
+        with database() as conn, collected_seldom():  # as the driver does
             measure_batches(report, conn, size, 2)
             measure_single(report, conn, QUICK, 200 if quick else 2000)
             measure_recovery(report, conn, 2 if quick else 20)

@@ -1,4 +1,4 @@
-"""The garbage collector of a process that plays simulations: these make millions of objects, and hardly any cycle.
+"""The garbage collector of processes that play simulations or drive runs: they make millions of objects, few in cycles.
 
 Invariant: what is loaded before is neither looked through again nor lost; behind the block all is as it was.
 """

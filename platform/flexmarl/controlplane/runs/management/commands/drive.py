@@ -9,6 +9,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from flexmarl.controlplane.common import logs
+from flexmarl.controlplane.common.collecting import collected_seldom
 from flexmarl.controlplane.common.heartbeats import heartbeat_of
 from flexmarl.controlplane.common.store import database_url, require_sessions
 from flexmarl.controlplane.runs.driver.announcing import AnnouncingThread
@@ -68,7 +69,8 @@ class Command(BaseCommand):
         for thread in (shipper, pusher, announcer, janitor, grants):
             thread.start()
         try:
-            driver.run()
+            with collected_seldom():
+                driver.run()
         finally:
             grants.stop()
             janitor.stop()
