@@ -4,8 +4,6 @@
 whichever of them it is, at every new connection.
 """
 
-from urllib.parse import urlsplit
-
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
@@ -22,7 +20,7 @@ def read(name: str, url: str) -> dict[str, str]:
     Raises ValueError that names the variable, the rule and a legal value, and never the address: it holds a password.
     """
     try:
-        legal = urlsplit(url).scheme in _SCHEMES
+        legal = url.partition("://")[0] in _SCHEMES
         found = {word: str(value) for word, value in conninfo_to_dict(url).items()} if legal else {}
     except (ValueError, ProgrammingError):  # a bracket that is not closed, an option that libpq does not know
         legal, found = False, {}
