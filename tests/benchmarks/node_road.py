@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 from harness import interleave, paired_ratios, start
 
-from flexmarl.store.control import leases
+from flexmarl.store.control import commands
 from tests.support.door_node import DoorNode
 from tests.support.machine import wait_for
 from tests.support.system import Api, System
@@ -105,7 +105,7 @@ def operation_ms(url: str, token: str, calls: int = 200) -> float:
     taken = []
     for _ in range(calls):
         began = time.perf_counter()
-        leases.children_of(door, "far-1")  # type: ignore[arg-type] # a carrier stands in the place of a connection
+        commands.open_on_node(door, "far-1")  # type: ignore[arg-type] # a carrier stands in the place of a connection
         taken.append(1000 * (time.perf_counter() - began))
     return statistics.median(taken)
 

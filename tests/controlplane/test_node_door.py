@@ -117,10 +117,10 @@ def test_a_run_is_hosted_played_and_trained_over_the_door(story: Story, door: An
     hosted(story, door, held[DeviceUse.ENGINE], DeviceUse.ENGINE, "e1.1.1")
     lease_id = held[DeviceUse.TRAINER]
     assert leases.renew(door, hosting, TTL_S) == leases.Renewal(True, False, "t1.1.1")
-    assert [child.lease_id for child in leases.children_of(door, "far-1")] == sorted(held.values())
     told = node_beats.beat(door, "far-1", "life-1")
     assert told.alive
-    assert told.children == leases.children_of(door, "far-1")
+    assert [child.lease_id for child in told.children] == sorted(held.values())
+    assert told.children == [leases.endpoint(door, child.lease_id) for child in told.children]
     assert set(told.waiting) == {lease for _, _, lease in commands.open_on_node(door, "far-1")}
     assert told.processes == [(child.device_id, 123) for child in told.children]
     assert (told.orphans, told.chores) == ([], ["models"])
@@ -199,7 +199,6 @@ def test_a_node_reaches_nothing_of_another(story: Story, door: Any) -> None:
     for call in (
         lambda conn: runs.load_spec(conn, story.run_id),
         lambda conn: engines.routes(conn, story.run_id),
-        lambda conn: leases.children_of(conn, "far-1"),
         lambda conn: node_beats.beat(conn, "far-1", "life-1"),
         lambda conn: leases.endpoint(conn, hosting.lease_id),
         lambda conn: leases.renew(conn, hosting, TTL_S),
@@ -209,7 +208,6 @@ def test_a_node_reaches_nothing_of_another(story: Story, door: Any) -> None:
         lambda conn: groups.put_groups(conn, played, [story.group(1, played)]),
         lambda conn: commands.reopen_of(conn, "node:far-1/a/device"),
         lambda conn: commands.reopen_on_node(conn, "far-1"),
-        lambda conn: leases.heartbeat_node(conn, "far-1", "life-1"),
         lambda conn: leases.register_node(conn, replace(node, name="far-1"), [own]),
         lambda conn: leases.register_node(conn, node, [replace(own, id="far-1.cpu0")]),
         lambda conn: leases.register_node(conn, node, [replace(own, pool="default")]),

@@ -36,7 +36,11 @@ class Node(Machine):
         self.address = wait_for(self._address)
         self.start()
         self.lease_of = self._lease_both()
-        wait_for(lambda: self._push_hosts() or len(leases.children_of(self.story.conn, "box")) == 2)
+        wait_for(lambda: self._push_hosts() or self._serving() == 2)
+
+    def _serving(self) -> int:
+        row = self.story.conn.execute("SELECT count(*) FROM store.lease WHERE endpoint <> ''").fetchone()
+        return row[0] if row else 0
 
     def _address(self) -> str:
         row = self.story.conn.execute("SELECT address FROM store.node WHERE name = 'box'").fetchone()

@@ -21,7 +21,7 @@ from psycopg.types.json import Jsonb
 from flexmarl.contracts.events import RunVerb, Verb
 from flexmarl.contracts.status import RunStatus
 from flexmarl.orchestrator.pool.recalls import RECALL_AFTER_S
-from flexmarl.store.control import grants, inbox, leases, pool_rules, runs
+from flexmarl.store.control import grants, inbox, leases, node_beats, pool_rules, runs
 
 pytestmark = pytest.mark.services
 
@@ -186,7 +186,7 @@ def _gangs(conn: psycopg.Connection) -> Counter[int]:
 
 
 def _alive(conn: psycopg.Connection) -> bool:
-    return leases.heartbeat_node(conn, "box", "life-1")
+    return node_beats.beat(conn, "box", "life-1").alive
 
 
 def _lose(conn: psycopg.Connection, run: int, use: str) -> str:
@@ -204,7 +204,7 @@ def _lose(conn: psycopg.Connection, run: int, use: str) -> str:
 def _end_released(conn: psycopg.Connection) -> None:
     """Be the node: prove that what is to end has ended."""
     conn.execute("UPDATE store.lease SET expires_at = clock_timestamp() WHERE state = 'releasing'")
-    for orphan in leases.orphans(conn, "box"):
+    for orphan in node_beats.beat(conn, "box", "life-1").orphans:
         leases.end_orphan(conn, orphan, "nothing runs")
 
 

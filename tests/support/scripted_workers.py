@@ -18,7 +18,7 @@ from flexmarl.contracts.events import DeviceUse, GroupSettled
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef, TrainStats
 from flexmarl.controlplane.runs.driver.pushing import BrokerPush, NodePush
-from flexmarl.store.control import commands, engines, leases
+from flexmarl.store.control import commands, engines, leases, node_beats
 from flexmarl.store.data import checkpoints, groups, micro_batches, steps
 from flexmarl.store.data.spans import Span
 from flexmarl.store.errors import EpochStale, LeaseLost, Refused, TokenLost
@@ -111,7 +111,7 @@ class ScriptedWorkers:
 
     def _heartbeat(self, conn: psycopg.Connection) -> None:
         while not self._stop.wait(1.0):
-            leases.heartbeat_node(conn, "box", "life-1")
+            node_beats.beat(conn, "box", "life-1")
 
     # -- device worker ----------------------------------------------------------------------------------------------
     def _broker_loop(self, conn: psycopg.Connection) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from flexmarl.contracts.commands import HostLease, RequestDevices
 from flexmarl.contracts.events import DeviceUse
-from flexmarl.store.control import cordons, leased_memory, leases, reconciliation
+from flexmarl.store.control import cordons, leased_memory, leases, node_beats, reconciliation
 from flexmarl.store.control.cordons import DrainMode
 from flexmarl.store.reads import engine_rows
 from flexmarl.store.telemetry import intervals
@@ -89,7 +89,7 @@ def test_nobody_ends_a_further_device_by_itself(story):
     again = granted_again(story)
     story.conn.execute("UPDATE store.lease SET state = 'releasing', fence = 1 WHERE id = %s", [again.lease_id])
     story.conn.execute("UPDATE store.lease SET expires_at = now() - interval '1 hour'")
-    assert [orphan.lease_id for orphan in leases.orphans(story.conn, "box")] == [again.lease_id]
+    assert [orphan.lease_id for orphan in node_beats.beat(story.conn, "box", "life-1").orphans] == [again.lease_id]
 
 
 def granted_again(story: Story):

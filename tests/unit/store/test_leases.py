@@ -8,7 +8,7 @@ import pytest
 from flexmarl.contracts.commands import HostLease, RequestDevices
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.status import RunStatus
-from flexmarl.store.control import cordons, deletions, leased_memory, leases, runs
+from flexmarl.store.control import cordons, deletions, leased_memory, leases, node_beats, runs
 from flexmarl.store.control.cordons import DrainMode
 from flexmarl.store.control.runs import RunLease
 from flexmarl.store.control.unclaimed import end_unclaimed
@@ -68,7 +68,7 @@ def test_devices_of_a_silent_or_cordoned_node_are_not_offered(story):
     assert [device.id for device in leases.supply(story.conn).free] == ["box.cpu1"]
     story.conn.execute("UPDATE store.node SET heartbeat_at = heartbeat_at - interval '1 minute'")
     assert leases.supply(story.conn).free == []
-    assert leases.heartbeat_node(story.conn, "box", "life-1")
+    assert node_beats.beat(story.conn, "box", "life-1").alive
     assert leases.supply(story.conn).capacity == {"default": 1}
 
 
@@ -76,8 +76,8 @@ def test_a_second_agent_of_the_same_name_replaces_the_first(story):
     story.register()
     node = leases.NodeFacts("box", "127.0.0.1:2", "life-2", "0")
     leases.register_node(story.conn, node, [leases.DeviceFacts("box.cpu0", "cpu", 0)])
-    assert not leases.heartbeat_node(story.conn, "box", "life-1")
-    assert leases.heartbeat_node(story.conn, "box", "life-2")
+    assert not node_beats.beat(story.conn, "box", "life-1").alive
+    assert node_beats.beat(story.conn, "box", "life-2").alive
     assert [device.id for device in leases.devices_of(story.conn, "box")] == ["box.cpu0"]
 
 
@@ -130,10 +130,10 @@ def test_a_lease_nobody_hosts_is_an_orphan_only_when_it_should_end(story):
     leases.child_started(story.conn, hosting, 4711, 12.5)
     leases.let_go(story.conn, hosting)
     story.conn.execute("UPDATE store.lease SET expires_at = clock_timestamp() - interval '1 s'")
-    assert leases.orphans(story.conn, "box") == []  # held by a living run: a device worker will come
+    assert node_beats.beat(story.conn, "box", "life-1").orphans == []  # held by a living run: a device worker will come
     story.status = RunStatus.KILLED
     story.decide()
-    found = {orphan.lease_id: orphan for orphan in leases.orphans(story.conn, "box")}
+    found = {orphan.lease_id: orphan for orphan in node_beats.beat(story.conn, "box", "life-1").orphans}
     assert (found[lease_id].pid, found[lease_id].pid_started) == (4711, 12.5)
     assert leases.end_orphan(story.conn, found[lease_id], "gone")
     assert not leases.end_orphan(story.conn, found[lease_id], "gone")
@@ -145,7 +145,7 @@ def test_a_lease_that_is_renewed_is_no_orphan(story):
     leases.request_release(story.conn, 1, lease_id)
     orphan = leases.Orphan(lease_id, 1, None, 0.0)
     leases.renew(story.conn, hosting, 30)
-    assert leases.orphans(story.conn, "box") == []
+    assert node_beats.beat(story.conn, "box", "life-1").orphans == []
     assert not leases.end_orphan(story.conn, orphan, "gone")
 
 

@@ -6,7 +6,6 @@ the lease writes its child; the hold is the token of the `host_lease` command, a
 A lease ends only when its host has proved that nothing of it runs. Expiry is judged by the database's clock.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -23,7 +22,6 @@ from flexmarl.store.control.nodes import (
     DeviceRow,
     NodeFacts,
     devices_of,
-    heartbeat_node,
     register_node,
     supply,
 )
@@ -32,7 +30,6 @@ from flexmarl.store.node_operations import (
     both,
     for_nodes,
     own_lease_of_run,
-    own_node,
     run_of_lease,
     taken_command,
 )
@@ -50,7 +47,6 @@ __all__ = [
     "child_lost",
     "child_ready",
     "child_started",
-    "children_of",
     "devices_of",
     "end",
     "end_of_node",
@@ -58,10 +54,8 @@ __all__ = [
     "endpoint",
     "expire",
     "grant",
-    "heartbeat_node",
     "let_go",
     "open_demands",
-    "orphans",
     "register_node",
     "release_run",
     "renew",
@@ -289,24 +283,6 @@ _END = """
     WHERE id = %s AND state <> 'ended'"""
 
 
-@for_nodes(own_node("node"))
-def orphans(conn: Connection, node: str) -> list[Orphan]:
-    """List the node's leases that should end and that no device worker hosts any more."""
-    rows = conn.execute(
-        """
-        SELECT l.id, l.run_id, l.pid, l.pid_started
-        FROM store.lease l JOIN store.device d ON d.id = l.device_id
-        LEFT JOIN store.run_state r ON r.run_id = l.run_id
-        WHERE d.node = %s AND l.expires_at < clock_timestamp() AND l.leader IS NULL
-          AND (l.state = 'releasing'
-               OR r.run_id IS NULL OR r.status IN ('completed', 'failed', 'cancelled', 'killed'))
-          AND l.state <> 'ended'
-        """,
-        [node],
-    ).fetchall()
-    return [Orphan(*row) for row in rows]
-
-
 @for_nodes(own_lease_of_run("orphan.lease_id", "orphan.run_id"))
 def end_orphan(conn: Connection, orphan: Orphan, reason: str) -> bool:
     """End a lease that nobody hosts, after its process was proved dead. False when a host came back meanwhile."""
@@ -354,28 +330,17 @@ def expire(conn: Connection, run_id: int) -> list[int]:
 @for_nodes(run_of_lease("lease_id"))
 def endpoint(conn: Connection, lease_id: int) -> ChildEndpoint | None:
     """Read where the child of a lease answers; None while there is none."""
-    found = _children(conn, "l.id = %s", [lease_id])
-    return found[0] if found else None
-
-
-@for_nodes(own_node("node"))
-def children_of(conn: Connection, node: str) -> list[ChildEndpoint]:
-    """List the living children of a node."""
-    return _children(conn, "l.device_id IN (SELECT id FROM store.device WHERE node = %s)", [node])
-
-
-def _children(conn: Connection, where: str, params: Sequence[object]) -> list[ChildEndpoint]:
-    rows = conn.execute(
-        f"""
-        SELECT l.id, l.run_id, l.device_id, l.use, l.incarnation, l.endpoint, l.secret, l.rendezvous
-        FROM store.lease l WHERE {where} AND l.state = 'held' AND l.endpoint <> '' ORDER BY l.id
-        """.encode(),
-        params,
-    ).fetchall()
-    return [
-        ChildEndpoint(lease_id, run, device_id, DeviceUse(use), incarnation, url, secret, rendezvous)
-        for lease_id, run, device_id, use, incarnation, url, secret, rendezvous in rows
-    ]
+    row = conn.execute(
+        """
+        SELECT id, run_id, device_id, use, incarnation, endpoint, secret, rendezvous
+        FROM store.lease WHERE id = %s AND state = 'held' AND endpoint <> ''
+        """,
+        [lease_id],
+    ).fetchone()
+    if row is None:
+        return None
+    found, run, device_id, use, incarnation, url, secret, rendezvous = row
+    return ChildEndpoint(found, run, device_id, DeviceUse(use), incarnation, url, secret, rendezvous)
 
 
 def _put_lost(conn: Connection, run_id: int, lease_id: int, incarnation: str, reason: str, ready: bool = True) -> None:

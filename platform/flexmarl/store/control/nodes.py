@@ -98,16 +98,6 @@ def register_node(conn: Connection, node: NodeFacts, devices: Sequence[DeviceFac
         )
 
 
-@for_nodes(own_node("name"))
-def heartbeat_node(conn: Connection, name: str, incarnation: str) -> bool:
-    """Show that a node lives. False when another process registered under its name."""
-    cursor = conn.execute(
-        "UPDATE store.node SET heartbeat_at = clock_timestamp() WHERE name = %s AND incarnation = %s",
-        [name, incarnation],
-    )
-    return cursor.rowcount == 1
-
-
 def put_loads(conn: Connection, calls: Sequence[Mapping[str, Any]]) -> list[None]:
     """Do many calls of `put_load` in two statements; of two for one node the last one counts."""
     last = {(call["name"], call["incarnation"]): call for call in calls}
