@@ -34,12 +34,3 @@ def _walk(node: yaml.Node, pointer: str, found: Lines) -> None:
         for index, value in enumerate(node.value):
             found[f"{pointer}/{index}"] = value.start_mark.line
             _walk(value, f"{pointer}/{index}", found)
-
-
-def nearest_line(where: Lines, pointer: str) -> int:
-    """Return the line of a pointer or of its closest ancestor in the text; 0 when it has none."""
-    while pointer:
-        if pointer in where:
-            return where[pointer]
-        pointer = pointer.rpartition("/")[0]
-    return 0

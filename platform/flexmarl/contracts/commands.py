@@ -22,14 +22,6 @@ BROKER_TIMEOUT_S = 1.0
 """Longest wait for the broker in one call: what it carries are hints, and one that is lost is sent again."""
 
 
-class CommandStatus(StrEnum):
-    OPEN = "open"
-    TAKEN = "taken"
-    DONE = "done"
-    FAILED = "failed"
-    VOID = "void"
-
-
 class RequestDevices(Record):
     """Ask the pool arbiter for a gang; the answer is `DevicesGranted`. Carried out by the driver itself."""
 

@@ -17,8 +17,3 @@ Name = Annotated[str, StringConstraints(pattern=NAME)]
 
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 of a content, in lower-case hexadecimal."""
-
-
-def sample_id(draw: int, member: int, attempt: int, role: str, turn: int) -> str:
-    """Render a sample key for people, e.g. `12/3.1/solver/0`."""
-    return f"{draw}/{member}.{attempt}/{role}/{turn}"

@@ -85,16 +85,6 @@ class EpisodeOutcome(Record):
         return self.reason.startswith(CONTEXT_OVERFLOW)
 
 
-class SampleKey(Record):
-    """Key of a sample inside a run."""
-
-    draw: int
-    member: int
-    attempt: int
-    role: Name
-    turn: int
-
-
 class CutSample(Record):
     """A sample's membership in a micro-batch, with the advantages fixed at the cut."""
 

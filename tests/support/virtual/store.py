@@ -6,6 +6,7 @@ happens without it; a version commits only on its parent, from the child that se
 """
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
 
 from flexmarl.contracts import commands as c
@@ -47,12 +48,20 @@ class Holder(Protocol):
     def responsive(self) -> bool: ...
 
 
+class CommandStatus(StrEnum):
+    OPEN = "open"
+    TAKEN = "taken"
+    DONE = "done"
+    FAILED = "failed"
+    VOID = "void"
+
+
 @dataclass
 class CommandRow:
     no: int
     epoch: int
     command: c.Command
-    status: c.CommandStatus = c.CommandStatus.OPEN
+    status: CommandStatus = CommandStatus.OPEN
     token: int = 0
     holder: Holder | None = None
 
@@ -116,10 +125,10 @@ class VirtualStore:
     def take(self, no: int, holder: Holder) -> int | None:
         """Take an open command; None when it is not to be had."""
         row = self.commands[no]
-        if row.status is not c.CommandStatus.OPEN or not self._live(row):
+        if row.status is not CommandStatus.OPEN or not self._live(row):
             return None
         self._tokens += 1
-        row.status, row.token, row.holder = c.CommandStatus.TAKEN, self._tokens, holder
+        row.status, row.token, row.holder = CommandStatus.TAKEN, self._tokens, holder
         return self._tokens
 
     def _live(self, row: CommandRow) -> bool:
@@ -130,18 +139,18 @@ class VirtualStore:
     def guard(self, no: int, token: int) -> CommandRow:
         """Raise TokenLost unless the token still holds the command."""
         row = self.commands[no]
-        if row.status is not c.CommandStatus.TAKEN or row.token != token or not self._live(row):
+        if row.status is not CommandStatus.TAKEN or row.token != token or not self._live(row):
             raise TokenLost(no)
         return row
 
     def finish(self, no: int, token: int) -> None:
         """Close a command that was carried out."""
-        self.guard(no, token).status = c.CommandStatus.DONE
+        self.guard(no, token).status = CommandStatus.DONE
 
     def fail(self, no: int, token: int, code: str, retryable: bool) -> None:
         """Close a command that was not, and tell the driver."""
         row = self.guard(no, token)
-        row.status = c.CommandStatus.FAILED
+        row.status = CommandStatus.FAILED
         kind = row.command.kind
         failed = e.CommandFailed(command_no=no, command_kind=kind, code=code, message=code, retryable=retryable)
         self.put(f"failed:{no}:{token}", failed)
@@ -149,8 +158,8 @@ class VirtualStore:
     def reopen(self, no: int) -> None:
         """Let somebody else take a command whose holder is gone."""
         row = self.commands[no]
-        if row.status is c.CommandStatus.TAKEN:
-            row.status, row.token, row.holder = c.CommandStatus.OPEN, 0, None
+        if row.status is CommandStatus.TAKEN:
+            row.status, row.token, row.holder = CommandStatus.OPEN, 0, None
 
     # -- the driver's transaction -----------------------------------------------------------------------------------
     def commit_decision(self, decision: Decision) -> list[NumberedCommand]:
@@ -159,8 +168,8 @@ class VirtualStore:
         self.status, self.epoch = decision.status, decision.epoch
         for number in decision.void:
             row = self.commands[number]
-            if row.status in (c.CommandStatus.OPEN, c.CommandStatus.TAKEN):
-                row.status = c.CommandStatus.VOID
+            if row.status in (CommandStatus.OPEN, CommandStatus.TAKEN):
+                row.status = CommandStatus.VOID
         if self.status in STANDING and not ended_before:
             self.ledger.aborted = True
             for micro_batch in self.micro_batches.values():

@@ -20,7 +20,7 @@ from flexmarl.orchestrator.run.invariants import check_invariants
 from flexmarl.orchestrator.run.relevance import Relevance
 from tests.support.virtual.children import Child, Engine, Process, RolloutWorker, Trainer
 from tests.support.virtual.clock import Clock, Dice, Durations
-from tests.support.virtual.store import CommandRow, LeaseRow, PromiseBroken, TokenLost, VirtualStore
+from tests.support.virtual.store import CommandRow, CommandStatus, LeaseRow, PromiseBroken, TokenLost, VirtualStore
 
 BATCH = 256
 POLL_S = 0.2
@@ -96,7 +96,7 @@ class World:
 
     def open(self) -> list[str]:
         """Name the commands that are not answered."""
-        waiting = (c.CommandStatus.OPEN, c.CommandStatus.TAKEN)
+        waiting = (CommandStatus.OPEN, CommandStatus.TAKEN)
         return [f"{x.no}:{x.command.kind}:{x.status}" for x in self.store.commands.values() if x.status in waiting]
 
     def ask(self, verb: e.Verb, **options: object) -> str:
@@ -204,7 +204,7 @@ class World:
 
         def judge() -> None:
             row = self.store.commands[no]
-            if row.status is not c.CommandStatus.TAKEN or row.token != token:
+            if row.status is not CommandStatus.TAKEN or row.token != token:
                 return
             if row.holder is not None and row.holder.responsive:
                 self.expires(no, token)
@@ -220,7 +220,7 @@ class World:
 
     def _of_kind(self, kind: str) -> list[CommandRow]:
         rows = self.store.commands.values()
-        return [row for row in rows if row.command.kind == kind and row.status is c.CommandStatus.OPEN]
+        return [row for row in rows if row.command.kind == kind and row.status is CommandStatus.OPEN]
 
     def _demand(self, no: int, asked: c.RequestDevices) -> DeviceDemand:
         return DeviceDemand(
@@ -230,7 +230,7 @@ class World:
     def _grant(self) -> None:
         """Carry out the driver's own commands: grants and releases."""
         for row in self._of_kind("release_lease"):
-            row.status = c.CommandStatus.DONE
+            row.status = CommandStatus.DONE
             lease = self.store.leases[row.command.lease_id]
             lease.state = "releasing" if lease.state == "held" else lease.state
         leased = self.leased()
@@ -243,7 +243,7 @@ class World:
         ]
         demands = [self._demand(x.no, x.command) for x in self._of_kind("request_devices")]
         for grant in arbitrate(demands, free, Rules({"default": 2 * len(self.nodes)})).grants:
-            self.store.commands[grant.command_no].status = c.CommandStatus.DONE
+            self.store.commands[grant.command_no].status = CommandStatus.DONE
             made = []
             for placement in grant.placements:
                 number = len(self.store.leases) + 1
@@ -349,7 +349,7 @@ class World:
         """No engine lets go of weights that a group still plays with, unless another one serves them."""
         for row in self.store.commands.values():
             command = row.command
-            if not isinstance(command, c.PlayGroups) or row.status is not c.CommandStatus.TAKEN:
+            if not isinstance(command, c.PlayGroups) or row.status is not CommandStatus.TAKEN:
                 continue
             unsettled = [group.draw for group in command.groups if group.draw not in self.store.groups]
             live = row.epoch == self.store.epoch and self.status not in TERMINAL

@@ -1,5 +1,6 @@
 """What pages and people read: reports that turn red for the right reason, trajectories, thinned series."""
 
+import numpy as np
 import pytest
 
 from flexmarl.contracts.live import Progress
@@ -180,10 +181,12 @@ def scans(conn):
 def test_a_thinned_series_keeps_ends_and_extremes():
     ys = [0.0] * 1000
     ys[417], ys[803] = 9.0, -9.0
-    xs, kept = metric_cells.thin([float(i) for i in range(1000)], ys, 50)
-    assert len(xs) <= 50
-    assert (xs[0], xs[-1], xs[kept.index(9.0)], xs[kept.index(-9.0)]) == (0.0, 999.0, 417.0, 803.0)
-    assert metric_cells.thin([1.0, 2.0], [3.0, 4.0], 50) == ([1.0, 2.0], [3.0, 4.0])
+    cells = metric_cells.Cells.of_points(np.arange(1000), np.arange(1000.0), np.asarray(ys))
+    kept, values = metric_cells.pick(cells, 50)
+    assert len(kept) <= 50
+    assert (kept[0], kept[-1], kept[values.index(9.0)], kept[values.index(-9.0)]) == (0, 999, 417, 803)
+    few = metric_cells.Cells.of_points(np.arange(2), np.asarray([1.0, 2.0]), np.asarray([3.0, 4.0]))
+    assert metric_cells.pick(few, 50) == ([0, 1], [3.0, 4.0])
 
 
 def test_intervals_are_stored_once_and_clipped(story):

@@ -137,7 +137,6 @@ def test_yaml_keeps_every_value_and_knows_its_lines() -> None:
     assert resolve(yaml.safe_load(text)).document == DOCUMENT
     line = text.splitlines()[where["/batch/tasks_per_step"]]
     assert line.strip().startswith("tasks_per_step:")
-    assert yamltext.nearest_line(where, "/batch/nothing/here") == where["/batch"]
     assert yamltext.lines("a: [1,\nb: 2") == {}
 
 

@@ -1,6 +1,6 @@
 """What others read of people: the actor of a request, people, projects and tokens as plain values."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
@@ -275,8 +275,3 @@ def token_row(token: ApiToken) -> dict[str, Any]:
         "url": f"/api/v1/tokens/{token.id}",
         "web_url": "/settings/tokens",
     }
-
-
-def as_choices(choices: Any) -> list[Mapping[str, str]]:
-    """Return the values of an enum with their words, for forms."""
-    return [{"value": value, "label": label} for value, label in choices.choices]

@@ -95,10 +95,6 @@ class InFlightCommands(dict[str, Outstanding]):
         """Tell whether a command of a family is on its way."""
         return bool(self._families.get(family))
 
-    def any_about(self, family: str, subject: str) -> bool:
-        """Tell whether a command of a family is on its way that concerns a subject."""
-        return (family, subject) in self._subjects
-
     def any_for(self, family: str, subject: str, version: int | None) -> bool:
         """Tell whether a command of a family is on its way that concerns a subject at a version."""
         return any(self[key].version == version for key in self._subjects.get((family, subject), _NONE))

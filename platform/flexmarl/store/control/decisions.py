@@ -151,15 +151,6 @@ def write(conn: Connection, lease: RunLease, decision: StoredDecision, discarded
     _write_state(conn, lease, decision)
 
 
-def explain_waiting(conn: Connection, lease: RunLease, text: str) -> None:
-    """Say for people what a queued run waits for, when that changed between two events."""
-    conn.execute(
-        "UPDATE store.run_state SET reason = %s, reason_text = %s "
-        "WHERE run_id = %s AND owner = %s AND fence = %s AND status IN ('queued', 'resuming') AND reason_text <> %s",
-        [RunReason.WAITING_FOR_DEVICES.value, text, lease.run_id, lease.owner, lease.fence, text],
-    )
-
-
 def void_commands(conn: Connection, run_id: int, numbers: Sequence[int]) -> None:
     """Withdraw commands that have not ended; their takers learn it at the next extension or write."""
     if numbers:

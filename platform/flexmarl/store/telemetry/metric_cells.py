@@ -145,10 +145,3 @@ def cut(cells: Cells, most: int) -> list[MetricBucket]:
 def _edges(count: int, buckets: int) -> list[tuple[int, int]]:
     edges = np.linspace(0, count, min(buckets, count) + 1).astype(int).tolist()
     return [(low, high) for low, high in pairwise(edges) if high > low]
-
-
-def thin(xs: list[float], ys: list[float], max_points: int) -> tuple[list[float], list[float]]:
-    """Thin a series that is at hand."""
-    cells = Cells.of_points(np.arange(len(xs)), np.asarray(xs, np.float64), np.asarray(ys, np.float64))
-    kept, values = pick(cells, max_points)
-    return [xs[i] for i in kept], values
