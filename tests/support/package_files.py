@@ -118,12 +118,17 @@ def wheel(
     return f"{name}-{version}-py3-none-any.whl", held.getvalue()
 
 
-def sample_distribution(folder: Path) -> Path:
-    """Return a source distribution of the sample plug-ins, unchanged."""
-    root, name = Path(__file__).resolve().parents[2] / "examples" / "plugins", "flexmarl_sample_plugins-1.0.0"
+def sample_distribution(folder: Path, version: str = "1.0.0", **instead: str) -> Path:
+    """Return a source distribution of the sample plug-ins, unchanged, or a later version with other words in it."""
+    root, name = Path(__file__).resolve().parents[2] / "examples" / "plugins", f"flexmarl_sample_plugins-{version}"
     made = folder / f"{name}.tar.gz"
     with tarfile.open(made, "w:gz") as archive:
         for path in sorted(root.rglob("*")):
             if path.is_file() and path.suffix in {".py", ".toml", ".md"} and "build" not in path.parts:
-                archive.add(path, f"{name}/{path.relative_to(root)}")
+                text = path.read_text(encoding="utf-8")
+                for before, after in {'version = "1.0.0"': f'version = "{version}"', **instead}.items():
+                    text = text.replace(before, after)
+                about = tarfile.TarInfo(f"{name}/{path.relative_to(root)}")
+                about.size = len(text.encode())
+                archive.addfile(about, io.BytesIO(text.encode()))
     return made
