@@ -131,8 +131,15 @@ def test_a_place_stays_where_a_move_would_not_pay(changed):
 def test_a_last_engine_goes_to_a_long_queue_only_after_nobody_asked_for_a_while():
     serves = {1: ["hot"], 2: ["cold"]}
     assert balanced({"hot": asked(60), "cold": asked(1)}, serves) == []
-    assert balanced({"hot": asked(60), "cold": asked(0, idle_since=NOW - 9.0)}, serves) == []
-    assert balanced({"hot": asked(60), "cold": asked(0, idle_since=NOW - 11.0)}, serves) == [(2, "cold", "hot")]
+    assert balanced({"hot": asked(60), "cold": asked(0, idle_since=NOW - 49.0)}, serves) == []
+    assert balanced({"hot": asked(60), "cold": asked(0, idle_since=NOW - 51.0)}, serves) == [(2, "cold", "hot")]
+
+
+def test_a_place_is_kept_for_five_of_its_loads_at_least():
+    holds, held = asked(2, load_s=4.0, gained_at=NOW - 19.0), asked(2, load_s=4.0, gained_at=NOW - 21.0)
+    assert balanced({**HOT, "cold": holds}) == []
+    assert balanced({**HOT, "cold": held}) == [(2, "cold", "hot")]
+    assert demand(5.0, 10.0).keeps_s(asked(9, load_s=4.0, hold_s=None), NOW) == 20.0
 
 
 def test_a_policy_that_went_to_and_fro_gives_only_where_its_queue_is_short_without_a_doubt():

@@ -1,6 +1,6 @@
 """Named checks against decisions that are broken for real: each is found by its name; the unbroken core has none."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -8,6 +8,7 @@ import pytest
 from flexmarl.algorithms.movers import Move, Snapshot
 from flexmarl.algorithms.movers.board import Board
 from flexmarl.algorithms.movers.demand import DemandMover
+from flexmarl.contracts.resolve import load_presets
 from flexmarl.orchestrator.allocation import allocator
 from flexmarl.orchestrator.allocation.types import AllocationSnapshot as Standings
 from flexmarl.orchestrator.cohorts import cutting, overlapping
@@ -144,6 +145,11 @@ def gives_places_back_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EpisodeSlots, "leave", both)
 
 
+def _moves(spec: Mapping[str, Any]) -> bool:
+    mover = spec["mechanisms"].get("mover", {})
+    return isinstance(mover, Mapping) and mover.get("type") == "demand"
+
+
 PLANTED: list[tuple[str, Callable[[], Scenario], Callable[[pytest.MonkeyPatch], None]]] = [
     ("ping_pong", moving, moves_without_hysteresis),
     ("double_throttle", ahead, admits_by_a_second_limit),
@@ -172,3 +178,9 @@ def test_a_planted_fault_is_found_by_its_name(
     assert findings[0].since < findings[0].until
     assert findings[0].evidence
     assert findings[0].advice
+
+
+@pytest.mark.parametrize("preset", [name for name, one in load_presets().items() if _moves(one.spec)])
+def test_no_preset_with_a_mover_goes_to_and_fro_around_a_hub(preset: str):
+    """Five policies whose turns come in phases, on ten engines that hold one each: what moves most of all."""
+    assert "ping_pong" not in {one.name for one in found(compose("hub", preset, {"steps": 8}))}

@@ -1,11 +1,12 @@
 """Places follow the queues of turns, as long as it pays.
 
 Invariants:
-- The last engine of a policy is taken only once nobody has asked that policy for `hold_s`.
+- The last engine of a policy is taken only once nobody has asked that policy for `LAST` times its hold.
 - A move needs a disparity above `delta`. Its `use` is by how much the longest queue per engine gets shorter, in parts
   of what an engine out of nothing would do: it is `WORTH` at least, so no move is the reverse of one that was worth it.
   It must pay for the engine's load `PAYS` times over: a disparity is expected to last as long as it has lasted.
-- A policy that was given a place gives none within `hold_s`: nothing moves to and fro.
+- A policy that was given a place gives none within its hold, `hold_s` or as long as `STINT_LOADS` of its loads:
+  nothing moves to and fro.
 - What moved is seen before more moves: a policy gains a part of what it lacks (`AT_ONCE`), then nothing for `SETTLE_S`;
   and a queue that empties by itself within `EMPTIES_S` gains nothing, for queues are what rates have left behind.
 - A policy that gains again soon after it gave keeps what it has twice as long from then on.
@@ -19,6 +20,8 @@ from flexmarl.contracts.specification.movers import DemandMoverOptions
 
 PAYS = 2.0
 """How often the expected gain must cover the load."""
+STINT_LOADS = 5.0
+"""A place that comes back before it was there for so many times what its load took went to and fro."""
 WORTH = 0.5
 """Least use of a move."""
 AT_ONCE = 0.75
@@ -29,6 +32,8 @@ TO_AND_FRO = 1.5
 """A policy that gains within so many of its holds after it gave should have kept what it gave."""
 CLEAR = 0.5
 """A queue that would still be so much shorter after it gave is short without a doubt."""
+LAST = 5.0
+"""How many holds nobody has asked a policy for that gives its last place: whoever is asked again wants it back."""
 LONGEST = 16.0
 """Most that a hold grows, in parts of the stated one."""
 EMPTIES_S = 10.0
@@ -48,7 +53,8 @@ class DemandMover(Mover[DemandMoverOptions]):
         """Return `hold_s`, or more for a policy that gave a place just before it gains one."""
         before = self._held_s(asked)
         to_and_fro = asked.gave_at is not None and now - asked.gave_at < TO_AND_FRO * before
-        return min(2.0 * before, LONGEST * self.options.hold_s) if to_and_fro else self.options.hold_s
+        least = self._least_s(asked)
+        return min(2.0 * before, LONGEST * least) if to_and_fro else least
 
     def moves(self, seen: Snapshot) -> list[Move]:
         """Give places to policies with long queues, at the cost of those with short ones, as long as it pays."""
@@ -101,16 +107,21 @@ class DemandMover(Mover[DemandMoverOptions]):
         return asked.gained_at is not None and seen.now - asked.gained_at < self._held_s(asked)
 
     def _may_give(self, board: Board, name: str) -> bool:
-        seen, hold_s = board.seen, self.options.hold_s
+        seen = board.seen
         asked = seen.policies[name]
+        hold_s = self._least_s(asked)
         if asked.gained_at is not None and seen.now - asked.gained_at < hold_s:
             return False
         if board.count(name) > 1:
             return True
-        return asked.turns == 0 and asked.idle_since is not None and seen.now - asked.idle_since >= hold_s
+        return asked.turns == 0 and asked.idle_since is not None and seen.now - asked.idle_since >= LAST * hold_s
 
     def _held_s(self, asked: PolicyDemand) -> float:
-        return self.options.hold_s if asked.hold_s is None else asked.hold_s
+        return self._least_s(asked) if asked.hold_s is None else asked.hold_s
+
+    def _least_s(self, asked: PolicyDemand) -> float:
+        """Return how long a policy keeps what it is given at least: a place has to be worth the load that it cost."""
+        return max(self.options.hold_s, STINT_LOADS * asked.load_s)
 
 
 def _at_once(board: Board, name: str) -> int:

@@ -58,7 +58,8 @@ class DemandMoverOptions(MoverOptions):
     delta: float = Field(default=5.0, gt=0.0, le=100_000.0)
     """Minimum difference in queued turns per engine between the longest and the shortest queue before a slot moves."""
     hold_s: float = Field(default=5.0, ge=0.0, le=86_400.0)
-    """Minimum time a policy keeps a slot after a move, and an idle policy keeps its last slot."""
+    """Minimum time a policy keeps a slot after a move; five times what its weights take to load, where that is more. A
+    policy that nobody asks keeps its last slot five times as long."""
 
 
 class RepackMoverOptions(MoverOptions):

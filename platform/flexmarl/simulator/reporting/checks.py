@@ -16,6 +16,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import chain
 
+from flexmarl.algorithms.movers.demand import STINT_LOADS
 from flexmarl.contracts import events as e
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunStatus
@@ -29,8 +30,6 @@ from flexmarl.simulator.reporting.overtaking import Overtaking
 from flexmarl.simulator.rollout.groups import idle_places
 from flexmarl.simulator.scenarios.scenario import Machine
 
-STINT_LOADS = 5.0
-"""A place that comes back before it was there for so many times what its load took went to and fro."""
 REVERSALS = 3
 """So many of them between the same two policies are no coincidence."""
 SHORT_S = 5.0
