@@ -53,7 +53,7 @@ async def _serve(config: Settings, pool: StorePool, heartbeat: Heartbeat) -> str
     """Run the agent; returns why it had to end, empty when it was asked to."""
     devices = discover(config.node, config.device_classes, config.cpu_shares, config.share)
     agent = NodeAgent(config, pool, devices, uuid.uuid4().hex)
-    running = asyncio.create_task(agent.run(node_facts(config.vllm_python), _version()))
+    running = asyncio.create_task(agent.run(node_facts(config.vllm_python, config.containers), _version()))
     following = asyncio.create_task(heartbeat.follow("event loop", STUCK_S))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -42,6 +42,7 @@ from workers.hosting_signals import Shutdown
 from workers.programs import IMPORTED, QUIET, confined
 from workers.rewards.base import ACTOR, QUEUE
 from workers.rewards.scorer import Scorer
+from workers.rollout.gateway.images import Images
 from workers.rollout.gateway.server import GatewayPlace
 from workers.rollout.player import Player
 from workers.settings import Settings
@@ -166,7 +167,8 @@ def run_rollout(process: WorkerProcess) -> None:
     access = ExternalAccess(config.external_hosts, config.secrets)
     broker = process.broker("rollout")
     place = GatewayPlace(config.gateway_bind, config.advertise_host, config.gateway_url)
-    player = Player(pool, folder, config.holder("rollout"), access, broker.push, config.home, place)
+    images = Images(config.containers)
+    player = Player(pool, folder, config.holder("rollout"), access, broker.push, config.home, place, images)
     actors.register_playing(broker, player)
     broker.hints.when(held_word(config.rollout_pool), player.look)
     limit = config.rollout_commands

@@ -1,6 +1,7 @@
 """The environment of worker processes, read in this one place."""
 
 import os
+import shlex
 import shutil
 import socket
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from flexmarl.host.exits import leave, refuse
 from flexmarl.store import database_address
 from flexmarl.store.data.model_roots import read_roots
 from flexmarl.store.data.segments import BY_VALUE_BYTES
+from workers.containers import AUTO, ContainerSettings
 from workers.door.address import DoorAddress
 from workers.errors import SettingsError
 from workers.transfer.objects import check_url
@@ -93,6 +95,7 @@ class Settings:
     """Address at which a rollout worker answers agent programs; port 0 takes a free one."""
     gateway_url: str = ""
     """Base URL in front of it that programs are told; empty: its own address."""
+    containers: ContainerSettings = ContainerSettings()  # noqa: RUF009 - immutable
     share: HostShare = HostShare()
     place: str = ""
     """Name of this machine's one process of each role, empty when there may be several."""
@@ -151,6 +154,7 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         keep_builds_days=_count(env, "FLEXMARL_KEEP_BUILDS_DAYS", 30),
         gateway_bind=_address(env, "FLEXMARL_GATEWAY_BIND", f"{child_host}:0"),
         gateway_url=_base_url(env, "FLEXMARL_GATEWAY_URL", "https://gateway.example.org"),
+        containers=_containers(env),
         share=_share(env),
         place=env.get("FLEXMARL_PLACE", ""),
         door=door,
@@ -243,6 +247,26 @@ def _share(env: Mapping[str, str]) -> HostShare:
         raise SettingsError(f"FLEXMARL_GPUS is {gpus!r}; it must list numbers of GPUs, such as 0,1, or be empty")
     chosen = None if gpus is None else frozenset(int(word) for word in words)
     return HostShare(env.get("FLEXMARL_POOL", ""), _count(env, "FLEXMARL_MEMORY_MIB", 0), chosen)
+
+
+def _containers(env: Mapping[str, str]) -> ContainerSettings:
+    engine = env.get("FLEXMARL_CONTAINER_ENGINE") or AUTO
+    try:
+        words = shlex.split(engine)
+    except ValueError:
+        words = []
+    if not words:
+        raise SettingsError(
+            f"FLEXMARL_CONTAINER_ENGINE is {engine!r}; it must be auto, none, or a command of podman with its options, "
+            "such as podman --runtime /usr/bin/crun"
+        )
+    pulled = tuple(env.get("FLEXMARL_CONTAINER_IMAGES", "").replace(",", " ").split())
+    if wrong := [one for one in pulled if "/" not in one or "*" in one]:
+        raise SettingsError(
+            f"FLEXMARL_CONTAINER_IMAGES has {wrong[0]!r}; it must list beginnings of names of images with a registry, "
+            "such as ghcr.io/acme/"
+        )
+    return ContainerSettings(engine, pulled)
 
 
 def _hub(env: Mapping[str, str]) -> str:

@@ -8,7 +8,7 @@ import pytest
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.accounts.queries import actor_of_user
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.store.control import package_rows, program_sessions
+from flexmarl.store.control import leases, package_rows, program_sessions
 from flexmarl.store.control.program_sessions import SessionOffer
 from tests.support.controlplane import PROGRAM, make_dataset
 
@@ -18,6 +18,7 @@ RUNNER = {"type": "command", "command": ["fix", "answer.py", "{prompt}"], "packa
 MANIFEST = {
     "version": 1, "python": "3.11.7", "sandbox": "namespaces", "commands": [{"name": "fix"}], "left_out": [],
 }  # fmt: skip
+IMAGE = "ghcr.io/acme/agent:1@sha256:" + "a" * 64
 CHANGES = {
     "files": [
         {"path": "answer.py", "change": "changed", "size": 32, "before": 33, "shown": True},
@@ -86,6 +87,22 @@ def test_a_command_needs_the_right_of_whoever_adds_packages(client_of, operator,
     assert planned(client_of(operator), {}).status_code == 200
 
 
+def test_a_container_needs_a_host_that_starts_them(client_of, operator, built) -> None:
+    container, api, conn = {"container": {"image": "ghcr.io/acme/agent:1"}}, client_of(operator), store_connection()
+    assert not planned(api, container).json().get("errors"), "hosts may come"
+    missing = [("/environment/runner/container", "no_containers")]
+    for name, said, refused in (
+        ("n1", {"containers": ""}, missing), ("n2", {"containers": "podman 5.4"}, []),
+        ("n2", {"containers": ""}, missing), ("n2", {}, []),
+    ):  # fmt: skip
+        device = leases.DeviceFacts(f"{name}.cpu0", "cpu", 0, "CPU", 2**30, "default", {})
+        leases.register_node(conn, leases.NodeFacts(name, "127.0.0.1:1", "life-1", "0", said), [device])
+        errors = planned(api, container).json().get("errors") or []
+        assert [(one["pointer"], one["code"]) for one in errors if one["code"] == "no_containers"] == refused, name
+        assert all("Install podman" in one["hint"] for one in errors)
+        assert not planned(api, {}).json().get("errors")
+
+
 def test_rows_of_a_dataset_are_the_tasks_with_the_rights_of_whoever_submits(client_of, operator, built) -> None:
     make_dataset(actor_of_user(operator))
     api, evaluator = client_of(operator), {"type": "scores", "file": "answer.txt"}
@@ -111,7 +128,7 @@ def session(editor, make_run) -> tuple[Any, str]:
     run.save(update_fields=["spec"])
     conn, id = store_connection(), uuid.uuid4()
     program_sessions.open_session(conn, run.no, SessionOffer(id, "http://a:1", False, 3, (3, 0, 1), "d" * 64))
-    program_sessions.wrote(conn, id, "answer.py: <mended>", CHANGES)
+    program_sessions.wrote(conn, id, "answer.py: <mended>", CHANGES, IMAGE)
     program_sessions.end(conn, id, "environment: program: exit code 3")
     return run, str(id)
 
@@ -119,7 +136,7 @@ def session(editor, make_run) -> tuple[Any, str]:
 def test_files_that_changed_are_read_with_a_session_and_not_with_a_list(api, session) -> None:
     run, id = session
     read = api.get(f"/api/v1/runs/{run.key}/sessions/{id}").json()
-    assert read["changes"] == CHANGES
+    assert (read["changes"], read["image"]) == (CHANGES, IMAGE)
     [listed] = api.get(f"/api/v1/runs/{run.key}/sessions").json()["results"]
     assert "changes" not in listed, "a list stays short"
     posted = api.post(f"/api/v1/runs/{run.key}/sessions", {}, format="json")
@@ -131,7 +148,7 @@ def test_the_page_of_a_session_shows_files_differences_and_output(browser, sessi
     page = browser.get(f"/runs/{run.key}/trajectories/sessions/{id}").content.decode()
     for word in (
         "answer.py: &lt;mended&gt;", "environment: program: exit code 3", "&lt;b&gt;.bin", "3 more are not named.",
-        'class="removed">-return a &lt; b', 'class="added">+return a &gt; b', "The differences are cut off",
+        'class="removed">-return a &lt; b', 'class="added">+return a &gt; b', "The differences are cut off", IMAGE,
     ):  # fmt: skip
         assert word in " ".join(page.split()), word
     listed = browser.get(f"/runs/{run.key}/trajectories/sessions").content.decode()
@@ -154,5 +171,15 @@ def test_pages_offer_the_commands_of_a_package_and_new_run_asks_what_they_take(
     assert "New run of fix" not in browser.get(f"/packages/{built['id']}").content.decode(), "an editor may not"
     browser.force_login(operator)
     page = browser.get(f"/runs/new?package={built['id']}&command=fix").content.decode()
-    for name in ("command", "env", "prompt", "workspace", "evaluator", "memory_mb", "disk_mb", "score_timeout_s"):
+    for name in (
+        "command",
+        "container",
+        "env",
+        "prompt",
+        "workspace",
+        "evaluator",
+        "memory_mb",
+        "disk_mb",
+        "score_timeout_s",
+    ):
         assert f'data-pointer="/environment/runner/{name}"' in page, name

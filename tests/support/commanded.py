@@ -16,9 +16,11 @@ from tests.support.chat_templates import CHATML, renderer
 from tests.support.gateway_stand import PIN, RUN, WORDS, Stand
 from tests.support.package_files import wheel
 from tests.support.system import ROOT
+from workers.containers import ContainerSettings
 from workers.rollout.datasets import DatasetLines
 from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, play_episode
 from workers.rollout.gateway.commands import CommandPool
+from workers.rollout.gateway.images import Images
 from workers.rollout.gateway.stage import ProgramStage
 from workers.rollout.packages import Builds
 from workers.rollout.speech import Seat
@@ -48,8 +50,11 @@ def fix_bugs() -> tuple[str, bytes]:
 class Commands:
     """Plays sessions with commands that are started here."""
 
-    def __init__(self, stand: Stand, home: Path, built: dict[str, Any]) -> None:
+    def __init__(
+        self, stand: Stand, home: Path, built: dict[str, Any], containers: ContainerSettings | None = None
+    ) -> None:
         self.stand, self.home, self.built = stand, home, built
+        self.images = Images(containers)
         self.pools: list[CommandPool] = []
         self.spec = ENVIRONMENT
         self.rows: DatasetLines | None = None
@@ -66,7 +71,7 @@ class Commands:
         pinned = PinnedBuild(id="00000000-0000-0000-0000-000000000001", digest=digest)
         settings = CommandRunner.model_validate({**runner, "pinned": pinned})
         spec = self.spec.model_copy(update={"runner": settings, **(environment or {})})
-        pool = CommandPool(RUN, settings, self.stand.gateway, Builds(self.home, no_store))
+        pool = CommandPool(RUN, settings, self.stand.gateway, Builds(self.home, no_store), self.images)
         self.pools.append(pool)
         return ProgramStage(RUN, spec, self.stand.gateway, pool, self.rows)
 

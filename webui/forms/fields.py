@@ -90,10 +90,13 @@ WHOLE = {
     "/resources/rollout_devices": ("Rollout devices", "devices"),
     "/environment/runner/command": ("Command", "json"),
     "/environment/runner/env": ("Variables", "json"),
+    "/environment/runner/container": ("Container", "json"),
     "/environment/runner/workspace": ("Workspace", "json"),
     "/environment/runner/evaluator": ("Evaluator", "json"),
 }
 """A value that is chosen or written in one piece -> what it is called, and the kind of its field."""
+ABSENT = {"/environment/runner/container": "None: the files of the host"}
+"""One of them that is written here where it is absent, too -> what it says then."""
 _CHOSEN = {
     "/algorithm/kl/reference": "The earlier version of the policy that the KL penalty refers to.",
     # The environment and its graph come with the template: others have other roles.
@@ -138,10 +141,11 @@ def fields_at(document: Schema, schema: Schema, pointer: str, without: frozenset
         yield from _optional_object(document, schema, pointer)
         return
     if pointer in WHOLE:
-        if (whole := value_at(document, pointer)) is not None:
-            label, kind = WHOLE[pointer]
-            whole_node = node_at(schema, document, pointer) or {}
-            yield Field(pointer, label, kind, whole, help=_help(whole_node), plain=whole_node.get("default"))
+        (label, kind), absent = WHOLE[pointer], ABSENT.get(pointer, "")
+        if (whole := value_at(document, pointer)) is not None or absent:
+            whole_node, there = node_at(schema, document, pointer) or {}, bool(absent)
+            plain = whole_node.get("default")
+            yield Field(pointer, label, kind, whole, optional=there, help=_help(whole_node), plain=plain, absent=absent)
         return
     if pointer in chosen_types(document):
         yield from (one for one in _union(document, schema, pointer) if one.pointer not in without)

@@ -18,6 +18,7 @@ import structlog
 
 from flexmarl.contracts.hardware import Hardware, class_of
 from flexmarl.store.control.nodes import DeviceFacts
+from workers.containers import ContainerSettings, engine_or_nothing
 from workers.settings import HostShare
 
 log = structlog.get_logger(__name__)
@@ -51,10 +52,11 @@ def classed(device: DeviceFacts, classes: Mapping[str, Hardware]) -> DeviceFacts
     return device if found is Hardware.ANY else replace(device, facts={**device.facts, "class": found.value})
 
 
-def node_facts(vllm_python: str = "") -> dict[str, object]:
+def node_facts(vllm_python: str = "", containers: ContainerSettings = ContainerSettings()) -> dict[str, object]:  # noqa: B008 - immutable
     """Return what people want to know of this machine, and which engines it can start."""
     return {
         "engines": ["torch", *(["vllm"] if os.access(vllm_python, os.X_OK) else [])],
+        "containers": engine_or_nothing(containers),
         "cpus": _cores(),
         "memory_bytes": psutil.virtual_memory().total,
         "os": f"{platform.system()} {platform.release()}",

@@ -43,6 +43,7 @@ from workers.rollout.engine_client import EngineClient
 from workers.rollout.environments.dataset_questions import DatasetFamily
 from workers.rollout.external import ExternalClient
 from workers.rollout.gateway.commands import CommandPool
+from workers.rollout.gateway.images import Images
 from workers.rollout.gateway.processes import ProgramPool
 from workers.rollout.gateway.server import Gateway, GatewayPlace
 from workers.rollout.gateway.stage import ProgramStage
@@ -85,11 +86,13 @@ class Player:
         push: Push | None = None,
         home: Path | None = None,
         gateway: GatewayPlace | None = None,
+        images: Images | None = None,
     ) -> None:
         """`home` is where builds of packages lie; without one, packages are not played."""
         self._pool = pool
         self._home = home
         self._gateway = Gateway(gateway or GatewayPlace(), self._store)
+        self._images = images or Images()
         self._access = access or ExternalAccess()
         self._push = push or _tell_nobody
         self._folder = folder
@@ -266,7 +269,7 @@ class Player:
             case ProcessRunner() as runner:
                 return ProgramPool(run_id, runner, self._gateway, builds)
             case CommandRunner() as runner:
-                return CommandPool(run_id, runner, self._gateway, builds)
+                return CommandPool(run_id, runner, self._gateway, builds, self._images)
         return None
 
     async def _rows(self, dataset: NamedDataset) -> DatasetLines:

@@ -569,6 +569,7 @@ CREATE TABLE store.program_session (
   left_s     real,                            -- of the time that its program may take between calls
   output     text NOT NULL DEFAULT '',        -- end of what a program wrote that a rollout worker started
   changes    jsonb,                           -- what a command made of its workspace: {files, count, diff, cut}
+  image      text NOT NULL DEFAULT '',        -- of the container that the command ran in, with its digest
   taken_by    text NOT NULL DEFAULT '',       -- name of the actor that took it; empty where its worker starts its program
   reported_by text NOT NULL DEFAULT ''        -- name of the actor whose report was taken last
 ) WITH (fillfactor = 70);

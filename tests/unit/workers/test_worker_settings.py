@@ -5,6 +5,7 @@ import pytest
 from flexmarl.host.exits import CONFIGURATION
 from flexmarl.store.control.nodes import DeviceRow
 from workers import run, settings
+from workers.containers import ContainerSettings
 from workers.errors import SettingsError
 from workers.programs import device_environment
 
@@ -56,6 +57,17 @@ def test_external_hosts_and_secrets_come_by_name_and_no_other_secret_is_among_th
     assert loaded.secrets == {"OPEN": "sk-1"}
     assert "sk-1" not in repr(loaded)
     assert settings.load(COMPLETE).external_hosts == frozenset(), "nobody is asked unless an operator says so"
+
+
+def test_what_hosts_do_with_containers_is_said_by_their_operator():
+    assert settings.load(COMPLETE).containers == ContainerSettings("auto", ())
+    told = {"FLEXMARL_CONTAINER_ENGINE": "podman --runtime crun", "FLEXMARL_CONTAINER_IMAGES": "ghcr.io/acme, a.b/c/"}
+    assert settings.load({**COMPLETE, **told}).containers == ContainerSettings(
+        "podman --runtime crun", ("ghcr.io/acme", "a.b/c/")
+    )
+    for name, value in (("FLEXMARL_CONTAINER_ENGINE", 'podman "'), ("FLEXMARL_CONTAINER_IMAGES", "*")):
+        with pytest.raises(SettingsError, match=f"{name}.*such as"):
+            settings.load({**COMPLETE, name: value})
 
 
 def test_classes_of_devices_are_declared_by_name_and_a_wrong_one_is_named():

@@ -1,5 +1,6 @@
 """The entry of a package's interpreter: `python -I boot.py` and `install HOME ...`, `manifest JOB`, `play JOB SOCKET`,
-`programs JOB SOCKET`, `tools JOB SOCKET` or `command JOB SOCKET`, which `enter BUILD` before them starts, confined.
+`programs JOB SOCKET`, `tools JOB SOCKET`, `command JOB SOCKET` or `container JOB SOCKET KEEPER`, which `enter BUILD`
+before them starts, confined.
 
 This folder becomes a package under a name of its own; no folder of the product is on the path of foreign code.
 """
@@ -18,6 +19,7 @@ ENTRIES = {
     "programs": "starting",
     "tools": "tooling",
     "command": "commanding",
+    "container": "contained",
 }
 
 

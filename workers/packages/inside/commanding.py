@@ -53,10 +53,11 @@ class WatchedCommand(WatchedProgram):
         adopts_orphans()
         self._fault = ""
         self._before: workspaces.Workspace = {}
-        self.workspace.mkdir(parents=True)
+        self.workspace.mkdir(parents=True, exist_ok=True)
         session = self._order["session"]
         self._told: dict[str, object] = {
-            **session, "session": session["id"], "seat": session["seats"][0], "workspace": self.workspace,
+            **session, "session": session["id"], "seat": session["seats"][0],
+            "workspace": self.seen(self.workspace),
         }  # fmt: skip
         try:
             self.fill_workspace()
@@ -67,6 +68,15 @@ class WatchedCommand(WatchedProgram):
             self._fault = str(fault)
         except (OSError, UnicodeError) as error:
             self._fault = f"workspace: {type(error).__name__}: {_reason(error)}"
+
+    @property
+    def beside(self) -> Path:
+        """Its home, with what it is told of its session."""
+        return self._folder / "tmp"
+
+    def seen(self, path: Path) -> str:
+        """Return a path as the command finds it."""
+        return str(path)
 
     def fill_workspace(self) -> None:
         """Lay files into the empty workspace. Raises ProgramFault or OSError."""
@@ -92,17 +102,17 @@ class WatchedCommand(WatchedProgram):
         """Return what a command finds in its environment, beside what its sandbox was started with."""
         session = self._order["session"]
         told = {name: session[name] for name in ("task", "number", "purpose", "seats")}
-        beside = self._folder / "tmp"
-        beside.mkdir()
-        task = {"session": session["id"], **told, "prompt": self._told["prompt"], "workspace": str(self.workspace)}
+        beside, seen = self.beside, self.seen
+        beside.mkdir(exist_ok=True)
+        task = {"session": session["id"], **told, "prompt": self._told["prompt"], "workspace": seen(self.workspace)}
         (beside / TASK_FILE).write_text(json.dumps(task))
         (beside / PROMPT_FILE).write_text(str(self._told["prompt"]), errors="surrogateescape")
         own = {
             "PATH": ":".join(dict.fromkeys([f"{sys.prefix}/bin", *SYSTEM_PATH, f"{sys.base_prefix}/bin"])),
-            "HOME": str(beside),
-            "TMPDIR": str(beside),
-            "FLEXMARL_TASK": str(beside / TASK_FILE),
-            "FLEXMARL_PROMPT": str(beside / PROMPT_FILE),
+            "HOME": seen(beside),
+            "TMPDIR": seen(beside),
+            "FLEXMARL_TASK": seen(beside / TASK_FILE),
+            "FLEXMARL_PROMPT": seen(beside / PROMPT_FILE),
         }
         return {**own, **self._secrets()}
 
@@ -128,21 +138,22 @@ class WatchedCommand(WatchedProgram):
         try:
             if self._fault:
                 raise ProgramFault(self._fault)
-            words = self._words()
+            words = self.words()
             program = shutil.which(words[0], path=self.variables["PATH"])
             if program is None:
                 raise ProgramFault(f"unknown command: {words[0]!r} is not a program of {self._where()}")
             os.chdir(self.workspace)
-            _say(telling, {"began": True})
+            say(telling, {"began": True})
             become(program, words, self.variables)
         except ProgramFault as fault:
-            _say(telling, {"raised": str(fault)})
+            say(telling, {"raised": str(fault)})
         except (OSError, ValueError) as error:  # too many words, a NUL among them, a file that is no program
-            _say(telling, {"raised": f"command not started: {_reason(error)}"})
+            say(telling, {"raised": f"command not started: {_reason(error)}"})
         finally:
             os._exit(_UNKNOWN)
 
-    def _words(self) -> list[str]:
+    def words(self) -> list[str]:
+        """Return what is run, with its arguments."""
         if isinstance(self.command, str):
             return ["/bin/sh", "-c", self.command]
         return [filled_in(word, self._told) for word in self.command]
@@ -250,7 +261,7 @@ def _reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-def _say(telling: int, said: Mapping[str, Any]) -> None:
+def say(telling: int, said: Mapping[str, Any]) -> None:
     os.write(telling, json.dumps(said).encode() + b"\n")
 
 

@@ -5,12 +5,13 @@ it starts (`pyvenv.cfg`, `.pth` files, `sitecustomize`), and may be another prog
 comes first is the one of which virtual environments are made, without its site packages.
 """
 
+import json
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import sandbox
+from . import containing, sandbox
 from .hosting import ends_with_parent
 from .jobs import read_job
 
@@ -20,13 +21,17 @@ INSTALLING_FILES = 4096
 WRITABLE = ("venv", "tmp")
 """What pip writes of a build. The folder itself stays out of reach, so that nothing in it becomes a link elsewhere."""
 WITH_LOOPBACK = ("programs", "command")
+NEEDS = "rollout workers that start containers run as root, and may mount and make name spaces"
 
 
 def main(arguments: Sequence[str]) -> None:
     """Confine this process and go on at an entry; says there, as the last argument, how it is confined."""
     build, entry, *given = arguments
     ends_with_parent()
-    how = sandbox.enter(installing(build, given) if entry == "install" else playing(build, entry, given[0]))
+    if entry == "container":
+        given, how = _contained(build, given), sandbox.NAMESPACES
+    else:
+        how = sandbox.enter(installing(build, given) if entry == "install" else playing(build, entry, given[0]))
     python = f"{build}/venv/bin/python" if build else sys.executable
     os.execv(python, [python, "-I", str(Path(__file__).with_name("boot.py")), entry, *given, how])
 
@@ -46,6 +51,16 @@ def playing(build: str, entry: str, text: str) -> sandbox.Confinement:
     # A folder within another one comes with it.
     visible = tuple(sorted(one for one in folders if not any(one.startswith(f"{other}/") for other in folders)))
     return sandbox.Confinement(job.memory, visible, loopback=entry in WITH_LOOPBACK, scratch=job.disk)
+
+
+def _contained(build: str, given: list[str]) -> list[str]:
+    """Make a room for a container; returns the arguments of who watches it, which is this process now."""
+    try:
+        return containing.enter(given, playing(build, "container", given[0]))
+    except OSError as error:
+        said = {"type": "broke", "reason": f"container: no room for it: {error.strerror}; {NEEDS}"}
+        os.write(int(given[1]), json.dumps(said).encode() + b"\n")
+        sys.exit(1)
 
 
 def _own() -> tuple[str, str]:

@@ -28,6 +28,8 @@ class Job:
     reply_tokens: int = 256
     disk: int = sandbox.MOST_FILE_BYTES
     """Bytes of files that may be there at a time."""
+    container: dict[str, Any] = field(default_factory=dict)
+    """Of a command in a container: what `containing.ContainerJob` takes."""
 
 
 def read_job(text: str) -> Job:

@@ -13,10 +13,11 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from .hosting import ends_with_parent
 
@@ -64,6 +65,10 @@ class Confinement:
     files: int = MOST_FILES
     loopback: bool = False
     """Without a network: whether it may speak to itself, and to whoever holds a socket that it listens at."""
+    placed: tuple[tuple[str, str], ...] = ()
+    """Folders that it may write to: where it finds one, and where it lies."""
+    user: int = 0
+    """User that it becomes where it was started by root; 0: one that nobody else is."""
 
 
 class _Attributes(ctypes.Structure):
@@ -78,16 +83,50 @@ def enter(confinement: Confinement) -> str:
     _apart(confinement)
     inside = os.fork()
     if inside:
-        _wait(inside)
+        wait_outside(inside)
+    _settle(confinement)
+    return NAMESPACES
+
+
+def make_room(folder: str, size: int) -> None:
+    """Leave the host's name spaces but for its users, with all of its files, and with so many bytes at a folder. What
+    is forked next is the first process there. Raises OSError."""
+    _call(_libc().unshare, _NEW_MOUNT | _NEW_PID | _NEW_IPC | _NEW_NET)
+    _raise_loopback()
+    _mount("", "/", "", _RECURSIVE | _PRIVATE)
+    for place in ("/run", "/dev/shm"):
+        in_memory(place, 2**24)
+    in_memory(folder, size)
+
+
+def in_memory(folder: str, size: int) -> None:
+    """Have a file system of its own at a folder."""
+    _mount("tmpfs", folder, "tmpfs", _NO_SUID | _NO_DEVICES, f"mode=755,size={size}")
+
+
+def show_processes() -> None:
+    """Have /proc be of this name space."""
+    _mount("proc", "/proc", "proc", _NO_SUID | _NO_DEVICES)
+
+
+def enter_within(confinement: Confinement) -> None:
+    """Confine this process, which is in a room already, to files. Raises OSError."""
+    _limit(confinement)
+    _call(_libc().unshare, _NEW_MOUNT)
+    _new_root(confinement)
+    _settle(confinement)
+
+
+def _settle(confinement: Confinement) -> None:
+    """Finish confining the process that has a root of its own."""
     with suppress(OSError):  # where the host hides parts of its own
-        _mount("proc", "/proc", "proc", _NO_SUID | _NO_DEVICES)
+        show_processes()
     _set_read_only("/", 0)
     # Counted for this process's user alone; outside, it would count whatever the user has.
     resource.setrlimit(resource.RLIMIT_NPROC, (MOST_PROCESSES, MOST_PROCESSES))
-    _give_up_rights(confinement.writable)
+    _give_up_rights(confinement.writable, confinement.user)
     ends_with_parent()
     os.chdir("/tmp")
-    return NAMESPACES
 
 
 def hide() -> None:
@@ -122,13 +161,14 @@ def _allowed(confinement: Confinement) -> bool:
     return os.waitpid(trying, 0)[1] == 0
 
 
-def _wait(inside: int) -> None:
-    """Wait outside, and end as the confined process did."""
+def wait_outside(inside: int, left: Callable[[], None] = lambda: None) -> NoReturn:
+    """Wait outside, and end as the confined process did, once what it left was seen to."""
     for descriptor in range(3, MOST_FILES):
         with suppress(OSError):
             os.close(descriptor)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(inside, signal.SIGKILL))
     _, status = os.waitpid(inside, 0)
+    left()
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
@@ -170,12 +210,15 @@ def _new_root(confinement: Confinement) -> None:
     # Opened before anything covers them.
     system = _opened([path for path in (*(NETWORK if confinement.network else ETC), *SYSTEM) if path not in links])
     visible, writable = _opened(confinement.visible), _opened(confinement.writable)
+    placed = [(inside, os.open(folder, os.O_PATH)) for inside, folder in confinement.placed]
     devices = _opened(DEVICES)
     root = "/tmp"
     _mount("tmpfs", root, "tmpfs", _NO_SUID | _NO_DEVICES, "mode=755,size=16m")
     for folder in ("proc", "tmp"):
         Path(root, folder).mkdir()
     _mount("tmpfs", f"{root}/tmp", "tmpfs", _NO_SUID | _NO_DEVICES, f"mode=1777,size={confinement.scratch}")
+    for path, descriptor in placed:
+        _bind(descriptor, f"{root}{path}")
     _show(root, system)
     for path in confinement.hidden:
         if Path(f"{root}{path}").is_dir():
@@ -217,13 +260,18 @@ def _set_read_only(path: str, flags: int) -> None:
     _call(_libc().syscall, _MOUNT_SETATTR, _AT_HERE, path.encode(), flags, ctypes.byref(attributes), size)
 
 
-def _give_up_rights(writable: Sequence[str]) -> None:
+def own_user() -> int:
+    """Return a user that nobody else is."""
+    return FIRST_ID + int.from_bytes(os.urandom(3), "big")
+
+
+def _give_up_rights(writable: Sequence[str], user: int) -> None:
     """Be a user that nobody else is, where that can be; have no capability, and never get one again."""
     libc = _libc()
     for number in range(_CAPABILITIES):
         libc.prctl(_DROP_BOUNDING, number, 0, 0, 0)
     if os.geteuid() == 0:
-        own = FIRST_ID + int.from_bytes(os.urandom(3), "big")
+        own = user or own_user()
         with suppress(OSError):  # a user name space of the host may have no such user
             for folder in writable:
                 _give(folder, own)

@@ -16,7 +16,7 @@ import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -77,7 +77,7 @@ def written(said: Mapping[str, Any]) -> bytes:
     return json.dumps(said).encode("utf-8", "replace") + b"\n"
 
 
-def watch(link: socket.socket, job: Job, folder: Path, kind: "type[WatchedProgram] | None" = None) -> None:
+def watch(link: socket.socket, job: Job, folder: Path, kind: "Callable[..., WatchedProgram] | None" = None) -> None:
     """Have one session played, by a function or another kind of program."""
     link.sendall(written({"type": "born", "pid": os.getpid()}))
     _remove_left(folder)

@@ -18,6 +18,7 @@ from flexmarl.algorithms.scores import RowScorer, ScorePart
 from flexmarl.contracts.specification.commands import CommandRunner, EvaluateCommand, ScoredText, WorkspaceFiles
 from flexmarl.language.dataset_rows import DatasetRow
 from flexmarl.language.messages import Message
+from workers.rollout.gateway.images import Image, Images
 from workers.rollout.gateway.processes import StartedProgram
 from workers.rollout.gateway.server import Gateway
 from workers.rollout.gateway.sessions import ProgramSession
@@ -53,6 +54,7 @@ class CommandPool:
     spec: CommandRunner
     gateway: Gateway
     builds: Builds
+    images: Images = field(default_factory=Images)
     _folder: Path | None = None
     _sites: dict[ForkedProcess, web.SockSite] = field(default_factory=dict)
     _scorer: "TextScorer | None" = None
@@ -69,9 +71,15 @@ class CommandPool:
         """Start a command for a session. `told`: what it is told of it, except for its base URL."""
         return StartedCommand(self, session, told, seed, row)
 
-    async def fork(self) -> tuple[ForkedProcess, str]:
+    async def image(self, row: DatasetRow | None) -> Image | None:
+        """Return the image of a session; None: it runs in no container. Raises EnvironmentBroke."""
+        if (container := self.spec.container) is None:
+            return None
+        return await self.images.of(container.image or column_of(row, container.column, "image"))
+
+    async def fork(self, image: Image | None = None) -> tuple[ForkedProcess, str]:
         """Have a sandbox, and the base URL at which it reaches the gateway. Raises EnvironmentBroke."""
-        process = await self.sandbox("command")
+        process = await self.sandbox("command", image)
         try:
             door = process.host.ready.result()
             assert door is not None
@@ -81,15 +89,24 @@ class CommandPool:
             raise
         return process, f"http://127.0.0.1:{door.getsockname()[1]}/v1"
 
-    async def sandbox(self, kind: str) -> ForkedProcess:
+    async def sandbox(self, kind: str, image: Image | None) -> ForkedProcess:
         """Have the only process of a new sandbox, for a `command` or to `evaluate`. Raises EnvironmentBroke."""
-        job = {"name": kind, "memory": self.spec.memory_mb * 2**20, "disk": self.spec.disk_mb * 2**20}
-        host = start_packaged(self._folder, "command", job)
+        job: dict[str, Any] = {"name": kind, "memory": self.spec.memory_mb * 2**20, "disk": self.spec.disk_mb * 2**20}
+        if image is not None:
+            job["container"] = self._contained(image)
+        host = start_packaged(self._folder, "command" if image is None else "container", job)
         try:
             return await host.fork()
         except BaseException:
             host.end()
             raise
+
+    def _contained(self, image: Image) -> dict[str, Any]:
+        """Return what the keeper of a container is told (`workers.packages.inside.containing.ContainerJob`)."""
+        own, engine = self.spec.container, image.engine
+        assert own is not None
+        of_host = {"engine": engine.command, "store": engine.store, "image": image.id}
+        return {**of_host, "folder": own.folder, "cpus": own.cpus, "processes": own.processes}
 
     def late(self, broke: EnvironmentBroke) -> None:
         """Do nothing: a sandbox ends with its session."""
@@ -133,9 +150,19 @@ class StartedCommand(StartedProgram):
         row: DatasetRow | None,
     ) -> None:
         self._commands, self._row = pool, row
+        self._image: Image | None = None
         self._evaluation = ""
         """End of what the command wrote that evaluated."""
         super().__init__(pool, session, told, seed)
+
+    @property
+    def image(self) -> str:
+        """Image of the container that it runs in, with its digest; empty: in none."""
+        return "" if self._image is None else str(self._image)
+
+    async def _forked(self) -> tuple[ForkedProcess, str]:
+        self._image = await self._commands.image(self._row)
+        return await self._commands.fork(self._image)
 
     def _order(self, url: str) -> StartCommand:
         return self._start({**self._told, "base_url": url}, self._commands.spec.workspace)
@@ -158,7 +185,7 @@ class StartedCommand(StartedProgram):
 
     async def _evaluated(self, process: ForkedProcess, evaluator: EvaluateCommand) -> dict[str, Any]:
         """Have a command look at what was left, elsewhere. Raises EnvironmentBroke."""
-        other = await self._commands.sandbox("evaluate")
+        other = await self._commands.sandbox("evaluate", self._image)
         try:
             told = {name: value for name, value in self._told.items() if name not in SECRET}
             other.writer.write(line(self._start(told, evaluator.files)))
@@ -199,14 +226,16 @@ async def _sent(process: ForkedProcess, other: ForkedProcess) -> None:
 
 def columns_of(row: DatasetRow | None, files: WorkspaceFiles) -> dict[str, str]:
     """Return what of a row is laid into a workspace, by path. Raises EnvironmentBroke."""
-    laid = {}
+    return {path: column_of(row, column, "workspace") for path, column in files.columns.items()}
+
+
+def column_of(row: DatasetRow | None, column: str, what: str) -> str:
+    """Return what a column of a row says. Raises EnvironmentBroke for `what` needs it where there is none."""
     known: Mapping[str, Any] = {} if row is None else {"question": row.prompt, "answer": row.answer, **row.columns}
-    for path, column in files.columns.items():
-        if column not in known:
-            raise EnvironmentBroke(f"workspace: the row has no column {column}; its columns: {', '.join(known)}")
-        value = known[column]
-        laid[path] = value if isinstance(value, str) else json.dumps(value)
-    return laid
+    if column not in known:
+        raise EnvironmentBroke(f"{what}: the row has no column {column}; its columns: {', '.join(known)}")
+    value = known[column]
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 class TextScorer:

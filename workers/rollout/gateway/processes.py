@@ -166,6 +166,11 @@ class StartedProgram:
         """End of what the program wrote, as far as that was heard."""
         self._work = asyncio.get_running_loop().create_task(self._play())
 
+    @property
+    def image(self) -> str:
+        """Image of the container that it runs in, with its digest; empty: in none."""
+        return ""
+
     def asks(self) -> list[Ask]:
         return self._session.asks()
 
@@ -235,7 +240,7 @@ class StartedProgram:
         return (await process.ask(ScoreOrder(), ProgramEarned)).report
 
     async def _begun(self) -> ForkedProcess:
-        self._process, url = await self._pool.fork()
+        self._process, url = await self._forked()
         self._process.writer.write(line(self._order(url)))
         answer = await self._process.answer()
         if isinstance(answer, ProgramRan):
@@ -244,6 +249,10 @@ class StartedProgram:
         if not isinstance(answer, Began):
             raise EnvironmentBroke(f"garbage: {type(answer).__name__} is not how it begins")
         return self._process
+
+    async def _forked(self) -> tuple[ForkedProcess, str]:
+        """Have a process, and the base URL at which it reaches the gateway. Raises EnvironmentBroke."""
+        return await self._pool.fork()
 
     async def _end(self) -> None:
         """End the program, and keep the end of what it wrote."""
@@ -258,7 +267,8 @@ class StartedProgram:
         finally:
             self._pool.release(process)
         try:
-            await self._pool.gateway.wrote(self._session, self._kept(left.output), changes_of(left))
+            kept = self._kept(left.output)
+            await self._pool.gateway.wrote(self._session, kept, changes_of(left), self.image)
         except psycopg.Error as error:
             log.warning("output not written", session=str(self._session.id), error=str(error))
 

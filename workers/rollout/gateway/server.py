@@ -123,9 +123,13 @@ class Gateway:
         """Write down what a program that was started here earned; False where its session is over."""
         return bool(await self._store(lambda conn: program_sessions.report(conn, run_id, session.id, report)))
 
-    async def wrote(self, session: ProgramSession, output: str, changes: dict[str, Any] | None = None) -> None:
-        """Keep the end of what a program that was started here wrote, and what it made of its workspace."""
-        await self._store(partial(program_sessions.wrote, session=session.id, output=output, changes=changes))
+    async def wrote(
+        self, session: ProgramSession, output: str, changes: dict[str, Any] | None = None, image: str = ""
+    ) -> None:
+        """Keep the end of what a program that was started here wrote, what it made of its workspace, and its image."""
+        await self._store(
+            partial(program_sessions.wrote, session=session.id, output=output, changes=changes, image=image)
+        )
 
     async def written(self, timeout_s: float | None = None) -> None:
         """Return once the store knows of every session that is over how it ended, or after a time."""

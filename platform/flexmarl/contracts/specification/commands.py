@@ -105,6 +105,51 @@ class ScoredText(Strict):
     """What it is worth: each from 0 to 1, and a weighted mean, of which 1 is the best reward."""
 
 
+IMAGE = (
+    r"(?:localhost|[a-z0-9-]+(?:\.[a-z0-9-]+)+|[a-z0-9.-]+:[0-9]{1,5})"  # where from: a short name would mean any
+    r"(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)+(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
+)
+"""Name of an image with its registry, and a tag or a digest."""
+IMAGE_HINT = "Write a registry, a path, and a tag or a digest, such as docker.io/library/python:3.12."
+
+
+class Container(Strict):
+    """The image in which a command runs, and what all its processes together may use."""
+
+    image: str = Field(default="", max_length=500, examples=["docker.io/library/python:3.12"])
+    """Image with its registry, and a tag or a digest; hosts have it, or may pull it."""
+    column: str = Field(default="", max_length=200, examples=["image"])
+    """Column of the dataset's row that names the image instead: each task has its own."""
+    folder: str = Field(
+        default="", max_length=500, pattern=r"^$|^(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+$", examples=["/testbed"]
+    )
+    """Folder of the image that the workspace begins with, and where it then lies; empty: an empty `/workspace`."""
+    cpus: float = Field(default=1.0, ge=0.1, le=256.0)
+    """Processors that it may keep busy."""
+    processes: int = Field(default=64, ge=4, le=32_768)
+    """Processes and threads that there may be at a time; more are refused it."""
+
+    def refusals(self, where: str, environment: "ProgramEnvironment") -> Iterator[Problem]:
+        """Refuse no image, two ways to one, a short name, and a column of no row."""
+        if not self.image and not self.column:
+            hint = f"{IMAGE_HINT} Or name a column of the dataset in column."
+            yield Problem(pointer=f"{where}/image", code="required", detail="There is no image.", hint=hint)
+        elif self.image and self.column:
+            detail = "image and column both name the image."
+            yield Problem(pointer=f"{where}/column", code="not_with_image", detail=detail, hint="Leave one out.")
+        elif self.image and not re.fullmatch(IMAGE, self.image):
+            detail = f"{self.image!r} is no whole name of an image."
+            yield Problem(pointer=f"{where}/image", code="invalid", detail=detail, hint=IMAGE_HINT)
+        if self.column and environment.dataset is None:
+            yield _needs_row(f"{where}/column", "Columns are those of a dataset's row")
+        if self.folder.startswith(KEPT_FOLDERS) or self.folder in ("/tmp", *SYSTEM_FOLDERS):
+            detail = f"{self.folder} is a folder that a container has for itself."
+            hint = "Name a folder of the image with the files of the task, such as /testbed."
+            yield Problem(pointer=f"{where}/folder", code="reserved", detail=detail, hint=hint)
+
+
+KEPT_FOLDERS = ("/proc", "/sys", "/dev", "/flexmarl")
+SYSTEM_FOLDERS = ("/bin", "/etc", "/lib", "/lib64", "/run", "/sbin", "/usr", "/var")
 CommandEvaluator = Annotated[RewardFile | EvaluateCommand | ScoredText, Field(discriminator="type")]
 
 
@@ -112,9 +157,11 @@ class CommandRunner(Strict):
     """Rollout workers start a command for each session, in a sandbox with a workspace of its own."""
 
     type: Literal["command"] = "command"
+    container: Container | None = None
+    """Image that it runs in, on hosts with a container engine; null: on the host's own files."""
     package: str = Field(default="", pattern=rf"^$|{NAMED}", examples=["mini-swe-agent@2.4.6"])
     """NAME@VERSION of a package whose programs are on the command's PATH, or the id of one; empty: those of the host
-    alone."""
+    alone. In a container the image's programs alone are found, and the package has folders."""
     command: CommandLine = Field(default=(), examples=[["mini", "--task", "{prompt}"]])
     """Program and arguments, in which {prompt}, {task} and other words are filled in; or a line that `sh` reads."""
     env: Annotated[
@@ -132,7 +179,8 @@ class CommandRunner(Strict):
     evaluator: CommandEvaluator = RewardFile()
     """How its reward is found once it has ended."""
     memory_mb: int = Field(default=2048, ge=64, le=65_536)
-    """Address space of each of its processes in MiB; a process that needs more is refused it."""
+    """Address space of each of its processes in MiB; a process that needs more is refused it. In a container: memory of
+    all of them together, and one of them is killed that needs more."""
     disk_mb: int = Field(default=64, ge=16, le=4096)
     """Space of its workspace, its home and /tmp together in MiB."""
     score_timeout_s: float = Field(default=20.0, gt=0.0, le=3600.0)
@@ -158,6 +206,8 @@ class CommandRunner(Strict):
                 yield Problem(pointer=f"{runner}/env/{name}", code="reserved", detail=detail, hint=hint)
         if "question" in words_in(self.prompt) and environment.dataset is None:
             yield _needs_row(f"{runner}/prompt", "{question} is that of a dataset's row")
+        if self.container is not None:
+            yield from self.container.refusals(f"{runner}/container", environment)
         yield from self._files(f"{runner}/workspace", self.workspace, environment)
         yield from self._evaluator(environment)
 

@@ -1,5 +1,5 @@
 """What of a specification nobody could host: pools that do not exist, an engine that no node of its pool has, or one of
-more devices than any of its hosts.
+more devices than any of its hosts, and containers where no node of its pool starts any.
 
 Invariant: what is refused is known to be missing. A node that does not say which engines it has may have any, and a
 pool without a node says nothing; whether devices are free now is another question (`plan_tokens.devices`).
@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from flexmarl.contracts.engine_rules import numbers
 from flexmarl.contracts.problems import Problem, nearest
 from flexmarl.contracts.specification import ExperimentSpec
+from flexmarl.contracts.specification.commands import CommandRunner
+from flexmarl.contracts.specification.program import ProgramEnvironment
 from flexmarl.controlplane.experiments.pools import MEMBERS
 from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.controlplane.inventory.models import INSTALLATION_POOL
@@ -40,6 +42,22 @@ def unhostable(spec: ExperimentSpec, project: str) -> Iterator[Problem]:
         )
     yield from _wide(spec)
     yield from _apart(spec)
+    yield from _contained(spec)
+
+
+def _contained(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Return a refusal for commands in containers, of which the nodes of the pool start none."""
+    environment, pool = spec.environment, spec.resources.rollout_pool
+    runner = environment.runner if isinstance(environment, ProgramEnvironment) else None
+    if not isinstance(runner, CommandRunner) or runner.container is None:
+        return
+    if inventory.starts_containers(pool) is False:
+        yield Problem(
+            pointer="/environment/runner/container",
+            code="no_containers",
+            detail=f"No node of the pool {pool} starts containers.",
+            hint="Install podman on its hosts and start their workers anew, as root; or leave container out.",
+        )
 
 
 def _apart(spec: ExperimentSpec) -> Iterator[Problem]:

@@ -253,6 +253,14 @@ def engines_of(pool: str) -> set[str] | None:
     return {str(name) for names in offered for name in names}
 
 
+def starts_containers(pool: str) -> bool | None:
+    """Tell whether a node with devices of a pool starts containers; None when that is not known of all of them."""
+    facts = list(Node.objects.filter(devices__pool=pool).distinct().values_list("facts", flat=True))
+    if not facts or not all("containers" in found for found in facts):
+        return None
+    return any(found["containers"] for found in facts)
+
+
 def may_use(project: str, pool: str) -> bool:
     """Say whether a project's runs may ask for devices of a pool."""
     bound = pool_rules.rules(store_connection()).bindings.get(pool)

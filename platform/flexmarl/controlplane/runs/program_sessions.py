@@ -106,15 +106,15 @@ def read(run: Run, session: UUID) -> dict[str, Any]:
 def read_whole(run: Run, session: UUID) -> dict[str, Any]:
     """Return a session as it stands, with what a command made of its workspace. Raises NoPrograms or NotFound."""
     row = read(run, session)
-    changes = ProgramSessionRow.objects.filter(id=session).values_list("changes", flat=True).first()
-    return {**row, "changes": changes}
+    own = ProgramSessionRow.objects.filter(id=session).values("changes", "image").first()
+    return {**row, **(own or {"changes": None, "image": ""})}
 
 
 def of_episode(run: Run, episode: Sequence[int]) -> dict[str, Any] | None:
     """Return the session that became an episode (draw, member, attempt), where a rollout worker started its program."""
     key = dict(zip(("draw", "member", "attempt"), episode, strict=True))
-    found = ProgramSessionRow.objects.filter(run_id=run.no, **key).values("id", "output", "changes").last()
-    return dict(found) if found and (found["output"] or found["changes"]) else None
+    found = ProgramSessionRow.objects.filter(run_id=run.no, **key).values("id", "output", "changes", "image").last()
+    return dict(found) if found and (found["output"] or found["changes"] or found["image"]) else None
 
 
 def _one(run: Run, environment: ProgramEnvironment, session: UUID) -> dict[str, Any]:

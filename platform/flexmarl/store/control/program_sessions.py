@@ -145,11 +145,13 @@ def end_overdue(conn: Connection, session: UUID, reason: str) -> None:
 
 
 @for_nodes(sessions_with_work("session"))
-def wrote(conn: Connection, session: UUID, output: str, changes: dict[str, Any] | None = None) -> None:
-    """Keep the end of what the program of a session wrote, and what it made of its workspace; None: it had none."""
+def wrote(conn: Connection, session: UUID, output: str, changes: dict[str, Any] | None = None, image: str = "") -> None:
+    """Keep the end of what the program of a session wrote, what it made of its workspace (None: it had none), and the
+    image of its container (empty: it had none)."""
     kept = None if changes is None else orjson.dumps(changes).decode()
     conn.execute(
-        "UPDATE store.program_session SET output = %s, changes = %s::jsonb WHERE id = %s", [output, kept, session]
+        "UPDATE store.program_session SET output = %s, changes = %s::jsonb, image = %s WHERE id = %s",
+        [output, kept, image, session],
     )
 
 

@@ -100,6 +100,11 @@ class FileChangesSerializer(serializers.Serializer[Any]):
 
 
 class WholeSessionSerializer(ProgramSessionSerializer):
+    image = serializers.CharField(
+        allow_blank=True,
+        help_text="Image of the container that its command ran in, with its digest. Empty of other programs, and until "
+        "it has ended.",
+    )
     changes = FileChangesSerializer(
         allow_null=True,
         help_text="What a command made of the files that it began with. Null of other programs, and until it has "

@@ -27,6 +27,7 @@ class ProgramSessionRow(models.Model):
     left_s = models.FloatField(null=True)
     output = models.TextField()
     changes = models.JSONField(null=True)
+    image = models.TextField()
     taken_by = models.TextField()
     reported_by = models.TextField()
 
