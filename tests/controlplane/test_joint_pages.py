@@ -1,5 +1,7 @@
 """Cohorts, lag, store and decisions on the pages of a run: what is there, what is empty, what is asked for."""
 
+import json
+
 import pytest
 
 from flexmarl.contracts.rulings import Ruling, RulingKind
@@ -40,6 +42,29 @@ def test_cohorts_tell_state_vector_and_what_they_wait_for(browser, run) -> None:
     assert "2 of 4 episode groups" in text
     assert "v1 is committed, v0 is pinned" in text
     assert "No cohort is in this state" in read(browser, run, "parts/joint?cohorts=abandoned")
+
+
+def test_the_archive_is_shown_by_age_and_origin_where_a_run_replays(browser, run) -> None:
+    assert "Archive of replay" not in read(browser, run, "parts/joint")
+    rule = {"type": "archive", "share": 0.5, "max_age": 4, "max_uses": 1, "order": "newest"}
+    run.spec["sampling"]["replay"] = rule
+    run.save()
+    assert "The archive is empty" in read(browser, run, "parts/joint")
+    aged = {"policy": "solver", "age": 3, "origin": "run", "groups": 7, "rows": 56}
+    progress = {"rows_replayed": 1234, "archive": [aged]}
+    store_connection().execute(
+        "UPDATE store.run_state SET progress = progress || %s::jsonb WHERE run_id = %s", [json.dumps(progress), run.no]
+    )
+    text = read(browser, run, "parts/joint")
+    for words in (
+        "234 rows replayed",
+        "this run",
+        ">3</td>",
+        ">7</td>",
+        ">56</td>",
+        "an age of 4 versions and 1 time",
+    ):
+        assert words in text
 
 
 def test_the_store_card_counts_rows_by_place_and_names_broken_promises(browser, run) -> None:

@@ -36,7 +36,7 @@ WHERE e.run_id = %s AND e.kind = 'group_settled' AND e.body ->> 'origin' = 'trai
 _APPLIED = """
 SELECT (k ->> 0)::int, (k ->> 1)::int, (k ->> 2)::int, k ->> 3, (k ->> 4)::int
 FROM store.micro_batch m CROSS JOIN jsonb_array_elements(m.keys) AS k
-WHERE m.run_id = %s AND m.status = 'applied'
+WHERE m.run_id = %s AND m.status = 'applied' AND NOT m.replayed
 """
 _NUMBERS = "SELECT count(*), count(DISTINCT seq), coalesce(max(seq), 0) FROM store.event WHERE run_id = %s"
 _STEPS = """

@@ -1,6 +1,7 @@
 """A driver and its workers, told step by step against a real store: for tests that need a certain moment."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import psycopg
 
@@ -195,13 +196,14 @@ class Story:
         groups.put_groups(self.conn, taken, [self.group(draw, taken, version) for draw in draws])
         commands.finish(self.conn, taken)
 
-    def cut(self, no: int, *draws: int, attempt: int = 1) -> None:
+    def cut(self, no: int, *draws: int, attempt: int = 1, replayed: Literal[True] | None = None) -> None:
         members = tuple(
             CutSample(draw=draw, member=member, attempt=attempt, role="solver", turn=0, advantages=(member - 0.5,))
             for draw in draws
             for member in range(self.members)
         )
-        self.issue(CutMicroBatch(ref=MicroBatchRef(policy="solver", no=no), cohort=0, samples=members))
+        ref = MicroBatchRef(policy="solver", no=no)
+        self.issue(CutMicroBatch(ref=ref, cohort=0, samples=members, replayed=replayed))
 
     def accumulate(self, lease_id: int, no: int, accumulator: str) -> None:
         command = Accumulate(

@@ -71,7 +71,10 @@ def joint(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, An
                 **one,
                 "look": COHORT_STATES[one["state"]],
                 "pinned": sorted(one["pins"].items(), key=lambda pin: place(pin[0])),
-                "policies": sorted(one["policies"], key=lambda own: place(own["policy"])),
+                "policies": [
+                    own | {"title": _batches_text(own)}
+                    for own in sorted(one["policies"], key=lambda own: place(own["policy"]))
+                ],
                 "out": _groups_out(one),
             }
             for one in shown[:COHORTS]
@@ -83,7 +86,28 @@ def joint(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, An
         "lags": sorted(
             (_lag(one, agents.get(one["policy"])) for one in lag["policies"]), key=lambda own: place(own["policy"])
         ),
+        **_replay(found, row, agents, place),
         "ruled_out": [(DROP_CAUSES.get(one["cause"], one["cause"]), one["rows"]) for one in lag["groups_ruled_out"]],
+    }
+
+
+def _batches_text(own: dict[str, Any]) -> str:
+    """Say of a policy's part of a cohort what it has cut and what became of it."""
+    again = f", {own['replayed']} of them replayed" if own["replayed"] else ""
+    fates = ", ".join(f"{own[fate]} {fate}" for fate in ("accumulated", "applied", "void"))
+    return f"{own['policy']}: {own['rows']} rows{again}; {own['cut']} micro-batches cut, {fates}"
+
+
+def _replay(found: Any, row: dict[str, Any], agents: dict[str, Any], place: Callable[[str], int]) -> dict[str, Any]:
+    """What the archive's card shows; a run without one has no card."""
+    replays = found.spec["sampling"].get("replay", {})
+    if not isinstance(replays, dict) or replays.get("type") != "archive":  # runs of earlier versions said a word
+        return {"replays": None}
+    archive = sorted(row["progress"]["archive"], key=lambda one: (place(one["policy"]), one["age"]))
+    return {
+        "replays": replays,
+        "rows_replayed": row["progress"]["rows_replayed"],
+        "archive": [one | {"agent": agents.get(one["policy"])} for one in archive],
     }
 
 

@@ -84,7 +84,7 @@ SLOTS: dict[str, Slot] = {
         (),
         {"pods": "sampling: {keep_members: 4}, with more episodes_per_task than that"},
     ),
-    "/sampling/replay": Slot(("none",), ("inject", "archive")),
+    "/sampling/replay/type": Slot(("none", "archive"), ()),
     "/mechanisms/lag_policy/at_admission": Slot(("admit", "wait", "trained"), ()),
     "/mechanisms/lag_policy/in_flight": Slot(("finish", "continue", "resume", "restart_turn", "discard"), ()),
     "/mechanisms/lag_policy/at_cut": Slot(("wait", "drop", "refresh", "train"), ()),

@@ -171,6 +171,8 @@ class CutMicroBatch(Record):
     ref: MicroBatchRef
     cohort: int
     samples: tuple[CutSample, ...]
+    replayed: Literal[True] | None = None
+    """Its rows come from the archive: an earlier step was taken on each of them."""
 
 
 class Accumulate(Record):

@@ -55,6 +55,18 @@ class FleetProgress(Record):
     max: int = 0
 
 
+class ArchivedRows(Record):
+    """Groups of one age that later steps may be taken on again."""
+
+    policy: Name
+    age: int
+    """Version after the last step minus that of the oldest row's first token."""
+    origin: Literal["run"] = "run"
+    """Who sampled them: the run itself."""
+    groups: int
+    rows: int
+
+
 class Progress(Record):
     """Figures of a run that lists and headers show; derived by the core, stored beside its state."""
 
@@ -67,6 +79,10 @@ class Progress(Record):
     episodes_failed: int = 0
     episodes_cancelled: int = 0
     samples_trained: int = 0
+    rows_replayed: int = 0
+    """Rows on which a further step was taken; none of them is among `samples_trained` again."""
+    archive: tuple[ArchivedRows, ...] = ()
+    """What `sampling.replay` may draw from since the last step, by policy and age."""
     tokens_generated: int = 0
     tokens: TokenAccount = TokenAccount()
     step_seconds: float | None = None

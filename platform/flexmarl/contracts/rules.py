@@ -10,6 +10,7 @@ from flexmarl.contracts.external_rules import external_rules
 from flexmarl.contracts.lag_rules import broken_lag_rules
 from flexmarl.contracts.learning_rules import learning_rules
 from flexmarl.contracts.problems import Problem, nearest
+from flexmarl.contracts.replay_rules import replay_rules
 from flexmarl.contracts.sampling_rules import sampling_rules
 from flexmarl.contracts.serving_rules import serving_rules
 from flexmarl.contracts.specification.experiment import ExperimentSpec
@@ -34,6 +35,7 @@ def broken_rules(spec: ExperimentSpec) -> list[Problem]:
         adapter_rules,
         conversation_rules,
         sampling_rules,
+        replay_rules,
     )
     own = (_roles, _policies, _batch, learning_rules, *facts, _evaluation, _budget)
     found: dict[tuple[str, str, str], Problem] = {}

@@ -135,6 +135,9 @@ def _join(state: RunState, command: JoinGang) -> str:
 
 def _cut(state: RunState, command: CutMicroBatch) -> str:
     groups = len({sample.draw for sample in command.samples})
+    if command.replayed:
+        rows = _count(len(command.samples), "row")
+        return f"step {command.cohort + 1} is taken on {rows} of {_count(groups, 'earlier group')} again"
     give = "gives" if groups == 1 else "give"
     return f"{_count(groups, 'kept group')} of step {command.cohort + 1} {give} {_count(len(command.samples), 'row')}"
 

@@ -246,6 +246,7 @@ CREATE TABLE store.micro_batch (
   version     int,                            -- version its step committed
   cut_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
   done_at     timestamptz,
+  replayed    boolean NOT NULL DEFAULT false, -- of the archive: earlier steps were taken on its rows
   PRIMARY KEY (run_id, policy, no)
 ) WITH (fillfactor = 60);
 CREATE INDEX micro_batch_cohort ON store.micro_batch (run_id, cohort);

@@ -17,6 +17,7 @@ from tests.unit.orchestrator.fake_parts import (
     Child,
     Faults,
     answered,
+    applied,
     bind,
     bound,
     called_back,
@@ -60,6 +61,8 @@ class FakeCluster:
         self.versions = {}
         self.groups, self.micro_batches = {}, {}
         self.accumulated_ids, self.trained = {}, {}
+        self.replayed, self.replays = set(), {}
+        """Micro-batches that come from the archive; row -> versions that it made again."""
         self.lags, self.lags_of = set(), {}
         self.metrics, self.notes = {}, []
         self.checkpoints = []
@@ -104,6 +107,8 @@ class FakeCluster:
             key = (command.ref.policy, command.ref.no)
             assert key not in self.micro_batches, f"{key} cut twice"
             self.micro_batches[key] = command.samples
+            if command.replayed:
+                self.replayed.add(key)
         elif isinstance(command, c.SuspendPolicy):
             of_it = [x.command.kind for x in self.open.values() if getattr(x.command, "policy", "") == command.policy]
             asked = set(of_it) - {"load_weights", "unload_policy", "bind_policy" if self.mates else ""}
@@ -309,17 +314,7 @@ class FakeCluster:
         if len(history) != command.next_version:
             return self.fail(number, command, "version")
         del self.open[number]
-        for micro_batch in command.micro_batches:
-            for s in self.micro_batches[command.policy, micro_batch]:
-                key = (s.draw, s.member, s.attempt, s.role, s.turn)
-                assert key not in self.trained, f"{key} trained twice"
-                self.trained[key] = (command.policy, command.next_version)
-                lag = command.next_version - 1 - self.made_by(s, command.policy)
-                rule = self.spec.lag_policy_of(command.policy)
-                most = lag if rule.at_cut == "train" else rule.bound
-                assert 0 <= lag <= most, f"row of {lag} versions before"
-                self.lags.add(lag)
-                self.lags_of.setdefault(command.policy, set()).add(lag)
+        applied(self, command)
         history.append(digest(command.policy, command.next_version))
         committed = e.StepCommitted(
             policy=command.policy,

@@ -258,3 +258,31 @@ def episode(cluster, member, command=None):
         samples=samples,
         facts={"dishes": score},
     )
+
+
+def replayed(cluster, command, row, made_by):
+    """Train a row again: it was trained, its last step is an earlier one, and it is not too old or used up."""
+    rule, before = cluster.spec.sampling.replay, cluster.replays.setdefault(row, [])
+    assert cluster.trained[row][0] == command.policy
+    assert max([cluster.trained[row][1], *before]) < command.next_version, f"{row} twice in a step"
+    assert command.next_version - 1 - made_by <= rule.max_age, f"{row} is too old"
+    before.append(command.next_version)
+    assert len(before) <= rule.max_uses, f"{row} is used up"
+
+
+def applied(cluster, command):
+    """Note the rows of a committed step: each is trained once, and no older than its policy's bound."""
+    for micro_batch in command.micro_batches:
+        for s in cluster.micro_batches[command.policy, micro_batch]:
+            key = (s.draw, s.member, s.attempt, s.role, s.turn)
+            if (command.policy, micro_batch) in cluster.replayed:
+                replayed(cluster, command, key, cluster.made_by(s, command.policy))
+                continue
+            assert key not in cluster.trained, f"{key} trained twice"
+            cluster.trained[key] = (command.policy, command.next_version)
+            lag = command.next_version - 1 - cluster.made_by(s, command.policy)
+            rule = cluster.spec.lag_policy_of(command.policy)
+            most = lag if rule.at_cut == "train" else rule.bound
+            assert 0 <= lag <= most, f"row of {lag} versions before"
+            cluster.lags.add(lag)
+            cluster.lags_of.setdefault(command.policy, set()).add(lag)

@@ -39,6 +39,12 @@ PRESETS = {
         "resources": {"rollout_devices": {"min": 1, "max": 4}},
         "mechanisms__lag_policy__bound": 2,
     },
+    "replay": {"sampling__replay": {"type": "archive", "share": 0.5, "max_age": 2}},
+    "ordered_replay": {"sampling__replay": {"type": "archive", "share": 0.5}, "mechanisms__ordered": True},
+    "replay_and_lag": {
+        "sampling__replay": {"type": "archive", "share": 0.4, "max_age": 3, "max_uses": 2, "order": "newest"},
+        "mechanisms__lag_policy__bound": 2,
+    },
     "policy_clock": {"mechanisms__policy_clock": True, "batch__min_rows": 20, "batch__max_carry": 2},
 }
 SHARED = {
@@ -55,7 +61,10 @@ def account(cluster):
     state, episodes = cluster.core.state, cluster.core.state.totals.train_episodes
     assert episodes.proposed == episodes.finished + episodes.failed + episodes.cancelled
     assert state.totals.samples_trained == len(cluster.trained)
-    assert state.totals.samples_trained == sum(len(rows) for rows in cluster.micro_batches.values())
+    cut = {key: len(rows) for key, rows in cluster.micro_batches.items()}
+    again = sum(cut.pop(key) for key in cluster.replayed)
+    assert state.totals.samples_trained == sum(cut.values())
+    assert state.totals.rows_replayed == again == sum(map(len, cluster.replays.values()))
     for policy, history in cluster.versions.items():
         assert state.policies[policy].version == len(history) - 1
 

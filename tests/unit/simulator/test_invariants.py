@@ -47,6 +47,19 @@ def test_invariants_hold_for_every_preset_and_workload(preset: str, workload: st
     assert len(watch.cluster.log.stepped) == 2, watch.cluster.driver.ended
 
 
+@pytest.mark.parametrize("preset", ["flexmarl", "bounded_async"])
+def test_invariants_hold_where_rows_are_trained_again(preset: str):
+    spec = {
+        "batch": {"tasks_per_step": 4, "episodes_per_task": 4, "micro_batch_groups": 2, "rollout_groups": 1},
+        "sampling": {"replay": {"type": "archive", "share": 0.5}},
+        "algorithm": {"loss": {"type": "ppo_clip"}},
+    }
+    watch = played(compose(sorted(load_workloads())[0], preset, {"steps": 4, "warm_up": 0, "spec": spec}), 4)
+    assert not broken(watch)
+    cuts = [n.command for n in watch.commands.values() if isinstance(n.command, c.CutMicroBatch)]
+    assert any(cut.replayed for cut in cuts)
+
+
 losses = st.fixed_dictionaries(
     {},
     optional={

@@ -75,6 +75,47 @@ def test_each_damage_turns_its_line_red(finished, damage, name):
     assert name in red(finished)
 
 
+@pytest.fixture
+def replaying(story):
+    """Two steps: the second one is taken on a group of its own, and on one of the first again."""
+    lease_id = story.trainer("t1")
+    story.settle(0, 1)
+    story.cut(0, 0, 1)
+    story.accumulate(lease_id, 0, "0:t1")
+    story.step(lease_id, "0:t1", (0,), 1)
+    story.settle(2, version=1)
+    story.cut(1, 2)
+    story.cut(2, 0, replayed=True)
+    story.accumulate(lease_id, 1, "1:t1")
+    story.accumulate(lease_id, 2, "1:t1")
+    story.step(lease_id, "1:t1", (1, 2), 2)
+    rule = '{"sampling": {"replay": {"type": "archive", "max_age": 1}}}'
+    story.conn.execute("UPDATE store.run_state SET spec = spec || %s::jsonb", [rule])
+    story.progress = Progress(episodes_proposed=6, episodes_finished=6)
+    story.decide()
+    return story
+
+
+def test_replayed_rows_are_counted_by_themselves_and_each_row_is_trained_once(replaying):
+    assert red(replaying) == []
+    counts = report.counts(replaying.conn, 1)
+    assert (counts.samples, counts.samples_trained, counts.rows_replayed) == (6, 6, 2)
+
+
+@pytest.mark.parametrize(
+    ("damage", "name"),
+    [
+        ("UPDATE store.micro_batch SET keys = keys || keys WHERE no = 2", "replayed_once_per_step"),
+        ("UPDATE store.micro_batch SET status = 'void' WHERE no = 0", "replayed_were_trained"),
+        ("UPDATE store.sample SET version = -1 WHERE draw = 0", "replayed_within_age"),
+        ("UPDATE store.micro_batch SET replayed = false WHERE no = 2", "none_trained_twice"),
+    ],
+)
+def test_each_damage_of_a_replay_turns_its_line_red(replaying, damage, name):
+    replaying.conn.execute(damage.encode())
+    assert name in red(replaying)
+
+
 def test_ranges_of_one_row_say_what_wide_ones_say(finished, monkeypatch):
     finished.conn.execute(
         "INSERT INTO store.episode SELECT run_id, draw + (1 << 30), member, attempt, 'eval', status, reason, cohort,"

@@ -105,7 +105,10 @@ def test_only_runs_that_ask_for_it_are_looked_at(trained):
     ask_for(trained, 1.0)
     assert trimming.runs_with_a_share(trained.conn) == []
     ask_for(trained, 0.1)
-    assert trimming.runs_with_a_share(trained.conn) == [(1, 0.1)]
+    assert trimming.runs_with_a_share(trained.conn) == [(1, 0.1, 0)]
+    rule = '{"sampling": {"replay": {"type": "archive", "max_age": 5}}}'
+    trained.conn.execute("UPDATE store.run_state SET spec = spec || %s::jsonb", [rule])
+    assert trimming.runs_with_a_share(trained.conn) == [(1, 0.1, 5)], "replay may take rows as old as that"
 
 
 def test_room_in_a_file_is_given_back(tmp_path):

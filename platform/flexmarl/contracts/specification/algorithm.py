@@ -16,6 +16,7 @@ from flexmarl.contracts.specification.corrections import CORRECTION, CorrectionO
 from flexmarl.contracts.specification.losses import LOSS, LossOptions, PolicyGradientOptions
 from flexmarl.contracts.specification.reading import is_no_such, is_such, none_of, one_of, read_when
 from flexmarl.contracts.specification.reference import AnyReference, FirstVersion
+from flexmarl.contracts.specification.replay import ReplayOptions
 from flexmarl.contracts.specification.shaping import SHAPING, NoShapingOptions, ShapingOptions
 from flexmarl.contracts.specification.task_choice import (
     GROUP_FILTER,
@@ -97,7 +98,8 @@ class SamplingFamily(Strict):
     """Which groups are trained on."""
     keep_members: int | None = Field(default=None, ge=2, le=4096)
     """Train only on this many members of a group: those whose team scores differ most. Absent: all members."""
-    replay: Literal["none"] = "none"
+    replay: ReplayOptions = ReplayOptions()
+    """Earlier groups of the run that are trained again."""
 
     @property
     def branches(self) -> bool:

@@ -153,8 +153,8 @@ class Janitor:
 
     def _trim(self, conn: Connection) -> None:
         with retention.janitor(conn) as mine:
-            for run_id, share in trimming.runs_with_a_share(conn) if mine else []:
-                while (trimmed := trimming.trim(conn, run_id, share)).more and not self._stop.is_set():
+            for run_id, share, replayed_for in trimming.runs_with_a_share(conn) if mine else []:
+                while (trimmed := trimming.trim(conn, run_id, share, replayed_for)).more and not self._stop.is_set():
                     pass
                 if trimmed.payloads:
                     log.info("tokens_let_go", run_id=run_id, payloads=trimmed.payloads, bytes=trimmed.bytes)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from flexmarl.algorithms.advantages import Advantages
 from flexmarl.algorithms.filters import Signal, signal_of
+from flexmarl.algorithms.replay import Row
 from flexmarl.algorithms.selection import max_variance
 from flexmarl.contracts.decisions import NoteLevel
 from flexmarl.contracts.events import GroupSettled
@@ -37,7 +38,7 @@ from flexmarl.orchestrator.cohorts.staleness import ages_of, count_made
 from flexmarl.orchestrator.cohorts.task_choice import belief_text, forget_draws, task_text, tell_sampler
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.group_commands import drive_rollout, newly_ended, settle_draw
-from flexmarl.orchestrator.state.cohort import Cohort, CohortTimes, PendingGroup, Pin, PolicyCohort, Row
+from flexmarl.orchestrator.state.cohort import Cohort, CohortTimes, PendingGroup, Pin, PolicyCohort
 from flexmarl.orchestrator.state.group_counts import add_episode, count_fates, count_tokens, finished_of, said_by
 from flexmarl.orchestrator.state.tokens import Undelivered
 

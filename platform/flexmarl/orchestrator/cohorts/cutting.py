@@ -5,18 +5,20 @@ the oldest cohort is cut, so the weights its rows are trained on are known. Whil
 once (streaming protocols) or nothing is (`batch`); when it is settled the rest is cut. Where surplus goes on into the
 next step, no more is cut before that than a step needs. Ordered runs slice by draw number and cut slices in that order,
 so that sums are always taken in the same order. Rows of a policy that has stepped by its own clock are overtaken:
-dropped, counted, recorded.
+dropped, counted, recorded. What a settled cohort trains again is cut last (`replay`).
 """
 
 from itertools import islice
 
+from flexmarl.algorithms.replay import Row
 from flexmarl.contracts.base import known
 from flexmarl.contracts.commands import CutMicroBatch
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.wire import CutSample, MicroBatchRef
+from flexmarl.orchestrator.cohorts import replay
 from flexmarl.orchestrator.cohorts.staleness import swept
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.state.cohort import Cohort, MicroBatchState, PendingGroup, Row
+from flexmarl.orchestrator.state.cohort import Cohort, MicroBatchState, PendingGroup
 from flexmarl.orchestrator.state.tokens import Undelivered
 
 OVERTAKEN = "overtaken"
@@ -36,6 +38,9 @@ def cut_ready(ctx: Context, cohort: Cohort) -> None:
         taken = [_cut(ctx, cohort, policy, part, groups) for policy in cohort.policies]
         if not ctx.plan.cutting.by_episode:
             cohort.groups.late += len({group.draw for group in groups if any(group.rows.values())}.difference(*taken))
+    if cohort.times.settled_at is not None:
+        for policy in cohort.policies:
+            _cut_replayed(ctx, cohort, policy)
 
 
 def part_complete(ctx: Context, cohort: Cohort, part: int) -> bool:
@@ -105,7 +110,7 @@ def _next_by_draw(ctx: Context, cohort: Cohort) -> tuple[int, list[PendingGroup]
 
 def _cut(ctx: Context, cohort: Cohort, policy: str, part: int, groups: list[PendingGroup]) -> set[int]:
     """Fix one policy's micro-batch of a slice, none without a row of it; returns the draws that are not too old."""
-    state, own = ctx.state.policies[policy], cohort.policies[policy]
+    own = cohort.policies[policy]
     if own.closed or own.stepped:
         _drop_overtaken(ctx, cohort, policy, [row for group in groups for row in group.rows.get(policy, ())])
         return {group.draw for group in groups}
@@ -114,14 +119,30 @@ def _cut(ctx: Context, cohort: Cohort, policy: str, part: int, groups: list[Pend
     rows = [(group.draw, row) for group in fresh for row in group.rows[policy]]
     if not rows:
         return set()
+    _emit(ctx, cohort, policy, part, rows)
+    replay.keep(ctx, cohort, policy, fresh)
+    stop_idling(ctx, cohort)
+    return {group.draw for group in fresh}
+
+
+def _cut_replayed(ctx: Context, cohort: Cohort, policy: str) -> None:
+    """Fix the micro-batches of the groups that a settled cohort's step is taken on once more."""
+    groups, size = replay.drawn(ctx, cohort, policy), ctx.plan.cutting.slice_groups
+    for start in range(0, len(groups), size):
+        rows = [(group.draw, row) for group in groups[start : start + size] for row in group.rows]
+        _emit(ctx, cohort, policy, _last_part(ctx), rows, replayed=True)
+
+
+def _emit(
+    ctx: Context, cohort: Cohort, policy: str, part: int, rows: list[tuple[int, Row]], replayed: bool = False
+) -> None:
+    state, own = ctx.state.policies[policy], cohort.policies[policy]
     ref = MicroBatchRef(policy=policy, no=state.next_micro_batch)
     state.next_micro_batch += 1
     tokens = sum(row[-1] for _, row in rows)
-    own.micro_batches.append(MicroBatchState(ref.no, len(rows), tokens, part=part))
+    own.micro_batches.append(MicroBatchState(ref.no, len(rows), tokens, part=part, replayed=replayed))
     samples = tuple(_sample(draw, row) for draw, row in rows)
-    ctx.emit(CutMicroBatch(ref=ref, cohort=cohort.no, samples=samples))
-    stop_idling(ctx, cohort)
-    return {group.draw for group in fresh}
+    ctx.emit(CutMicroBatch(ref=ref, cohort=cohort.no, samples=samples, replayed=replayed or None))
 
 
 def _sample(draw: int, row: Row) -> CutSample:

@@ -53,3 +53,6 @@ def renew(ctx: Context) -> None:
     state.fleet.replacements = state.past_cohorts.empty_in_a_row = 0
     state.failures.clear()
     state.lifecycle.ending.uncertain_rows.clear()
+    state.lifecycle.ending.uncertain_replayed.clear()
+    state.archive.clear()
+    state.history.archive.clear()

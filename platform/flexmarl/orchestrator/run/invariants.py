@@ -39,7 +39,7 @@ def _check_tokens(state: RunState) -> None:
     """Check that tokens neither delivered nor lost are those of rows that are settled and not stepped on."""
     parts = [(name, own) for cohort in state.cohorts for name, own in cohort.policies.items()]
     parts += [(name, policy.carry) for name, policy in state.policies.items() if policy.carry is not None]
-    cut = {(name, one.no): one.tokens for name, own in parts for one in own.micro_batches if not one.applied}
+    cut = {(name, one.no): one.new_tokens for name, own in parts for one in own.micro_batches if not one.applied}
     rows = (row for cohort in state.cohorts for group in cohort.pending for own in group.rows.values() for row in own)
     waiting = 0 if state.lifecycle.status in TERMINAL else sum(cut.values()) + sum(row[-1] for row in rows)
     counted = state.totals.tokens.waiting

@@ -127,7 +127,9 @@ def _abort(ctx: Context, to: RunStatus, reason: RunReason, text: str) -> None:
     state = ctx.state
     state.lifecycle.epoch += 1
     _withdraw_all(ctx)
-    state.lifecycle.ending.uncertain_rows = _steps_in_doubt(state)
+    in_doubt = _steps_in_doubt(state)
+    state.lifecycle.ending.uncertain_rows = {name: (rows, tokens) for name, (rows, tokens, _) in in_doubt.items()}
+    state.lifecycle.ending.uncertain_replayed = {name: again for name, (_, _, again) in in_doubt.items() if again}
     pausing.freeze(ctx)
     state.lifecycle.pause = PauseState(since=ctx.now)
     state.cohorts.clear()
@@ -143,12 +145,17 @@ def _withdraw_all(ctx: Context) -> None:
         ctx.withdraw(key)
 
 
-def _steps_in_doubt(state: RunState) -> dict[str, tuple[int, int]]:
-    """Rows and tokens of the steps whose commit may be on its way here, by policy: of all that may have been asked."""
+def _steps_in_doubt(state: RunState) -> dict[str, tuple[int, int, int]]:
+    """Rows, tokens and replayed rows of the steps whose commit may be on its way here, by policy: of all that may have
+    been asked."""
     if state.cohort is None:
         return {}
     return {
-        name: (sum(one.rows for one in part), sum(one.tokens for one in part))
+        name: (
+            sum(one.new_rows for one in part),
+            sum(one.new_tokens for one in part),
+            sum(one.rows for one in part if one.replayed),
+        )
         for name, own in state.cohort.policies.items()
         if not own.stepped and (part := gathered(own))
     }

@@ -4,7 +4,14 @@ from statistics import median
 from typing import Literal
 
 from flexmarl.contracts.events import DeviceUse
-from flexmarl.contracts.live import AgentProgress, FleetProgress, MicroBatchProgress, Progress, TokenAccount
+from flexmarl.contracts.live import (
+    AgentProgress,
+    ArchivedRows,
+    FleetProgress,
+    MicroBatchProgress,
+    Progress,
+    TokenAccount,
+)
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.orchestrator.plan import Plan
 from flexmarl.orchestrator.state.cohort import Cohort, EvaluationState, PolicyCohort, playing
@@ -28,6 +35,12 @@ def progress(plan: Plan, state: RunState) -> Progress:
         episodes_failed=episodes.failed,
         episodes_cancelled=episodes.cancelled,
         samples_trained=state.totals.samples_trained,
+        rows_replayed=state.totals.rows_replayed,
+        archive=tuple(
+            ArchivedRows(policy=name, age=age, groups=groups, rows=rows)
+            for name, ages in history.archive.items()
+            for age, (groups, rows) in ages.items()
+        ),
         tokens_generated=state.totals.tokens_generated,
         tokens=_account(state.totals.tokens),
         step_seconds=median(history.step_seconds) if history.step_seconds else None,

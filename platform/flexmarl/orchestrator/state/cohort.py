@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from flexmarl.algorithms.replay import Row
 from flexmarl.orchestrator.state.lag import Ages, LagCounts
 from flexmarl.orchestrator.state.totals import TrainTotals
-
-Row = tuple[int, int, str, int, tuple[float, ...], float, int]
-"""member, attempt, role, first turn, advantage of each turn, weight, tokens."""
 
 
 @dataclass(slots=True)
@@ -34,6 +32,18 @@ class MicroBatchState(msgspec.Struct, gc=False):
     part: int = 0
     """Optimizer step of its cohort that it belongs to; more than one only with mini-batches."""
     applied: bool = False
+    replayed: bool = False
+    """Its rows come from the archive: an earlier step was taken on them, and their tokens are accounted for."""
+
+    @property
+    def new_rows(self) -> int:
+        """Count the rows that no step was taken on before."""
+        return 0 if self.replayed else self.rows
+
+    @property
+    def new_tokens(self) -> int:
+        """Count the tokens of these rows."""
+        return 0 if self.replayed else self.tokens
 
 
 @dataclass(slots=True)
@@ -46,6 +56,8 @@ class CohortRows:
     """Removed because the policy had stepped by its own clock before they settled."""
     stale: int = 0
     """Removed by the sweep."""
+    replayed: dict[int, int] = field(default_factory=dict)
+    """Age in versions -> rows that were drawn from the archive."""
 
 
 @dataclass(slots=True)

@@ -10,6 +10,8 @@ Score = tuple[float, float]
 class History:
     """What lists and headers show of the past."""
 
+    archive: dict[str, dict[int, tuple[int, int]]] = field(default_factory=dict)
+    """Policy -> age in versions -> groups and rows of the archive after the last step."""
     step_seconds: list[float] = field(default_factory=list)
     reward: float | None = None
     reward_first: float | None = None

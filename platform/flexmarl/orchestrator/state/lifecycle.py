@@ -47,6 +47,8 @@ class Ending:
     text: str = ""
     uncertain_rows: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Policy -> rows and tokens of its step that may have been committed while the run ended."""
+    uncertain_replayed: dict[str, int] = field(default_factory=dict)
+    """Policy -> replayed rows of that step."""
 
 
 @dataclass(slots=True)

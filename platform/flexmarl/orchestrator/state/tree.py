@@ -8,6 +8,7 @@ core's modules. Times are seconds of the driver's clock.
 from dataclasses import dataclass, field
 from typing import Literal
 
+from flexmarl.algorithms.replay import ArchivedGroup
 from flexmarl.algorithms.task_belief import TaskBelief
 from flexmarl.contracts.status import RunReason
 from flexmarl.orchestrator.state.cohort import Cohort, EvaluationState, Pin
@@ -53,6 +54,8 @@ class RunTotals:
     """Rows of frozen seats, refused or dropped groups: in the store, never trained."""
     rows_dropped: dict[str, int] = field(default_factory=dict)
     """Cause -> rows that left training before a micro-batch was cut; they are recorded."""
+    rows_replayed: int = 0
+    """Rows on which a further step was taken: no part of those that are trained, of which each counts once."""
     tokens_generated: int = 0
     tokens: TokenCounts = field(default_factory=TokenCounts)
 
@@ -129,6 +132,8 @@ class RunState:
     backlog: DrawBacklog = field(default_factory=DrawBacklog)
     past_cohorts: PastCohorts = field(default_factory=PastCohorts)
     choice: TaskChoice = field(default_factory=TaskChoice)
+    archive: dict[str, list[ArchivedGroup]] = field(default_factory=dict)
+    """Policy -> groups that may be trained again, the first to grow too old in front. Owner: `cohorts.replay`."""
     evaluation: EvaluationState | None = None
     checkpoints: dict[str, WantedCheckpoint] = field(default_factory=dict)
     totals: RunTotals = field(default_factory=RunTotals)

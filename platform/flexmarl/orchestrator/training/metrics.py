@@ -3,6 +3,7 @@ which they were played, from 0."""
 
 from flexmarl.algorithms.filters import Signal
 from flexmarl.contracts.events import DeviceUse
+from flexmarl.orchestrator.cohorts.replay import replay_metrics
 from flexmarl.orchestrator.cohorts.staleness import lag_metrics
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.state.cohort import Cohort, PolicyCohort, Tally
@@ -86,6 +87,8 @@ def _signals(ctx: Context, tally: Tally, step: int) -> None:
 
 def _training(ctx: Context, name: str, own: PolicyCohort, cohort_no: int, step: int) -> None:
     lag_metrics(ctx, name, own, step)
+    if ctx.plan.spec.sampling.replay.on:
+        replay_metrics(ctx, name, own, step)
     version = ctx.state.policies[name].version
     if version is not None:
         ctx.metric(POLICY_VERSION, float(version), step, name, stat="last")

@@ -328,8 +328,10 @@ def on_step_committed(ctx: Context, event: StepCommitted) -> None:
     if not same_life:
         # The rows are applied: nothing of this cohort may be accumulated again, and the trainer must move up.
         unbind(ctx, event.policy)
-    state.totals.samples_trained += _applied(own, part, event)
-    state.totals.tokens.delivered += sum(micro_batch.tokens for micro_batch in part)
+    state.totals.samples_trained += sum(micro_batch.new_rows for micro_batch in part)
+    state.totals.rows_replayed += sum(micro_batch.rows for micro_batch in part if micro_batch.replayed)
+    state.totals.tokens.delivered += sum(micro_batch.new_tokens for micro_batch in part)
+    _applied(own, part, event)
     own.stepped = own.closed or (cohort.times.settled_at is not None and not cohort.pending and not gathered(own))
     policy.version, policy.digest, policy.placement.worked = event.version, event.digest, True
     fill_pins(ctx, event.policy)
@@ -340,8 +342,8 @@ def on_step_committed(ctx: Context, event: StepCommitted) -> None:
         policy.accumulator = f"{event.version}:{incarnation}"
 
 
-def _applied(own: PolicyCohort, part: list[MicroBatchState], event: StepCommitted) -> int:
-    """Close the books of an optimizer step; returns the rows it was taken on."""
+def _applied(own: PolicyCohort, part: list[MicroBatchState], event: StepCommitted) -> None:
+    """Close the books of an optimizer step."""
     for micro_batch in part:
         micro_batch.accumulated = micro_batch.applied = True
     own.accumulated = sum(micro_batch.accumulated for micro_batch in own.micro_batches)
@@ -351,7 +353,6 @@ def _applied(own: PolicyCohort, part: list[MicroBatchState], event: StepCommitte
     own.step.seconds += event.seconds
     own.trained.add(own.totals)
     own.totals = TrainTotals()
-    return sum(micro_batch.rows for micro_batch in part)
 
 
 def _late_step(ctx: Context, event: StepCommitted, policy: PolicyState) -> None:
@@ -361,6 +362,7 @@ def _late_step(ctx: Context, event: StepCommitted, policy: PolicyState) -> None:
         rows, tokens = found
         ctx.state.totals.samples_trained += rows
         ctx.state.totals.tokens.take_back(tokens)
+        ctx.state.totals.rows_replayed += ctx.state.lifecycle.ending.uncertain_replayed.pop(event.policy, 0)
         policy.version, policy.digest = event.version, event.digest
 
 

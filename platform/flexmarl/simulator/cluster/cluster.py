@@ -147,9 +147,11 @@ class Cluster:
             case c.ReleaseLease():
                 self.host.after(delays.hop, self.hosting.release, command.lease_id)
             case c.CutMicroBatch():
-                known = self.playing.tokens
-                tokens = sum(known.pop((r.draw, r.member, r.attempt, r.role, r.turn)) for r in command.samples)
-                self.training.cut(command.ref, len(command.samples), tokens)
+                # What may be trained again is asked for again.
+                known, again = self.playing.tokens, self.driver.core.plan.spec.sampling.replay.on
+                keys = [(r.draw, r.member, r.attempt, r.role, r.turn) for r in command.samples]
+                tokens = sum(map(known.__getitem__ if again else known.pop, keys))
+                self.training.cut(command.ref, len(keys), tokens, 0 if command.replayed else tokens)
             case c.HostLease():
                 self.host.after(delays.pick_up, self.hosting.host, command)
             case c.PlayGroups():

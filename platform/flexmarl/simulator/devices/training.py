@@ -58,6 +58,8 @@ class MicroBatchSize(NamedTuple):
 
     rows: int
     tokens: int
+    new: int
+    """Of the tokens: those that no step was taken on before."""
 
 
 @dataclass(slots=True)
@@ -83,7 +85,7 @@ class Training:
         self._clock, self._host, self._trace, self._machine, self._void = clock, host, trace, machine, void
         self._told = told
         self.trained = 0
-        """Tokens of all committed steps."""
+        """Tokens of all committed steps, each from its first one on."""
         self.losses = Losses()
         self.shared = SharedDevices()
         self._cut: dict[tuple[str, int], MicroBatchSize] = {}
@@ -95,9 +97,9 @@ class Training:
         """Tell whether any trainer has a command: that its node carries to it, or that it works on."""
         return any(lane.running is not None for lane in self._lanes.values())
 
-    def cut(self, ref: MicroBatchRef, rows: int, tokens: int) -> None:
-        """Note what a micro-batch has to learn."""
-        self._cut[ref.policy, ref.no] = MicroBatchSize(rows, tokens)
+    def cut(self, ref: MicroBatchRef, rows: int, tokens: int, new: int) -> None:
+        """Note what a micro-batch has to learn, and how many of its tokens for the first time."""
+        self._cut[ref.policy, ref.no] = MicroBatchSize(rows, tokens, new)
 
     def host(self, lease_id: int, life: str) -> None:
         """A trainer is ready."""
@@ -201,7 +203,7 @@ class Training:
                 key = order.policy, order.micro_batch
                 self.losses.computed(key, self._cut[key].tokens, seconds)
             elif isinstance(order, c.OptimizerStep):
-                self.trained += sum(self._cut[order.policy, number].tokens for number in order.micro_batches)
+                self.trained += sum(self._cut[order.policy, number].new for number in order.micro_batches)
             self.shared.works(lane.lease_id)
             self._told(self._fact(lane, running.no, order, seconds))
         self._next(lane)

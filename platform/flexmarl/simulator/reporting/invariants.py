@@ -192,7 +192,7 @@ def engines_hold_one_version(watch: RunWatch) -> Iterator[str]:
 
 
 def rows_are_conserved(watch: RunWatch) -> Iterator[str]:
-    """A row is cut once at most; it is trained, on its way, or recorded: of an evaluation, or with a cause."""
+    """A row is cut once at most, but to be trained again; it is trained, on its way, or recorded, with a cause."""
     state = watch.cluster.driver.core.state
     told = {
         (fact.origin, (fact.draw, outcome.member, outcome.attempt, row.role, row.turn))
@@ -205,6 +205,9 @@ def rows_are_conserved(watch: RunWatch) -> Iterator[str]:
     for numbered in watch.commands.values():
         if isinstance(numbered.command, c.CutMicroBatch):
             command = numbered.command
+            if command.replayed:
+                size[command.ref.policy, command.ref.no] = 0
+                continue
             size[command.ref.policy, command.ref.no] = len(command.samples)
             cut.update((row.draw, row.member, row.attempt, row.role, row.turn) for row in command.samples)
     twice = next((row for row, count in cut.items() if count > 1), None)

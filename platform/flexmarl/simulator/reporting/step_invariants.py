@@ -51,7 +51,7 @@ def rows_are_within_their_bound(watch: RunWatch) -> Iterator[str]:
     spec, made, cut = watch.cluster.driver.core.plan.spec, _first_makers(watch), _rows_cut(watch)
     for fact, numbers in _steps(watch):
         rule = spec.lag_policy_of(fact.policy)
-        for row in (row for no in numbers for row in cut[fact.policy, no]):
+        for row in (row for no in numbers for row in cut.get((fact.policy, no), ())):
             # Of a row that was not told other invariants say so.
             first = made.get((row.draw, row.member, row.attempt, row.role, row.turn), fact.version)
             lag = fact.version - 1 - first
@@ -60,11 +60,11 @@ def rows_are_within_their_bound(watch: RunWatch) -> Iterator[str]:
 
 
 def _rows_cut(watch: RunWatch) -> dict[tuple[str, int], tuple[CutSample, ...]]:
-    """Return the rows of each micro-batch."""
+    """Return the rows of each micro-batch, but of those that are trained again."""
     return {
         (order.ref.policy, order.ref.no): order.samples
         for numbered in watch.commands.values()
-        if isinstance(order := numbered.command, c.CutMicroBatch)
+        if isinstance(order := numbered.command, c.CutMicroBatch) and not order.replayed
     }
 
 
@@ -122,7 +122,7 @@ def _cut(watch: RunWatch) -> dict[int, set[int]]:
     """Return the draws of which something was cut, by cohort."""
     found: dict[int, set[int]] = {}
     for numbered in watch.commands.values():
-        if isinstance(order := numbered.command, c.CutMicroBatch):
+        if isinstance(order := numbered.command, c.CutMicroBatch) and not order.replayed:
             found.setdefault(order.cohort, set()).update(row.draw for row in order.samples)
     return found
 
@@ -145,6 +145,6 @@ def _at_their_bound(watch: RunWatch, plan: Plan) -> set[int]:
         for fact, numbers in _steps(watch)
         if (rule := plan.spec.lag_policy_of(fact.policy)).at_cut == "wait"
         for no in numbers
-        for row in rows[fact.policy, no]
+        for row in rows.get((fact.policy, no), ())
         if fact.version - 1 - made[row.draw, row.member, row.attempt, row.role, row.turn] >= rule.bound
     }

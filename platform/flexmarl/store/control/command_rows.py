@@ -75,11 +75,12 @@ def write_micro_batches(conn: Connection, run_id: int, commands: Sequence[Comman
     keys = [[[s.draw, s.member, s.attempt, s.role, s.turn, len(s.advantages)] for s in cut.samples] for cut in cuts]
     conn.execute(
         """
-        INSERT INTO store.micro_batch (run_id, policy, no, cohort, keys, advantages, weights)
+        INSERT INTO store.micro_batch (run_id, policy, no, cohort, keys, advantages, weights, replayed)
         SELECT %(run)s, m.policy, m.no, m.cohort, m.keys::jsonb, m.advantages::float8[]::float4[],
-          m.weights::float8[]::float4[]
+          m.weights::float8[]::float4[], m.replayed
         FROM unnest(%(policies)b::text[], %(nos)b::int[], %(cohorts)b::int[], %(keys)b::text[], %(advantages)b::text[],
-                    %(weights)b::text[]) AS m(policy, no, cohort, keys, advantages, weights)
+                    %(weights)b::text[], %(replayed)b::bool[])
+          AS m(policy, no, cohort, keys, advantages, weights, replayed)
         """,
         {
             "run": run_id,
@@ -89,6 +90,7 @@ def write_micro_batches(conn: Connection, run_id: int, commands: Sequence[Comman
             "keys": [orjson.dumps(one).decode() for one in keys],
             "advantages": [_array(a for s in cut.samples for a in s.advantages) for cut in cuts],
             "weights": [_array(s.weight for s in cut.samples) for cut in cuts],
+            "replayed": [bool(cut.replayed) for cut in cuts],
         },
     )
 

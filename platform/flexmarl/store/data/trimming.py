@@ -1,11 +1,12 @@
 """Tokens of training trajectories that a run's setting does not keep leave once nothing can train them any more.
 
 Invariants: a row stays as it is but for its payload, so every account still holds. A payload leaves only when its
-micro-batch is applied by a step that lies `MARGIN` versions behind the newest training state that is durable: further
-back no step is ever redone. Which groups stay is a function of their draw, so a group stays whole or goes whole, and
-whoever asks again gets the same answer. Evaluations stay whole. Payloads below `LEAST_BYTES` stay too: their rows would
-take as much without them. Room in a segment file is given back by holes in it, where the file lies on this machine and
-its file system knows holes; else it is given back with the file.
+micro-batch is applied by a step that lies `MARGIN` versions behind the newest training state that is durable, and as
+many more as replay reaches back: further back no step is ever redone, and no row trained again. Which groups stay is a
+function of their draw, so a group stays whole or goes whole, and whoever asks again gets the same answer. Evaluations
+stay whole. Payloads below `LEAST_BYTES` stay too: their rows would take as much without them. Room in a segment file is
+given back by holes in it, where the file lies on this machine and its file system knows holes; else it is given back
+with the file.
 """
 
 import ctypes
@@ -67,11 +68,16 @@ class Trimmed:
     """Whether there may be more to do."""
 
 
-def runs_with_a_share(conn: Connection) -> list[tuple[int, float]]:
-    """List the runs that keep a share of their training trajectories and have something to look at: (run, share)."""
+def runs_with_a_share(conn: Connection) -> list[tuple[int, float, int]]:
+    """List the runs that keep a share of their training trajectories and have something to look at.
+
+    Each with the share, and with the versions for which replay may still take a row that was trained.
+    """
     rows = conn.execute(
         """
-        SELECT r.run_id, (r.spec #>> '{trajectories,training_share}')::float8 FROM store.run_state r
+        SELECT r.run_id, (r.spec #>> '{trajectories,training_share}')::float8, CASE WHEN
+          r.spec #>> '{sampling,replay,type}' = 'archive' THEN (r.spec #>> '{sampling,replay,max_age}')::int ELSE 0 END
+        FROM store.run_state r
         WHERE (r.spec #>> '{trajectories,training_share}')::float8 < 1 AND EXISTS (
           SELECT 1 FROM store.micro_batch m LEFT JOIN store.trimming t ON t.run_id = m.run_id AND t.policy = m.policy
           WHERE m.run_id = r.run_id AND m.status = 'applied' AND m.no > coalesce(t.no, -1))
@@ -79,13 +85,15 @@ def runs_with_a_share(conn: Connection) -> list[tuple[int, float]]:
         ORDER BY 1
         """
     ).fetchall()
-    return [(row[0], row[1]) for row in rows]
+    return [(row[0], row[1], row[2]) for row in rows]
 
 
-def trim(conn: Connection, run_id: int, share: float) -> Trimmed:
+def trim(conn: Connection, run_id: int, share: float, replayed_for: int = 0) -> Trimmed:
     """Let go of the payloads of some micro-batches, in one transaction of its own."""
     with conn.transaction():
-        due = conn.execute(_DUE.encode(), {"run": run_id, "margin": MARGIN, "most": MICRO_BATCHES}).fetchall()
+        due = conn.execute(
+            _DUE.encode(), {"run": run_id, "margin": MARGIN + replayed_for, "most": MICRO_BATCHES}
+        ).fetchall()
         holes: dict[int, list[tuple[int, int]]] = {}
         count = size = 0
         for policy, no, keys in due:

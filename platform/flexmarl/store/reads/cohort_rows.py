@@ -42,6 +42,8 @@ class CohortBatches:
     void: int
     version: int | None
     done_at: float | None
+    replayed: int = 0
+    """Of the rows: those that an earlier cohort was trained on as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,8 @@ def batches(conn: Connection, run_id: int, low: int, high: int) -> list[CohortBa
         SELECT cohort, policy, sum(cardinality(advantages))::bigint,
           count(*) FILTER (WHERE status = 'cut'), count(*) FILTER (WHERE status = 'accumulated'),
           count(*) FILTER (WHERE status = 'applied'), count(*) FILTER (WHERE status = 'void'), max(version),
-          extract(epoch FROM max(done_at))::float8
+          extract(epoch FROM max(done_at))::float8,
+          coalesce(sum(cardinality(advantages)) FILTER (WHERE replayed), 0)::bigint
         FROM store.micro_batch WHERE run_id = %s AND cohort BETWEEN %s AND %s GROUP BY 1, 2 ORDER BY 1, 2
         """,
         [run_id, low, high],

@@ -1,7 +1,7 @@
 """What passes through the pipeline: micro-batches with the episode groups they were made of, and their samples' age.
 
 Reads only; every query carries the run. Groups of a micro-batch are taken from the first and last row of its fixed
-slice: a cohort is cut in the order of its draws.
+slice: a cohort is cut in the order of its draws. One of the archive has none of its cohort's.
 """
 
 from collections.abc import Sequence
@@ -49,8 +49,10 @@ def slices(conn: Connection, run_id: int, cohorts: Sequence[int]) -> list[Slice]
     """List the micro-batches of some cohorts, by policy and number."""
     rows = conn.execute(
         """
-        SELECT policy, no, cohort, status, cardinality(weights), coalesce((keys->0->>0)::int, -1),
-          coalesce((keys->-1->>0)::int, -1), extract(epoch FROM cut_at)::float8, extract(epoch FROM done_at)::float8,
+        SELECT policy, no, cohort, status, cardinality(weights),
+          CASE WHEN replayed THEN 0 ELSE coalesce((keys->0->>0)::int, -1) END,
+          CASE WHEN replayed THEN -1 ELSE coalesce((keys->-1->>0)::int, -1) END,
+          extract(epoch FROM cut_at)::float8, extract(epoch FROM done_at)::float8,
           version
         FROM store.micro_batch WHERE run_id = %s AND cohort = ANY(%s) ORDER BY policy, no
         """,

@@ -85,7 +85,8 @@ def places(conn: Connection, run_id: int, untrained_roles: Sequence[str]) -> lis
           SELECT policy, sum(n) FILTER (WHERE status = 'cut') AS cut,
             sum(n) FILTER (WHERE status = 'accumulated') AS accumulated,
             sum(n) FILTER (WHERE status = 'applied') AS applied, sum(n) FILTER (WHERE status = 'void') AS void
-          FROM (SELECT policy, status, cardinality(weights) AS n FROM store.micro_batch WHERE run_id = %(run)s) m
+          FROM (SELECT policy, status, cardinality(weights) AS n FROM store.micro_batch
+                WHERE run_id = %(run)s AND NOT replayed) m
           GROUP BY 1
         ), gone AS (
           SELECT policy, sum(rows) AS rows FROM store.ruling WHERE run_id = %(run)s AND kind = 'rows_dropped' GROUP BY 1

@@ -27,6 +27,8 @@ class Counts:
     micro_batches_applied: int
     micro_batches_void: int
     samples_trained: int
+    rows_replayed: int
+    """Of steps that earlier ones were taken on as well; none of them is in `samples_trained` again."""
     versions: int
 
 
@@ -88,6 +90,9 @@ _DETAILS = {
     "own_lag_within_bound": (
         "rows applied = rows whose own lag is within the bound, or whose policy trains what is older"
     ),
+    "replayed_once_per_step": "replayed rows applied = distinct rows of the archive in each step, over all steps",
+    "replayed_were_trained": "replayed rows applied = those on which a first step was taken, per policy",
+    "replayed_within_age": "replayed rows with a sample = those no older than sampling.replay.max_age",
     "steps_match_log": "steps in the log or waiting = versions with a parent",
     "versions_chain": "versions = versions whose parent is the one before",
     "applied_belong_to_steps": "applied micro-batches = those whose version is committed",
@@ -98,6 +103,7 @@ _DETAILS = {
 def _compared(found: RunCounts) -> dict[str, tuple[int, int]]:
     """Put what two sources say side by side, check by check."""
     state, log, rows, batches = found.state, found.log, found.rows, found.batches
+    again = batches.replayed
     settled = state.settled
     if state.live:
         settled = max(settled, min(state.proposed, settled + found.in_flight))
@@ -112,6 +118,9 @@ def _compared(found: RunCounts) -> dict[str, tuple[int, int]]:
         "trained_samples_exist": (batches.kept, batches.behind),
         "payloads_registered": (rows.by_reference, rows.registered),
         "own_lag_within_bound": (batches.joined, batches.within),
+        "replayed_once_per_step": (again.rows, again.once),
+        "replayed_were_trained": (again.rows, again.known),
+        "replayed_within_age": (again.kept, again.young),
         "steps_match_log": (log.steps, found.versions_with_parent),
         "versions_chain": (found.versions, found.versions_chained),
         "applied_belong_to_steps": (batches.applied, batches.committed),
@@ -133,5 +142,6 @@ def _counts(found: RunCounts) -> Counts:
         micro_batches_applied=found.batches.applied,
         micro_batches_void=found.batches.void,
         samples_trained=found.batches.trained,
+        rows_replayed=found.batches.replayed.rows,
         versions=found.versions,
     )

@@ -72,6 +72,21 @@ class SampleCounts:
 
 
 @dataclass(slots=True)
+class Replayed:
+    """Rows of steps that earlier ones were taken on as well."""
+
+    rows: int = 0
+    once: int = 0
+    """Distinct rows of each step, all steps together."""
+    known: int = 0
+    """Rows that are among those which a step was taken on first."""
+    kept: int = 0
+    """Rows whose samples were not retired."""
+    young: int = 0
+    """Of them: with a sample no older than replay allows."""
+
+
+@dataclass(slots=True)
 class Batches:
     """Micro-batches by status, and the keys of those that were applied."""
 
@@ -91,6 +106,7 @@ class Batches:
     """Of them: with a sample."""
     within: int = 0
     """Of them: with a sample no older than the bound."""
+    replayed: Replayed = field(default_factory=Replayed)
 
 
 @dataclass(slots=True)
@@ -173,6 +189,18 @@ class _Columns:
         return tuple(
             np.concatenate(parts).astype(np.int64) if parts else np.empty(0, np.int64) for parts in self._parts
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Policy:
+    name: str
+    last: int
+    """Newest number of a micro-batch."""
+    bound: int
+    older: bool
+    """Whether rows are trained that are older than the bound."""
+    max_age: int
+    """Of replayed rows; 0: none are replayed."""
 
 
 class _Reader:
@@ -260,24 +288,23 @@ class _Reader:
             rows.registered += some[3]
             self._heard("samples", rows.samples, expected)
 
-    def policies(self) -> list[tuple[str, int, int, bool]]:
-        """Name the policies with micro-batches: newest number, bound of their lag, whether older rows are trained."""
-        rows = self._conn.execute(sql.POLICIES.encode(), {"run": self._run}).fetchall()
-        return [(str(name), int(last), int(bound), bool(older)) for name, last, bound, older in rows]
+    def policies(self) -> list["_Policy"]:
+        """Name the policies with micro-batches."""
+        return [_Policy(*row) for row in self._conn.execute(sql.POLICIES.encode(), {"run": self._run}).fetchall()]
 
     def trained(self, found: RunCounts) -> None:
         """Read the micro-batches, policy by policy."""
         policies = self.policies()
-        total, before = sum(last + 1 for _, last, _, _ in policies), 0
+        total, before = sum(policy.last + 1 for policy in policies), 0
         for policy in policies:
             self._trained(policy, found, before, total)
-            before += policy[1] + 1
+            before += policy.last + 1
 
-    def _trained(self, policy: tuple[str, int, int, bool], found: RunCounts, before: int, total: int) -> None:
+    def _trained(self, policy: "_Policy", found: RunCounts, before: int, total: int) -> None:
         """Read one policy's micro-batches and compare what they applied with the samples."""
-        name, last, bound, older = policy
-        batches, columns = found.batches, _Columns(">i4", ">i4", ">i8")
-        values = {"policy": name, "bound": bound, "older": older}
+        name, last = policy.name, policy.last
+        batches, columns, again = found.batches, _Columns(">i4", ">i4", ">i8"), _Columns(">i4", ">i4", ">i8", ">i8")
+        values = {"policy": name, "bound": policy.bound, "older": policy.older, "max_age": policy.max_age}
         for low in range(0, last + 1, BATCHES):
             some = self._row(sql.BATCHES, low=low, high=low + BATCHES, **values)
             batches.cut += some[0]
@@ -287,6 +314,8 @@ class _Reader:
             batches.trained += some[4]
             batches.committed += some[5]
             columns.add(*self._row(sql.APPLIED, low=low, high=low + BATCHES, **values))
+            if policy.max_age:
+                again.add(*self._row(sql.REPLAYED, low=low, high=low + BATCHES, **values))
             self._heard("trained", before + min(low + BATCHES, last + 1), total)
         draws, marks, hashes = columns.whole()
         kept = ~np.isin(draws, found.log.retired)
@@ -296,6 +325,7 @@ class _Reader:
         batches.joined += int((kept & (marks & 1 > 0)).sum())
         batches.behind += int((kept & (marks & 2 > 0)).sum())
         batches.within += int((kept & (marks & 4 > 0)).sum())
+        _count_replayed(batches.replayed, again.whole(), hashes, found.log.retired)
 
     def _distinct(self, policy: str, hashes: Array) -> int:
         """Count distinct keys. Equal hashes are most likely equal keys; the keys themselves decide."""
@@ -312,6 +342,17 @@ class _Reader:
             found.waiting_events, found.held_leases, found.open_attempts,
         ) = self._row(sql.REST)  # fmt: skip
         self._progress(1000, "")
+
+
+def _count_replayed(found: Replayed, columns: tuple[Array, ...], trained: Array, retired: Array) -> None:
+    """Compare what was replayed with what was trained first. Hashes of 64 bits stand for rows."""
+    draws, marks, rows, in_steps = columns
+    kept = ~np.isin(draws, retired)
+    found.rows += len(rows)
+    found.once += len(np.unique(in_steps))
+    found.known += int(np.isin(rows, trained).sum())
+    found.kept += int(kept.sum())
+    found.young += int((kept & (marks & 2 > 0)).sum())
 
 
 def _add(found: EventCounts, row: tuple[Any, ...]) -> None:

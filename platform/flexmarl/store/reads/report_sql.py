@@ -71,7 +71,8 @@ POLICIES = """
   SELECT m.policy, m.last, coalesce((spec #>> ARRAY['policies', m.policy, 'lag_policy', 'bound'])::int,
       (spec #>> '{mechanisms,lag_policy,bound}')::int, 0),
     coalesce(coalesce(spec #>> ARRAY['policies', m.policy, 'lag_policy', 'at_cut'],
-      spec #>> '{mechanisms,lag_policy,at_cut}') = 'train', false)
+      spec #>> '{mechanisms,lag_policy,at_cut}') = 'train', false),
+    CASE WHEN spec #>> '{sampling,replay,type}' = 'archive' THEN (spec #>> '{sampling,replay,max_age}')::int ELSE 0 END
   FROM (SELECT policy, max(no) AS last FROM store.micro_batch WHERE run_id = %(run)s GROUP BY policy) m
   JOIN store.run_state r ON r.run_id = %(run)s ORDER BY 1"""
 
@@ -80,7 +81,7 @@ IN_RANGE = "m.run_id = %(run)s AND m.policy = %(policy)s AND m.no >= %(low)s AND
 BATCHES = f"""
   SELECT count(*) FILTER (WHERE m.status = 'cut'), count(*) FILTER (WHERE m.status = 'accumulated'),
     count(*) FILTER (WHERE m.status = 'applied'), count(*) FILTER (WHERE m.status = 'void'),
-    coalesce(sum(cardinality(m.weights)) FILTER (WHERE m.status = 'applied'), 0)::bigint,
+    coalesce(sum(cardinality(m.weights)) FILTER (WHERE m.status = 'applied' AND NOT m.replayed), 0)::bigint,
     count(v.version) FILTER (WHERE m.status = 'applied')
   FROM store.micro_batch m
   LEFT JOIN store.policy_version v ON v.run_id = m.run_id AND v.policy = m.policy AND v.version = m.version
@@ -94,16 +95,32 @@ APPLIED = f"""
     string_agg(int8send(hashtextextended(a.key::text, 0)), ''::bytea)
   FROM (
     SELECT m.version, k.key, (k.key ->> 0)::int AS draw FROM store.micro_batch m, jsonb_array_elements(m.keys) AS k(key)
-    WHERE {IN_RANGE} AND m.status = 'applied') a
+    WHERE {IN_RANGE} AND m.status = 'applied' AND NOT m.replayed) a
   LEFT JOIN LATERAL (
     SELECT policy, version FROM store.sample
     WHERE run_id = %(run)s AND draw = a.draw AND member = (a.key ->> 1)::int AND attempt = (a.key ->> 2)::int
       AND role = a.key ->> 3 AND turn = (a.key ->> 4)::int LIMIT 1) s ON true"""
 """LATERAL with LIMIT looks each key up: a join might read the whole table again for every range."""
 
+REPLAYED = f"""
+  SELECT string_agg(int4send(a.draw), ''::bytea),
+    string_agg(int4send(CASE WHEN s.version IS NULL THEN 0 ELSE 1
+      + CASE WHEN a.version - 1 - s.version <= %(max_age)s THEN 2 ELSE 0 END END), ''::bytea),
+    string_agg(int8send(hashtextextended(a.key::text, 0)), ''::bytea),
+    string_agg(int8send(hashtextextended(a.version || a.key::text, 0)), ''::bytea)
+  FROM (
+    SELECT m.version, k.key, (k.key ->> 0)::int AS draw FROM store.micro_batch m, jsonb_array_elements(m.keys) AS k(key)
+    WHERE {IN_RANGE} AND m.status = 'applied' AND m.replayed) a
+  LEFT JOIN LATERAL (
+    SELECT version FROM store.sample
+    WHERE run_id = %(run)s AND draw = a.draw AND member = (a.key ->> 1)::int AND attempt = (a.key ->> 2)::int
+      AND role = a.key ->> 3 AND turn = (a.key ->> 4)::int LIMIT 1) s ON true"""
+"""The same of rows that a step was taken on again; the last column is that of the row in its step."""
+
 DISTINCT = """
   SELECT count(DISTINCT k.key) FROM store.micro_batch m, jsonb_array_elements(m.keys) AS k(key)
-  WHERE m.run_id = %(run)s AND m.policy = %(policy)s AND m.status = 'applied'"""
+  WHERE m.run_id = %(run)s AND m.policy = %(policy)s AND m.status = 'applied'
+    AND NOT m.replayed"""
 
 REST = """
   SELECT count(*), count(v.parent), count(*) FILTER (WHERE v.version = 0 AND v.parent IS NULL OR EXISTS (

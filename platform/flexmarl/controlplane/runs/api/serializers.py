@@ -57,6 +57,14 @@ class FleetSerializer(serializers.Serializer[Any]):
     max = serializers.IntegerField(help_text="Engines that it takes while nobody waits for their devices.")
 
 
+class ArchivedRowsSerializer(serializers.Serializer[Any]):
+    policy = serializers.CharField()
+    age = serializers.IntegerField(help_text="In versions, of the group's oldest row.")
+    origin = serializers.CharField(help_text="Who sampled them: `run`, the run itself.")
+    groups = serializers.IntegerField()
+    rows = serializers.IntegerField()
+
+
 class ProgressSerializer(serializers.Serializer[Any]):
     """`contracts.live.Progress`, member by member (a test compares them)."""
 
@@ -69,6 +77,10 @@ class ProgressSerializer(serializers.Serializer[Any]):
     episodes_failed = serializers.IntegerField()
     episodes_cancelled = serializers.IntegerField()
     samples_trained = serializers.IntegerField()
+    rows_replayed = serializers.IntegerField(
+        help_text="Rows on which a further step was taken; none of them is among `samples_trained` again."
+    )
+    archive = ArchivedRowsSerializer(many=True, help_text="What `sampling.replay` may draw from since the last step.")
     tokens_generated = serializers.IntegerField()
     tokens = TokenAccountSerializer()
     step_seconds = serializers.FloatField(allow_null=True)

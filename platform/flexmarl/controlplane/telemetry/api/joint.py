@@ -32,6 +32,7 @@ def cohort_of(values: Mapping[str, Any]) -> int | None:
 class CohortPolicySerializer(serializers.Serializer[Any]):
     policy = serializers.CharField()
     rows = serializers.IntegerField(help_text="In its micro-batches.")
+    replayed = serializers.IntegerField(help_text="Of these: rows that an earlier cohort was trained on as well.")
     micro_batches = serializers.IntegerField()
     cut = serializers.IntegerField(help_text="Cut; gradient not accumulated yet.")
     accumulated = serializers.IntegerField(help_text="In the accumulator; not applied yet.")

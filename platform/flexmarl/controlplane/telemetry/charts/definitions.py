@@ -125,6 +125,23 @@ DEFINITIONS: dict[str, Definition] = {
         "Trained version minus the version that made a trained token: mean, 99th percentile and largest.",
     ),
     "staleness/dropped": _policy("Stale rows dropped", "rows", "Rows of the step removed as stale or overtaken."),
+    "replay/rows": _policy(
+        "Replayed rows",
+        "rows",
+        "Rows of earlier steps that the step was taken on again; they do not count as trained.",
+    ),
+    "replay/share": _policy("Replayed share", "share", "Replayed rows over all rows that the step was taken on."),
+    "replay/age": _policy(
+        "Age of replayed rows",
+        "versions",
+        "Trained version minus the version of the first token of a replayed group: mean over rows, and largest.",
+    ),
+    "replay/archive": _policy(
+        "Groups in the archive", "groups", "Groups that later steps may train again, after the step has drawn."
+    ),
+    "replay/archive_age": _policy(
+        "Age of the archive", "versions", "Version after the step minus that of the oldest group in the archive."
+    ),
     "length/trained_ratio": _policy(
         "Trained-to-generated length ratio",
         "",

@@ -98,6 +98,7 @@ def _policy(batch: CohortBatches) -> dict[str, Any]:
     return {
         "policy": batch.policy,
         "rows": batch.rows,
+        "replayed": batch.replayed,
         "micro_batches": batch.cut + batch.accumulated + batch.applied + batch.void,
         "cut": batch.cut,
         "accumulated": batch.accumulated,

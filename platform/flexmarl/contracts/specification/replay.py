@@ -1,0 +1,37 @@
+"""Replay: groups that a step has trained are trained again by later ones. Code: `flexmarl.algorithms.replay`."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from flexmarl.contracts.base import Strict
+from flexmarl.contracts.specification.reading import one_of, read_when
+
+_ARCHIVE = read_when((one_of("type", "archive"),))
+
+
+class ReplayOptions(Strict):
+    """Earlier groups of the run that are trained again."""
+
+    type: Literal["none", "archive"] = "none"
+    """`archive`: each step trains, besides its own groups, some of earlier steps with the advantages and
+    log-probabilities they had. Needs a loss or a correction with the ratio p / p_engine."""
+    share: float = Field(default=0.25, ge=0.0, le=0.9, json_schema_extra=_ARCHIVE)
+    """Maximum share of a step's groups that come from the archive; 0: none. The step's own groups stay
+    `tasks_per_step`."""
+    max_age: int = Field(default=4, ge=1, le=64, json_schema_extra=_ARCHIVE)
+    """Maximum age of a replayed row in versions: trained version minus that of its first token."""
+    max_uses: int = Field(default=1, ge=1, le=64, json_schema_extra=_ARCHIVE)
+    """How often a group is replayed at most, over all steps; never twice in one."""
+    order: Literal["earliest_deadline", "newest"] = Field(default="earliest_deadline", json_schema_extra=_ARCHIVE)
+    """Which groups are taken first: those that grow too old first, or the newest."""
+
+    @property
+    def on(self) -> bool:
+        """Tell whether there is an archive."""
+        return self.type == "archive"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_word_is_a_type(cls, data: object) -> object:
+        return {"type": data} if isinstance(data, str) else data

@@ -1,0 +1,55 @@
+"""Replay: a settled cohort's step is taken on some groups of earlier steps too (`flexmarl.algorithms.replay`).
+
+Invariants: what is replayed was trained before, by an earlier cohort; it keeps the advantages and the key of its rows,
+and is cut into micro-batches of its own, so that a step that is done again takes the same rows. A row's tokens are
+delivered once, by its first step; replayed rows are counted by themselves. Only the oldest cohort draws, once for each
+policy, when it is settled: what it draws follows from the groups alone, and without a group of its own it draws none. A
+run that begins a new attempt begins with an empty archive: samples of an ended run may be deleted.
+"""
+
+from flexmarl.algorithms.replay import ArchivedGroup, add, ages_of, draw, expire, replayed_groups
+from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.state.cohort import Cohort, PendingGroup, PolicyCohort
+from flexmarl.orchestrator.state.lag import spread
+
+
+def keep(ctx: Context, cohort: Cohort, policy: str, groups: list[PendingGroup]) -> None:
+    """Take the groups of a micro-batch into the archive, once they are cut."""
+    if not ctx.plan.spec.sampling.replay.on:
+        return
+    archive = ctx.state.archive.setdefault(policy, [])
+    for group in groups:
+        oldest = group.ages[policy].oldest
+        add(archive, ArchivedGroup(oldest, group.draw, cohort.no, group.rows[policy]))
+
+
+def drawn(ctx: Context, cohort: Cohort, policy: str) -> list[ArchivedGroup]:
+    """Draw what a policy's step is taken on besides the groups of its settled cohort; nothing if it has drawn."""
+    replay, own = ctx.plan.spec.sampling.replay, cohort.policies[policy]
+    if not replay.on or not own.micro_batches or own.stepped or own.rows.replayed:
+        return []
+    archive, version = ctx.state.archive.get(policy, []), ctx.state.policies[policy].version or 0
+    expire(archive, version, replay.max_age)
+    count = replayed_groups(cohort.groups.kept - cohort.groups.late, replay.share)
+    groups = draw(archive, count, cohort.no, replay.max_uses, replay.order)
+    for group in groups:
+        age = version - group.oldest
+        own.rows.replayed[age] = own.rows.replayed.get(age, 0) + len(group.rows)
+    return groups
+
+
+def replay_metrics(ctx: Context, name: str, own: PolicyCohort, step: int) -> None:
+    """Write what a step was taken on again, how old it was, and what the archive holds."""
+    rows, new = sum(own.rows.replayed.values()), sum(one.new_rows for one in own.micro_batches)
+    ctx.metric("replay/rows", float(rows), step, name, stat="sum")
+    ctx.metric("replay/share", rows / (rows + new) if rows else 0.0, step, name, stat="share")
+    ages = spread(own.rows.replayed)
+    if ages is not None:
+        ctx.metric("replay/age", ages.mean, step, name)
+        ctx.metric("replay/age", ages.max, step, name, stat="max")
+    archive, version = ctx.state.archive.get(name, []), ctx.state.policies[name].version or 0
+    expire(archive, version, ctx.plan.spec.sampling.replay.max_age)
+    ctx.metric("replay/archive", float(len(archive)), step, name, stat="last")
+    by_age = ctx.state.history.archive[name] = ages_of(archive, version)
+    if by_age:
+        ctx.metric("replay/archive_age", float(max(by_age)), step, name, stat="max")

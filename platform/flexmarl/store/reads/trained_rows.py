@@ -1,0 +1,57 @@
+"""Rows that a run was trained on, token by token, in the order of their micro-batches: what an export of them reads.
+
+Each row comes once, from its first step; what was replayed later is no row of its own. Reads only, one micro-batch at a
+time, so a run of any size is never held in memory.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from psycopg import Connection
+
+from flexmarl.store.data import micro_batches
+from flexmarl.store.data.micro_batches import MicroBatchRow
+
+
+@dataclass(frozen=True, slots=True)
+class RowEpisode:
+    """What a row's episode came to."""
+
+    task: dict[str, object]
+    scores: dict[str, float]
+    team_score: float
+    solved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedRow:
+    policy: str
+    step: int
+    """Train step that it was first trained in, from 1."""
+    version: int
+    """Version that this step made."""
+    row: MicroBatchRow
+    episode: RowEpisode
+
+
+def trained_rows(conn: Connection, run_id: int) -> Iterator[TrainedRow]:
+    """Yield the rows of every committed step. Raises Refused where the tokens of one are not kept."""
+    batches = conn.execute(
+        "SELECT policy, no, cohort, version FROM store.micro_batch "
+        "WHERE run_id = %s AND status = 'applied' AND NOT replayed ORDER BY policy, no",
+        [run_id],
+    ).fetchall()
+    for policy, no, cohort, version in batches:
+        rows = micro_batches.read(conn, run_id, policy, no).rows
+        episodes = _episodes(conn, run_id, sorted({row.draw for row in rows}))
+        for row in rows:
+            yield TrainedRow(policy, cohort + 1, version, row, episodes[row.draw, row.member, row.attempt])
+
+
+def _episodes(conn: Connection, run_id: int, draws: list[int]) -> dict[tuple[int, int, int], RowEpisode]:
+    rows = conn.execute(
+        "SELECT draw, member, attempt, task, scores, team_score, solved FROM store.episode "
+        "WHERE run_id = %s AND draw = ANY(%s)",
+        [run_id, draws],
+    ).fetchall()
+    return {row[:3]: RowEpisode(*row[3:]) for row in rows}

@@ -1,0 +1,99 @@
+"""Replay through the real services: rows of earlier steps are trained again, and nothing is lost, doubled or different.
+
+Ordered runs are compared bit by bit: one without a share is a plain one, and one whose driver and trainer are killed
+ends in the weights of an undisturbed one. The rows are asked afterwards, and each log is replayed.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.support.bits import bits_of
+from tests.support.chaos import patient
+from tests.support.promised import kept_its_promises
+from tests.support.system import System
+
+pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(900)]
+
+STEPS = 6
+ARCHIVE = {"type": "archive", "share": 0.5, "max_age": 2}
+EMPTY = ARCHIVE | {"share": 0.0}
+REPLAYED = """
+SELECT count(*) FILTER (WHERE m.replayed), sum(jsonb_array_length(m.keys)) FILTER (WHERE m.replayed)
+FROM store.micro_batch m WHERE m.run_id = %s AND m.status = 'applied'
+"""
+
+
+@pytest.fixture(scope="module")
+def system(installations: Callable[[int], System]) -> System:
+    return installations(0)
+
+
+def spec(replay: object, **mechanisms: Any) -> dict[str, Any]:
+    return {
+        "seed": 7,
+        "batch": {"tasks_per_step": 8, "episodes_per_task": 4, "micro_batch_groups": 2, "rollout_groups": 2},
+        "algorithm": {"loss": {"type": "ppo_clip"}},
+        "sampling": {"replay": replay},
+        "mechanisms": mechanisms,
+        "budget": {"train_steps": STEPS, "target": None},
+        "evaluation": {"every_steps": 100, "tasks": 2},
+        "checkpoints": {"every_steps": 100},
+    }
+
+
+def replayed(system: System, run_no: int) -> tuple[int, int]:
+    with psycopg.connect(system.database_url, autocommit=True) as conn:
+        row = conn.execute(REPLAYED, [run_no]).fetchone()
+    assert row is not None
+    return int(row[0]), int(row[1] or 0)
+
+
+def has_replayed(run: dict[str, Any]) -> bool:
+    return bool(run["step"] >= 2)
+
+
+def test_ordered_runs_replay_the_same_rows_whoever_is_killed(system: System) -> None:
+    api, bits, counts = system.api(), {}, {}
+    for name, replay in {"plain": "none", "empty": EMPTY, "quiet": ARCHIVE, "struck": ARCHIVE}.items():
+        run_id = api.create_run(name=name, template="hot_cold", spec=spec(replay, ordered=True))["id"]
+        if name == "struck":
+            patient(lambda run_id=run_id: api.wait(run_id, has_replayed, 300))
+            system.kill("driver")
+            system.kill("device-worker")
+        run = patient(lambda run_id=run_id: api.finish(run_id, 400))
+        assert (run["status"], run["step"]) == ("completed", STEPS), run["reason_text"]
+        kept_its_promises(system, run["no"])
+        counts[name] = replayed(system, run["no"])
+        assert run["progress"]["rows_replayed"] == counts[name][1]
+        assert bool(run["progress"]["archive"]) is (name != "plain")
+        found = bits_of(system.database_url, run["no"])
+        bits[name] = (found.samples, found.sums, found.weights, found.states)
+    assert bits["plain"] == bits["empty"]
+    assert counts["plain"] == counts["empty"] == (0, 0)
+    assert bits["quiet"] == bits["struck"]
+    assert counts["quiet"] == counts["struck"]
+    assert counts["quiet"][1] > 0
+    assert bits["quiet"] != bits["plain"], "replayed rows are trained"
+
+
+def test_a_run_with_lag_replays_what_is_young_enough(system: System, tmp_path: Path) -> None:
+    api = system.api()
+    rule = ARCHIVE | {"max_age": 4, "max_uses": 2, "order": "newest"}
+    made = api.create_run(name="lag", template="hot_cold", spec=spec(rule, lag_policy={"bound": 2}))
+    run = api.finish(made["id"], 400)
+    assert run["status"] == "completed", run["reason_text"]
+    kept_its_promises(system, run["no"])
+    assert replayed(system, run["no"])[1] == run["progress"]["rows_replayed"] > 0
+    found = api.series(run["id"], "replay/age", "replay/share")
+    assert max(value for (name, _, stat), (_, values) in found.items() if stat == "max" for value in values) <= 4
+    shares = [value for (name, _, _), (_, values) in found.items() if name == "replay/share" for value in values]
+    assert 0 < max(shares) <= 0.75, "of rows: groups may have more of them"
+    said = system.manage("export_rows", run["key"], str(tmp_path / "rows"))
+    described = json.loads((tmp_path / "rows/export.json").read_text())
+    assert described["rows"] == run["progress"]["samples_trained"], said
+    assert set(described["tokenizers"]) == {"guesser", "hinter"}
