@@ -1,8 +1,9 @@
 """The processes of one host that a cluster gave for a while: `python -m workers.allocated --settings FILE ...`.
 
-It runs as the batch job of Slurm itself, or as the child of an actor of Ray: node agent, device worker and rollout
-workers are its children and are started again when they end. SIGUSR1 is the scheduler's notice that the time is nearly
-over: what runs here moves to other hosts. SIGTERM ends the children and the job.
+It runs as the batch job of Slurm itself, as the container of a pod of Kubernetes, or as the child of an actor of Ray:
+node agent, device worker and rollout workers are its children and are started again when they end. SIGUSR1 is the
+scheduler's notice that the time is nearly over: what runs here moves to other hosts. SIGTERM ends the children and the
+job; where it is itself the notice (`--grace`), as in a pod that is evicted, it does so once nothing runs here.
 
 Invariants: secrets come from a file that only its owner reads, never from the command line or the job's environment.
 A job that does not own its row in the store starts nothing, so that of two jobs of one row only one works.
@@ -38,6 +39,10 @@ ROUND_S = 0.2
 STOP_S = 12.0
 """Longest time that children may take to leave; a device worker takes most of it."""
 LONGEST_PAUSE_S = 30.0
+STOP_MARGIN_S = 3.0
+LOOK_S = 1.0
+"""How often a host that was told to stop looks whether something runs there still."""
+TOLD_TO_STOP = "Kubernetes ends its pod"
 SHARED = ("state", "payloads", "checkpoints")
 """Folders of the installation that all its hosts share."""
 TRIES_S = 60.0
@@ -98,6 +103,41 @@ class HostSignals:
         self.stopping = True
 
 
+@dataclass(slots=True)
+class HostGrace:
+    """When a host ends that was told to stop: at once, or once nothing runs there, before it is killed."""
+
+    url: str
+    job: UUID
+    grace_s: float
+    until: float | None = None
+    next_look: float = 0.0
+
+    def over(self, now: float) -> bool:
+        """Tell whether it ends now; the first time that it does not, what runs there has yet to be told to move."""
+        if not self.grace_s:
+            return True
+        if self.until is None:
+            self.until = now + max(0.0, self.grace_s - STOP_S - STOP_MARGIN_S)
+            return False
+        if now < self.next_look:
+            return now >= self.until
+        self.next_look = now + LOOK_S
+        return now >= self.until or not self._used()
+
+    def _used(self) -> bool:
+        """Tell whether something may run on the host still."""
+        try:
+            with connect(self.url, "flexmarl allocated") as conn:
+                found = host_jobs.job(conn, self.job)
+        except psycopg.Error as error:
+            log.warning("store does not answer", error=str(error))
+            return True
+        if found is None or found.unwanted or found.ended_at is not None or not found.node_state:
+            return False
+        return bool(found.leases) or found.node_state != "draining"
+
+
 def main() -> None:
     """Run the host until SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m workers.allocated", description=__doc__)
@@ -111,6 +151,7 @@ def main() -> None:
     parser.add_argument("--notice", type=float, default=0.0, help="seconds between SIGUSR1 and the end")
     parser.add_argument("--native", default="", help="the provider's name of the job; none: Slurm's variable says it")
     parser.add_argument("--memory-gib", type=int, default=0, help="memory of the host; 0: Slurm's variable says it")
+    parser.add_argument("--grace", type=float, default=0.0, help="seconds between SIGTERM and SIGKILL; 0: end at once")
     given = parser.parse_args()
     signals = HostSignals()
     signals.arm()
@@ -206,7 +247,8 @@ def _serve(given: argparse.Namespace, environment: Mapping[str, str], signals: H
     kept += [HostProcess(f"rollout-worker-{n + 1}", (*run, "rollout")) for n in range(given.rollout_workers)]
     logs, code = Path(environment["FLEXMARL_LOG_DIR"]), 0
     places = environment["FLEXMARL_PLACE"]
-    while not signals.stopping and not code:
+    grace = HostGrace(environment["DATABASE_URL"], given.job, given.grace)
+    while not code and not (signals.stopping and grace.over(time.monotonic())):
         now = time.monotonic()
         for one in kept:
             place = f"{places}/{one.name}"  # several rollout workers are several places
@@ -214,7 +256,7 @@ def _serve(given: argparse.Namespace, environment: Mapping[str, str], signals: H
             if ended is not None:
                 code = ended
                 log.error("setting is wrong", process=one.name, log=str(logs / f"{one.name}.log"))
-        if signals.leaving and not signals.told:
+        if (signals.leaving or (signals.stopping and given.grace)) and not signals.told:
             signals.told = _leave(environment["DATABASE_URL"], given)
         time.sleep(ROUND_S)
     _stop(kept)
@@ -223,10 +265,11 @@ def _serve(given: argparse.Namespace, environment: Mapping[str, str], signals: H
 
 def _leave(url: str, given: argparse.Namespace) -> bool:
     """Let what runs here move, since the scheduler ends the job soon. False: to be tried again."""
-    end = time.time() + given.notice if given.notice else None
+    left_s = given.notice or given.grace
+    end = time.time() + left_s if left_s else None
     try:
         with connect(url, "flexmarl allocated") as conn:
-            host_jobs.leave(conn, given.job, host_jobs.TIME_LIMIT, end)
+            host_jobs.leave(conn, given.job, TOLD_TO_STOP if given.grace else host_jobs.TIME_LIMIT, end)
     except psycopg.Error as error:
         log.warning("store does not answer", error=str(error))
         return False

@@ -141,6 +141,36 @@ def test_a_pool_asks_a_ray_cluster_for_hosts(seeded: Any, visit: Callable[..., A
     assert (guest.sideways(), guest.violations("#main, main")) == (0, [])
 
 
+def test_a_pool_asks_a_kubernetes_cluster_for_hosts(seeded: Any, visit: Callable[..., Any]) -> None:
+    guest = visit(seeded)
+    guest.sign_in()
+    guest.goto("/cluster?edit=new")
+    guest.page.get_by_label("Name", exact=True).fill("pods")
+    guest.page.get_by_label("Host provider").select_option("kubernetes")
+    assert guest.page.get_by_label("Cluster address").is_hidden()
+    guest.page.get_by_label("Namespace").fill("training")
+    guest.page.locator("#option-kubernetes-image").fill("registry.example.org/flexmarl:1")
+    claims = guest.page.get_by_label("Volume claims")
+    claims.fill("srv=flexmarl-home")
+    guest.page.get_by_label("Tolerated taints").fill("nvidia.com/gpu:NoSchedule")
+    guest.page.get_by_role("button", name="Create pool").click()
+    error = guest.page.locator("#rail .fe").first
+    error.wait_for()
+    assert "write it like /srv/flexmarl" in error.inner_text()
+    assert claims.get_attribute("aria-invalid") == "true"
+    claims.fill("/srv/flexmarl=flexmarl-home")
+    guest.page.get_by_role("button", name="Create pool").click()
+    guest.page.wait_for_url("**/cluster")
+    guest.goto("/cluster?pool=pods&edit=pods")
+    assert claims.input_value() == "/srv/flexmarl=flexmarl-home"
+    assert guest.page.get_by_label("Tolerated taints").input_value() == "nvidia.com/gpu:NoSchedule"
+    assert "FLEXMARL_KUBECONFIG" in guest.page.locator("#no-provide").inner_text()
+    guest.goto("/cluster?pool=pods&try=pods")
+    assert "claimName: flexmarl-home" in guest.page.locator("#script").inner_text()
+    assert "FLEXMARL_KUBECONFIG is not set" in guest.page.locator("#rail .note").last.inner_text()
+    assert (guest.sideways(), guest.violations("#main, main")) == (0, [])
+
+
 def _add_jobs(url: str) -> None:
     """Add a job that works, one that waits, one that Slurm refused and one that ended."""
     with psycopg.connect(url, autocommit=True) as conn:

@@ -110,6 +110,7 @@ BODIES = [
     ("POST", "/api/v1/pools", {"name": "p", "description": "d", "note": "n", "is_default": False, "projects": []}),
     ("POST", "/api/v1/pools", {"name": "p", "provider": {"type": "slurm", "max_nodes": 2, "sbatch": ["--nice=5"]}}),
     ("POST", "/api/v1/pools", {"name": "r", "provider": {"type": "ray", "address": "h:1", "resources": {"h100": 1}}}),
+    ("POST", "/api/v1/pools", {"name": "k", "provider": {"type": "kubernetes", "image": "i", "tolerations": ["t"]}}),
     ("PATCH", "/api/v1/pools/default", {"description": "d", "note": "n", "is_default": True, "projects": ["default"]}),
     ("PUT", "/api/v1/pools/default/quotas/default", {"devices": 3}),
     ("PUT", "/api/v1/projects/default/default-pool", {"pool": "default"}),

@@ -5,14 +5,25 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from flexmarl.contracts.providers import GrowingProvider, RayProvider, SlurmProvider
+from flexmarl.contracts.providers import GrowingProvider, KubernetesProvider, RayProvider, SlurmProvider
 
-NAMES = {"slurm": "Slurm", "ray": "Ray"}
-_PROVIDERS: dict[str, type[GrowingProvider]] = {"slurm": SlurmProvider, "ray": RayProvider}
-_TITLES = {"slurm": "Slurm jobs", "ray": "Ray hosts"}
+NAMES = {"slurm": "Slurm", "ray": "Ray", "kubernetes": "Kubernetes"}
+_PROVIDERS: dict[str, type[GrowingProvider]] = {
+    "slurm": SlurmProvider,
+    "ray": RayProvider,
+    "kubernetes": KubernetesProvider,
+}
+_TITLES = {"slurm": "Slurm jobs", "ray": "Ray hosts", "kubernetes": "Kubernetes Jobs"}
 _OWN_LABELS = {
     "slurm": {"partition": "Partition", "account": "Account", "qos": "QOS"},
     "ray": {"address": "Cluster address"},
+    "kubernetes": {
+        "namespace": "Namespace",
+        "context": "Context",
+        "image": "Image",
+        "image_pull_secrets": "Image pull secrets, one per line",
+        "volume_claims": "Volume claims, PATH=CLAIM, one per line",
+    },
 }
 _SHARED_LABELS = {
     "kind": "Device type",
@@ -23,6 +34,14 @@ _SHARED_LABELS = {
 _LATER_LABELS = {
     "slurm": {"time_limit_minutes": "Time limit, minutes", "notice_s": "Drain notice, s"},
     "ray": {"resources": "Custom resources, NAME=AMOUNT, one per line"},
+    "kubernetes": {
+        "gpu_resource": "GPU resource",
+        "node_selector": "Node labels, NAME=VALUE, one per line",
+        "tolerations": "Tolerated taints, one per line",
+        "priority_class": "Priority class",
+        "service_account": "Service account",
+        "grace_s": "Grace of an evicted pod, s",
+    },
 }
 _SIZE_LABELS = {
     "min_nodes": "Min hosts",
@@ -33,6 +52,7 @@ _SIZE_LABELS = {
 _LAST_LABELS = {
     "slurm": {"sbatch": "Additional sbatch options, one per line"},
     "ray": {"env_vars": "Environment variables, NAME=VALUE, one per line"},
+    "kubernetes": {"env_vars": "Variables of the container, NAME=VALUE, one per line"},
 }
 KINDS = (("cpu", "CPU shares"), ("cuda", "GPUs"))
 _FORMS = {"string": "text", "integer": "number", "array": "lines"}

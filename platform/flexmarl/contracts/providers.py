@@ -6,7 +6,7 @@ Each provider has options of its own. What the options say becomes a request tha
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.problems import broken_at
@@ -19,6 +19,13 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _OWN_VARIABLES = frozenset({"DATABASE_URL", "REDIS_URL", "PYTHONPATH"})
 RAY_RESOURCES = {"CPU": "cpus", "GPU": "devices", "memory": "memory_gib", "object_store_memory": "memory_gib"}
 """Resources of Ray that a field decides -> the field."""
+_LABEL = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
+_OBJECT = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
+_OBJECT_OR_NONE = rf"^({_OBJECT})?$"
+_MOUNT = re.compile(r"/[A-Za-z0-9_.+-]+(/[A-Za-z0-9_.+-]+)*")
+TOLERATION = re.compile(r"([^=:]+)(?:=([^:]*))?(?::(NoSchedule|PreferNoSchedule|NoExecute))?")
+"""A toleration as `kubectl taint` writes the taint: KEY, KEY:EFFECT or KEY=VALUE:EFFECT."""
 _EXTRA = re.compile(r"--([a-z][a-z0-9-]*)(=[A-Za-z0-9_.,:;@%+*&|!()\[\]/=-]+)?")
 SET_ELSEWHERE = {
     "account": "account",
@@ -52,6 +59,21 @@ SET_ELSEWHERE = {
     "wrap": "",
 }
 """Options of sbatch that FlexMARL writes itself -> the field that decides them; empty: none does."""
+
+
+def _plain(given: dict[str, str]) -> dict[str, str]:
+    for name, value in given.items():
+        if not _VARIABLE.fullmatch(name):
+            raise broken_at([name], f"{name[:80]!r} is not a valid variable name; use letters, digits and _")
+        if name in _OWN_VARIABLES or name.startswith("FLEXMARL_"):
+            raise broken_at([name], f"{name} comes from the settings of this installation; remove it")
+        if len(value) > 1000 or "\0" in value:
+            raise broken_at([name], "a value has 1000 characters at most, and no zero byte")
+    return given
+
+
+PlainVariables = Annotated[dict[str, str], AfterValidator(_plain)]
+"""Environment variables that are no secrets, and that no setting of an installation decides."""
 
 
 class StaticProvider(Strict):
@@ -147,7 +169,7 @@ class RayProvider(GrowingProvider):
     ray://HOST:10001 (Ray's client) where it does not."""
     resources: dict[str, float] = Field(default_factory=dict, max_length=20, examples=[{"accelerator_type:H100": 0.01}])
     """Custom resources of Ray that a host is asked for besides; a name and how much of it."""
-    env_vars: dict[str, str] = Field(default_factory=dict, max_length=50, examples=[{"NCCL_SOCKET_IFNAME": "eth0"}])
+    env_vars: PlainVariables = Field(default_factory=dict, max_length=50, examples=[{"NCCL_SOCKET_IFNAME": "eth0"}])
     """Environment variables of the host's processes. Everybody who uses the cluster can read them: no secrets."""
 
     @field_validator("resources")
@@ -162,20 +184,93 @@ class RayProvider(GrowingProvider):
                 raise broken_at([name], "Ray counts a resource in whole numbers, or in parts of one from 0.0001")
         return given
 
-    @field_validator("env_vars")
+
+class KubernetesProvider(GrowingProvider):
+    """Hosts that are Jobs of a Kubernetes cluster, one pod for each."""
+
+    type: Literal["kubernetes"] = "kubernetes"
+    namespace: str = Field(default="default", max_length=63, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
+    """Namespace of the Jobs."""
+    context: str = Field(default="", max_length=253, pattern=r"^[A-Za-z0-9_.:/@+-]*$", examples=["training"])
+    """Context of the file that FLEXMARL_KUBECONFIG names; empty: its current one. It must be empty in a cluster."""
+    image: str = Field(
+        max_length=500,
+        pattern=r"^[a-z0-9]([A-Za-z0-9._/:@-]*[A-Za-z0-9])?$",
+        examples=["registry.example.org/flexmarl:1.4"],
+    )
+    """Image of the pods. Checkout and interpreter lie in it at the paths of this installation, or on a volume."""
+    image_pull_secrets: tuple[str, ...] = Field(default=(), max_length=10, examples=[["registry"]])
+    """Secrets of the namespace with which the image is pulled."""
+    volume_claims: dict[str, str] = Field(
+        default_factory=dict, max_length=20, examples=[{"/srv/flexmarl": "flexmarl-home"}]
+    )
+    """Where claims of persistent volumes are mounted: a path and the name of the claim. One has the folder that the
+    installation and its hosts share (FLEXMARL_HOME), at the same path."""
+    gpu_resource: str = Field(default="nvidia.com/gpu", max_length=253, examples=["nvidia.com/gpu"])
+    """Resource of which a pod of GPUs is given as many as it has devices."""
+    node_selector: dict[str, str] = Field(
+        default_factory=dict, max_length=20, examples=[{"nvidia.com/gpu.product": "H100"}]
+    )
+    """Labels that a node must have to run the pods."""
+    tolerations: tuple[str, ...] = Field(default=(), max_length=20, examples=[["nvidia.com/gpu:NoSchedule"]])
+    """Taints of nodes that the pods tolerate, as kubectl writes them: KEY, KEY:EFFECT or KEY=VALUE:EFFECT."""
+    priority_class: str = Field(default="", max_length=253, pattern=_OBJECT_OR_NONE, examples=["batch-low"])
+    """Priority class of the pods; empty: the cluster's default."""
+    service_account: str = Field(default="", max_length=253, pattern=_OBJECT_OR_NONE, examples=["flexmarl-hosts"])
+    """Service account of the pods, which get no token of it; empty: the namespace's default."""
+    grace_s: int = Field(default=300, ge=30, le=7200)
+    """So long a pod that is evicted goes on: its devices are drained at once, and what runs there moves."""
+    env_vars: PlainVariables = Field(default_factory=dict, max_length=50, examples=[{"NCCL_SOCKET_IFNAME": "eth0"}])
+    """Environment variables of the host's processes. Everybody who may read pods can read them: no secrets."""
+
+    @field_validator("image_pull_secrets")
     @classmethod
-    def _plain(cls, given: dict[str, str]) -> dict[str, str]:
+    def _named(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for index, name in enumerate(given):
+            if not re.fullmatch(_OBJECT, name):
+                raise broken_at([index], f"{name[:80]!r} is not a name of a Secret; write it like registry")
+        return given
+
+    @field_validator("volume_claims")
+    @classmethod
+    def _mounted(cls, given: dict[str, str]) -> dict[str, str]:
+        for path, claim in given.items():
+            if not _MOUNT.fullmatch(path) or {".", ".."} & set(path.split("/")):
+                raise broken_at([path], f"{path[:80]!r} is not an absolute path; write it like /srv/flexmarl")
+            if not re.fullmatch(_OBJECT, claim):
+                raise broken_at([path], f"{claim[:80]!r} is not a name of a claim; write it like flexmarl-home")
+        return given
+
+    @field_validator("gpu_resource")
+    @classmethod
+    def _extended(cls, given: str) -> str:
+        if "/" not in given or not _LABEL.fullmatch(given):
+            raise ValueError(f"{given[:80]!r} is not an extended resource; write it like nvidia.com/gpu")
+        return given
+
+    @field_validator("node_selector")
+    @classmethod
+    def _labels(cls, given: dict[str, str]) -> dict[str, str]:
         for name, value in given.items():
-            if not _VARIABLE.fullmatch(name):
-                raise broken_at([name], f"{name[:80]!r} is not a valid variable name; use letters, digits and _")
-            if name in _OWN_VARIABLES or name.startswith("FLEXMARL_"):
-                raise broken_at([name], f"{name} comes from the settings of this installation; remove it")
-            if len(value) > 1000 or "\0" in value:
-                raise broken_at([name], "a value has 1000 characters at most, and no zero byte")
+            if not (_LABEL.fullmatch(name) and _LABEL_VALUE.fullmatch(value)):
+                words = f"{name[:80]}={value[:80]} is not a label; write it like nvidia.com/gpu.product=H100"
+                raise broken_at([name], words)
+        return given
+
+    @field_validator("tolerations")
+    @classmethod
+    def _taints(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for index, taint in enumerate(given):
+            found = TOLERATION.fullmatch(taint)
+            if found is None or not _LABEL.fullmatch(found[1]) or not _LABEL_VALUE.fullmatch(found[2] or ""):
+                words = f"{taint[:80]!r} is not a taint; write it like nvidia.com/gpu:NoSchedule or team=rl:NoExecute"
+                raise broken_at([index], words)
         return given
 
 
-ProviderOptions = Annotated[StaticProvider | SlurmProvider | RayProvider, Field(discriminator="type")]
+ProviderOptions = Annotated[
+    StaticProvider | SlurmProvider | RayProvider | KubernetesProvider, Field(discriminator="type")
+]
 
 
 class PoolProvider(Strict):

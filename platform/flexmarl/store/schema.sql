@@ -895,7 +895,7 @@ CREATE TABLE store.engine_policy (
 CREATE TABLE store.host_job (
   id           uuid PRIMARY KEY,
   pool         text NOT NULL,
-  provider     text NOT NULL,                 -- slurm or ray
+  provider     text NOT NULL,                 -- slurm, ray or kubernetes
   node         text NOT NULL,                 -- name under which its host registers
   options      jsonb NOT NULL,                -- as the pool had them
   state        text NOT NULL DEFAULT 'requested', -- requested | refused | pending | running | leaving | ended | failed

@@ -53,7 +53,9 @@ def submission(pool: str) -> dict[str, Any]:
     """Say what would be submitted for the next host of a pool; nothing is. Raises Conflict where nothing can be."""
     options = options_of(_pool(pool).provider)
     if isinstance(options, StaticProvider):
-        raise Conflict(f"People start the hosts of {pool} themselves. Set its provider, such as slurm or ray, first.")
+        raise Conflict(
+            f"People start the hosts of {pool} themselves. Set its provider, such as slurm, ray or kubernetes, first."
+        )
     asked = HostRequest(EXAMPLE, host_jobs.name_of(EXAMPLE), f"{pool}-1", pool, options.model_dump(mode="json"))
     found = provider_of(asked.options).propose(asked)
     return {

@@ -67,6 +67,10 @@ RAY_PYTHON = env.text("FLEXMARL_RAY_PYTHON")
 """Interpreter with a Ray cluster's versions of Ray and Python, for pools whose hosts come from one; empty: none do."""
 RAY_ENVIRONMENT = env.given((), ("RAY_",))
 """How that interpreter reaches clusters: their token and certificates, as Ray reads them."""
+KUBECONFIG = env.text("FLEXMARL_KUBECONFIG")
+"""File with the credentials of Kubernetes clusters; empty: those of the pod that this process runs in, if any."""
+IN_KUBERNETES = bool(env.text("KUBERNETES_SERVICE_HOST"))
+"""This process runs in a pod."""
 PLACE = env.text("FLEXMARL_PLACE")
 """Name of the machine's one driver: a new one takes over from the one before at once. Empty: leases have to expire."""
 HEARTBEAT_DESCRIPTOR = env.integer("FLEXMARL_HEARTBEAT_FD", -1, minimum=-1)

@@ -11,8 +11,9 @@ NAME = r"^[a-z0-9][a-z0-9-]{0,63}$"
 MOST_DEVICES = 1_000_000
 _PROVIDER = (
     "Host provider: {type: static}, {type: slurm, partition: gpu, kind: cuda, devices: 8, max_nodes: 4}, "
-    "or {type: ray, address: 10.0.0.4:6379, kind: cuda, devices: 8, max_nodes: 4}, with the other options of "
-    "docs/clusters.md."
+    "{type: ray, address: 10.0.0.4:6379, kind: cuda, devices: 8, max_nodes: 4}, or {type: kubernetes, namespace: "
+    "training, image: registry.example.org/flexmarl:1.4, volume_claims: {/srv/flexmarl: flexmarl-home}}, with the "
+    "other options of docs/clusters.md."
 )
 
 _PREEMPTIBLE = "Its hosts may be taken away at any time: plans place rollout there, but no training."

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from flexmarl.contracts.providers import PoolProvider, RayProvider, SlurmProvider, StaticProvider
+from flexmarl.contracts.providers import PoolProvider, ProviderOptions
 from flexmarl.controlplane.inventory.providers.base import (
     HostProvider,
     HostRequest,
@@ -12,6 +12,7 @@ from flexmarl.controlplane.inventory.providers.base import (
     ProviderRefused,
     ProviderSilent,
 )
+from flexmarl.controlplane.inventory.providers.kubernetes_hosts import Kubernetes
 from flexmarl.controlplane.inventory.providers.ray_hosts import Ray
 from flexmarl.controlplane.inventory.providers.slurm import Slurm
 
@@ -28,7 +29,7 @@ __all__ = [
 ]
 
 
-def options_of(kept: Mapping[str, Any]) -> StaticProvider | SlurmProvider | RayProvider:
+def options_of(kept: Mapping[str, Any]) -> ProviderOptions:
     """Return a pool's options as they were kept."""
     return PoolProvider.model_validate({"provider": dict(kept) or {"type": "static"}}).provider
 
@@ -37,9 +38,12 @@ def provider_of(options: Mapping[str, Any]) -> HostProvider:
     """Return who is asked for hosts with a pool's options. Raises KeyError where people start them themselves."""
     if options["type"] == "ray":
         return Ray(options["address"])
+    if options["type"] == "kubernetes":
+        return Kubernetes(options["context"], options["namespace"])
     return {"slurm": Slurm()}[options["type"]]
 
 
 def source_of(options: Mapping[str, Any]) -> str:
     """Return the name of the cluster that is asked: what one cluster does not answer says nothing of another."""
-    return f"ray {options['address']}" if options["type"] == "ray" else str(options["type"])
+    where = [str(options[name]) for name in ("address", "context", "namespace") if options.get(name)]
+    return " ".join([str(options["type"]), *where])

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 from uuid import UUID
 
+HostState = Literal["pending", "running", "ending", "ended", "failed"]
+
 
 @dataclass(frozen=True, slots=True)
 class HostRequest:
@@ -48,7 +50,7 @@ class HostSighting:
     """A job as its provider knows it. Times in seconds since the epoch."""
 
     native: str
-    state: Literal["pending", "running", "ending", "ended", "failed"]
+    state: HostState
     """`ending`: its processes are being ended, and some may still be there."""
     reason: str
     """In the provider's words."""

@@ -1,13 +1,12 @@
 """What Slurm says: its states, and what an administrator can do about its refusals."""
 
-from typing import Literal
+from flexmarl.controlplane.inventory.providers.base import HostState
 
 _WAITING = frozenset(
     {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 )
 _OVER = frozenset({"COMPLETED", "CANCELLED", "TIMEOUT", "PREEMPTED", "DEADLINE", "REVOKED"})
 _BROKEN = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"})
-State = Literal["pending", "running", "ending", "ended", "failed"]
 
 _STEPS = (
     (
@@ -32,7 +31,7 @@ _STEPS = (
 """Part of a refusal -> what to do, the first that fits."""
 
 
-def state_of(state: str, reason: str) -> tuple[State, str]:
+def state_of(state: str, reason: str) -> tuple[HostState, str]:
     """Return a job's state and Slurm's words for it. While one completes, its processes are still there."""
     said = state if reason in {"", "None"} else f"{state} ({reason})"
     if state in _WAITING:

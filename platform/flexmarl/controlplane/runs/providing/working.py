@@ -20,9 +20,9 @@ ROUND_S = 2.0
 
 def can_submit() -> bool:
     """Tell whether hosts can be asked of a cluster from this machine."""
-    return (
-        bool(settings.RAY_PYTHON) or shutil.which("sbatch", path=settings.COMMAND_ENVIRONMENT.get("PATH")) is not None
-    )
+    if settings.RAY_PYTHON or settings.KUBECONFIG or settings.IN_KUBERNETES:
+        return True
+    return shutil.which("sbatch", path=settings.COMMAND_ENVIRONMENT.get("PATH")) is not None
 
 
 def provide(stopping: threading.Event, turned: Callable[[], None]) -> None:
