@@ -1,5 +1,6 @@
 """A run whose commands run in containers, in a whole installation: trained, struck, and nothing left behind."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from tests.support.chaos import Chaos, Kind, patient
 from tests.support.chat_templates import small_chat_model
-from tests.support.containers import IMAGE, left_groups, made_engine
+from tests.support.containers import IMAGE, Engine, left_groups, made_engine
 from tests.support.machine import wait_for
 from tests.support.system import System
 
@@ -57,10 +58,13 @@ def contained() -> list[psutil.Process]:
     return found
 
 
-def test_a_run_trains_in_containers_through_a_kill_and_leaves_none(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    engine = made_engine(tmp_path_factory.mktemp("engine"))
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    with made_engine() as engine:
+        yield engine
+
+
+def test_a_run_trains_in_containers_through_a_kill_and_leaves_none(tmp_path: Path, engine: Engine) -> None:
     settings = {"FLEXMARL_CONTAINER_ENGINE": engine.command, "FLEXMARL_MODEL_ROOTS": str(tmp_path)}
     model = small_chat_model(tmp_path / "model")
     with System(tmp_path / "home", environment=settings) as system:

@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,9 @@ PAID = "\necho 0.5 > reward.json"
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    return made_engine(tmp_path_factory.mktemp("engine"))
+def engine() -> Iterator[Engine]:
+    with made_engine() as engine:
+        yield engine
 
 
 @pytest.fixture

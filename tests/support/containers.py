@@ -14,6 +14,7 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -36,10 +37,17 @@ class Engine:
         return done.stdout.decode()
 
 
-def made_engine(folder: Path) -> Engine:
-    """Return an engine with the image; skips the test where none can be had."""
+@contextmanager
+def made_engine() -> Iterator[Engine]:
+    """Make an engine with the image; skips the test where none can be had."""
     if (why := _missing()) is not None:
         pytest.skip(why)
+    with TemporaryDirectory(prefix="fm-", dir="/tmp") as folder:  # the engine takes no long path for its records
+        yield _working(Path(folder))
+
+
+def _working(folder: Path) -> Engine:
+    """Return an engine that starts a container here; skips the test where none does."""
     said = ""
     for options in RUNTIMES:
         engine = Engine(f"podman --root {folder}/store --runroot {folder}/run {options} --cgroup-manager=cgroupfs")
