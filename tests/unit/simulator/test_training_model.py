@@ -19,7 +19,7 @@ def training(**machine: float) -> Training:
     delays = Delays(carry=0.25, commit=0.5, fetch=1.0)
     clock = Clock()
     made = Training(clock, clock, Trace(), Machine(trainer=TRAINER, delays=delays, **machine), set(), lambda fact: None)
-    made.cut(MicroBatchRef(policy="a", no=1), rows=3, tokens=100)
+    made.cut(MicroBatchRef(policy="a", no=1), rows=3, tokens=100, new=100)
     return made
 
 
@@ -52,7 +52,7 @@ def test_steps_checkpoints_and_what_a_node_does_around_them():
 def test_a_node_reads_ahead_while_its_trainer_works():
     own, done = training(), []
     own._told = lambda fact: done.append(own._clock.now)
-    own.cut(MicroBatchRef(policy="a", no=2), rows=3, tokens=100)
+    own.cut(MicroBatchRef(policy="a", no=2), rows=3, tokens=100, new=100)
     own.host(1, "life")
     for no in (1, 2):
         order = {"lease_id": 1, "policy": "a", "micro_batch": no, "accumulator": "0:life"}
@@ -69,7 +69,7 @@ def on_one_core(trainer: TrainerModel) -> list[tuple[str, float]]:
     machine = Machine(trainer=trainer, delays=Delays(carry=0.25, commit=0.5))
     made = Training(clock, cores, Trace(), machine, set(), lambda fact: done.append((fact.kind, clock.now)))
     for lease, policy in ((1, "a"), (2, "b")):
-        made.cut(MicroBatchRef(policy=policy, no=1), rows=3, tokens=100)
+        made.cut(MicroBatchRef(policy=policy, no=1), rows=3, tokens=100, new=100)
         made.host(lease, f"life {lease}")
         order = {"lease_id": lease, "policy": policy, "accumulator": "0:life"}
         made.take(lease, c.Accumulate.model_construct(kind="accumulate", micro_batch=1, **order))
