@@ -32,6 +32,8 @@ class LearningCluster(FakeCluster):
         self._paid = paid or {}
         self.tables = {SPEAKER: [self._start() + self._code()], LISTENER: [self._start()]}
         """Policy -> its logits [what it hears, what it says] by version."""
+        self.corrected: list[float] = []
+        """Of each step, the share of its rows that the correction truncated or left out."""
         self._said: dict[tuple[int, int, str], tuple[int, int, float, int]] = {}
 
     def _start(self) -> torch.Tensor:
@@ -48,9 +50,9 @@ class LearningCluster(FakeCluster):
         self.run()
         assert self.status is RunStatus.COMPLETED, self.core.state.lifecycle.reason_text
 
-    def expected(self) -> float:
-        """Return the chance that the newest listener understands the newest speaker."""
-        speaker, listener = (self.tables[name][-1].softmax(-1) for name in (SPEAKER, LISTENER))
+    def expected(self, version: int = -1) -> float:
+        """Return the chance that the listener of a version, the newest one by default, understands its speaker."""
+        speaker, listener = (self.tables[name][version].softmax(-1) for name in (SPEAKER, LISTENER))
         return float((speaker @ listener).trace() / OBJECTS)
 
     def settle(self, number: int, command: Any, group: Any, members: Any = None) -> Any:
@@ -112,7 +114,9 @@ class LearningCluster(FakeCluster):
             torch.tensor([[float(command.next_version - 1 - one[3])] for one in said], dtype=torch.float64),
         )
         entropy = -(scores.exp() * scores).sum(-1, keepdim=True)
-        value, _ = total(rows, entropy, column * self._objective.aggregate(1)[0], self._objective, 0.02)
+        objective = self._objective.surveyed([rows]) if self._objective.surveys else self._objective
+        value, sums = total(rows, entropy, column * objective.aggregate(1)[0], objective, 0.02)
+        self.corrected.append(sums.corrected / len(cut))
         value.backward()
         assert logits.grad is not None
         return table - self._rate * logits.grad / (len(cut) * self._objective.aggregate(1)[1])

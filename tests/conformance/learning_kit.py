@@ -70,6 +70,12 @@ def draw(seed: int, rows: int = 24) -> Drawn:
     )
 
 
+def rows_of(drawn: Drawn) -> Rows:
+    """Return rows as a correction sees them that surveys a whole micro-batch, without gradient."""
+    logprobs = drawn.logits.log_softmax(-1)[drawn.contexts].gather(2, drawn.words.unsqueeze(2)).squeeze(2)
+    return Rows.masked(logprobs, drawn.behaviour, drawn.present, drawn.advantages, drawn.lags)
+
+
 @dataclass(frozen=True)
 class Taken:
     value: float

@@ -32,7 +32,8 @@ def objective(loss: str, correction: str = "none", aggregation: str = "token_mea
     average = {} if LOSS.variants()[loss].paired else {"aggregation": aggregation}
     settings = LOSS.options(loss, **average, **SETTINGS.get(loss, {}))
     leveled = {"level": level} if "level" in CORRECTION.variants()[correction].model_fields else {}
-    return Objective.of(settings, AlgorithmSpec(loss=settings, correction=CORRECTION.options(correction, **leveled)))
+    made = Objective.of(settings, AlgorithmSpec(loss=settings, correction=CORRECTION.options(correction, **leveled)))
+    return made.surveyed([kit.rows_of(kit.draw(1))]) if made.surveys else made
 
 
 @pytest.mark.parametrize("aggregation", sorted(AGGREGATIONS))
@@ -91,7 +92,9 @@ def test_neutral_corrections_change_nothing(loss: str):
         CORRECTION.options("sequence_filter", floor=0.0, limit=1000.0),
         CORRECTION.options("off_policy_filter", floor=0.0),
         CORRECTION.options("mask_stale", stale_after=64),
+        CORRECTION.options("second_moment", moment_limit=400.0),
     ):
-        found = kit.take(Objective.of(settings, AlgorithmSpec(loss=settings, correction=correction)), drawn)
+        neutral = Objective.of(settings, AlgorithmSpec(loss=settings, correction=correction))
+        found = kit.take(neutral.surveyed([kit.rows_of(drawn)]), drawn)
         assert found.value == plain.value
         assert found.gradient.equal(plain.gradient)

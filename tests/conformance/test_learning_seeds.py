@@ -31,7 +31,9 @@ SCHEDULES: dict[str, tuple[str, dict[str, Any], int]] = {
 """Schedule -> preset, changes, and the own lag that it reaches."""
 
 
-def played(seed: int, preset: str, paid: dict[str, float] | None = None, **changes: Any) -> LearningCluster:
+def played(
+    seed: int, preset: str, paid: dict[str, float] | None = None, rate: float = 6.0, **changes: Any
+) -> LearningCluster:
     document: dict[str, Any] = {
         "seed": seed,
         "agents": {"speaker": {}, "listener": {}},
@@ -42,7 +44,7 @@ def played(seed: int, preset: str, paid: dict[str, float] | None = None, **chang
         "checkpoints": {"every_steps": 1000},
         **changes,
     }
-    cluster = LearningCluster(resolve(document, preset=preset).spec, seed, rate=6.0, paid=paid)
+    cluster = LearningCluster(resolve(document, preset=preset).spec, seed, rate=rate, paid=paid)
     cluster.start()
     return cluster
 

@@ -143,7 +143,7 @@ def _beside_team_scores(rule: Mapping[str, Any]) -> list[str]:
         parts.append(f"the shaping {rule['shaping']}")
     if rule.get("branches", "none") != "none":
         parts.append("the reward of each answer, since all members answered the turns of one episode")
-    if rule.get("keep_members"):
+    if rule.get("keep_members") and rule.get("keep_rule", "variance") == "variance":
         parts.append(f"only the {rule['keep_members']} members whose scores differ most")
     return parts
 

@@ -39,6 +39,7 @@ def _credit(spec: dict[str, Any]) -> dict[str, Any]:
         "shaping": algorithm.get("shaping", {}).get("type", "none"),
         "branches": spec["sampling"]["branch_controller"]["type"],
         "keep_members": spec["sampling"].get("keep_members"),
+        "keep_rule": spec["sampling"].get("keep_rule", "variance"),
     }
 
 

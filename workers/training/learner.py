@@ -21,7 +21,7 @@ from workers.training.blocks import NO_VERSION, blocks_of
 from workers.training.critic import Critic, Judged
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.high_entropy import least_certain
-from workers.training.objective import BatchSums, Objective, evaluate
+from workers.training.objective import BatchSums, Objective, evaluate, survey
 from workers.training.optimizer import FlatAdamW
 from workers.training.packing import pack
 from workers.training.pairs import preferred
@@ -170,6 +170,8 @@ class Learner:
         batches = pack(blocks, self.decoder.vocabulary, self._budget)
         if objective.entropy_quantile:
             batches = least_certain(self.decoder, batches, objective.entropy_quantile, self._beat)
+        if objective.surveys:
+            objective = survey(self.decoder, batches, objective, self._beat)
         for batch in batches:
             value, figures = evaluate(self.decoder, batch, objective, entropy_coef, reference)
             value.backward()  # type: ignore[no-untyped-call]
@@ -278,6 +280,7 @@ def figures_of(rows: Sequence[TrainRow], objective: Objective, sums: BatchSums, 
         logprob_gap_sum=sums.logprob_gap,
         logprob_gap_max=sums.logprob_gap_max,
         clipped_sum=sums.clipped,
+        corrected_sum=sums.corrected,
         older_tokens=int(sums.older_tokens),
         kl_update_sum=sums.kl_update,
         kl_reference_sum=sums.kl_reference,

@@ -8,6 +8,7 @@ Two ratios are told apart. Where the trained version itself made a token, traine
 differ by is the mismatch. Where an older version made it, the ratio is that of an update as well, and is counted apart.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -60,6 +61,15 @@ class Objective:
         """Return the same for rows of a cohort on which so many steps were taken."""
         return self if since == self.since else replace(self, since=since)
 
+    @property
+    def surveys(self) -> bool:
+        """Tell whether a whole micro-batch must be seen before any of its rows is corrected."""
+        return self.corrector is not None and bool(self.corrector.options.surveys)
+
+    def surveyed(self, rows: Sequence[Rows]) -> "Objective":
+        """Return the same for a micro-batch of which these are all rows."""
+        return self if self.corrector is None else replace(self, corrector=self.corrector.surveyed(rows))
+
     def terms(self, rows: Rows) -> TokenTerms:
         """Return each token's term, corrected; `clipped` tells what the loss or the correction cut off."""
         terms = self.loss.terms(rows)
@@ -67,7 +77,7 @@ class Objective:
             return terms
         correction = self.corrector.correct(rows)
         clipped = correction.touched if terms.clipped is None else terms.clipped | correction.touched
-        return TokenTerms(correction.weights * terms.per_token, clipped)
+        return TokenTerms(correction.weights * terms.per_token, clipped, correction.touched)
 
 
 class BatchSums(NamedTuple):
@@ -82,6 +92,7 @@ class BatchSums(NamedTuple):
     kl_update: float = 0.0
     logprob_gap_max: float = 0.0
     kl_reference: float = 0.0
+    corrected: float = 0.0
 
     def plus(self, other: "BatchSums") -> "BatchSums":
         widest = max(self.logprob_gap_max, other.logprob_gap_max)
@@ -99,16 +110,37 @@ def evaluate(
     import torch
 
     logprobs, entropy = token_scores(decoder, batch)
-    place = _Placer(logprobs)
     near = None
     if reference is not None:
         with torch.no_grad():
             near = token_scores(reference, batch)[0]
-    rows = Rows.masked(
-        logprobs, place(batch.behaviour), place(batch.present), place(batch.advantages), place(batch.lags), near,
+    rows = rows_of(batch, logprobs, objective, near)
+    return total(rows, entropy, _Placer(logprobs)(batch.coefficients), objective, entropy_coef)
+
+
+def rows_of(
+    batch: PackedTokens, logprobs: "torch.Tensor", objective: Objective, reference: "torch.Tensor | None" = None
+) -> Rows:
+    """Return a batch as plug-ins see it, with the log-probabilities [rows, tokens] of the trained weights."""
+    place = _Placer(logprobs)
+    return Rows.masked(
+        logprobs, place(batch.behaviour), place(batch.present), place(batch.advantages), place(batch.lags), reference,
         objective.since,
     )  # fmt: skip
-    return total(rows, entropy, place(batch.coefficients), objective, entropy_coef)
+
+
+def survey(
+    decoder: TrainedModel, batches: Sequence[PackedTokens], objective: Objective, beat: Callable[[], object]
+) -> Objective:
+    """Return the objective of a micro-batch, after one more forward pass of its batches, without gradient."""
+    import torch
+
+    seen = []
+    for batch in batches:
+        with torch.no_grad():
+            seen.append(rows_of(batch, token_scores(decoder, batch)[0], objective))
+        beat()
+    return objective.surveyed(seen) if seen else objective
 
 
 def total(
@@ -134,11 +166,15 @@ def total(
         k3 = gap.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).expm1() - gap
         older = present * (rows.lags > 0)
         fresh = present - older
-        clipped = gap.new_zeros(()) if terms.clipped is None else (terms.clipped * present).sum()
+        clipped, corrected = (
+            gap.new_zeros(()) if those is None else (those * present).sum()
+            for those in (terms.clipped, terms.corrected)
+        )
         widest = (gap.abs() * fresh).max() if gap.numel() else gap.new_zeros(())
         figures = (
             loss_sum.detach(), (entropy * present).sum(), (k3 * fresh).sum(), (gap.abs() * fresh).sum(), clipped,
             older.sum(), (k3 * older).sum(), widest, (distance.detach() * present).sum(),
+            corrected,
         )  # fmt: skip
         return value, BatchSums(*torch.stack(figures).double().tolist())
 

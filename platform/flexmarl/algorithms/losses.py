@@ -5,8 +5,9 @@ neither a loss nor a gradient, and a sum over a row's tokens needs no further ca
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from flexmarl.algorithms.registry import Plugin
 from flexmarl.contracts.specification.corrections import CorrectionOptions
@@ -84,6 +85,8 @@ class TokenTerms:
     """l_it of the normal form: [rows, tokens], or [rows, 1] for all tokens of a row; with gradient."""
     clipped: "torch.Tensor | None" = None
     """bool of the same shape: what was clipped; None when the loss has no ratio."""
+    corrected: "torch.Tensor | None" = None
+    """bool of the same shape: what the correction truncated or left out; None without one."""
 
 
 LossSettings = TypeVar("LossSettings", bound=LossOptions)
@@ -108,6 +111,13 @@ class Correction:
 
 class Corrector(Plugin[CorrectionSettings], ABC):
     """An off-policy correction of a loss."""
+
+    def surveyed(self, rows: Sequence[Rows]) -> Self:
+        """Return the correction of one micro-batch, of which these are all rows, in any number of batches.
+
+        Only one whose options say `surveys` is asked, before any row of the micro-batch is corrected.
+        """
+        return self
 
     @abstractmethod
     def correct(self, rows: Rows) -> Correction:

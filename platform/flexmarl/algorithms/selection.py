@@ -1,7 +1,7 @@
-"""Members of a group that are trained on: those whose scores differ most, as in PODS.
+"""Members of a group that are trained on: those whose scores differ most, as in PODS, or pairs, as in Shuffle-R1.
 
-Invariants: at most as many as asked for; the choice depends on scores and member numbers, never on order of arrival;
-what is compared afterwards is the chosen members alone.
+Invariants: at most as many as asked for; the choice depends on scores and member numbers, never on order of arrival.
+What is compared are the chosen members alone (PODS), or all members, before any is chosen (Shuffle-R1).
 """
 
 from collections.abc import Sequence
@@ -19,6 +19,19 @@ def max_variance(episodes: Sequence[EpisodeOutcome], keep: int) -> list[EpisodeO
     ranked = sorted(episodes, key=lambda episode: (episode.team_score, episode.member))
     chosen = max((_ends(ranked, high, keep) for high in _balanced_first(keep)), key=_variance)
     members = {episode.member for episode in chosen}
+    return [episode for episode in episodes if episode.member in members]
+
+
+def widest_pairs(episodes: Sequence[EpisodeOutcome], keep: int) -> list[EpisodeOutcome]:
+    """Return the members of the `keep` / 2 widest pairs, in the order given (Shuffle-R1, arXiv 2508.05612).
+
+    With the members ranked by team score, the first is paired with the last, the second with the last but one, and so
+    on: pairs come in falling order of the difference of their scores. A member in the middle has no partner and is not
+    kept. Equal scores are ranked by member.
+    """
+    ranked = sorted(episodes, key=lambda episode: (-episode.team_score, episode.member))
+    pairs = min(keep, len(ranked)) // 2
+    members = {episode.member for episode in (*ranked[:pairs], *ranked[len(ranked) - pairs :])}
     return [episode for episode in episodes if episode.member in members]
 
 

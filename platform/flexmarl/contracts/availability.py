@@ -63,6 +63,8 @@ SLOTS: dict[str, Slot] = {
             "grpo": "loss: {type: ppo_clip, aggregation: seq_mean_token_mean}, advantage: {divide_by_std: true}",
             "dr_grpo": "loss: {type: ppo_clip, aggregation: constant_norm}",
             "dapo": "loss: {type: ppo_clip, clip_high: 0.28}, advantage: {divide_by_std: true}",
+            "m2po": "loss: {type: ppo_clip, clip_low: 1, clip_high: 10}, correction: second_moment, "
+            "advantage: {divide_by_std: true}",
             "luspo": "loss: {type: gspo, aggregation: seq_mean_token_sum, clip_low: 0.0003, clip_high: 0.0004}",
         },
     ),
@@ -82,7 +84,10 @@ SLOTS: dict[str, Slot] = {
     "/sampling/group_filter/type": Slot(
         _names(GROUP_FILTER),
         (),
-        {"pods": "sampling: {keep_members: 4}, with more episodes_per_task than that"},
+        {
+            "pods": "sampling: {keep_members: 4}, with more episodes_per_task than that",
+            "shuffle_r1": "sampling: {keep_members: 8, keep_rule: pairs}, with twice as many episodes_per_task",
+        },
     ),
     "/sampling/replay/type": Slot(("none", "archive"), ()),
     "/mechanisms/lag_policy/at_admission": Slot(("admit", "wait", "trained"), ()),

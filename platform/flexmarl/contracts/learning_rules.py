@@ -19,6 +19,41 @@ def learning_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     yield from _members(spec)
 
 
+def _pairs(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Pairs need partners, and advantages that the whole group has given each member before some are left out."""
+    sampling, members, advantage = spec.sampling, spec.batch.episodes_per_task, spec.algorithm.advantage
+    if sampling.keep_rule != "pairs":
+        return
+    if sampling.keep_members is None:
+        yield Problem(
+            pointer="/sampling/keep_rule",
+            code="not_read",
+            detail="keep_rule says which members are kept, and all of them are.",
+            hint="Set variance, or keep_members.",
+        )
+        return
+    for pointer, value, even in (
+        ("/sampling/keep_members", sampling.keep_members, sampling.keep_members - 1),
+        ("/batch/episodes_per_task", members, members + 1),
+    ):
+        if value % 2:
+            name = pointer.rpartition("/")[2]
+            yield Problem(
+                pointer=pointer,
+                code="not_even",
+                detail=f"Members are kept in pairs, and {name} {value} leaves one without a partner.",
+                hint=f"Set {even}, or keep_rule: variance in /sampling.",
+            )
+    if advantage.needs is not Readiness.GROUP or spec.algorithm.loss.paired:
+        yield Problem(
+            pointer="/sampling/keep_rule",
+            code="needs_group_advantage",
+            detail="Members of pairs keep the advantages of a comparison with the whole group, and "
+            f"{advantage.type} is none.",
+            hint="Set variance, or under /algorithm advantage: {type: grpo}.",
+        )
+
+
 def plugins_of(spec: ExperimentSpec) -> tuple[PluginOptions, ...]:
     """Return the options of every plug-in that a specification names."""
     found = (_at(spec, kind.pointer.strip("/").split("/")) for kind in KINDS)
@@ -73,6 +108,7 @@ def _members(spec: ExperimentSpec) -> Iterator[Problem]:
             detail=f"A group has {members} members, so keep_members {keep} drops none.",
             hint=f"Set {members - 1} or less, or remove it." if members > 2 else "Remove it.",
         )
+    yield from _pairs(spec)
     comparing = [pointer for pointer, need in needs(spec).items() if need is Readiness.GROUP]
     if members == 1 and comparing:
         yield Problem(

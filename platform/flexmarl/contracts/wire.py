@@ -123,7 +123,9 @@ class TrainStats(Record):
     logprob_gap_max: float = 0.0
     """The largest of these."""
     clipped_sum: float = 0.0
-    """Tokens whose ratio was clipped."""
+    """Tokens that the loss clipped, or the correction truncated or left out."""
+    corrected_sum: float = 0.0
+    """Those of the correction alone."""
     older_tokens: int = 0
     """Tokens that older versions made."""
     kl_update_sum: float = 0.0

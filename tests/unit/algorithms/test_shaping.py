@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from flexmarl.algorithms.selection import max_variance
+from flexmarl.algorithms.selection import max_variance, widest_pairs
 from flexmarl.algorithms.shaping import SHAPERS
 from flexmarl.contracts.specification.shaping import MaporlOptions, MartiOptions, NoShapingOptions, OverlongOptions
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
@@ -123,3 +123,24 @@ def test_one_success_among_many_is_kept_beside_failures():
     assert {e.member for e in max_variance(group[::-1], 4)} == {e.member for e in kept}
     assert max_variance(group, 8) == group
     assert max_variance([], 4) == []
+
+
+def test_half_of_the_pairs_are_two_right_and_two_wrong():
+    """The worked example of Shuffle-R1: of 1, 1 and six times 0, half of the pairs are 2 right and 2 wrong."""
+    group = [episode(score=float(i in (2, 5)), member=i) for i in range(8)]
+    kept = widest_pairs(group, 4)
+    assert scores_of(kept) == [0.0, 0.0, 1.0, 1.0]
+    assert [e.member for e in kept] == sorted(e.member for e in kept), "in the order given"
+    assert {e.member for e in widest_pairs(group[::-1], 4)} == {e.member for e in kept}
+
+
+def test_pairs_are_the_widest_and_whoever_has_no_partner_is_left_out():
+    rng = random.Random(8)
+    for size in (0, 1, 2, 5, 8, 9):
+        scores = [rng.choice([rng.random(), 0.0, 1.0]) for _ in range(size)]
+        group = [episode(score=s, member=i) for i, s in enumerate(scores)]
+        for keep in (2, 4, 8):
+            kept, pairs = scores_of(widest_pairs(group, keep)), min(keep, size) // 2
+            ranked = sorted(scores)
+            assert kept == sorted(ranked[:pairs] + ranked[size - pairs :])
+    assert widest_pairs(group[:8], 8) == group[:8], "all pairs are all members"

@@ -100,6 +100,19 @@ def test_a_changed_environment_type_replaces_the_variant() -> None:
             ("/algorithm/shaping/buffer_tokens", "out_of_range"),
         ),
         ({"sampling": {"keep_members": 8}}, ("/sampling/keep_members", "out_of_range")),
+        ({"sampling": {"keep_rule": "pairs"}}, ("/sampling/keep_rule", "not_read")),
+        ({"sampling": {"keep_members": 3, "keep_rule": "pairs"}}, ("/sampling/keep_members", "not_even")),
+        (
+            {"sampling": {"keep_members": 4, "keep_rule": "pairs"}, "batch": {"episodes_per_task": 7}},
+            ("/batch/episodes_per_task", "not_even"),
+        ),
+        (
+            {
+                "sampling": {"keep_members": 4, "keep_rule": "pairs"},
+                "algorithm": {"advantage": {"type": "reinforce"}},
+            },
+            ("/sampling/keep_rule", "needs_group_advantage"),
+        ),
         ({"algorithm": {"correction": "mask_stale"}}, ("/algorithm/correction/type", "needs_bound")),
         ({"algorithm": {"loss": {"type": "decoupled_ppo"}}}, ("/algorithm/loss/type", "needs_mini_batch")),
         ({"algorithm": {"loss": {"weight_limit": 3.0}}}, ("/algorithm/loss/weight_limit", "not_read")),

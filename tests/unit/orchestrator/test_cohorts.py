@@ -295,10 +295,43 @@ def test_members_that_are_not_kept_are_recorded_and_the_others_compared():
     assert cluster.core.state.totals.samples_recorded > 0
 
 
-def test_a_whole_run_keeps_its_books_with_kept_members_and_shaped_rewards():
+def test_members_of_pairs_keep_the_advantages_of_the_whole_group():
+    """Shuffle-R1's example: of 1, 1 and six times 0 with half of the pairs, A = 1.732 and -0.577, not 1 and -1.
+
+    The paper's sample deviation gives 1.620 and -0.540, the population's, as everywhere here, the square root of 8 / 7
+    times as much.
+    """
+    spec = make_spec(
+        batch__episodes_per_task=8, sampling__keep_members=4, sampling__keep_rule="pairs",
+        algorithm__advantage={"divide_by_std": True},
+    )  # fmt: skip
+    cluster = running(spec)
+    while cluster.core.state.evaluation is not None:
+        settle(cluster, next(iter(cluster.core.state.evaluation.open)))
+    group = [
+        cluster.episode(member).model_copy(update={"team_score": float(member in (2, 5)), "scores": {}})
+        for member in range(8)
+    ]
+    cuts = []
+    for draw in (0, 1):
+        decision = settle(cluster, draw, group)
+        cuts += [n.command for n in decision.commands if n.command.kind == "cut_micro_batch"]
+    given = {s.member: s.advantages[0] for cut in cuts for s in cut.samples}
+    assert given == {
+        2: pytest.approx(1.620185 * (8 / 7) ** 0.5, rel=1e-5), 5: pytest.approx(1.732051, rel=1e-5),
+        6: pytest.approx(-0.540062 * (8 / 7) ** 0.5, rel=1e-5), 7: pytest.approx(-0.577350, rel=1e-5),
+    }  # fmt: skip
+    assert cluster.core.state.cohort.groups.members_kept == 8
+    assert cluster.core.state.cohort.groups.members == 16
+
+
+@pytest.mark.parametrize("rule", [{"keep_members": 2}, {"keep_members": 2, "keep_rule": "pairs"}], ids=str)
+def test_a_whole_run_keeps_its_books_with_kept_members_and_shaped_rewards(rule: dict):
     shaping = {"type": "overlong", "buffer_tokens": 1}
-    spec = make_spec(batch__episodes_per_task=3, sampling__keep_members=2, algorithm__shaping=shaping)
-    assert started(spec).run().status is RunStatus.COMPLETED
+    spec = make_spec(batch__episodes_per_task=4, sampling=rule, algorithm__shaping=shaping)
+    cluster = started(spec).run()
+    assert cluster.status is RunStatus.COMPLETED
+    assert cluster.metrics["groups/members_kept", "", "share", 1] == 0.5
 
 
 def test_filters_judge_by_rewards_before_shaping():

@@ -21,6 +21,7 @@ from workers.training.losses.policy_gradient import PolicyGradient
 from workers.training.losses.ppo_clip import PpoClip
 from workers.training.losses.row_filters import OffPolicyFilter, SequenceFilter
 from workers.training.losses.sapo import Sapo
+from workers.training.losses.second_moment import SecondMoment
 from workers.training.losses.stale import MaskStale
 from workers.training.losses.topr import Topr
 from workers.training.losses.unweighed import NoCorrection
@@ -30,7 +31,8 @@ LOSSES: Registry[Loss[Any]] = Registry(
     LOSS, (PolicyGradient, PpoClip, Gspo, Cispo, Topr, Sapo, Vespo, DecoupledPpo, OnlineDpo)
 )
 CORRECTIONS: Registry[Corrector[Any]] = Registry(
-    CORRECTION, (NoCorrection, TruncatedImportance, MaskedImportance, MaskStale, SequenceFilter, OffPolicyFilter)
+    CORRECTION,
+    (NoCorrection, TruncatedImportance, MaskedImportance, MaskStale, SequenceFilter, OffPolicyFilter, SecondMoment),
 )
 
 __all__ = ["CORRECTIONS", "KL_ESTIMATORS", "LOSSES"]

@@ -97,7 +97,12 @@ class SamplingFamily(Strict):
     group_filter: Annotated[GroupFilterOptions, OneOf(GROUP_FILTER)] = NoFilterOptions()
     """Which groups are trained on."""
     keep_members: int | None = Field(default=None, ge=2, le=4096)
-    """Train only on this many members of a group: those whose team scores differ most. Absent: all members."""
+    """Train only on this many members of a group, by `keep_rule`. Absent: all members."""
+    keep_rule: Literal["variance", "pairs"] = Field(
+        default="variance", json_schema_extra=read_when((none_of("keep_members", None),))
+    )
+    """`variance` (PODS): those whose team scores have the largest variance, compared with each other alone. `pairs`
+    (Shuffle-R1; experimental): the best half with the worst half, with the advantages of the whole group."""
     replay: ReplayOptions = ReplayOptions()
     """Earlier groups of the run that are trained again."""
 

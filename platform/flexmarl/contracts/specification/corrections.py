@@ -7,6 +7,7 @@ from pydantic import Field
 
 from flexmarl.contracts.plugins import Kind, PluginOptions
 from flexmarl.contracts.problems import Problem
+from flexmarl.contracts.specification.micro_batches import parted
 
 if TYPE_CHECKING:
     from flexmarl.contracts.specification.experiment import ExperimentSpec
@@ -17,9 +18,11 @@ class CorrectionOptions(PluginOptions):
 
     weighs: ClassVar[bool] = False
     """Whether it is the ratio p / p_engine: beside a loss with a ratio it would count it twice."""
+    surveys: ClassVar[bool] = False
+    """Whether it compares the tokens of a whole micro-batch with each other before it corrects any."""
 
     def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
-        """Refuse a ratio that counts twice."""
+        """Refuse a ratio that counts twice, and a comparison of what no rank sees."""
         loss = spec.algorithm.loss
         if self.weighs and loss.has_ratio:
             yield Problem(
@@ -28,6 +31,8 @@ class CorrectionOptions(PluginOptions):
                 detail=f"{loss.type} has its own ratio; a second weight per token would apply it twice.",
                 hint="Set none, or loss: {type: policy_gradient}.",
             )
+        if self.surveys:
+            yield from parted(spec, "/algorithm/correction/type", self.type, "none")
 
 
 class NoCorrectionOptions(CorrectionOptions):
@@ -101,6 +106,19 @@ class OffPolicyFilterOptions(CorrectionOptions):
     """Minimum ratio."""
 
 
+class SecondMomentOptions(CorrectionOptions):
+    """Tokens that have left the engine's policy furthest are masked, until the mean squared log-ratio of those that
+    leave it further is within a limit (M2PO). Experimental."""
+
+    type: Literal["second_moment"] = "second_moment"
+    moment_limit: float = Field(default=0.04, gt=0.0, le=400.0)
+    """Maximum mean of (log p / p_engine)^2 over the unmasked tokens that a step would move further away: those of
+    positive advantage whose ratio is above 1, and of negative advantage whose ratio is below 1. 400: nothing is
+    masked."""
+
+    surveys: ClassVar[bool] = True
+
+
 CORRECTION: Kind[CorrectionOptions] = Kind(
     "correction",
     "/algorithm/correction",
@@ -112,5 +130,6 @@ CORRECTION: Kind[CorrectionOptions] = Kind(
         MaskStaleOptions,
         SequenceFilterOptions,
         OffPolicyFilterOptions,
+        SecondMomentOptions,
     ),
 )

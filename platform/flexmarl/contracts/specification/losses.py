@@ -7,6 +7,7 @@ from pydantic import Field
 
 from flexmarl.contracts.plugins import Kind, PluginOptions
 from flexmarl.contracts.problems import Problem
+from flexmarl.contracts.specification.micro_batches import parted
 from flexmarl.contracts.specification.reading import one_of, read_when
 
 if TYPE_CHECKING:
@@ -52,15 +53,8 @@ class RowLossOptions(LossOptions):
                 detail=f"norm_tokens is {self.norm_tokens}, and aggregation {self.aggregation} does not use it.",
                 hint=f"Remove it, or set {PLAIN_NORM}.",
             )
-        shared = [name for name in spec.trainable_policies() if spec.policies[name].devices.most > 1]
-        if self.entropy_quantile and shared:
-            yield Problem(
-                pointer="/algorithm/loss/entropy_quantile",
-                code="not_with_ranks",
-                detail=f"entropy_quantile compares the tokens of a whole micro-batch, and each of the "
-                f"{spec.policies[shared[0]].devices.most} trainer ranks of {shared[0]} sees a part of it.",
-                hint=f"Set 0, or 1 in /policies/{shared[0]}/devices.",
-            )
+        if self.entropy_quantile:
+            yield from parted(spec, "/algorithm/loss/entropy_quantile", "entropy_quantile", "0")
 
 
 class ClippedLossOptions(RowLossOptions):

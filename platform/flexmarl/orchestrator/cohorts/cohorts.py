@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from flexmarl.algorithms.advantages import Advantages
 from flexmarl.algorithms.filters import Signal, signal_of
 from flexmarl.algorithms.replay import Row
-from flexmarl.algorithms.selection import max_variance
+from flexmarl.algorithms.selection import max_variance, widest_pairs
 from flexmarl.contracts.decisions import NoteLevel
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.rulings import RulingKind
@@ -182,12 +182,31 @@ def _keep(ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[
         text += task_text(ctx, cohort, event.draw) + draw_again(ctx, cohort)
         _rule_out(ctx, RulingKind.GROUP_REFUSED, cohort, event, finished, text)
         return None
-    kept = finished
-    if plan.spec.sampling.keep_members is not None:
-        kept = max_variance(finished, plan.spec.sampling.keep_members)
-    if kept is not finished or plan.spec.algorithm.shaping.type != "none":
-        advantages = _advantages(ctx, kept, shaped=True)
+    kept, advantages = _kept(ctx, finished, advantages)
+    cohort.groups.members += len(finished)
+    cohort.groups.members_kept += len(kept)
     return PendingGroup(event.draw, _rows(ctx, kept, advantages), ages_of(ctx, cohort, event, kept))
+
+
+def _kept(
+    ctx: Context, finished: Sequence[EpisodeOutcome], advantages: Advantages
+) -> tuple[Sequence[EpisodeOutcome], Advantages]:
+    """Choose the members that are trained on, with advantages of what they earned after shaping.
+
+    `advantages` are those of all members before shaping. Members of pairs keep what the whole group gives them, others
+    are compared with each other alone.
+    """
+    sampling, shaped = ctx.plan.spec.sampling, ctx.plan.spec.algorithm.shaping.type != "none"
+    if sampling.keep_members is not None and sampling.keep_rule == "variance":
+        kept = max_variance(finished, sampling.keep_members)
+        return kept, _advantages(ctx, kept, shaped=True)
+    if shaped:
+        advantages = _advantages(ctx, finished, shaped=True)
+    if sampling.keep_members is None:
+        return finished, advantages
+    given = {episode.member: own for episode, own in zip(finished, advantages, strict=True)}
+    kept = widest_pairs(finished, sampling.keep_members)
+    return kept, [given[episode.member] for episode in kept]
 
 
 def _advantages(ctx: Context, episodes: Sequence[EpisodeOutcome], shaped: bool = False) -> Advantages:

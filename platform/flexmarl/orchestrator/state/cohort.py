@@ -170,6 +170,10 @@ class GroupFates:
     """Surplus groups that play on for a later step."""
     cancelled: int = 0
     """Surplus groups that were cancelled."""
+    members: int = 0
+    """Of the kept groups, those with a score."""
+    members_kept: int = 0
+    """Those of them that are trained on."""
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ class TrainTotals:
     logprob_gap_sum: float = 0.0
     logprob_gap_max: float = 0.0
     clipped_sum: float = 0.0
+    corrected_sum: float = 0.0
     older_tokens: int = 0
     kl_update_sum: float = 0.0
     kl_reference_sum: float = 0.0

@@ -27,6 +27,9 @@ def step_metrics(ctx: Context, cohort: Cohort) -> None:
     if ctx.plan.cohort.spares:
         ctx.metric("episodes/replaced", float(tally.replaced), step, stat="sum")
     ctx.metric("groups/dropped", float(cohort.groups.dropped), step, stat="sum")
+    if ctx.plan.spec.sampling.keep_members is not None and cohort.groups.members:
+        share = cohort.groups.members_kept / cohort.groups.members
+        ctx.metric("groups/members_kept", share, step, stat="share")
     if ctx.plan.settlement.group_filter.draws_again:
         ctx.metric("groups/drawn", float(cohort.size), step, stat="sum")
         if cohort.groups.kept:
@@ -100,6 +103,8 @@ def _training(ctx: Context, name: str, own: PolicyCohort, cohort_no: int, step: 
     ctx.metric("train/entropy", totals.entropy_sum / totals.tokens, step, name)
     _ratios(ctx, name, totals, step)
     ctx.metric("train/clipped", totals.clipped_sum / totals.tokens, step, name, stat="share")
+    if ctx.plan.spec.algorithm.correction.type != "none":
+        ctx.metric("train/corrected", totals.corrected_sum / totals.tokens, step, name, stat="share")
     ctx.metric("train/grad_norm", own.step.grad_norm, step, name)
     ctx.metric("train/learning_rate", own.step.learning_rate, step, name)
     ctx.metric("train/entropy_coef", ctx.plan.entropy_coefficient(cohort_no), step, name)

@@ -67,7 +67,12 @@ DEFINITIONS: dict[str, Definition] = {
     "train/value_loss": _policy(
         "Value loss", "", "Half the mean squared error of the critic's values against their targets."
     ),
-    "train/clipped": _policy("Clipped tokens", "share", "Share of trained tokens whose ratio was clipped."),
+    "train/clipped": _policy(
+        "Clipped tokens", "share", "Share of trained tokens that the loss clipped, or the correction cut off."
+    ),
+    "train/corrected": _policy(
+        "Corrected tokens", "share", "Share of trained tokens whose weight the correction truncated or set to 0."
+    ),
     "train/grad_norm": _policy("Gradient norm", "", "Norm of the step's gradient before it is clipped."),
     "train/learning_rate": _policy("Learning rate", "", "Learning rate of the step."),
     "train/entropy_coef": _policy("Entropy coefficient", "", "Weight of the entropy term in the step's loss."),
@@ -79,6 +84,9 @@ DEFINITIONS: dict[str, Definition] = {
     "groups/easy": _team("Groups too easy", "share", "Share of groups in which all members solved the task."),
     "groups/hard": _team(
         "Groups too hard", "share", "Share of groups whose members did equally without all solving the task."
+    ),
+    "groups/members_kept": _team(
+        "Members kept", "share", "Share of the members of the step's kept groups that are trained on."
     ),
     "groups/dropped": _team("Dropped groups", "groups", "Groups of the step dropped after members failed."),
     "groups/drawn": _team(
