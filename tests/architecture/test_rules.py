@@ -180,7 +180,18 @@ def conflict_marks(text: str) -> list[str]:
 
 def test_no_file_holds_the_marks_of_a_merge() -> None:
     kinds = ("py", "html", "css", "js", "md", "toml", "yaml", "sh")
-    folders = ("platform", "webui", "workers", "migrations", "docs", "tests", "scripts", "examples", "requirements")
+    folders = (
+        "platform",
+        "webui",
+        "workers",
+        "migrations",
+        "docs",
+        "tests",
+        "scripts",
+        "examples",
+        "requirements",
+        "deploy",
+    )
     paths = [path for folder in folders for kind in kinds for path in (ROOT / folder).rglob(f"*.{kind}")]
     assert len(paths) > 500
     found = {str(path.relative_to(ROOT)): conflict_marks(path.read_text(encoding="utf-8")) for path in paths}
