@@ -31,6 +31,7 @@ def test_presets_are_compared_and_written(tmp_path: Path):
     figures, page = tmp_path / "figures.json", tmp_path / "page.html"
     shown = told("flexmarl", "sync", "--workload", "long_tail", "--json", str(figures), "--timeline", str(page))
     assert [line.split()[0] for line in shown.splitlines()] == ["preset", "flexmarl", "sync"]
+    assert [line.partition("alias of ")[2] for line in shown.splitlines()] == ["", "", "distrl"]
     written = json.loads(figures.read_text())["presets"]
     assert written["flexmarl"][0]["step_s"] <= written["sync"][0]["step_s"]
     assert f"{written['sync'][0]['step_s']:.4g}" in shown

@@ -69,6 +69,14 @@ def load_presets() -> dict[str, Preset]:
 
 
 @cache
+def preset_aliases() -> dict[str, tuple[str, ...]]:
+    """Return, by preset, the others that complete to the same specification: equal in all but name, title and text."""
+    team = {"environment": {"type": "arithmetic"}, "agents": {"solver": {}}}
+    made = {name: _validate(layered(team, own.spec)) for name, own in load_presets().items()}
+    return {name: tuple(o for o, spec in made.items() if o != name and spec == own) for name, own in made.items()}
+
+
+@cache
 def load_templates() -> dict[str, Template]:
     """Return the built-in templates by name, and one for each environment of another distribution."""
     built_in = {name: Template(name=name, **body) for name, body in _yaml_folder("templates")}

@@ -11,7 +11,7 @@ from flexmarl.contracts.arithmetic import arithmetic
 from flexmarl.contracts.availability import SLOTS
 from flexmarl.contracts.plugins import OneOf
 from flexmarl.contracts.problems import SpecProblems
-from flexmarl.contracts.resolve import load_presets, load_templates, parse_yaml, resolve
+from flexmarl.contracts.resolve import load_presets, load_templates, parse_yaml, preset_aliases, resolve
 from flexmarl.contracts.specification import ExperimentSpec
 
 GAME = {"agents": {"speaker": {}, "listener": {}}, "environment": {"type": "reference_game"}}
@@ -56,6 +56,15 @@ def test_every_template_and_preset_resolves() -> None:
         assert resolve({}, template=name).template == name
     for name in load_presets():
         assert resolve(GAME, preset=name).preset == name
+
+
+def test_presets_that_are_equal_by_all_but_name_are_marked_and_no_others() -> None:
+    """Over another team than the one they are compared with."""
+    made = {name: resolve(GAME, preset=name).document for name in load_presets()}
+    equal = {name: tuple(other for other in made if other != name and made[other] == made[name]) for name in made}
+    assert preset_aliases() == equal
+    assert preset_aliases()["marti"] == ("colocated", "rlinf_temporal")
+    assert preset_aliases()["flexmarl"] == ()
 
 
 def test_a_changed_environment_type_replaces_the_variant() -> None:

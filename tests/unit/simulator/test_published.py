@@ -1,15 +1,17 @@
 """Published tables: what they may declare, how rows are judged, and that a fit finds what is to be found."""
 
 from math import log
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from flexmarl.simulator.published import PublishedTable, load_tables, reproduce
+from flexmarl.simulator.published import FigureCounts, PublishedTable, counted, load_tables, reproduce, total
 from flexmarl.simulator.published.fitting import fit
 from flexmarl.simulator.published.reproducing import ReproducedCell, compared, distance, placed, played, scenario_of
 from flexmarl.simulator.published.table import PublishedParameter, _with_constants
 
+DOCS = Path(__file__).parents[3] / "docs" / "simulator.md"
 SCENARIO = {
     "spec": {
         "agents": {"solver": {}},
@@ -45,7 +47,7 @@ def test_a_fit_finds_the_wait_that_makes_its_row_right():
     assert found["wait"] == pytest.approx(100.0, rel=0.05)
     assert outcome.cells["slow"].simulated == pytest.approx(102.0, rel=0.01)
     assert outcome.cells["slow"].standing == "fitted"
-    assert outcome.freedom == 1
+    assert counted(own) == FigureCounts(figures=2, fitted=1, taken_over=0, chosen=0, free=1)
 
 
 def test_a_gain_is_the_others_time_over_ones_own():
@@ -57,18 +59,100 @@ def test_a_gain_is_the_others_time_over_ones_own():
 def test_other_figures_of_a_row_are_judged_alone():
     rows = {"only": {"title": "sync", "preset": "sync", "published": None,
                      "beside": {"lag": 3.0, "length_ratio": 1.0}}}  # fmt: skip
-    found = reproduce(table(rows=rows, parameters={}))
+    own = table(rows=rows, parameters={})
+    found = reproduce(own)
     assert found.cells["only.length_ratio"].standing == "reached"
-    assert found.missed == ("only.lag",)
-    assert found.freedom == 2
+    assert found.failed == ("only.lag",)
+    assert counted(own).free == 2
 
 
-def test_a_row_out_of_reach_is_missed_unless_it_says_why():
+def test_a_row_out_of_reach_fails_unless_it_says_why_and_is_missed():
     rows = {"only": {"title": "sync", "preset": "sync", "published": 7.0}}
     missed = reproduce(table(rows=rows, parameters={}))
-    assert missed.missed == ("only",)
-    told = reproduce(table(rows={"only": rows["only"] | {"why": "its parts add up to more"}}, parameters={}))
-    assert (told.missed, told.cells["only"].standing) == ((), "explained")
+    assert missed.failed == ("only",)
+    why = {"misses": {"step_s": "its parts add up to more"}}
+    for own in (table(rows={"only": rows["only"] | why}, parameters={}), table(rows=rows, parameters={}, kind="again")):
+        told = reproduce(own)
+        assert (told.failed, told.cells["only"].standing) == ((), "missed")
+
+
+def test_a_range_is_reached_within_it_alone():
+    base = {"base": {"title": "sync", "preset": "sync", "published": None}}
+    gain = {"title": "other", "preset": "sync", "over": "base"}
+    rows = base | {"in": gain | {"published": [0.9, 1.1]}, "under": gain | {"published": [1.01, 1.5]}}
+    own = table(rows=rows, parameters={})
+    found = reproduce(own)
+    assert (found.cells["in"].standing, found.cells["in"].error) == ("reached", 0.0)
+    assert found.failed == ("under",)
+    assert found.cells["under"].error == pytest.approx(1.0 / 1.01 - 1.0)
+    with pytest.raises(ValidationError, match="nothing is published to fit on: in"):
+        table(rows=rows, parameters={"wait": WAIT | {"between": (1.0, 2.0), "fitted_on": ("in",)}})
+
+
+def test_ratios_are_judged_beside_figures_and_a_fit_excuses_none():
+    slow, fast = table().rows["slow"], {"workload": {"environment": {"mean": 19.0}}}
+    rows = {"slow": slow, "fast": {"title": "other", "preset": "sync", "published": 24.0, "changes": fast}}
+    wait = WAIT | {"between": (1.0, 500.0), "fitted_on": ("slow", "fast")}
+    own = table(rows=rows, parameters={"wait": wait}, ratios_over="slow")
+    right, wrong = reproduce(own, {"wait": 100.0}), reproduce(own, {"wait": 40.0})
+    assert list(right.ratios) == ["fast"]
+    assert right.ratios["fast"].published == pytest.approx(24.0 / 102.0)
+    assert (right.ratios["fast"].standing, right.failed) == ("fitted", ())
+    assert wrong.cells["fast"].standing == "fitted"
+    assert wrong.failed == ("fast (ratio)",)
+
+
+def test_gains_of_other_figures_are_over_the_row_that_ratios_are_over():
+    rows = {
+        "slow": {"title": "sync", "preset": "sync", "published": None},
+        "fast": {"title": "other", "preset": "sync", "published": None, "gains": {"rows_s": [4.5, 5.5]},
+                 "changes": {"workload": {"environment": {"mean": 19.0}}}},
+    }  # fmt: skip
+    found = reproduce(table(rows=rows, parameters={}, ratios_over="slow", scenario=SCENARIO | {
+        "workload": SCENARIO["workload"] | {"environment": {"mean": 100.0}}}))  # fmt: skip
+    assert (found.cells["fast.rows_s"].standing, found.ratios) == ("reached", {})
+    with pytest.raises(ValidationError, match="fast has gains, and nothing that they are over"):
+        table(rows=rows, parameters={})
+
+
+def test_a_price_of_what_is_held_is_of_every_device_once():
+    """One engine and one trainer; on devices that both share there is one to pay."""
+    own = table(parameters={}, figure="tokens_price")
+    apart = own.rows["slow"].model_copy(update={"engine_price": 0.25})
+    shared = apart.model_copy(update={"preset": "colocated"})
+    for row, price in ((apart, 1.25), (shared, 1.0)):
+        figures = played(own, row, {})[0]
+        assert figures["tokens_price"] * price == pytest.approx(figures["tokens_s"], rel=1e-5)
+
+
+def test_figures_are_counted_once_and_ones_own_not_at_all():
+    rows = {
+        "slow": {"title": "sync", "preset": "sync", "published": 1.0},
+        "same": {"title": "the same simulation", "preset": "sync", "published": 2.0, "beside": {"lag": 0.0}},
+    }
+    taken = WAIT | {"source": "taken_over"}
+    own = table(rows=rows, parameters={"wait": taken, "load": WAIT | {"source": "chosen"}}, chosen={"split": "seen"})
+    assert counted(own) == FigureCounts(figures=2, fitted=0, taken_over=1, chosen=2, free=0)
+    others = [own.model_copy(update={"kind": kind}) for kind in ("own", "again", "sought")]
+    assert total([own, *others]) == counted(own)
+    assert load_tables()["lag"].kind == "own"
+
+
+def test_the_documentation_has_the_counts_of_every_table():
+    """As `manage.py reproduce` prints them."""
+    shown = {}
+    for line in DOCS.read_text("utf-8").partition("## Published tables")[2].splitlines():
+        name, *numbers = [cell.strip(" `") for cell in line.split("|")[1:-2]] or [""]
+        if len(numbers) == 5 and numbers[0].isdigit():
+            shown[name] = FigureCounts(*map(int, numbers))
+    made = {name: counted(own) for name, own in load_tables().items()}
+    assert shown == made | {"published, in sum": total(load_tables().values())}
+
+
+@pytest.mark.parametrize("name", load_tables())
+def test_a_table_whose_rows_are_anothers_is_not_counted_again(name: str):
+    own = load_tables()[name]
+    assert (own.kind == "again") == (bool(own.lies_over) and own.rows == load_tables()[own.lies_over].rows)
 
 
 def test_a_row_without_a_figure_of_its_own_is_only_compared_with():
@@ -76,8 +160,8 @@ def test_a_row_without_a_figure_of_its_own_is_only_compared_with():
         "base": {"title": "sync", "preset": "sync", "published": None},
         "gain": {"title": "other", "preset": "sync", "published": 1.0, "over": "base"},
     }
-    outcome = reproduce(table(rows=rows, parameters={}))
-    assert (list(outcome.cells), outcome.freedom) == (["gain"], 1)
+    own = table(rows=rows, parameters={})
+    assert (list(reproduce(own).cells), counted(own).free) == (["gain"], 1)
     with pytest.raises(ValidationError, match="nothing is published to fit on: base"):
         table(rows=rows, parameters={"wait": WAIT | {"between": (1.0, 2.0), "fitted_on": ("base",)}})
 
@@ -89,6 +173,15 @@ def test_a_row_without_a_figure_of_its_own_is_only_compared_with():
         ({"parameters": {"wait": WAIT | {"source": "assumed", "between": (1, 2)}}}, "say where a fit looks"),
         ({"parameters": {"wait": WAIT | {"between": (1, 2), "fitted_on": ("none",)}}}, "rows that do not exist: none"),
         ({"rows": {"a": {"title": "a", "preset": "sync", "published": 1.0, "over": "b"}}}, "rows that do not exist"),
+        ({"ratios_over": "b"}, "rows that do not exist: b"),
+        ({"rows": {}}, "a table has rows, or lies over one that has"),
+        (
+            {
+                "parameters": {},
+                "rows": {"a": {"title": "a", "preset": "sync", "published": 1.0, "misses": {"lag": "no"}}},
+            },
+            "a says why figures are missed that it does not have: lag",
+        ),
     ],
 )
 def test_what_a_table_may_not_declare(changes: dict[str, object], text: str):
@@ -117,9 +210,9 @@ def test_what_is_sought_is_reached_by_any_more_and_by_no_less():
                  "changes": {"workload": {"environment": {"mean": 1.0}}}},
         "less": {"title": "less", "preset": "sync", "published": 1.01, "over": "slow"},
     }  # fmt: skip
-    cells = reproduce(table(sought=True, parameters={"wait": WAIT | {"source": "assumed"}}, rows=rows)).cells
+    cells = reproduce(table(kind="sought", parameters={"wait": WAIT | {"source": "assumed"}}, rows=rows)).cells
     assert cells["more"].simulated > 2.0
-    assert (cells["more"].standing, cells["less"].standing) == ("reached", "missed")
+    assert (cells["more"].standing, cells["less"].standing) == ("reached", "failed")
 
 
 @pytest.mark.parametrize("team", ["ma", "ca"])
@@ -215,7 +308,7 @@ def test_constants_are_taken_over_as_given_and_ones_own_stand():
     mine = table(constants_of="base", parameters={"wait": constant | {"value": 9.0}})
     found = _with_constants(mine, {"base": base}).parameters
     assert (found["wait"].value, found["wait"].source) == (9.0, "fitted")
-    assert (found["other"].value, found["other"].source, found["other"].between) == (7.0, "assumed", None)
+    assert (found["other"].value, found["other"].source, found["other"].between) == (7.0, "taken_over", None)
     assert found["other"].fitted_on == ()
 
 

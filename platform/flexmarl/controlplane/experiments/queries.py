@@ -8,7 +8,7 @@ from uuid import UUID
 from django.db.models import Count, QuerySet
 
 from flexmarl.contracts.arithmetic import arithmetic
-from flexmarl.contracts.resolve import load_presets, load_templates, resolve
+from flexmarl.contracts.resolve import load_presets, load_templates, preset_aliases, resolve
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.kinds import ALL_KINDS
 from flexmarl.controlplane.common.actor import Actor
@@ -42,6 +42,7 @@ def presets() -> tuple[dict[str, Any], ...]:
             "title": preset.title,
             "description": preset.description,
             "paper": preset.paper,
+            "aliases": list(preset_aliases()[preset.name]),
             "spec": preset.spec,
             "url": "/api/v1/presets",
         }

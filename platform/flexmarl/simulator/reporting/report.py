@@ -89,6 +89,27 @@ class SimulationReport:
         return {lease: held.use for lease, held in self.held.items()}
 
     @property
+    def held_s(self) -> dict[Use, float]:
+        """Return the device seconds that were held, by use; a device that engine and trainer share is a trainer's."""
+        shared = {own.beside for own in self.held.values()}
+        found: dict[Use, float] = dict.fromkeys(USES, 0.0)
+        for lease, own in self.held.items():
+            if not own.beside:
+                found["engine" if own.use == "engine" and lease not in shared else "trainer"] += self._held(own)
+        return found
+
+    @property
+    def device_busy(self) -> float:
+        """Return the share of held device time that was work of engines or trainers, shared devices counted once."""
+        leased: dict[str, float] = dict.fromkeys(USES, 0.0)
+        for own in self.held.values():
+            leased[own.use] += self._held(own)
+        return sum(self.busy[use] * leased[use] for use in USES) / sum(self.held_s.values())
+
+    def _held(self, own: DeviceTenure) -> float:
+        return min(self.ended, own.until) - max(self.began, own.since)
+
+    @property
     def step_s(self) -> float:
         """Return the mean time per step: what a run of many steps takes, divided by them."""
         return (self.ended - self.began) / len(self.steps)
@@ -108,6 +129,7 @@ class SimulationReport:
             "rows_s": self.rows / (self.ended - self.began),
             "engine_busy": self.busy["engine"],
             "trainer_busy": self.busy["trainer"],
+            "device_busy": self.device_busy,
             "trained_share": self.trained_share,
             "length_ratio": self.length_ratio,
             "lag": fmean(self.lag.values()) if self.lag else 0.0,

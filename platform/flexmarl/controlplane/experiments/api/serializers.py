@@ -109,6 +109,10 @@ class PresetSerializer(serializers.Serializer[Any]):
     title = serializers.CharField()
     description = serializers.CharField()
     paper = serializers.CharField(allow_blank=True)
+    aliases = serializers.ListField(
+        child=serializers.CharField(),
+        help_text="Presets that complete to the same specification: equal in all but name and description.",
+    )
     spec = PartialSpecificationField()
     url = serializers.CharField()
 

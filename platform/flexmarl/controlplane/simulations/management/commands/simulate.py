@@ -12,7 +12,7 @@ from django.contrib.staticfiles import finders
 from django.core.management.base import BaseCommand, CommandError
 
 from flexmarl.contracts.problems import SpecProblems
-from flexmarl.contracts.resolve import layered, load_presets
+from flexmarl.contracts.resolve import layered, load_presets, preset_aliases
 from flexmarl.controlplane.common.collecting import collected_seldom
 from flexmarl.controlplane.simulations.management import pool_simulation
 from flexmarl.controlplane.simulations.management.gantt import gantt
@@ -97,7 +97,9 @@ class Command(BaseCommand):
                 continue
             found[preset] = [report for report, _ in examined]
             findings[preset] = [finding for _, own in examined for finding in own]
-            self.stdout.write(_line(preset, (_cell(name, found[preset]) for name in COLUMNS)))
+            others = preset_aliases()[preset]
+            alias = f"  alias of {', '.join(others)}" if others else ""
+            self.stdout.write(_line(preset, (_cell(name, found[preset]) for name in COLUMNS)) + alias)
             for line in _told(found[preset], findings[preset]):
                 self.stdout.write(line)
         if options["json"]:
