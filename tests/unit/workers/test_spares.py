@@ -52,7 +52,7 @@ async def test_the_slowest_members_are_played_again_and_the_first_to_finish_coun
 
 
 async def test_a_first_environment_that_finishes_after_all_counts():
-    played = Played({0: 0.01, 1: 0.05}, {1: NEVER})
+    played = Played({0: 0.01, 1: 0.5}, {1: NEVER})
     assert await played.group(1) == [(0, 1, False), (1, 1, False)]
     assert played.given_up == [(1, 2)]
 
@@ -64,9 +64,9 @@ async def test_no_environment_is_started_while_more_members_play_than_there_are_
 
 
 async def test_a_failure_counts_only_when_both_failed():
-    first = Played({0: 0.01, 1: 0.02}, {1: 0.05}, failed={(1, 1)})
+    first = Played({0: 0.01, 1: 0.5}, {1: 0.6}, failed={(1, 1)})
     assert (await first.group(1))[1] == (1, 2, True)
-    both = Played({0: 0.01, 1: 0.02}, {1: 0.03}, failed={(1, 1), (1, 2)})
+    both = Played({0: 0.01, 1: 0.5}, {1: 0.6}, failed={(1, 1), (1, 2)})
     assert (await both.group(1))[1][2] is False
 
 
@@ -75,7 +75,9 @@ async def test_a_group_that_is_given_up_leaves_no_environment_behind():
     work = asyncio.create_task(play_with_spares(
         [asyncio.create_task(played.play(member, 1)) for member in (0, 1)], 1, lambda member: played.play(member, 2)
     ))  # fmt: skip
-    await asyncio.sleep(0.05)
+    async with asyncio.timeout(60.0):
+        while (1, 2) not in played.begun:
+            await asyncio.sleep(0.01)
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
         await work
