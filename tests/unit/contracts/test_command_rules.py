@@ -43,6 +43,8 @@ def refused(runner: dict[str, Any], **environment: Any) -> list[tuple[str, str]]
         ({"container": {}}, "container/image", "required"),
         ({"container": {"image": "python:3.12"}}, "container/image", "invalid"),
         ({"container": {"image": "--privileged/x"}}, "container/image", "invalid"),
+        ({"container": {"image": "--tls-verify.acme/x"}}, "container/image", "invalid"),
+        ({"container": {"image": "-f:80/x"}}, "container/image", "invalid"),
         ({"container": {"image": "ghcr.io/acme/agent:1", "column": "image"}}, "container/column", "not_with_image"),
         ({"container": {"column": "image"}}, "container/column", "needs_dataset"),
         ({"container": {"image": "ghcr.io/acme/agent:1", "folder": "/proc/1"}}, "container/folder", "reserved"),

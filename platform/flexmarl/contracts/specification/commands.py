@@ -106,6 +106,7 @@ class ScoredText(Strict):
 
 
 IMAGE = (
+    r"(?=[a-z0-9])"  # no option of the engine
     r"(?:localhost|[a-z0-9-]+(?:\.[a-z0-9-]+)+|[a-z0-9.-]+:[0-9]{1,5})"  # where from: a short name would mean any
     r"(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)+(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
 )
