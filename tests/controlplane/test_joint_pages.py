@@ -45,11 +45,15 @@ def test_cohorts_tell_state_vector_and_what_they_wait_for(browser, run) -> None:
 
 
 def test_the_archive_is_shown_by_age_and_origin_where_a_run_replays(browser, run) -> None:
-    assert "Archive of replay" not in read(browser, run, "parts/joint")
+    plain = read(browser, run, "parts/joint")
+    assert "Archive of replay" not in plain
+    assert "Replayed rows are older" not in plain
     rule = {"type": "archive", "share": 0.5, "max_age": 4, "max_uses": 1, "order": "newest"}
     run.spec["sampling"]["replay"] = rule
     run.save()
-    assert "The archive is empty" in read(browser, run, "parts/joint")
+    empty = read(browser, run, "parts/joint")
+    assert "The archive is empty" in empty
+    assert "Replayed rows are older" in empty
     aged = {"policy": "solver", "age": 3, "origin": "run", "groups": 7, "rows": 56}
     progress = {"rows_replayed": 1234, "archive": [aged]}
     store_connection().execute(
