@@ -17,13 +17,13 @@ import yaml
 
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.inventory.providers import kubernetes_api, source_of
-from flexmarl.controlplane.runs.providing.loop import Providing
 from flexmarl.controlplane.runs.providing.working import can_submit
 from flexmarl.store.control import host_jobs, nodes
 from flexmarl.store.control.nodes import DeviceFacts, NodeFacts
 from tests.support.further_node import eventually
 from tests.support.kubernetes_cluster import KubernetesCluster, kubernetes_cluster
 from tests.support.kubernetes_server import Refusal, now
+from tests.support.providing import jobs, rounds
 
 pytestmark = pytest.mark.django_db
 
@@ -50,18 +50,6 @@ def pool(admin_api: Any, options: dict[str, Any]) -> str:
     made = admin_api.post("/api/v1/pools", {"name": "batch", "provider": {**options, "min_nodes": 1}}, format="json")
     assert made.status_code == 201, made.content
     return "batch"
-
-
-def rounds(count: int = 1) -> None:
-    providing = Providing(store_connection())
-    assert providing.owns()
-    for _ in range(count):
-        providing.round()
-
-
-def jobs(api: Any) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = api.get("/api/v1/pools/batch/jobs").json()["results"]
-    return rows
 
 
 def placed(cluster: KubernetesCluster, api: Any) -> dict[str, Any]:

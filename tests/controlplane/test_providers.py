@@ -13,9 +13,9 @@ from uuid import UUID
 import pytest
 
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.controlplane.runs.providing.loop import Providing
 from flexmarl.store.control import host_jobs, nodes
 from flexmarl.store.control.nodes import DeviceFacts, NodeFacts
+from tests.support.providing import jobs, rounds
 
 pytestmark = pytest.mark.django_db
 
@@ -64,18 +64,6 @@ def pool(admin_api: Any, slurm: FakeSlurm) -> str:
     made = admin_api.post("/api/v1/pools", {"name": "batch", "provider": {**SLURM, "min_nodes": 1}}, format="json")
     assert made.status_code == 201, made.content
     return "batch"
-
-
-def rounds(count: int = 1) -> None:
-    providing = Providing(store_connection())
-    assert providing.owns()
-    for _ in range(count):
-        providing.round()
-
-
-def jobs(api: Any) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = api.get("/api/v1/pools/batch/jobs").json()["results"]
-    return rows
 
 
 def register(node: str, *devices: str) -> None:

@@ -15,9 +15,9 @@ import pytest
 
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.inventory.providers import ray_connection
-from flexmarl.controlplane.runs.providing.loop import Providing
 from flexmarl.store.control import host_jobs, nodes
 from flexmarl.store.control.nodes import DeviceFacts, NodeFacts
+from tests.support.providing import jobs, rounds
 
 pytestmark = pytest.mark.django_db
 
@@ -98,18 +98,6 @@ def pool(admin_api: Any, bridge: PlayedBridge) -> str:
     made = admin_api.post("/api/v1/pools", {"name": "batch", "provider": {**RAY, "min_nodes": 1}}, format="json")
     assert made.status_code == 201, made.content
     return "batch"
-
-
-def rounds(count: int = 1) -> None:
-    providing = Providing(store_connection())
-    assert providing.owns()
-    for _ in range(count):
-        providing.round()
-
-
-def jobs(api: Any) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = api.get("/api/v1/pools/batch/jobs").json()["results"]
-    return rows
 
 
 @pytest.mark.parametrize(
