@@ -4,6 +4,7 @@ A control plane that asks the database once for each node is seen here at sixty 
 """
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -14,13 +15,13 @@ import psycopg
 import pytest
 from django.db import connection
 
-from flexmarl.contracts.wake_words import node_word
+from flexmarl.contracts.wake_words import node_word, wake_channel
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.database import NODE_OPERATIONS
 from flexmarl.controlplane.common.store import database_url, store_connection
 from flexmarl.controlplane.inventory import node_tokens
 from flexmarl.controlplane.inventory.door_server import NEWS, DoorServer
-from flexmarl.controlplane.inventory.news_board import LOOK_S, NewsBoard
+from flexmarl.controlplane.inventory.news_board import LOOK_S, NewsBoard, Words
 from flexmarl.store import node_wire
 from flexmarl.store.control import nodes
 from flexmarl.store.control.nodes import DeviceFacts, NodeFacts
@@ -160,11 +161,17 @@ def test_looks_at_news_take_as_many_statements_for_sixty_as_for_three(server: Do
     assert many <= few + 4
 
 
-def test_a_word_for_one_node_wakes_no_other(server: DoorServer, tokens: Tokens) -> None:
+def test_a_word_for_one_node_wakes_no_other_and_names_its_child(server: DoorServer, tokens: Tokens) -> None:
     async def story() -> None:
         async with listening(server, dict(list(tokens.items())[:FEW])) as agents:
-            await server._board._look({node_word("host-1")})
-            assert node_word("host-1").encode() in (await agents["host-1"].receive_output(60))["body"]
+            board = server._board
+            words: Words = {}
+            for data in (b"7", b"7", b"8"):
+                board._hear({"channel": wake_channel(node_word("host-1")).encode(), "data": data}, words)
+            board._hear({"channel": wake_channel(node_word("nobody")).encode(), "data": b"9"}, words)
+            await board._look(words)
+            told = (await agents["host-1"].receive_output(60))["body"].splitlines()
+            assert sorted(json.loads(line)["lease_id"] for line in told) == [7, 8]
             for other in ("host-0", "host-2"):
                 assert (await agents[other].receive_output(60))["body"] == b"\n", "only that it lives"
 

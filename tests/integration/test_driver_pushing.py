@@ -11,7 +11,7 @@ import redis
 from aiohttp import web
 from dramatiq.brokers.redis import RedisBroker
 
-from flexmarl.contracts.wake_words import held_word
+from flexmarl.contracts.wake_words import held_word, node_word, wake_channel
 from flexmarl.controlplane.runs.driver.announcing import AnnouncingThread
 from flexmarl.controlplane.runs.driver.pushing import BrokerPush, NodePush, Pusher
 from flexmarl.launcher.processes import free_port
@@ -128,6 +128,20 @@ def test_rollout_workers_are_told_to_look_at_what_is_held(redis_url: str) -> Non
         pusher.stop()
         broker.hints.stop()
         broker.close()
+
+
+@pytest.mark.services
+def test_a_node_without_an_address_is_told_which_child_to_look_for(redis_url: str) -> None:
+    pusher = Pusher(redis_url, "key")
+    with redis.Redis.from_url(redis_url) as client, client.pubsub(ignore_subscribe_messages=True) as channel:
+        channel.subscribe(wake_channel(node_word("far-1")))
+        assert channel.get_message(timeout=30) is None, "that it listens"
+        pusher.start()
+        try:
+            pusher.to_node(NodePush("", 5, 9, 2, node="far-1"))
+            assert (channel.get_message(timeout=30) or {}).get("data") == b"2"
+        finally:
+            pusher.stop()
 
 
 @pytest.mark.services

@@ -37,6 +37,8 @@ class News(msgspec.Struct):
     run_id: int = 0
     no: int = 0
     hint: str = ""
+    lease_id: int = 0
+    """Of the child that a hint for a node is about; 0 is all."""
     refused: str = ""
 
 

@@ -35,7 +35,7 @@ from flexmarl.store.telemetry.load_reports import put_engines, until_next
 from workers.children import prove_dead
 from workers.database import StorePool
 from workers.door.address import DoorAddress
-from workers.door.broker import DoorNews
+from workers.door.broker import DoorNews, News
 from workers.errors import ChildUnreachable, HostingError, NotAdmitted, WorkerError
 from workers.nodes.archives import Archives
 from workers.nodes.bringing import Bringing
@@ -176,15 +176,15 @@ class NodeAgent:
         def refused(why: str) -> None:
             loop.call_soon_threadsafe(ended.set_exception, NotAdmitted(why))
 
-        listening = DoorNews(door, "node", lambda news: loop.call_soon_threadsafe(self._wake_all), refused)
+        def heard(news: News) -> None:
+            loop.call_soon_threadsafe(self._pushed, Push(0, 0, news.lease_id))
+
+        listening = DoorNews(door, "node", heard, refused)
         listening.start()
         try:
             await ended
         finally:
             listening.stop()
-
-    def _wake_all(self) -> None:
-        self._pushed(Push(0, 0))
 
     async def _forever(self, work: Callable[[], Awaitable[None]], every_s: float) -> None:
         while True:

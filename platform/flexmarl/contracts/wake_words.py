@@ -16,5 +16,7 @@ def held_word(pool: str) -> str:
 
 
 def node_word(node: str) -> str:
-    """Name what is said in place of a queue: there are commands for children of a node that has no address."""
+    """Name what is said in place of a queue: there are commands for children of a node that has no address.
+
+    The message is the lease of the child in decimal digits, or empty where it is about all of them."""
     return f"nodes.{node}"

@@ -1,7 +1,8 @@
 """What there is to look at for nodes without the broker: one look for all who listen in this process.
 
 Invariants: looks are made when the broker says that something came, for the queues that it names, and every `LOOK_S`
-for all, since a word may be lost and somebody may have fallen silent. A word wakes those alone whom it is about. What
+for all, since a word may be lost and somebody may have fallen silent. A word wakes those alone whom it is about: the
+first one at once, and those that come within `TOGETHER_S` of a look share the next one. What
 is told and not fetched yet is kept once however often it is found. Messages in queues that a node would consume if it
 had the broker are let go: nobody else takes them, and they only said what the rows say. At each look for all the tokens
 of all are checked, too.
@@ -10,7 +11,6 @@ of all are checked, too.
 import asyncio
 import contextlib
 import time
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,9 +35,11 @@ AGAIN_S = 0.25
 CLEAR_S = 2.0
 """Between two times at which messages of queues go."""
 TOGETHER_S = 0.005
-"""Words that come within this time share a look."""
+"""Least time between two looks for words."""
 AWAY = (OperationalError, psycopg.OperationalError, PoolTimeout, ProblemError)
 Line = dict[str, Any]
+Words = dict[str, set[int]]
+"""Word -> leases that it was said about; 0 is all of them."""
 
 
 @dataclass(eq=False, slots=True)
@@ -86,6 +88,8 @@ class NewsBoard:
         self._work, self._admission = work, admission
         self._listeners: dict[str, set[NewsListener]] = {}
         """Word -> whom it is about."""
+        self._look_from = 0.0
+        """Words are looked at no sooner than at this time of the monotonic clock."""
         self._turning: asyncio.Task[None] | None = None
         self._messages: set[str] = set()
         """Queues in which messages may lie that nobody takes."""
@@ -123,7 +127,7 @@ class NewsBoard:
         async with client, client.pubsub(ignore_subscribe_messages=True) as channel:
             subscribed, look_at, clear_at = False, 0.0, 0.0
             while self._listeners:
-                words: set[str] = set()
+                words: Words = {}
                 try:
                     if not subscribed:
                         await channel.psubscribe(f"{WAKE_CHANNEL}:*")
@@ -139,21 +143,27 @@ class NewsBoard:
                     look_at = time.monotonic() + LOOK_S
                     await asyncio.gather(self._look(None), self._check())
                 elif words:
-                    self._messages |= words
+                    self._messages |= words.keys()
+                    self._look_from = time.monotonic() + TOGETHER_S
                     await self._look(words)
 
-    async def _heard(self, channel: Any, until: float) -> set[str]:
+    async def _heard(self, channel: Any, until: float) -> Words:
         """Return words that are about somebody here, those that came together; none when none came in time."""
-        words: set[str] = set()
+        words: Words = {}
         while not words and (left := until - time.monotonic()) > 0:
-            message = await channel.get_message(timeout=left)
-            if message and (word := _word(message)) in self._listeners:
-                words.add(word)
-                await asyncio.sleep(TOGETHER_S)
+            if message := await channel.get_message(timeout=left):
+                self._hear(message, words)
+        if words:
+            await asyncio.sleep(self._look_from - time.monotonic())
         while message := await channel.get_message(timeout=0):
-            if (word := _word(message)) in self._listeners:
-                words.add(word)
+            self._hear(message, words)
         return words
+
+    def _hear(self, message: dict[str, Any], words: Words) -> None:
+        """Note the word of a message if it is about somebody here."""
+        word, lease = message["channel"].decode().removeprefix(f"{WAKE_CHANNEL}:"), message["data"]
+        if word in self._listeners:
+            words.setdefault(word, set()).add(int(lease) if lease.isdigit() else 0)
 
     async def _clear(self, client: Any) -> None:
         queues, self._messages = self._messages, set()
@@ -161,11 +171,12 @@ class NewsBoard:
         if keys:
             await client.delete(*keys)
 
-    async def _look(self, words: Collection[str] | None) -> None:
+    async def _look(self, words: Words | None) -> None:
         """Tell what waits: for the listeners of some words, or for all."""
-        for word in words or ():
+        for word, leases in (words or {}).items():
             if word.startswith((node_word(""), held_word(""))):
-                self._tell(word, {"hint": word})
+                for lease in leases:
+                    self._tell(word, {"hint": word, "lease_id": lease})
         queues = None if words is None else [word for word in words if word.startswith(_QUEUES)]
         if queues == []:
             return
@@ -176,7 +187,7 @@ class NewsBoard:
         for one in found:
             self._tell(one.queue, {"queue": one.queue, "actor": one.kind, "run_id": one.run_id, "no": one.no})
         for node in waiting:
-            self._tell(node_word(node), {"hint": node_word(node)})
+            self._tell(node_word(node), {"hint": node_word(node), "lease_id": 0})
 
     def _tell(self, word: str, line: Line) -> None:
         for listener in self._listeners.get(word, ()):
@@ -207,7 +218,3 @@ def _waiting(conn: psycopg.Connection, queues: list[str] | None) -> tuple[list[W
     found = [] if commands == [] else news.open_in_queues(conn, commands)
     found += [] if rewards == [] else news.open_rewards(conn, rewards)
     return found, news.waiting_nodes(conn) if queues is None else []
-
-
-def _word(message: dict[str, Any]) -> str:
-    return str(message["channel"].decode()).removeprefix(f"{WAKE_CHANNEL}:")

@@ -47,6 +47,15 @@ class NodePush:
     """Name of a node without an address."""
 
 
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """A word without a message."""
+
+    word: str
+    lease_id: int = 0
+    """Of the child that the word of a node is about; 0 is all."""
+
+
 class Pushes(Protocol):
     """Where pushes go."""
 
@@ -66,10 +75,10 @@ class BrokerThread(threading.Thread):
     def __init__(self, url: str) -> None:
         super().__init__(name="push-broker", daemon=True)
         self._broker = RedisBroker(client=client_of(url), middleware=[])  # type: ignore[no-untyped-call]
-        self._waiting: queue.Queue[BrokerPush | str | None] = queue.Queue(WAITING)
+        self._waiting: queue.Queue[BrokerPush | Hint | None] = queue.Queue(WAITING)
         self._quiet_until = 0.0
 
-    def send(self, push: BrokerPush | str) -> None:
+    def send(self, push: BrokerPush | Hint) -> None:
         """Hand a push over, or a hint alone; dropped when too many wait."""
         try:
             self._waiting.put_nowait(push)
@@ -82,8 +91,8 @@ class BrokerThread(threading.Thread):
             try:
                 if isinstance(push, BrokerPush):
                     self._enqueue(push)
-                word = push.queue if isinstance(push, BrokerPush) else push
-                self._broker.client.publish(wake_channel(word), "")
+                    push = Hint(push.queue)
+                self._broker.client.publish(wake_channel(push.word), str(push.lease_id or ""))
             except redis.RedisError as error:
                 self._complain(str(error))
 
@@ -189,8 +198,8 @@ class Pusher:
         if push.address:
             self._nodes.send(push)
         else:
-            self._broker.send(node_word(push.node))
+            self._broker.send(Hint(node_word(push.node), push.lease_id))
 
     def to_players(self, pool: str) -> None:
         """Tell rollout workers of a pool to look which of the commands that they play are held."""
-        self._broker.send(held_word(pool))
+        self._broker.send(Hint(held_word(pool)))
