@@ -14,7 +14,7 @@ from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.runs import queue
 from flexmarl.controlplane.telemetry import queries as telemetry
-from webui import reading
+from webui import reading, templates_offered
 from webui.figures.steps import spark
 from webui.formats import moment, plural
 from webui.views.base import is_part, page, project_of, projects_of, show
@@ -66,24 +66,19 @@ def summary(needs: int, active: int) -> str:
 
 
 def _first_visit(request: HttpRequest) -> HttpResponse:
-    templates = [template_line(row) for row in experiments.templates()]
-    templates.sort(key=lambda row: row["name"] != DEMO)
+    templates = experiments.templates()
+    demo = next((row for row in templates if row["name"] == DEMO), None)
     actor, chosen = actor_of(request), project_of(request)
     writable = [name for name in projects_of(request) if actor.may(Scope.RUNS_WRITE, name)]
     context = {
         "nav": "home",
-        "templates": templates,
+        "demo": templates_offered.line(demo) if demo else None,
+        "groups": templates_offered.grouped(row for row in templates if row["name"] != DEMO),
+        "starts": templates_offered.STARTS,
         "project_word": chosen,
         "into": chosen if chosen in writable else next(iter(writable), ""),
     }
     return show(request, "webui/first_visit.html", context)
-
-
-def template_line(row: dict[str, Any]) -> dict[str, Any]:
-    """A template with the marks of its roles."""
-    marks = reading.role_marks(row["roles"])
-    steps = row["spec"]["budget"]["train_steps"]
-    return {**row, "marks": marks, "steps": steps, "demo": row["name"] == DEMO}
 
 
 def cards(

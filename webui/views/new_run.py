@@ -29,7 +29,7 @@ from flexmarl.controlplane.registry import queries as registry
 from flexmarl.controlplane.runs import checkpoints
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.simulator.reporting.report import CAUSES, USES
-from webui import reading, yamltext
+from webui import reading, templates_offered, yamltext
 from webui.figures.simulated import word_of
 from webui.figures.team import team_graph
 from webui.forms import model_choices, package_choice, sections, team_choice
@@ -107,13 +107,23 @@ def new_run(request: HttpRequest) -> HttpResponse:
 
 
 def _choose(request: HttpRequest, model: dict[str, Any] | None, team: dict[str, Any] | None) -> HttpResponse:
-    """Show the templates, those alone that a team can play where one is named."""
+    """Show the templates, those alone that a team can play where one is named; without either, other ways as well."""
     rows = [row for row in experiments.templates() if team is None or team_choice.fits(team, row["spec"])]
-    more = ({"model": model["id"]} if model else {}) | (
+    query = request.GET.get("q", "").strip()
+    kept = ({"model": model["id"]} if model else {}) | (
         {"team": team["team"], "version": team["number"]} if team else {}
     )
-    shown = {"nav": "runs", "templates": [_choice(row) for row in rows], "model": model, "team": team}
-    return show(request, "webui/new_run_choose.html", {**shown, "more": f"&{urlencode(more)}" if more else ""})
+    context = {
+        "nav": "runs",
+        "groups": templates_offered.grouped(rows, query),
+        "starts": () if query or kept else templates_offered.STARTS,
+        "model": model,
+        "team": team,
+        "q": query,
+        "kept": kept,
+        "more": f"&{urlencode(kept)}" if kept else "",
+    }
+    return show(request, "webui/new_run_choose.html", context)
 
 
 def _model(request: HttpRequest) -> dict[str, Any] | None:
@@ -203,10 +213,6 @@ def _preset_groups() -> list[tuple[str, list[dict[str, Any]]]]:
         ("Published systems and methods", [row for row in rows if row["paper"]]),
         ("FlexMARL combinations", [row for row in rows if not row["paper"]]),
     ]
-
-
-def _choice(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "marks": reading.role_marks(row["roles"]), "steps": row["spec"]["budget"]["train_steps"]}
 
 
 def _template_document(name: str) -> dict[str, Any] | None:

@@ -293,7 +293,7 @@ def request_of(
         pin=seat.pin,
         prompt=prompt,
         seed=turn_seed(order.sampling_seed, order.draw, order.member, ask.role, turn),
-        max_tokens=min(ask.max_tokens, seat.max_tokens),
+        max_tokens=min(ask.max_tokens, seat.max_tokens or ask.max_tokens),
         temperature=seat.temperature,
         allowed=seat.codec.ids_of(ask.allowed),
         stop=speech.stop_ids(ask),

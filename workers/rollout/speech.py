@@ -30,7 +30,8 @@ class Seat:
     policy: str
     pin: PolicyPin
     codec: Codec
-    max_tokens: int
+    max_tokens: int | None
+    """Of a reply; None: as many as it is asked for."""
     temperature: float
     sampling: SamplingParameters = PLAIN
     external: ExternalModel | None = None

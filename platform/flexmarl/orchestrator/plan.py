@@ -258,7 +258,7 @@ def _settlement_plan(spec: ExperimentSpec) -> SettlementPlan:
         advantage=advantage,
         group_key=GROUP_KEYS[algorithm.group_key],
         shaper=SHAPERS.make(algorithm.shaping),
-        reply_limits={role: agent.sampling.max_tokens for role, agent in spec.agents.items()},
+        reply_limits={role: spec.longest_reply(role) for role in spec.agents},
         group_filter=GROUP_FILTERS.make(spec.sampling.group_filter),
     )
 

@@ -84,6 +84,10 @@ class DatasetTasks(EnvironmentOptions):
         """Return the scores that an agent of the run gives."""
         return tuple(score for score in self.scores if isinstance(score, JudgeOptions))
 
+    def longest_reply(self, role: str) -> int | None:
+        verdicts = [judge.verdict_tokens for judge in self.judges() if judge.agent == role]
+        return max(verdicts, default=None) or super().longest_reply(role)
+
     def facts(self) -> EnvironmentFacts:
         facts = self._with_tools(
             team_facts("Dataset", self.graph, self.reply_tokens, "every score of the team's answer is 1")

@@ -94,6 +94,11 @@ class EnvironmentOptions(PluginOptions):
         """Return what every process knows of the environment without playing it: roles, turns, reference scores."""
         raise NotImplementedError(f"{type(self).__name__} has no facts()")
 
+    def longest_reply(self, role: str) -> int | None:
+        """Return the most tokens that it asks a role for at once; None: it does not say."""
+        exact = next((one.reply_tokens for one in self.facts().roles if one.name == role), None)
+        return exact or getattr(self, "reply_tokens", None)  # a field of those that converse
+
     @classmethod
     def check(cls) -> None:
         """Raise where the options cannot be used: their plain values must have facts."""

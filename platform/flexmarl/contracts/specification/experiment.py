@@ -15,6 +15,8 @@ from flexmarl.contracts.specification.reward import REWARD, EnvironmentReward, R
 from flexmarl.contracts.specification.team import AgentSpec, PolicySpec, TeamReference
 
 SPEC_SCHEMA_VERSION = 1
+UNKNOWN_REPLY = 64
+"""Tokens of a reply whose length neither its agent nor the environment says."""
 
 
 class ExperimentSpec(Strict):
@@ -73,6 +75,11 @@ class ExperimentSpec(Strict):
     def roles_of(self, policy: str) -> tuple[str, ...]:
         """Return the roles that act with a policy, in the order of the specification."""
         return tuple(role for role in self.agents if self.policy_of(role) == policy)
+
+    def longest_reply(self, role: str) -> int:
+        """Return the most tokens of a reply of a role: its agent's limit, and what the environment asks for."""
+        known = (self.agents[role].sampling.max_tokens, self.environment.longest_reply(role))
+        return min((one for one in known if one is not None), default=UNKNOWN_REPLY)
 
     def trainable_policies(self) -> tuple[str, ...]:
         """Return the policies with at least one trainable agent, in the order of the specification."""

@@ -51,8 +51,9 @@ StructuredOutput = Annotated[ChoiceOutput | RegexOutput | JsonOutput, Field(disc
 class Sampling(Strict):
     temperature: float = Field(default=1.0, gt=0.0, le=4.0)
     """Softmax temperature in training episodes; evaluation is greedy."""
-    max_tokens: int = Field(default=8, ge=1, le=4096)
-    """Upper limit of response tokens per turn; an environment may ask for fewer."""
+    max_tokens: int | None = Field(default=None, ge=1, le=16_384)
+    """Upper limit of response tokens per turn, where it is lower than what the environment asks for; null: that
+    alone."""
     stop: tuple[StopString, ...] = Field(default=(), max_length=4)
     """A reply ends with the first token that completes one of these texts; the environment reads what stands before
     it."""

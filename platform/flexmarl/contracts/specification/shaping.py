@@ -53,13 +53,13 @@ class OverlongOptions(ShapingOptions):
 
     type: Literal["overlong"] = "overlong"
     buffer_tokens: int = Field(default=4, ge=1, le=1_000_000)
-    """Last tokens of `sampling.max_tokens` over which the penalty grows linearly from 0 to `penalty`."""
+    """Last tokens of a role's longest reply over which the penalty grows linearly from 0 to `penalty`."""
     penalty: float = Field(default=1.0, gt=0.0, le=1000.0)
     """Penalty of a reply of maximum length."""
 
     def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
         """Refuse a buffer that is longer than a role's longest reply."""
-        trained = {role: agent.sampling.max_tokens for role, agent in spec.agents.items() if agent.trainable}
+        trained = {role: spec.longest_reply(role) for role, agent in spec.agents.items() if agent.trainable}
         shortest = min(trained, key=lambda role: trained[role], default=None)
         if shortest is not None and self.buffer_tokens > trained[shortest]:
             yield Problem(

@@ -82,6 +82,7 @@ def _template_row(name: str) -> dict[str, Any]:
         "name": name,
         "title": found.title,
         "description": found.description,
+        "group": found.group,
         "preset": found.preset,
         "expected": found.expected,
         "environment": made.spec.environment.type,

@@ -102,7 +102,7 @@ def reply_length(model: Model) -> int:
     """How long a reply is when the caller does not say: as long as the environment asks for."""
     spec = ExperimentSpec.model_validate(model.run.spec)
     lengths = {role.name: role.reply_tokens for role in spec.environment.facts().roles}
-    return lengths.get(model.role) or int(model.agent["sampling"]["max_tokens"])
+    return lengths.get(model.role) or spec.longest_reply(model.role)
 
 
 def known_words(tokenizer: Tokenizer) -> list[str]:

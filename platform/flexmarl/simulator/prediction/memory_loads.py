@@ -59,7 +59,7 @@ def _asked(spec: ExperimentSpec, roles: Sequence[str], profile: Profile) -> Memo
     playing = batch.rollout_groups * batch.episodes_per_task / max(1, spec.resources.engines)
     together = [min(MOST_ROWS, max(1.0, share * playing)) for share in TOGETHER]
     prompts = _ends(profile, "role.prompt", roles) or UNKNOWN_PROMPT
-    longest = max(spec.agents[role].sampling.max_tokens for role in roles)
+    longest = max(map(spec.longest_reply, roles))
     replies = _ends(profile, "role.reply", roles) or LoadRange(1, longest, longest)
     means = [prompt + reply for prompt, reply in zip(prompts, replies, strict=True)]
     reach = [max(mean, prompt + longest) for mean, prompt in zip(means, prompts, strict=True)]

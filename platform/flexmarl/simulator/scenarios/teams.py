@@ -17,9 +17,9 @@ def workload_of(spec: ExperimentSpec) -> Workload:
     facts = {role.name: role for role in spec.environment.facts().roles}
     roles = {
         name: RoleLoad(
-            prompt=Spread(mean=PROMPT), reply=Spread(mean=facts[name].reply_tokens or own.sampling.max_tokens)
+            prompt=Spread(mean=PROMPT), reply=Spread(mean=facts[name].reply_tokens or spec.longest_reply(name))
         )
-        for name, own in spec.agents.items()
+        for name in spec.agents
     }
     latency = spec.environment.latency
     return Workload(

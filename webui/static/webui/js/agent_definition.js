@@ -12,7 +12,7 @@ const PAUSE_MS = 250;
 /** What the form says, over what was saved: settings without a field stay as they are. */
 function settings() {
   const at = form.elements;
-  const sampling = { temperature: Number(at.temperature.value), max_tokens: Number(at.max_tokens.value) };
+  const sampling = { temperature: Number(at.temperature.value), max_tokens: Number(at.max_tokens.value) || null };
   return {
     ...saved,
     instructions: at.instructions.value,

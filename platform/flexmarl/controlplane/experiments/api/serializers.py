@@ -92,6 +92,10 @@ class TemplateSerializer(serializers.Serializer[Any]):
     name = serializers.CharField()
     title = serializers.CharField()
     description = serializers.CharField()
+    group = serializers.ChoiceField(
+        ["own", "chat", "game"],
+        help_text="own: data and programs of your own; chat: teams of chat models; game: a small game.",
+    )
     preset = serializers.CharField()
     expected = serializers.CharField()
     environment = serializers.CharField()

