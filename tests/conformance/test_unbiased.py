@@ -6,6 +6,7 @@ with every estimator is shown to learn.
 """
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -238,6 +239,55 @@ def test_turns_that_no_other_episode_reached(members: int):
     assert torch.allclose(expected[0], truth[0], atol=1e-12)
     assert torch.allclose(expected[1], met * truth[1], atol=1e-12)
     assert met < 0.9
+
+
+def _logged_values(played: torch.Tensor, **options: object) -> torch.Tensor:
+    """Advantages [groups, MEMBERS, 2] of two logged turns that end at the first wrong word, which is any but 0."""
+    advantage = ADVANTAGES.make(ADVANTAGE.options("two_level", gamma=1.0, divide_by_std=False, **options))
+    key, found = GROUP_KEYS["episode_group"], []
+    for group in played.tolist():
+        episodes = []
+        for member, words in enumerate(group):
+            rewards = [float(word == 0) for word in words]
+            reached = rewards[: 2 if rewards[0] else 1]
+            samples = tuple(SampleRef(role="r", turn=n, tokens=1, reward=r) for n, r in enumerate(reached))
+            episodes.append(
+                EpisodeOutcome(
+                    member=member, attempt=1, status=EpisodeStatus.FINISHED, team_score=sum(reached), samples=samples
+                )
+            )
+        values = advantage.estimate(key, episodes, [row_rewards(advantage.options, one) for one in episodes])
+        found.append([[*own, *[0.0] * (2 - len(own))] for own in values])
+    return torch.tensor(found, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("leave_one_out", [True, False])
+@pytest.mark.parametrize("step_weight", [0.0, 1.0])
+def test_two_levels_of_logged_turns(step_weight: float, leave_one_out: bool):
+    """Without patches, discount and deviation both parts follow the gradient of the expected score.
+
+    The part of episodes keeps all of it where the others alone are the baseline, (n - 1) / n of it else. The part of
+    turns keeps of a turn the mean share of those that reached it: 1 or 0 with the others alone, (m - 1) / m of m.
+    """
+    logits = logits_of(2, 1)
+    replies = said(logits, GROUPS * MEMBERS, 2)
+    values = _logged_values(
+        replies.view(GROUPS, MEMBERS, 2), step_weight=step_weight, leave_one_out=leave_one_out
+    ).view(-1, 2)
+    scores = torch.nn.functional.one_hot(replies, WORDS).double() - logits.softmax(-1)
+    gradients = (values.unsqueeze(2) * scores).view(GROUPS, MEMBERS, -1).mean(1)
+
+    own = logits.clone().requires_grad_()
+    right = own.softmax(-1)[:, 0]
+    (truth,) = torch.autograd.grad(right[0] + right[0] * right[1], own)
+    first, reach = MEMBERS, float(right[0].detach())
+    whole = 1.0 if leave_one_out else (MEMBERS - 1) / MEMBERS
+    others = [  # how many other members reach the second turn, given that one does
+        math.comb(first - 1, k) * reach**k * (1 - reach) ** (first - 1 - k) for k in range(first)
+    ]
+    kept = sum(chance * (float(k > 0) if leave_one_out else k / (k + 1)) for k, chance in enumerate(others))
+    shares = torch.tensor([[whole + step_weight * whole], [whole + step_weight * kept]], dtype=torch.float64)
+    assert_unbiased(gradients, shares * truth)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import pytest
 from flexmarl.controlplane.experiments import queries as experiments
 from webui.templates_offered import GROUPS, grouped
 
-
 pytestmark = pytest.mark.django_db  # hues of roles are rows
 
 

@@ -183,3 +183,56 @@ def test_the_commands_of_the_documentation_warm_a_run_up_on_conversations(system
     warmup = run["spec"]["policies"]["solver"]["warmup"]
     assert warmup["demonstrations"]["dataset"]["digest"] == version["digest"]
     assert (warmup["steps"], run["status"]) == (20, "draft")
+
+
+def test_the_commands_of_the_documentation_replay_logged_conversations(system: System) -> None:
+    try:
+        file_of(SMOLLM2.name)
+    except UnsupportedModel as missing:
+        pytest.skip(str(missing))
+    _, version, run = said_by_commands(system, "Train on logged conversations", 3)
+    assert version["held_out"] >= 4
+    environment = run["spec"]["environment"]
+    assert (environment["type"], environment["dataset"]["digest"]) == ("logged", version["digest"])
+    assert run["status"] == "draft"
+
+
+def test_logged_conversations_are_replayed_and_patch_points_are_shown(system: System, model: Path) -> None:
+    """Of a model that knows nothing: its first turn is replaced, its second ends the episode."""
+    api = system.api()
+    talks = [
+        {"messages": [{"role": role, "content": f"{n} {turn}"} for turn in range(3) for role in ("user", "assistant")]}
+        for n in range(6)
+    ]
+    file = uploaded(system, "\n".join(map(json.dumps, talks)).encode())
+    mapping, split = {"messages": "messages"}, {"type": "count", "rows": 2}
+    version = api.post("/datasets", {"name": "logged", "file": file["digest"], "mapping": mapping, "split": split})
+    spec = {
+        "environment": {
+            "dataset": {"name": "logged"}, "reply_tokens": 4, "patch_writer": "on_policy", "thought_tokens": 3,
+        },
+        "policies": {
+            "solver": {"model": {"type": "folder", "path": str(model)}, "tuning": {"type": "full"}, "precision": "fp32"}
+        },
+        "batch": {"tasks_per_step": 2, "episodes_per_task": 2, "micro_batch_groups": 1, "rollout_groups": 2},
+        "budget": {"train_steps": 1, "target": None},
+        "evaluation": {"every_steps": 1, "tasks": 2},
+    }  # fmt: skip
+    run = api.create_run(name="logged", template="chat_logged", spec=spec)
+    run = api.finish(run["id"], 600)
+    assert run["status"] == "completed", run["reason_text"]
+    assert run["spec"]["environment"]["dataset"]["digest"] == version["digest"]
+    with psycopg.connect(system.database_url) as conn:
+        assert all(check.ok for check in consistency_report(conn, run["no"]))
+        played = conn.execute(
+            "SELECT origin, draw, member, facts, transcript FROM store.episode WHERE run_id = %s", [run["no"]]
+        ).fetchall()
+    assert {(origin, facts["patches"]) for origin, _, _, facts, _ in played} == {("train", 1.0), ("eval", 0.0)}
+    assert all(facts["thought_tokens"] > 0 for origin, _, _, facts, _ in played if origin == "train")
+    found = api.get(f"/runs/{run['id']}/trajectories?origin=train")["results"][0]
+    shown = api.get(f"/runs/{run['id']}/trajectories/{found['id']}")
+    assert [entry[:2] for entry in shown["transcript"]] == [["solver", 0], ["solver", 1]]
+    assert shown["transcript"][0][2].startswith("Patch point: the logged turn replaced this one, on-policy:")
+    assert [one["parts"]["accuracy"] for one in shown["judged"]] == [0.0, 0.0]
+    ((_, measured),) = api.series(run["id"], "eval/fact/sop").values()
+    assert set(measured) == {0.0}

@@ -24,12 +24,14 @@ from flexmarl.language.renderer import Renderer
 from flexmarl.orchestrator.plan import make_plan
 from flexmarl.store.data.groups import SampleRow, SettledGroup
 from workers.child import ChildConfig, IntervalLog
+from workers.rollout.datasets import DatasetLines
 from workers.rollout.engines.requests import Finished, Request
 from workers.rollout.engines.serve import StatePlaneSource
 from workers.rollout.engines.torch_engine import TorchEngine
 from workers.rollout.engines.wire import CompletionChoice
 from workers.rollout.environments.base import Ask, Environment
 from workers.rollout.environments.registry import family_of
+from workers.rollout.environments.rows import RowFamily
 from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, Turn, checked, request_of
 from workers.rollout.recorder import settled_group
 from workers.rollout.speech import Seat, Speech
@@ -75,7 +77,8 @@ class _Episode:
 class LocalTraining:
     """One run of a specification whose models the project makes itself; `step` and `evaluate` are its whole life."""
 
-    def __init__(self, spec: ExperimentSpec, home: str, device: str = "cpu") -> None:
+    def __init__(self, spec: ExperimentSpec, home: str, device: str = "cpu", lines: DatasetLines | None = None) -> None:
+        """Begin. `lines`: the rows of an environment of a dataset; a warm-up learns from those to train on."""
         self.spec = spec
         self.plan = make_plan(spec)
         self.steps_done = 0
@@ -88,9 +91,14 @@ class LocalTraining:
         self.tokens = 0
         """Sampled in training episodes."""
         self.belief = TaskBelief()
+        self.facts: dict[str, float] = {}
+        """What was done before the first step."""
         self._task_of: dict[int, int] = {}
         """Draw -> task that the sampler chose for it."""
         self.family = family_of(spec.environment)
+        if isinstance(self.family, RowFamily):
+            self.family.lines = lines
+        shown = list(lines.training) if lines is not None else []
         self._trainer = Trainer(spec, 1, LIFE, home, device, IntervalLog())
         self._engine = TorchEngine(device, rows=ROWS)
         document = spec.model_dump(mode="json")
@@ -100,7 +108,8 @@ class LocalTraining:
         self._codecs: dict[str, Codec] = {}
         self._renderers: dict[str, Renderer | None] = {}
         for policy in spec.policies:
-            made = self._trainer.bind(BindRequest(policy, CREATE))
+            made = self._trainer.bind(BindRequest(policy, CREATE, demonstrations=shown))
+            self.facts |= made.facts
             self._codecs[policy] = Codec(made.tokenizer)
             self._renderers[policy] = renderer_of(made.tokenizer, made.chat)
             self._serve(policy, 0, made.digest)
@@ -211,9 +220,10 @@ class LocalTraining:
                 turn, reply = answers[f"{number}.{place}"]
                 no = episode.speech.turn_of(ask)
                 begins = episode.speech.begins(ask)
-                episode.attempt.turns.append(
-                    Turn(ask.role, no, turn.prompt, turn.allowed, turn.temperature, reply, begins)
-                )
+                if not ask.aside:
+                    episode.attempt.turns.append(
+                        Turn(ask.role, no, turn.prompt, turn.allowed, turn.temperature, reply, begins)
+                    )
                 replies.append(episode.speech.hear(ask, reply.choice))
             episode.environment.act(replies)
             episode.asks = episode.environment.asks()

@@ -95,6 +95,7 @@ def detail(request: HttpRequest, dataset_id: UUID) -> HttpResponse:
         "runs": runs.run_rows(using[:MOST_RUNS]),
         "may_change": actor.may(Scope.RUNS_WRITE, found.project_id),
         "new_run_url": f"/runs/new?{urlencode({'template': 'chat_dataset', 'dataset': row['id']})}",
+        "logged_run_url": f"/runs/new?{urlencode({'template': 'chat_logged', 'dataset': row['id']})}",
         "import_url": f"/datasets/import?{urlencode({'project': row['project'], 'name': row['name']})}",
         "scores": [{"name": one.plugin_name(), "summary": one.summary()} for one in SCORE.variants().values()],
     }

@@ -45,6 +45,9 @@ from workers.rollout.waiting import AttemptWaits
 REWARD = "reward"
 """Boundary of attempts that ended without it being known what they earned."""
 
+ASIDE = " aside"
+"""Behind a role in the seed of what it says aside: the turn that follows has the same number."""
+
 
 @dataclass(frozen=True, slots=True)
 class EpisodeOrder:
@@ -241,7 +244,8 @@ async def _play(
         for ask, request, answer in zip(asks, requests, answers, strict=True):
             no, begins = speech.turn_of(ask), speech.begins(ask)
             turn = Turn(ask.role, no, request.prompt, request.allowed, request.temperature, answer, begins)
-            attempt.turns.append(turn)
+            if not ask.aside:
+                attempt.turns.append(turn)
             replies.append(speech.hear(ask, answer.choice))
         deadline += await scored(live, replies)
         async with asyncio.timeout_at(deadline):
@@ -292,7 +296,7 @@ def request_of(
         policy=seat.policy,
         pin=seat.pin,
         prompt=prompt,
-        seed=turn_seed(order.sampling_seed, order.draw, order.member, ask.role, turn),
+        seed=turn_seed(order.sampling_seed, order.draw, order.member, f"{ask.role}{ASIDE * ask.aside}", turn),
         max_tokens=min(ask.max_tokens, seat.max_tokens or ask.max_tokens),
         temperature=seat.temperature,
         allowed=seat.codec.ids_of(ask.allowed),

@@ -41,6 +41,7 @@ from workers.rollout.datasets import DatasetLines
 from workers.rollout.demand import Reporter
 from workers.rollout.engine_client import EngineClient
 from workers.rollout.environments.dataset_questions import DatasetFamily
+from workers.rollout.environments.rows import RowFamily
 from workers.rollout.external import ExternalClient
 from workers.rollout.gateway.commands import CommandPool
 from workers.rollout.gateway.images import Images
@@ -254,12 +255,12 @@ class Player:
             rows = None if environment.dataset is None else await self._rows(environment.dataset)
             return ProgramStage(run_id, environment, self._gateway, self._programs(run_id, environment), rows)
         stage = stage_of(environment)
-        if isinstance(stage, DatasetFamily):
+        if isinstance(stage, RowFamily):
             stage.lines = await self._rows(stage.options.dataset)
-            if (use := stage.options.tools).servers:
-                builds = Builds(self._home, self._store)
-                pools = tuple(self._tool_pool(run_id, use, place, builds) for place in range(len(use.servers)))
-                return ToolStage(stage, use, pools, stage.options.graph.tokens is not None)
+        if isinstance(stage, DatasetFamily) and (use := stage.options.tools).servers:
+            builds = Builds(self._home, self._store)
+            pools = tuple(self._tool_pool(run_id, use, place, builds) for place in range(len(use.servers)))
+            return ToolStage(stage, use, pools, stage.options.graph.tokens is not None)
         return stage
 
     def _programs(self, run_id: int, environment: ProgramEnvironment) -> ProgramPool | CommandPool | None:

@@ -7,7 +7,7 @@ exactly the turns that the samples hold.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import reduce
 from itertools import chain
@@ -107,7 +107,7 @@ def _episode_row(order: PlayGroups, attempt: EpisodeAttempt, seats: dict[str, Se
         tokens=tokens_of(attempt),
         pins={seats[role].policy: seats[role].pin.version for role in seats},
         task=attempt.task,
-        transcript=[_entry(turn) for turn in attempt.turns],
+        transcript=[_entry(turn, outcome.remarks if outcome else {}) for turn in attempt.turns],
         started_at=attempt.started_at,
         finished_at=attempt.finished_at,
         cohort=order.cohort,
@@ -118,12 +118,13 @@ def _episode_row(order: PlayGroups, attempt: EpisodeAttempt, seats: dict[str, Se
     )
 
 
-def _entry(turn: Turn) -> list[object]:
+def _entry(turn: Turn, remarks: Mapping[tuple[str, int], str]) -> list[object]:
     """Name a turn in the transcript; what is out of the ordinary with it is said."""
     moves = turn.reply.moves
     times = "once" if moves == 1 else f"{moves} times"
     notes = [f"moved {times} between engines during generation"] if moves else []
     notes += ["the episode went on with this answer"] if turn.carried else []
+    notes += [remark] if (remark := remarks.get((turn.role, turn.turn))) else []
     return [turn.role, turn.turn, *(["; ".join(notes)] if notes else [])]
 
 

@@ -113,7 +113,9 @@ class Speech:
         if ask.structured:
             _refuse_format(seat, ask)
         prompt = self._grown(ask, turn) if ask.messages else tuple(seat.codec.encode(ask.observation))
-        self.calls[ask.role], self.turns[_talk(ask)] = turn + 1, turn
+        self.turns[_talk(ask)] = turn
+        if not ask.aside:
+            self.calls[ask.role] = turn + 1
         return prompt
 
     def _grown(self, ask: Ask, turn: int) -> tuple[int, ...]:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from math import isfinite, sqrt
 from typing import Any, TypeVar
 
-from flexmarl.algorithms.group_keys import GroupKey
+from flexmarl.algorithms.group_keys import GROUP_KEYS, GroupKey
 from flexmarl.algorithms.registry import Plugin, Registry
-from flexmarl.algorithms.rewards import Rewards, as_they_come, row_rewards
+from flexmarl.algorithms.rewards import Rewards, as_they_come, matched_returns, row_rewards
 from flexmarl.contracts.specification.advantages import (
     ADVANTAGE,
     AdvantageOptions,
@@ -24,6 +24,7 @@ from flexmarl.contracts.specification.advantages import (
     ReinforceOptions,
     ReinforcePpOptions,
     RlooOptions,
+    TwoLevelOptions,
 )
 from flexmarl.contracts.wire import EpisodeOutcome
 
@@ -71,22 +72,12 @@ class Grpo(Advantage[GrpoOptions]):
 
     def estimate(self, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]) -> Advantages:
         """Reward minus the mean of its peers, divided by their standard deviation where the options ask."""
-        peers = _compared(self.options, key, episodes, rewards)
-        scales = {row_key: self._scale(own.values()) for row_key, own in peers}
+        peers = dict(_compared(self.options, key, episodes, rewards))
+        scales = {row_key: _scale(own.values(), self.options.divide_by_std) for row_key, own in peers.items()}
         return [
             [(reward - scales[row_key][0]) * scales[row_key][1] for row_key, reward in zip(keys, own, strict=True)]
             for keys, own in zip(_keys(self.options, key, episodes), rewards, strict=True)
         ]
-
-    def _scale(self, values: Sequence[float]) -> tuple[float, float]:
-        """Return the mean and the factor of one key's rewards; the factor is 0 where nothing can be compared."""
-        mean = sum(values) / len(values)
-        if values[0] == values[-1]:
-            return mean, 0.0
-        if not self.options.divide_by_std:
-            return mean, 1.0
-        variance = sum(sorted((value - mean) ** 2 for value in values)) / len(values)
-        return mean, 1.0 / (sqrt(variance) + STD_EPSILON)
 
 
 class Rloo(Advantage[RlooOptions]):
@@ -99,6 +90,51 @@ class Rloo(Advantage[RlooOptions]):
         return [
             [reward - means[row_key].get(number, reward) for row_key, reward in zip(keys, own, strict=True)]
             for number, (keys, own) in enumerate(zip(_keys(self.options, key, episodes), rewards, strict=True))
+        ]
+
+
+class TwoLevel(Advantage[TwoLevelOptions]):
+    """Source: UI-S1, arXiv 2509.11543."""
+
+    Options = TwoLevelOptions
+
+    def estimate(self, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]) -> Advantages:
+        """Add what an episode did better than its peers, and what each turn did better than the same turn of others.
+
+        An episode that reached a turn alone has no peer there: that part is 0.
+        """
+        found, options = self._part(key, episodes, rewards), self.options
+        if options.step_weight:
+            returns = [matched_returns(options, episode) for episode in episodes]
+            turns = self._part(GROUP_KEYS["agent_turn"], episodes, returns)
+            found = [
+                [whole + options.step_weight * turn for whole, turn in zip(*both, strict=True)]
+                for both in zip(found, turns, strict=True)
+            ]
+        return self._of_wide_groups(key, episodes, rewards, found) if options.least_std else found
+
+    def _part(self, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]) -> Advantages:
+        """Return rewards minus the mean of their peers, over the deviation of these where the options ask."""
+        peers, others = dict(_compared(self.options, key, episodes, rewards)), self.options.leave_one_out
+        scales = {row_key: _scale(own.values(), self.options.divide_by_std) for row_key, own in peers.items()}
+        means = {row_key: _means_of_others(own) if others else {} for row_key, own in peers.items()}
+        return [
+            [
+                (reward - means[row_key].get(number, scales[row_key][0])) * scales[row_key][1]
+                for row_key, reward in zip(keys, own, strict=True)
+            ]
+            for number, (keys, own) in enumerate(zip(_keys(self.options, key, episodes), rewards, strict=True))
+        ]
+
+    def _of_wide_groups(
+        self, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards], found: Advantages
+    ) -> Advantages:
+        """Return 0 for rows whose peers' rewards differ too little."""
+        peers = _compared(self.options, key, episodes, rewards)
+        wide = {row_key: _deviation(own.values()) > self.options.least_std for row_key, own in peers}
+        return [
+            [value if wide[row_key] else 0.0 for row_key, value in zip(keys, own, strict=True)]
+            for keys, own in zip(_keys(self.options, key, episodes), found, strict=True)
         ]
 
 
@@ -167,6 +203,20 @@ class BestWorst(Advantage[BestWorstOptions]):
         ]
 
 
+def _scale(values: Sequence[float], divides: bool) -> tuple[float, float]:
+    """Return the mean and the factor of one key's sorted rewards; the factor is 0 where nothing can be compared."""
+    mean = sum(values) / len(values)
+    if values[0] == values[-1]:
+        return mean, 0.0
+    return mean, 1.0 / (_deviation(values) + STD_EPSILON) if divides else 1.0
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """Return the population standard deviation of sorted values."""
+    mean = sum(values) / len(values)
+    return sqrt(sum(sorted((value - mean) ** 2 for value in values)) / len(values))
+
+
 def _as_earned(rewards: Sequence[Rewards]) -> Advantages:
     _check(value for own in rewards for value in own)
     return [list(own) for own in rewards]
@@ -185,7 +235,10 @@ def _keys(spec: AdvantageOptions, key: GroupKey, episodes: Sequence[EpisodeOutco
 
 
 def _compared(
-    spec: GrpoOptions | RlooOptions, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]
+    spec: GrpoOptions | RlooOptions | TwoLevelOptions,
+    key: GroupKey,
+    episodes: Sequence[EpisodeOutcome],
+    rewards: Sequence[Rewards],
 ) -> list[tuple[tuple[str, int], _Peers]]:
     """Collect the peers of each key: every row, or what each role (at each turn) of an episode earned, once."""
     found: dict[tuple[str, int], _Peers] = {}
@@ -225,4 +278,6 @@ def _means_of_others(peers: _Peers) -> dict[int, float]:
     }
 
 
-ADVANTAGES: Registry[Advantage[Any]] = Registry(ADVANTAGE, (Grpo, Rloo, Reinforce, ReinforcePp, BestWorst, Gae))
+ADVANTAGES: Registry[Advantage[Any]] = Registry(
+    ADVANTAGE, (Grpo, Rloo, TwoLevel, Reinforce, ReinforcePp, BestWorst, Gae)
+)

@@ -6,7 +6,7 @@ environment did not score counts as the team.
 
 from collections.abc import Callable, Sequence
 
-from flexmarl.contracts.specification.advantages import AdvantageOptions
+from flexmarl.contracts.specification.advantages import AdvantageOptions, TwoLevelOptions
 from flexmarl.contracts.wire import EpisodeOutcome, SampleRef
 
 Rewards = list[float]
@@ -51,6 +51,21 @@ def rewards_to_go(spec: AdvantageOptions, episode: EpisodeOutcome) -> Rewards:
         sample = episode.samples[index]
         value = sample.reward + spec.gamma * ahead.get(sample.role, 0.0)
         ahead[sample.role] = result[index] = value
+    return result
+
+
+def matched_returns(spec: TwoLevelOptions, episode: EpisodeOutcome) -> Rewards:
+    """Return, per sample, the discounted sum of its role's turn rewards up to the next turn without the full reward.
+
+    Behind such a turn an episode goes on, if it does, from what replaced it (UI-S1, arXiv 2509.11543).
+    """
+    result = [0.0] * len(episode.samples)
+    ahead: dict[str, float] = {}
+    for index in sorted(range(len(episode.samples)), key=lambda i: episode.samples[i].turn, reverse=True):
+        sample = episode.samples[index]
+        full = sample.reward >= spec.full_reward
+        result[index] = sample.reward + (spec.gamma * ahead.get(sample.role, 0.0) if full else 0.0)
+        ahead[sample.role] = result[index] if full or spec.counts_last else 0.0
     return result
 
 

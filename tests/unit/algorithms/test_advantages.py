@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from flexmarl.algorithms.advantages import ADVANTAGES
 from flexmarl.algorithms.filters import GROUP_FILTERS, Signal, signal_of
 from flexmarl.algorithms.group_keys import GROUP_KEYS
-from flexmarl.algorithms.rewards import row_rewards
+from flexmarl.algorithms.rewards import matched_returns, row_rewards
 from flexmarl.contracts.specification.advantages import ADVANTAGE, GrpoOptions
 from flexmarl.contracts.specification.task_choice import GROUP_FILTER
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
@@ -219,3 +219,65 @@ def test_filters_decide_by_the_signal():
     assert [name for name in GROUP_FILTERS.names() if GROUP_FILTERS.make(GROUP_FILTER.options(name)).draws_again] == [
         "dynamic_sampling"
     ]
+
+
+def turns(*rewards, role="solver"):
+    return tuple((role, number, reward) for number, reward in enumerate(rewards))
+
+
+def two_level(episodes, key=KEY, **options):
+    return estimate("two_level", ADVANTAGE.options("two_level", **options), key, episodes)
+
+
+@pytest.mark.parametrize(("counts_last", "expected"), [(True, [1.525, 1.05, 0.1, 1.0]), (False, [1.5, 1.0, 0.1, 1.0])])
+def test_a_return_ends_with_the_first_turn_without_the_full_reward(counts_last, expected):
+    """UI-S1's paper and its authors' program, with gamma .5."""
+    options = ADVANTAGE.options("two_level", counts_last=counts_last)
+    found = matched_returns(options, episode(0, 0.0, samples=turns(1.0, 1.0, 0.1, 1.0)))
+    assert found == pytest.approx(expected, abs=1e-12)
+
+
+def test_returns_of_roles_are_their_own():
+    options = ADVANTAGE.options("two_level")
+    both = (*turns(1.0, 1.0), *turns(0.0, 0.5, role="writer"))
+    assert matched_returns(options, episode(0, 0.0, samples=both)) == [1.5, 1.0, 0.0, 0.5]
+
+
+def test_an_episode_and_its_turns_are_compared_apart_and_added_up():
+    """Means and deviations by hand: of the scores 1 and .1, of the returns 1.5 and .1 at turn 0; turn 1 has no peer."""
+    group = [episode(0, 1.0, samples=turns(1.0, 1.0)), episode(1, 0.1, samples=turns(0.1))]
+    plain = two_level(group, divide_by_std=False, step_weight=2.0)
+    assert plain == [pytest.approx([0.45 + 2.0 * 0.7, 0.45]), pytest.approx([-0.45 - 2.0 * 0.7])]
+    divided = two_level(group)
+    assert divided == [pytest.approx([2.0, 1.0], abs=1e-5), pytest.approx([-2.0], abs=1e-5)]
+    alone = two_level(group, divide_by_std=False, leave_one_out=True)
+    assert alone == [pytest.approx([0.9 + 1.4, 0.9]), pytest.approx([-0.9 - 1.4])]
+
+
+SCORES = st.floats(min_value=0.0, max_value=1.0)
+GROUPS_OF_TURNS = st.lists(st.lists(SCORES, min_size=1, max_size=4), min_size=1, max_size=6)
+
+
+@given(GROUPS_OF_TURNS, st.booleans())
+@settings(max_examples=80, deadline=None)
+def test_without_weight_of_turns_it_is_grpo_to_the_bit(rewards, divide):
+    group = [episode(n, sum(own) / len(own), samples=turns(*own)) for n, own in enumerate(rewards)]
+    plain = grpo(ADVANTAGE.options(divide_by_std=divide), KEY, group)
+    assert two_level(group, step_weight=0.0, divide_by_std=divide) == plain
+
+
+@given(st.lists(SCORES, min_size=1, max_size=6))
+@settings(max_examples=80, deadline=None)
+def test_of_one_turn_both_parts_are_the_same(scores):
+    """Without patches and with one turn an episode is its turn: grpo, as often as the parts weigh."""
+    group = [episode(n, score, samples=turns(score)) for n, score in enumerate(scores)]
+    plain = grpo(ADVANTAGE.options(divide_by_std=True), KEY, group)
+    assert two_level(group) == [[2.0 * value for value in own] for own in plain]
+
+
+def test_groups_that_differ_too_little_teach_nothing():
+    narrow = [episode(0, 0.5, samples=turns(1.0)), episode(1, 0.4, samples=turns(0.1))]
+    assert two_level(narrow, least_std=0.3) == [[0.0], [0.0]]
+    wide = [episode(0, 1.0, samples=turns(1.0)), episode(1, 0.1, samples=turns(0.1))]
+    assert two_level(wide, least_std=0.3) == two_level(wide)
+    assert signal_of(narrow, two_level(narrow, least_std=0.3)) is Signal.HARD

@@ -58,7 +58,7 @@ def test_the_page_is_told_when_a_setting_is_read_from_where_refusals_come() -> N
     assert told["/policies/speaker/tuning/rank"] == {"ways": [[rank]], "own": True, "absent": False}
     assert told["/mechanisms/allocation/homes/speaker"]["absent"]
     gamma = told["/algorithm/advantage/gamma"]["ways"]
-    assert [way[0]["values"] for way in gamma][-1] == ["gae"], "it discounts without per_turn"
+    assert [way[0]["values"] for way in gamma][-1] == ["two_level", "gae"], "they discount without per_turn"
     assert [condition["pointer"] for condition in gamma[0]][1:] == [
         "/algorithm/shaping/type",
         "/algorithm/advantage/per_turn",

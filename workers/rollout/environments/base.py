@@ -42,6 +42,9 @@ class Ask:
     """Of an environment that speaks in messages: the seat forgets what it has read and said in the conversation."""
     broken: str = ""
     """Why it forgets, where that counts as a break of its chain; empty where it is how the environment is played."""
+    aside: bool = False
+    """Of an environment that speaks in messages: the reply is for the environment alone. It is no turn of the seat, in
+    no row, and never trained on."""
     structured: str = ""
     """What the reply must be, a `StructuredOutput` as JSON; empty: what its agent's sampling says."""
 
@@ -86,6 +89,8 @@ class Outcome:
     facts: dict[str, float] = field(default_factory=dict)
     judged: tuple[JudgedAnswer, ...] = ()
     """Where answers have several scores: each answer, in the order in which they were given."""
+    remarks: dict[tuple[str, int], str] = field(default_factory=dict)
+    """What people read behind single turns, by role and turn index."""
 
 
 class RewardMissing(Exception):

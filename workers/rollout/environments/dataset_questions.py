@@ -13,47 +13,29 @@ from dataclasses import dataclass, replace
 from flexmarl.algorithms.scores import RowScorer, ScorePart
 from flexmarl.contracts.specification.dataset import DatasetTasks
 from flexmarl.contracts.specification.scores import JudgeOptions
-from flexmarl.language.dataset_rows import DatasetRow, epoch_of, from_line, row_of
+from flexmarl.language.dataset_rows import DatasetRow, from_line
 from flexmarl.language.messages import Message
-from workers.rollout.datasets import DatasetLines, DatasetMissing
-from workers.rollout.environments.base import Ask, Environment, Family, JudgedAnswer, Outcome, Reply, RewardMissing
+from workers.rollout.environments.base import Ask, Environment, JudgedAnswer, Outcome, Reply, RewardMissing
 from workers.rollout.environments.graphs import Statement
 from workers.rollout.environments.questions import AnswerScore, Conversation
+from workers.rollout.environments.rows import EPOCH, RowFamily
 from workers.rollout.environments.verdicts import MOST_VERDICT, question_of, value_of
 from workers.scoring.apart import ApartScorer
 from workers.scoring.errors import ScoringFailed
 
-EPOCH = "epoch"
-"""Fact: passes through the training rows before this one."""
 NOT_SCORED = "not_scored"
 """The reply's score raised; the row's part of it is 0."""
 
 
-class DatasetFamily(Family[DatasetTasks]):
+class DatasetFamily(RowFamily[DatasetTasks]):
     Options = DatasetTasks
 
     def __init__(self, spec: DatasetTasks) -> None:
-        super().__init__(spec)
-        self.roles = tuple(role.name for role in spec.facts().roles)
-        self.scorer = RowScorer(spec.scores)
-        self.apart = ApartScorer(spec.scores)
-        self.lines: DatasetLines | None = None
-        """Set by whoever plays; the roles are known without."""
+        super().__init__(spec, spec.scores)
 
     def make(self, task_seed: int, held_out: bool, rng: random.Random) -> Environment:
-        if self.lines is None:
-            raise DatasetMissing(f"the rows of {self.options.dataset.name} were not read")
-        if held_out:
-            line, epoch = self.lines.held_out[task_seed % len(self.lines.held_out)], None
-        else:
-            rows = len(self.lines.training)
-            line = self.lines.training[row_of(task_seed, rows, self.options.seed)]
-            epoch = epoch_of(task_seed, rows)
+        line, epoch = self.line_of(task_seed, held_out)
         return RowConversation(RowQuestion(line, self.scorer, self.apart, epoch), self.options)
-
-    async def close(self) -> None:
-        """End the processes that score."""
-        await self.apart.close()
 
 
 class RowQuestion:

@@ -9,6 +9,7 @@ from workers.rollout.environments.base import Family
 from workers.rollout.environments.dataset_questions import DatasetFamily
 from workers.rollout.environments.hot_cold import HotColdFamily
 from workers.rollout.environments.kitchen import KitchenFamily
+from workers.rollout.environments.logged_episodes import LoggedFamily
 from workers.rollout.environments.openenv_servers import OpenEnvFamily
 from workers.rollout.environments.packaged import PackageFamily
 from workers.rollout.environments.pettingzoo_games import PettingZooFamily
@@ -28,6 +29,7 @@ FAMILIES: Registry[Family[Any]] = Registry(
         KitchenFamily,
         SumsFamily,
         DatasetFamily,
+        LoggedFamily,
         ReasoningGymFamily,
         ShopFamily,
         PettingZooFamily,

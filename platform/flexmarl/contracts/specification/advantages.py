@@ -92,6 +92,55 @@ class RlooOptions(TurnRewardOptions):
     """Average the group baseline over episodes (each counts once per role) or over rows."""
 
 
+class TwoLevelOptions(AdvantageOptions):
+    """What an episode did better than its group, plus what a turn did better than the same turn of the others."""
+
+    type: Literal["two_level"] = "two_level"
+    gamma: float = Field(default=0.5, gt=0.0, le=1.0)
+    """Discount factor per turn of what later turns earn."""
+    step_weight: float = Field(default=1.0, ge=0.0, le=100.0)
+    """Weight of the turn's part; with 0 it is the advantage `grpo`."""
+    divide_by_std: bool = True
+    """Divide each part by its group's standard deviation (population, +1e-6)."""
+    leave_one_out: bool = False
+    """Compare with the mean of the other episodes alone, not with that of all."""
+    least_std: float = Field(default=0.0, ge=0.0, le=1000.0)
+    """A group whose episode rewards have no larger standard deviation teaches nothing; UI-S1 takes 0.3."""
+    full_reward: float = Field(default=1.0, gt=0.0)
+    """A turn that earns less ends the return of the turns before it: what follows a patch is not theirs."""
+    counts_last: bool = True
+    """That turn's own reward is part of the return, as in the paper; not so in its authors' program."""
+    baseline_over: ClassVar[Literal["episodes"]] = "episodes"
+
+    judges_answers: ClassVar[bool] = False
+    discounts_always: ClassVar[bool] = True
+
+    def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
+        """Turns are compared in a part of its own, and a return has no other form."""
+        yield from super().refusals(spec)
+        if self.per_turn:
+            yield Problem(
+                pointer="/algorithm/advantage/per_turn",
+                code="not_with_two_level",
+                detail="two_level compares episodes in one part and turns in the other.",
+                hint="Set false, or step_weight instead.",
+            )
+        if spec.algorithm.shaping.of_turns:
+            yield Problem(
+                pointer="/algorithm/shaping/type",
+                code="not_with_two_level",
+                detail="two_level takes what turns earned as it came.",
+                hint="Set none, or another advantage than two_level.",
+            )
+        if not spec.environment.facts().rewards_turns:
+            yield Problem(
+                pointer="/algorithm/advantage/type",
+                code="needs_turn_rewards",
+                detail=f"two_level compares what turns earn, and {spec.environment.type} scores episodes alone.",
+                hint="Set grpo.",
+            )
+
+
 class ReinforceOptions(TurnRewardOptions):
     """The raw reward."""
 
@@ -160,5 +209,5 @@ ADVANTAGE: Kind[AdvantageOptions] = Kind(
     "advantage",
     "/algorithm/advantage",
     AdvantageOptions,
-    (GrpoOptions, RlooOptions, ReinforceOptions, ReinforcePpOptions, BestWorstOptions, GaeOptions),
+    (GrpoOptions, RlooOptions, TwoLevelOptions, ReinforceOptions, ReinforcePpOptions, BestWorstOptions, GaeOptions),
 )

@@ -35,23 +35,41 @@ class NamedDataset(Strict):
     """Rows kept for evaluation. Set when the run is created; what is written here is replaced."""
 
 
-class DatasetTasks(EnvironmentOptions):
-    """Rows of an imported dataset, answered by one agent or a team; scored by rules that you choose.
-
-    Score: weighted mean of the scores of the team's answer, from 0 to 1. For language models with a chat template.
-    """
+class RowTasks(EnvironmentOptions):
+    """An environment whose tasks are rows of an imported dataset."""
 
     converses: ClassVar[bool] = True
     lists_held_out: ClassVar[bool] = True
     lists_training: ClassVar[bool] = True
 
-    type: Literal["dataset"] = "dataset"
     dataset: NamedDataset = NamedDataset()
     """Which rows."""
-    scores: Annotated[tuple[ScoreSpec, ...], AfterValidator(distinct)] = (ExactOptions(),)
-    """What an answer is worth: each from 0 to 1; a weighted mean for each seat, and one for the team."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Of the order of rows, which is another one in each epoch."""
+
+    @property
+    def training_tasks(self) -> int:
+        """Return how many there are: the rows to train on; 0 before they are known."""
+        return self.dataset.training
+
+    def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
+        """Refuse an evaluation of more rows than are held out, once they are known."""
+        held_out, wanted = self.dataset.held_out, spec.evaluation.tasks
+        if self.dataset.digest and held_out < wanted:
+            hint = f"Set {held_out}." if held_out else "Import it with a share of held-out rows."
+            detail = f"{self.dataset.name} {self.dataset.version} holds out {held_out} rows, {wanted} are evaluated."
+            yield Problem(pointer="/evaluation/tasks", code="too_few_rows", detail=detail, hint=hint)
+
+
+class DatasetTasks(RowTasks):
+    """Rows of an imported dataset, answered by one agent or a team; scored by rules that you choose.
+
+    Score: weighted mean of the scores of the team's answer, from 0 to 1. For language models with a chat template.
+    """
+
+    type: Literal["dataset"] = "dataset"
+    scores: Annotated[tuple[ScoreSpec, ...], AfterValidator(distinct)] = (ExactOptions(),)
+    """What an answer is worth: each from 0 to 1; a weighted mean for each seat, and one for the team."""
     graph: GraphSpec = ALONE
     """Who speaks when in the team, and who reads what; as it comes, one solver answers."""
     reply_tokens: int = Field(default=256, ge=1, le=16_384)
@@ -74,11 +92,6 @@ class DatasetTasks(EnvironmentOptions):
         if not any(score.counts_for(None) for score in self.scores):
             raise broken_at(("scores",), "no score pays the team; write pays: all at one of them")
         return self
-
-    @property
-    def training_tasks(self) -> int:
-        """Return how many there are: the rows to train on; 0 before they are known."""
-        return self.dataset.training
 
     def judges(self) -> tuple[JudgeOptions, ...]:
         """Return the scores that an agent of the run gives."""
@@ -116,8 +129,4 @@ class DatasetTasks(EnvironmentOptions):
         for score in self.scores:
             yield from score.refusals(spec)
         yield from self.tools.problems([seat.name for seat in self.graph.seats()], spec)
-        held_out, wanted = self.dataset.held_out, spec.evaluation.tasks
-        if self.dataset.digest and held_out < wanted:
-            hint = f"Set {held_out}." if held_out else "Import it with a share of held-out rows."
-            detail = f"{self.dataset.name} {self.dataset.version} holds out {held_out} rows, {wanted} are evaluated."
-            yield Problem(pointer="/evaluation/tasks", code="too_few_rows", detail=detail, hint=hint)
+        yield from super().refusals(spec)

@@ -15,6 +15,7 @@ from flexmarl.contracts.specification.environment_base import (
     RoleFacts,
 )
 from flexmarl.contracts.specification.graphs import GraphSpec, SequenceGraph, team_facts
+from flexmarl.contracts.specification.logged import LoggedEpisodes
 from flexmarl.contracts.specification.openenv import OpenEnvUrl
 from flexmarl.contracts.specification.package import PackageEnvironment
 from flexmarl.contracts.specification.program import ProgramEnvironment
@@ -305,6 +306,7 @@ ENVIRONMENT: Kind[EnvironmentOptions] = Kind(
         Kitchen,
         Sums,
         DatasetTasks,
+        LoggedEpisodes,
         ReasoningGym,
         Shop,
         PettingZoo,

@@ -13,14 +13,16 @@ MOST = 2**31
 WHERE = "/environment/dataset"
 PROGRAM = "program"
 """Environment whose tasks are rows only where it says so."""
+OF_ROWS = ("dataset", "logged")
+"""Environments whose tasks are rows."""
 
 
 def named_in(environment: object) -> Mapping[str, Any] | None:
     """Return the dataset of an environment when it is named well enough to look for it; types refuse the rest."""
-    if not isinstance(environment, Mapping) or environment.get("type", "dataset") not in ("dataset", PROGRAM):
+    if not isinstance(environment, Mapping) or environment.get("type", "dataset") not in (*OF_ROWS, PROGRAM):
         return None
     # A document that is laid over a template may leave the type to it; programs need no dataset.
-    return well_named(environment.get("dataset", {} if environment.get("type") == "dataset" else None))
+    return well_named(environment.get("dataset", {} if environment.get("type") in OF_ROWS else None))
 
 
 def well_named(named: object) -> Mapping[str, Any] | None:

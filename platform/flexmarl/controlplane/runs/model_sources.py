@@ -16,8 +16,9 @@ from typing import Any
 from flexmarl.contracts.fork_rules import fork_rules
 from flexmarl.contracts.problems import Problem, SpecProblems
 from flexmarl.contracts.specification import ExperimentSpec
-from flexmarl.contracts.specification.dataset import DatasetTasks, NamedDataset
+from flexmarl.contracts.specification.dataset import DatasetTasks, NamedDataset, RowTasks
 from flexmarl.contracts.specification.environment import EnvironmentSpec
+from flexmarl.contracts.specification.logged import LoggedEpisodes
 from flexmarl.contracts.specification.program import ProgramEnvironment
 from flexmarl.contracts.specification.team import CheckpointModel, Lora, RegisteredModel
 from flexmarl.contracts.specification.tools import ToolUse
@@ -26,6 +27,7 @@ from flexmarl.controlplane.agents.naming import defined, with_team
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import NotFound, ValidationProblem
 from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.datasets import logged_rows
 from flexmarl.controlplane.datasets import naming as datasets
 from flexmarl.controlplane.experiments.plans import as_field_error
 from flexmarl.controlplane.packages import naming as packages
@@ -116,11 +118,7 @@ class CheckpointSources:
 
     def refusals(self, spec: ExperimentSpec) -> Iterator[Problem]:
         """Return what of a specification does not fit the checkpoints that its policies begin with."""
-        if isinstance(spec.environment, DatasetTasks):
-            yield from self._dataset_refusals(spec.environment.dataset)
-            yield from self._tool_refusals(spec.environment.tools)
-        if isinstance(spec.environment, ProgramEnvironment) and spec.environment.dataset is not None:
-            yield from self._dataset_refusals(spec.environment.dataset)
+        yield from self._row_refusals(spec.environment)
         yield from self._package_refusals(spec.environment)
         for name, policy in spec.policies.items():
             if policy.warmup is not None and (shown := policy.warmup.demonstrations) is not None:
@@ -146,6 +144,17 @@ class CheckpointSources:
         found = naming.pinned(self.actor, self.project, name, model.model_dump())
         if isinstance(found, Problem) or found["digest"] != model.digest or not model.digest:
             raise AssertionError(f"policies.{name}.model was not completed")
+
+    def _row_refusals(self, environment: EnvironmentSpec) -> Iterator[Problem]:
+        """Refuse datasets that cannot be played, and tools that do not fit."""
+        if isinstance(environment, RowTasks):
+            yield from self._dataset_refusals(environment.dataset)
+        if isinstance(environment, LoggedEpisodes) and environment.dataset.digest:
+            yield from logged_rows.refusals(self.actor, environment)
+        if isinstance(environment, DatasetTasks):
+            yield from self._tool_refusals(environment.tools)
+        if isinstance(environment, ProgramEnvironment) and environment.dataset is not None:
+            yield from self._dataset_refusals(environment.dataset)
 
     def _dataset_refusals(self, dataset: NamedDataset) -> Iterator[Problem]:
         """Refuse a dataset that nobody named; make sure that the digest of another is the one that was found here."""

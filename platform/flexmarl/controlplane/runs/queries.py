@@ -25,6 +25,7 @@ from flexmarl.controlplane.common.reach import in_reach
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
+from flexmarl.controlplane.datasets.naming import OF_ROWS
 from flexmarl.controlplane.experiments.predictions import plan_row
 from flexmarl.controlplane.runs import configuration, histories
 from flexmarl.controlplane.runs.choices import allowed_now
@@ -86,8 +87,8 @@ def of_team(actor: Actor, project: str, name: str) -> QuerySet[Run]:
 
 def of_dataset(actor: Actor, project: str, name: str) -> QuerySet[Run]:
     """The runs that name a dataset of a project, newest first."""
-    named = {"type": "dataset", "dataset": {"project": project, "name": name}}
-    return runs(actor).filter(spec__environment__contains=named)
+    named = {"dataset": {"project": project, "name": name}}
+    return runs(actor).filter(spec__environment__type__in=OF_ROWS, spec__environment__contains=named)
 
 
 def may_act(actor: Actor, run: Run) -> bool:
