@@ -1,7 +1,8 @@
-"""What choosing tasks costs: a draw of a step's tasks from large sets, and what a group that ended costs.
+"""What choosing tasks and counting members costs: of a step's groups from large sets, and of a group that ended.
 
 `python tests/benchmarks/task_choice.py --out FILE`: for `vade` every rate sampled and the window around 1/3, in turn,
-on the same beliefs; for `greso` and `filter_solved` the beliefs that cost most; the median and the slowest of each.
+on the same beliefs; for `greso` and `filter_solved` the beliefs that cost most, for numbers of members sets of which
+all tasks were played; the median and the slowest of each.
 """
 
 import argparse
@@ -15,8 +16,10 @@ from typing import Any
 import numpy as np
 
 from flexmarl.algorithms import vade
+from flexmarl.algorithms.member_counts import MEMBER_COUNTS
 from flexmarl.algorithms.task_belief import TaskBelief
 from flexmarl.algorithms.task_sampler import TASK_SAMPLERS, PlayedTask, Wanted
+from flexmarl.contracts.specification.member_counts import MEMBER_COUNT
 from flexmarl.contracts.specification.task_choice import TASK_SAMPLER
 
 GROUPS, MEMBERS = 64, 8
@@ -74,6 +77,25 @@ def walks(tasks: int, repeats: int) -> dict[str, object]:
     return found
 
 
+def sizes(tasks: int, repeats: int) -> dict[str, object]:
+    """Measure what counts the members of groups."""
+    rng, found = np.random.default_rng(3), dict[str, object]()
+    for name in MEMBER_COUNTS.names()[1:]:
+        counter, belief = MEMBER_COUNTS.make(MEMBER_COUNT.options(name)), TaskBelief()
+        belief.put(tasks, 0, 0.0, 0.0, 0)
+        belief.solved, belief.missed = (bytearray(rng.random(tasks).astype("<f4").tobytes()) for _ in range(2))
+        belief.as_of = bytearray((1 + np.arange(tasks) // GROUPS).astype("<i4").tobytes())
+
+        def count(_: int, counter: Any = counter, belief: TaskBelief = belief) -> list[int]:
+            return list(counter.counts(belief, range(GROUPS), MEMBERS))
+
+        def ended(number: int, counter: Any = counter, belief: TaskBelief = belief) -> None:
+            counter.observe(belief, PlayedTask(tasks, number, 1000, (1.0, 0.0) * (MEMBERS // 2)))
+
+        found[name] = {"members of 64 groups": timed(count, repeats), "a group that ended": timed(ended, 200)}
+    return found
+
+
 def timed(work: Callable[[int], object], repeats: int) -> dict[str, float]:
     """Return milliseconds of the processor, which other work does not lengthen: the median and the slowest."""
     found = []
@@ -114,6 +136,7 @@ def main() -> None:
         "members": MEMBERS,
         "numpy": np.__version__,
         "walks": {tasks: walks(tasks, given.repeats) for tasks in (1_000, 1_000_000)},
+        "sizes": {tasks: sizes(tasks, given.repeats) for tasks in (1_000, 1_000_000)},
         "sets": {tasks: measured(tasks, given.repeats) for tasks in (1_000, 100_000, 1_000_000)},
     }
     given.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

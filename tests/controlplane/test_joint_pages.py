@@ -71,6 +71,22 @@ def test_the_archive_is_shown_by_age_and_origin_where_a_run_replays(browser, run
         assert words in text
 
 
+def test_stored_successes_have_a_card_of_their_own_words(browser, run) -> None:
+    run.spec["sampling"]["replay"] = {"type": "rescue", "max_age": 9, "max_uses": 3, "weight": 1.0}
+    run.save()
+    assert "No success is stored" in read(browser, run, "parts/joint")
+    progress = {
+        "rows_replayed": 8,
+        "archive": [{"policy": "solver", "age": 3, "origin": "run", "groups": 7, "rows": 8}],
+    }
+    store_connection().execute(
+        "UPDATE store.run_state SET progress = progress || %s::jsonb WHERE run_id = %s", [json.dumps(progress), run.no]
+    )
+    text = " ".join(read(browser, run, "parts/joint").split())
+    assert "Archive of replay" not in text
+    assert "the stored success of that task takes the place of a member, up to an age of 9 versions and 3 times" in text
+
+
 def test_the_store_card_counts_rows_by_place_and_names_broken_promises(browser, run) -> None:
     play(run)
     text = read(browser, run, "parts/store")

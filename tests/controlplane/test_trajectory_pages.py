@@ -4,10 +4,12 @@ pinned. And what their comparison and their texts are made of."""
 import pytest
 from django.test import Client
 
+from flexmarl.contracts.rulings import Ruling, RulingKind
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.telemetry.trajectories.decoding import token_texts
 from flexmarl.controlplane.telemetry.trajectories.episode_groups import MAX_WORDS, TurnText, aligned, difference
+from flexmarl.store.control.decisions import Logged, _write_rulings
 from flexmarl.store.reads.report import consistency_report
 from tests.support.markup import markup
 from tests.support.played import play, remember_check
@@ -46,8 +48,8 @@ def read(browser, run, path, status=200):
         ("trajectories", 20),
         ("trajectories?step=1&reward__gte=0.5&ordering=-reward&label=any", 20),
         ("trajectories/1-1-1", 20),
-        ("trajectories/1-1-1?view=scores", 22),
-        ("trajectories/compare?draw=1", 18),
+        ("trajectories/1-1-1?view=scores", 23),
+        ("trajectories/compare?draw=1", 20),
         ("parts/trajectories?step=1", 8),
         ("checkpoints", 29),
         ("performance", 58),
@@ -80,6 +82,19 @@ def test_hostile_text_is_escaped(browser, run, path) -> None:
     html = read(browser, run, path)
     assert HOSTILE not in html
     assert "&lt;img src=x" in html
+
+
+def test_the_scores_say_what_became_of_the_group(browser, run) -> None:
+    conn = store_connection()
+    [cohort] = conn.execute(
+        "SELECT cohort FROM store.episode WHERE run_id = %s AND draw = 1 LIMIT 1", [run.no]
+    ).fetchone()
+    for draw, reason in ((1, f"nobody solved it: {HOSTILE} is injected"), (2, "another group")):
+        said = Ruling(RulingKind.GROUP_RESCUED, reason, "", cohort, f"draw:{draw}", cause="injected")
+        _write_rulings(conn, run.no, [Logged(draw, 1.0, said)])
+    html = read(browser, run, "trajectories/1-1-1?view=scores")
+    assert "Nobody solved it: &lt;img src=x onerror=alert(1)&gt; is injected." in html
+    assert "nother group" not in html
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,30 @@ def test_ordered_runs_replay_the_same_rows_whoever_is_killed(system: System) -> 
     assert bits["quiet"] != bits["plain"], "replayed rows are trained"
 
 
+def test_a_success_of_an_earlier_step_stands_in_groups_that_failed(system: System) -> None:
+    """The hinter and the guesser begin untrained, so groups of two often fail."""
+    api = system.api()
+    changes = spec({"type": "rescue", "max_age": 6, "max_uses": 4})
+    changes["batch"] |= {"episodes_per_task": 2}
+    changes["sampling"]["task_sampler"] = {"type": "greso", "tasks": 8, "least_easy": 1.0, "least_hard": 1.0}
+    run = api.finish(api.create_run(name="rescue", template="hot_cold", spec=changes)["id"], 400)
+    assert (run["status"], run["step"]) == ("completed", STEPS), run["reason_text"]
+    kept_its_promises(system, run["no"], complete=False)
+    assert replayed(system, run["no"])[1] == run["progress"]["rows_replayed"] > 0
+    with psycopg.connect(system.database_url, autocommit=True) as conn:
+        found = conn.execute(
+            "SELECT target, reason FROM store.ruling WHERE run_id = %s AND kind = 'group_rescued'", [run["no"]]
+        ).fetchall()
+    assert found
+    draw = int(found[0][0].partition(":")[2])
+    group = api.get(f"/runs/{run['id']}/groups/{draw}")
+    assert [(one["kind"], one["reason"]) for one in group["rulings"]] == [("group_rescued", found[0][1])]
+    assert group["statistics"]["solved"] == 0
+    others = {member["member"]: member["advantages"] for member in group["members"]}
+    assert others[0] == {}, "it made room"
+    assert any(value < 0 for value in others[1].values())
+
+
 def test_a_run_with_lag_replays_what_is_young_enough(system: System, tmp_path: Path) -> None:
     api = system.api()
     rule = ARCHIVE | {"max_age": 4, "max_uses": 2, "order": "newest"}

@@ -147,6 +147,10 @@ class LocalTraining:
         wanted = Wanted(self.spec.seed, draws[0], self.steps_done, tasks.chosen_from, len(draws), members, frozenset())
         return dict(zip(draws, tasks.sampler.choose(self.belief, wanted), strict=True))
 
+    def members_of(self, draw: int, members: int) -> int:
+        """Return how many members the group of a draw has, where others have so many."""
+        return members
+
     def _observe(self, draw: int, settled: SettledGroup) -> None:
         """Count what a group said, and let the sampler see how it ended."""
         episodes, tasks = settled.event.episodes, self.plan.tasks
@@ -168,7 +172,10 @@ class LocalTraining:
     def play(self, draws: Sequence[int], origin: Origin, members: int) -> list[list[EpisodeAttempt]]:
         """Play episode groups, all at once, turn by turn."""
         seats = self._seats(greedy=origin is Origin.EVAL)
-        groups = [[self._begin(draw, member, origin, seats) for member in range(members)] for draw in draws]
+        groups = [
+            [self._begin(draw, member, origin, seats) for member in range(self.members_of(draw, members))]
+            for draw in draws
+        ]
         live = [episode for group in groups for episode in group]
         while live := [episode for episode in live if episode.asks]:
             self._advance(live)

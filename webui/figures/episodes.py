@@ -141,10 +141,18 @@ def _beside_team_scores(rule: Mapping[str, Any]) -> list[str]:
         parts.append(f"the group key {rule['group_key']}")
     if rule.get("shaping", "none") != "none":
         parts.append(f"the shaping {rule['shaping']}")
+    return parts + _beside_members(rule)
+
+
+def _beside_members(rule: Mapping[str, Any]) -> list[str]:
+    """Name what decides an advantage of who is compared."""
+    parts = []
     if rule.get("branches", "none") != "none":
         parts.append("the reward of each answer, since all members answered the turns of one episode")
     if rule.get("keep_members") and rule.get("keep_rule", "variance") == "variance":
         parts.append(f"only the {rule['keep_members']} members whose scores differ most")
+    if rule.get("rescues"):
+        parts.append("an earlier success of the task, where there is one, since nobody of the group solved it")
     return parts
 
 

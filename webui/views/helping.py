@@ -23,6 +23,7 @@ KIND_TITLES = {
     "shaping": "Reward shaping",
     "group_filter": "Group filters",
     "task_sampler": "Task samplers",
+    "member_count": "Numbers of members",
     "router": "Routers",
 }
 VERDICTS = ("healthy", "watch", "degraded", "stalled")

@@ -101,7 +101,10 @@ def _batches_text(own: dict[str, Any]) -> str:
 def _replay(found: Any, row: dict[str, Any], agents: dict[str, Any], place: Callable[[str], int]) -> dict[str, Any]:
     """What the archive's card shows; a run without one has no card."""
     replays = found.spec["sampling"].get("replay", {})
-    if not isinstance(replays, dict) or replays.get("type") != "archive":  # runs of earlier versions said a word
+    if not isinstance(replays, dict) or replays.get("type") not in (
+        "archive",
+        "rescue",
+    ):  # runs of earlier versions said a word
         return {"replays": None}
     archive = sorted(row["progress"]["archive"], key=lambda one: (place(one["policy"]), one["age"]))
     return {

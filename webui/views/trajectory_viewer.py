@@ -1,7 +1,7 @@
 """One trajectory as a conversation: task, turns and remarks in order, scores, advantage, provenance."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from flexmarl.contracts.wire import EVALUATION_DRAWS
@@ -30,8 +30,8 @@ BREAK_WORDS = {
 VIEWS = (("transcript", "Transcript"), ("scores", "Scores"), ("raw", "Raw"))
 
 
-def _credit(spec: dict[str, Any]) -> dict[str, Any]:
-    """Say what of a specification decides what a row is compared with."""
+def _credit(spec: dict[str, Any], group: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Say what of a specification decides what a row of a group is compared with."""
     algorithm = spec["algorithm"]
     return {
         **algorithm["advantage"],
@@ -40,7 +40,13 @@ def _credit(spec: dict[str, Any]) -> dict[str, Any]:
         "branches": spec["sampling"]["branch_controller"]["type"],
         "keep_members": spec["sampling"].get("keep_members"),
         "keep_rule": spec["sampling"].get("keep_rule", "variance"),
+        "rescues": _rescues(spec) and not any(member["solved"] for member in group),
     }
+
+
+def _rescues(spec: dict[str, Any]) -> bool:
+    replay = spec["sampling"].get("replay", {})
+    return isinstance(replay, dict) and replay.get("type") == "rescue"
 
 
 def opened(run: Any, row: dict[str, Any], tid: str, view: str = "transcript") -> dict[str, Any]:
@@ -68,7 +74,7 @@ def opened(run: Any, row: dict[str, Any], tid: str, view: str = "transcript") ->
         "graph": graph_of(row),
         "scores": [_score(role, agent, found, turns) for role, agent in agents.items() if role in found["scores"]],
         "pins": [(name, found["pins"][name]) for name in _policies(row) if name in found["pins"]],
-        "why": episodes.why(group, found["member"], _credit(row["spec"]), advantages),
+        "why": episodes.why(group, found["member"], _credit(row["spec"], group), advantages),
         "facts": sorted((str(k), v) for k, v in dict(found["task"].get("facts") or {}).items()),
         "counted": sorted(found["facts"].items()),
         "group": group,

@@ -18,6 +18,7 @@ from flexmarl.contracts.specification.corrections import CORRECTION
 from flexmarl.contracts.specification.environment import ENVIRONMENT
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.specification.losses import LOSS
+from flexmarl.contracts.specification.member_counts import MEMBER_COUNT
 from flexmarl.contracts.specification.movers import MOVER
 from flexmarl.contracts.specification.redundancies import REDUNDANCY
 from flexmarl.contracts.specification.reward import REWARD
@@ -78,6 +79,7 @@ SLOTS: dict[str, Slot] = {
         },
     ),
     "/sampling/task_sampler/type": Slot(_names(TASK_SAMPLER), ()),
+    "/sampling/members/type": Slot(_names(MEMBER_COUNT), ()),
     "/sampling/branch_controller/type": Slot(
         _names(BRANCH_CONTROLLER), ("trace", "echo"), {"at_grpo": "sampling: {branch_controller: at_grpo_tree}"}
     ),
@@ -89,7 +91,7 @@ SLOTS: dict[str, Slot] = {
             "shuffle_r1": "sampling: {keep_members: 8, keep_rule: pairs}, with twice as many episodes_per_task",
         },
     ),
-    "/sampling/replay/type": Slot(("none", "archive"), ()),
+    "/sampling/replay/type": Slot(("none", "archive", "rescue"), ()),
     "/mechanisms/lag_policy/at_admission": Slot(("admit", "wait", "trained"), ()),
     "/mechanisms/lag_policy/in_flight": Slot(("finish", "continue", "resume", "restart_turn", "discard"), ()),
     "/mechanisms/lag_policy/at_cut": Slot(("wait", "drop", "refresh", "train"), ()),

@@ -49,6 +49,8 @@ class PluginOptions(Strict):
 
     implementation: ClassVar[str] = ""
     """Where the code of a plug-in of another distribution is: `package.module:Class`."""
+    bias: ClassVar[str] = ""
+    """What a gradient is of instead of the plain one's expectation, in a sentence; empty: it changes no expectation."""
 
     @classmethod
     def plugin_name(cls) -> str:
@@ -103,6 +105,8 @@ class Manifest:
     distribution: str
     """Where it comes from; empty: built in."""
     version: str
+    bias: str = ""
+    """What it changes of the expectation of a gradient; empty: nothing that it declares."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,7 @@ class Kind(Generic[Options]):
     def _manifest(self, name: str, options: type[Options]) -> Manifest:
         plugin = self.installed().get(name)
         source = (plugin.distribution, plugin.version) if plugin else ("", "")
-        return Manifest(self.name, name, options.summary(), options.model_json_schema(), *source)
+        return Manifest(self.name, name, options.summary(), options.model_json_schema(), *source, options.bias)
 
     def __hash__(self) -> int:
         return hash(self.name)

@@ -1,4 +1,4 @@
-"""What earlier groups cannot be trained again with: one refusal per broken rule, with a legal value.
+"""What earlier rows cannot be trained again with: one refusal per broken rule, with a legal value.
 
 A replayed row has the advantages that its group fixed, and the log-probabilities of the weights that sampled it. So the
 loss must weigh it by p / p_engine, nothing may compare it with the rows of its new step, and a step must be that of one
@@ -11,13 +11,17 @@ from flexmarl.contracts.plugins import Readiness
 from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.readiness import needs
 from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.contracts.specification.redundancies import Beyond
 
 
 def replay_rules(spec: ExperimentSpec) -> Iterator[Problem]:
-    """Return what an archive cannot be combined with."""
+    """Return what an archive, or a pool of successes, cannot be combined with."""
     if spec.sampling.replay.on:
         yield from _objective(spec)
         yield from _steps(spec)
+    if spec.sampling.replay.rescues:
+        yield from _rescue(spec)
+        yield from _rescued_groups(spec)
 
 
 def _objective(spec: ExperimentSpec) -> Iterator[Problem]:
@@ -84,6 +88,60 @@ def _steps(spec: ExperimentSpec) -> Iterator[Problem]:
             "/batch/settle",
             "Whole groups are replayed, and here episodes settle one by one.",
             "Set group, or replay: none in /sampling.",
+        )
+
+
+def _rescue(spec: ExperimentSpec) -> Iterator[Problem]:
+    """A success stands in a later group of its task, which is compared as a whole."""
+    sampling = spec.sampling
+    if not sampling.task_sampler.chooses:
+        yield Problem(
+            pointer="/sampling/task_sampler/type",
+            code="needs_tasks",
+            detail=f"rescue stores successes by task, and {sampling.task_sampler.type} knows no task that comes again.",
+            hint="Set greso with least_easy: 1 and least_hard: 1, which plays a set in order, or replay: none.",
+        )
+    if spec.algorithm.advantage.needs is not Readiness.GROUP:
+        yield Problem(
+            pointer="/algorithm/advantage/type",
+            code="needs_group_advantage",
+            detail=f"{spec.algorithm.advantage.type} compares no group, so a success in one changes nothing.",
+            hint="Set grpo, or replay: none in /sampling.",
+        )
+    if spec.batch.episodes_per_task < 2:
+        yield Problem(
+            pointer="/batch/episodes_per_task",
+            code="out_of_range",
+            detail="A success takes the place of one member, and nobody is left to be compared with it.",
+            hint="Set at least 2, or replay: none in /sampling.",
+        )
+
+
+def _rescued_groups(spec: ExperimentSpec) -> Iterator[Problem]:
+    mechanisms, sampling = spec.mechanisms, spec.sampling
+    if sampling.keep_members is not None:
+        yield _refused(
+            "/sampling/keep_members",
+            "A success stands for a member that is left out, and keep_members leaves out others.",
+            "Remove it, or set replay: none in /sampling.",
+        )
+    if spec.algorithm.shaping.type != "none":
+        yield _refused(
+            "/algorithm/shaping/type",
+            f"{spec.algorithm.shaping.type} reads more of an episode than is stored of a success.",
+            "Set none, or replay: none in /sampling.",
+        )
+    if Beyond.GROUPS in mechanisms.redundancy.beyond:
+        yield _refused(
+            "/mechanisms/redundancy/type",
+            "A group that is handed on to the next step would take a success along that is too old there.",
+            "Set none, or replay: none in /sampling.",
+        )
+    if mechanisms.ordered and mechanisms.publication.type == "delayed":
+        yield _refused(
+            "/mechanisms/publication/type",
+            "With delayed cohorts overlap, and which successes are stored would depend on who settled first.",
+            "Set cohort, or replay: none in /sampling.",
         )
 
 

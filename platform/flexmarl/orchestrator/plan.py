@@ -6,6 +6,7 @@ from typing import Any, cast, get_args
 from flexmarl.algorithms.advantages import ADVANTAGES, Advantage
 from flexmarl.algorithms.filters import GROUP_FILTERS, GroupFilter
 from flexmarl.algorithms.group_keys import GROUP_KEYS, GroupKey
+from flexmarl.algorithms.member_counts import MEMBER_COUNTS, MemberCount
 from flexmarl.algorithms.movers import MOVERS, Mover
 from flexmarl.algorithms.redundancy import extra_of
 from flexmarl.algorithms.rewards import RowRewards, answer_rewards
@@ -121,6 +122,8 @@ class TaskPlan:
     """Size of the set that the sampler chooses from; 0: it chooses none, and a draw's number is its task."""
     best_score: float
     """Of the team, in an episode; read where tasks are chosen."""
+    counter: MemberCount[Any]
+    """Says how many members the group of a chosen task has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +210,11 @@ def make_plan(spec: ExperimentSpec, opening: frozenset[str] | None = None) -> Pl
 
 def _task_plan(spec: ExperimentSpec) -> TaskPlan:
     options, environment = spec.sampling.task_sampler, spec.environment
-    sampler = TASK_SAMPLERS.make(options)
+    sampler, counter = TASK_SAMPLERS.make(options), MEMBER_COUNTS.make(spec.sampling.members)
     if not options.chooses:
-        return TaskPlan(sampler, 0, 1.0)
-    return TaskPlan(sampler, options.own_tasks or environment.training_tasks or 0, environment.facts().best_score)
+        return TaskPlan(sampler, 0, 1.0, counter)
+    tasks = options.own_tasks or environment.training_tasks or 0
+    return TaskPlan(sampler, tasks, environment.facts().best_score, counter)
 
 
 def _cohort_plan(spec: ExperimentSpec) -> CohortPlan:

@@ -7,6 +7,7 @@ from flexmarl.algorithms.aggregation import AGGREGATIONS
 from flexmarl.algorithms.branching import BRANCH_CONTROLLERS, checked_joints
 from flexmarl.algorithms.filters import GROUP_FILTERS
 from flexmarl.algorithms.group_keys import GROUP_KEYS
+from flexmarl.algorithms.member_counts import MEMBER_COUNTS
 from flexmarl.algorithms.movers import MOVERS
 from flexmarl.algorithms.redundancy import REDUNDANCIES, Extra, Redundancy, extra_of
 from flexmarl.algorithms.routing import ROUTERS
@@ -27,6 +28,7 @@ REGISTRIES = (
     CORRECTIONS,
     GROUP_FILTERS,
     LOSSES,
+    MEMBER_COUNTS,
     MOVERS,
     REDUNDANCIES,
     ROUTERS,

@@ -11,6 +11,8 @@ from flexmarl.contracts.plugins import InstalledPlugin, Kind, OneOf, PluginOptio
 from flexmarl.contracts.problems import problems_of
 from flexmarl.contracts.specification.kinds import KINDS
 from flexmarl.contracts.specification.losses import LOSS, LossOptions, RowLossOptions
+from flexmarl.contracts.specification.member_counts import MEMBER_COUNT
+from flexmarl.contracts.specification.task_choice import TASK_SAMPLER
 
 
 class OtherOptions(RowLossOptions):
@@ -140,3 +142,10 @@ def test_every_setting_of_a_built_in_plug_in_is_explained(kind: Kind) -> None:
         assert options.summary().endswith("."), options
         for name, field in options.model_json_schema()["properties"].items():
             assert name == "type" or field.get("description"), (options, name)
+
+
+def test_what_changes_the_expectation_of_a_gradient_says_how():
+    said = {kind.name: {one.name for one in kind.manifests() if one.bias} for kind in (TASK_SAMPLER, MEMBER_COUNT)}
+    assert said["task_sampler"] >= {"vade", "greso", "filter_solved"}
+    assert said["member_count"] >= {"fewer_when_solved", "mixed_outcomes"}
+    assert not {"uniform", "equal"} & {*said["task_sampler"], *said["member_count"]}

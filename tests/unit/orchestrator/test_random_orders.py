@@ -13,6 +13,7 @@ from tests.unit.orchestrator.fake_cluster import FakeCluster, Faults, make_spec,
 
 pytestmark = pytest.mark.slow
 
+RESCUE = {"sampling__task_sampler": {"type": "greso", "tasks": 8, "least_easy": 1.0, "least_hard": 1.0}}
 PRESETS = {
     "flexmarl": {},
     "sync": {"mechanisms__trainer_protocol": "batch"},
@@ -43,6 +44,12 @@ PRESETS = {
     "ordered_replay": {"sampling__replay": {"type": "archive", "share": 0.5}, "mechanisms__ordered": True},
     "replay_and_lag": {
         "sampling__replay": {"type": "archive", "share": 0.4, "max_age": 3, "max_uses": 2, "order": "newest"},
+        "mechanisms__lag_policy__bound": 2,
+    },
+    "rescue": {**RESCUE, "sampling__replay": {"type": "rescue", "max_age": 4, "max_uses": 2}},
+    "rescue_and_lag": {
+        **RESCUE,
+        "sampling__replay": {"type": "rescue", "max_age": 5},
         "mechanisms__lag_policy__bound": 2,
     },
     "policy_clock": {"mechanisms__policy_clock": True, "batch__min_rows": 20, "batch__max_carry": 2},

@@ -14,6 +14,7 @@ from flexmarl.contracts.specification.branch_controllers import (
 )
 from flexmarl.contracts.specification.corrections import CORRECTION, CorrectionOptions, NoCorrectionOptions
 from flexmarl.contracts.specification.losses import LOSS, LossOptions, PolicyGradientOptions
+from flexmarl.contracts.specification.member_counts import MEMBER_COUNT, EqualOptions, MemberCountOptions
 from flexmarl.contracts.specification.reading import is_no_such, is_such, none_of, one_of, read_when
 from flexmarl.contracts.specification.reference import AnyReference, FirstVersion
 from flexmarl.contracts.specification.replay import ReplayOptions
@@ -92,6 +93,8 @@ class AlgorithmSpec(Strict):
 class SamplingFamily(Strict):
     task_sampler: Annotated[TaskSamplerOptions, OneOf(TASK_SAMPLER)] = UniformOptions()
     """Which task an episode group plays."""
+    members: Annotated[MemberCountOptions, OneOf(MEMBER_COUNT)] = EqualOptions()
+    """How many members each group has."""
     branch_controller: Annotated[BranchControllerOptions, OneOf(BRANCH_CONTROLLER)] = NoBranchesOptions()
     """How the members of a group branch."""
     group_filter: Annotated[GroupFilterOptions, OneOf(GROUP_FILTER)] = NoFilterOptions()

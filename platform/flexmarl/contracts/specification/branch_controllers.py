@@ -103,6 +103,8 @@ class AtGrpoTreeOptions(BranchingOptions):
     """When several roles answer at once: combine answers member by member (`aligned`), or each answer with all answers
     of the others, credited with the mean (`cross`, as in MAGRPO)."""
 
+    bias: ClassVar[str] = "With carry: best, states are better than the policy's own; with first they are its own."
+
     def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
         """Refuse answers that have none beside them to be crossed with, and too many that have."""
         yield from super().refusals(spec)

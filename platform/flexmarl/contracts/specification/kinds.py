@@ -9,6 +9,7 @@ from flexmarl.contracts.specification.corrections import CORRECTION
 from flexmarl.contracts.specification.environment import ENVIRONMENT
 from flexmarl.contracts.specification.graphs import GRAPH
 from flexmarl.contracts.specification.losses import LOSS
+from flexmarl.contracts.specification.member_counts import MEMBER_COUNT
 from flexmarl.contracts.specification.movers import MOVER
 from flexmarl.contracts.specification.redundancies import REDUNDANCY
 from flexmarl.contracts.specification.reward import REWARD
@@ -27,6 +28,7 @@ KINDS: tuple[Kind[Any], ...] = (
     SHAPING,
     GROUP_FILTER,
     TASK_SAMPLER,
+    MEMBER_COUNT,
     BRANCH_CONTROLLER,
     ROUTER,
     MOVER,

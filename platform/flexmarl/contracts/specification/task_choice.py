@@ -42,6 +42,7 @@ class ChoosingOptions(TaskSamplerOptions):
     """Tasks that are chosen from. Absent: all training tasks of the environment, which must list them."""
 
     chooses: ClassVar[bool] = True
+    bias: ClassVar[str] = "Tasks are played in other shares than in evaluations."
 
     @property
     def own_tasks(self) -> int | None:
@@ -148,6 +149,9 @@ TASK_SAMPLER: Kind[TaskSamplerOptions] = Kind(
 )
 
 
+DROPPED = "Tasks whose members all did alike are left out, so a step averages over others."
+
+
 class GroupFilterOptions(PluginOptions):
     """Which groups are trained on."""
 
@@ -172,6 +176,8 @@ class DropZeroVarianceOptions(GroupFilterOptions):
 
     type: Literal["drop_zero_variance"] = "drop_zero_variance"
 
+    bias: ClassVar[str] = DROPPED
+
 
 class DynamicSamplingOptions(GroupFilterOptions):
     """Only groups whose members differ in score; a replacement task is drawn for each rejected group."""
@@ -179,6 +185,8 @@ class DynamicSamplingOptions(GroupFilterOptions):
     type: Literal["dynamic_sampling"] = "dynamic_sampling"
     draw_limit: int = Field(default=10, ge=2, le=1000)
     """Maximum draws per group needed; then the step continues with the groups it has."""
+
+    bias: ClassVar[str] = DROPPED
 
     @property
     def most_draws(self) -> int:

@@ -60,7 +60,7 @@ def plugins() -> tuple[dict[str, Any], ...]:
         ] + [
             {
                 "kind": kind.name, "pointer": kind.pointer, "name": broken.name, "summary": "", "options": None,
-                "distribution": broken.distribution, "version": "", "problem": broken.reason,
+                "distribution": broken.distribution, "version": "", "problem": broken.reason, "bias": "",
             }
             for broken in kind.broken()
         ]  # fmt: skip

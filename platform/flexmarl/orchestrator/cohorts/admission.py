@@ -8,7 +8,7 @@ policy says. How many cohorts are open at once is nobody's setting: it follows f
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.group_commands import drive_rollout
 from flexmarl.orchestrator.serving.weight_sync import served
-from flexmarl.orchestrator.state.cohort import Cohort, PolicyCohort
+from flexmarl.orchestrator.state.cohort import Cohort, PolicyCohort, playing
 from flexmarl.orchestrator.state.lag import Verdict, admit
 
 
@@ -73,7 +73,7 @@ def abandon_older(ctx: Context, policy: str) -> None:
         cohort.pins[policy] = state.policies[policy].pin
         if state.lifecycle.pause.frozen:
             continue
-        episodes = len(cohort.open) * ctx.plan.members_of(cohort.long_round)
+        episodes = playing(cohort, ctx.plan.members_of(cohort.long_round), state.choice.members)
         state.totals.train_episodes.cancelled += episodes
         state.totals.train_episodes.proposed += episodes
         for key in set(cohort.open.values()):

@@ -34,10 +34,11 @@ from flexmarl.orchestrator.cohorts.redundancy import (
     take_late,
 )
 from flexmarl.orchestrator.cohorts.resampling import draw_again, drawn_text
+from flexmarl.orchestrator.cohorts.rescue import Rescued, inject, offer, rescued
 from flexmarl.orchestrator.cohorts.staleness import ages_of, count_made
 from flexmarl.orchestrator.cohorts.task_choice import belief_text, forget_draws, task_text, tell_sampler
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.rollout.group_commands import drive_rollout, newly_ended, settle_draw
+from flexmarl.orchestrator.rollout.group_commands import drive_rollout, members_of, newly_ended, settle_draw
 from flexmarl.orchestrator.state.cohort import Cohort, CohortTimes, PendingGroup, Pin, PolicyCohort
 from flexmarl.orchestrator.state.group_counts import add_episode, count_fates, count_tokens, finished_of, said_by
 from flexmarl.orchestrator.state.tokens import Undelivered
@@ -161,14 +162,15 @@ def _keep(ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[
     count_made(ctx, cohort, finished)
     if plan.cutting.by_episode and not finished:
         return None
-    if len(finished) < plan.cohort.needed_members and plan.spec.batch.incomplete_group == "score" and finished:
-        finished = [*finished, *_scored_failures(ctx, cohort, finished)]
-    elif len(finished) < plan.cohort.needed_members:
+    members = members_of(ctx, cohort, event.draw)
+    needed = min(plan.cohort.needed_members, members) if members < plan.cohort.members else plan.cohort.needed_members
+    if len(finished) < needed and plan.spec.batch.incomplete_group == "score" and finished:
+        finished = [*finished, *_scored_failures(ctx, members, finished)]
+    elif len(finished) < needed:
         cohort.groups.dropped += 1
-        members = plan.members_of(cohort.long_round)
         text = (
             f"group {event.draw} dropped: {len(finished)} of {members} episodes finished, "
-            f"{plan.cohort.needed_members} are needed{_first_reason(event.episodes)}"
+            f"{needed} are needed{_first_reason(event.episodes)}"
         )
         ctx.note(text, NoteLevel.WARNING, target=f"draw:{event.draw}")
         _rule_out(ctx, RulingKind.GROUP_DROPPED, cohort, event, finished, text)
@@ -176,6 +178,9 @@ def _keep(ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[
     advantages = _advantages(ctx, finished)
     signal = signal_of(finished, advantages)
     cohort.tally.signals[signal] = cohort.tally.signals.get(signal, 0) + 1
+    saved = rescued(ctx, cohort, event.draw, finished)
+    if saved is not None and (with_success := _with_a_success(ctx, cohort, event, saved)) is not None:
+        return with_success
     if not plan.settlement.group_filter.keeps(Signal(signal)):
         cohort.groups.refused += 1
         text = f"group {event.draw} refused: the filter {plan.spec.sampling.group_filter.type} keeps no {signal} group"
@@ -185,7 +190,21 @@ def _keep(ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[
     kept, advantages = _kept(ctx, finished, advantages)
     cohort.groups.members += len(finished)
     cohort.groups.members_kept += len(kept)
-    return PendingGroup(event.draw, _rows(ctx, kept, advantages), ages_of(ctx, cohort, event, kept))
+    group = PendingGroup(event.draw, _rows(ctx, kept, advantages), ages_of(ctx, cohort, event, kept))
+    offer(ctx, cohort, group, kept)
+    return group
+
+
+def _with_a_success(ctx: Context, cohort: Cohort, event: GroupSettled, saved: Rescued) -> PendingGroup | None:
+    """Compare the members of a group that failed with an earlier success of its task; None where it earned no more."""
+    *advantages, of_success = _advantages(ctx, saved.compared)
+    if not any(of_success):
+        return None
+    cohort.groups.members += len(saved.compared)
+    cohort.groups.members_kept += len(saved.fresh)
+    group = PendingGroup(event.draw, _rows(ctx, saved.fresh, advantages), ages_of(ctx, cohort, event, saved.fresh))
+    inject(ctx, cohort, group, saved, _rows(ctx, [saved.success], [of_success]))
+    return group
 
 
 def _kept(
@@ -221,7 +240,7 @@ def _advantages(ctx: Context, episodes: Sequence[EpisodeOutcome], shaped: bool =
     return plan.settlement.advantage.estimate(plan.settlement.group_key, episodes, rewards)
 
 
-def _scored_failures(ctx: Context, cohort: Cohort, finished: Sequence[EpisodeOutcome]) -> list[EpisodeOutcome]:
+def _scored_failures(ctx: Context, members: int, finished: Sequence[EpisodeOutcome]) -> list[EpisodeOutcome]:
     """Give each member that did not finish the declared score: it is compared with, and has no row to train on."""
     score = ctx.plan.spec.batch.failed_score
     present = {episode.member for episode in finished}
@@ -235,7 +254,7 @@ def _scored_failures(ctx: Context, cohort: Cohort, finished: Sequence[EpisodeOut
             team_score=score,
             samples=tuple(SampleRef(role=role, turn=0, tokens=0, reward=score) for role in roles),
         )
-        for member in range(ctx.plan.members_of(cohort.long_round))
+        for member in range(members)
         if member not in present
     ]
 

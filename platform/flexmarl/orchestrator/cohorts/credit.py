@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from flexmarl.contracts.status import RunStatus
 from flexmarl.orchestrator.cohorts.admission import may_fill
+from flexmarl.orchestrator.cohorts.member_counts import count_members
 from flexmarl.orchestrator.cohorts.task_choice import choose_tasks
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.group_commands import drive_rollout, open_draws
@@ -29,12 +30,13 @@ def propose(ctx: Context, cohort: Cohort, groups: int, deferred: Sequence[int] =
     again = dict(zip(draws, deferred or state.backlog.repeated, strict=False))
     cohort.tasks |= again
     choose_tasks(ctx, cohort, [draw for draw in draws if draw not in again])
+    members = count_members(ctx, cohort, list(draws))
     if not deferred:
         del state.backlog.repeated[: len(again)]
     cohort.size += groups
     state.numbers.draw += groups
     if not state.lifecycle.pause.frozen:  # what is open while the run is frozen is proposed when it goes on
-        state.totals.train_episodes.proposed += groups * ctx.plan.members_of(cohort.long_round)
+        state.totals.train_episodes.proposed += members
         drive_rollout(ctx, cohort)
 
 

@@ -15,7 +15,7 @@ from flexmarl.contracts.base import known
 from flexmarl.contracts.commands import CutMicroBatch
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.wire import CutSample, MicroBatchRef
-from flexmarl.orchestrator.cohorts import replay
+from flexmarl.orchestrator.cohorts import replay, rescue
 from flexmarl.orchestrator.cohorts.staleness import swept
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.state.cohort import Cohort, MicroBatchState, PendingGroup
@@ -121,6 +121,7 @@ def _cut(ctx: Context, cohort: Cohort, policy: str, part: int, groups: list[Pend
         return set()
     _emit(ctx, cohort, policy, part, rows)
     replay.keep(ctx, cohort, policy, fresh)
+    rescue.keep(ctx, cohort, policy, fresh)
     stop_idling(ctx, cohort)
     return {group.draw for group in fresh}
 

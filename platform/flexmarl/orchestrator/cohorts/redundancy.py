@@ -146,7 +146,7 @@ def cancel(ctx: Context, cohort: Cohort) -> None:
         state.failures.pop(key, None)
         state.backlog.cancelled[draw] = cohort.no
     # Where episodes settle one by one, some of a group may be counted already.
-    cancelled = playing(cohort, ctx.plan.members_of(cohort.long_round))
+    cancelled = playing(cohort, ctx.plan.members_of(cohort.long_round), state.choice.members)
     if not state.lifecycle.pause.frozen:
         state.totals.train_episodes.cancelled += cancelled
     cohort.tally.cancelled += cancelled

@@ -7,7 +7,9 @@ policy, when it is settled: what it draws follows from the groups alone, and wit
 run that begins a new attempt begins with an empty archive: samples of an ended run may be deleted.
 """
 
+from flexmarl.algorithms import rescue as pool
 from flexmarl.algorithms.replay import ArchivedGroup, add, ages_of, draw, expire, replayed_groups
+from flexmarl.orchestrator.cohorts import rescue
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.state.cohort import Cohort, PendingGroup, PolicyCohort
 from flexmarl.orchestrator.state.lag import spread
@@ -15,7 +17,7 @@ from flexmarl.orchestrator.state.lag import spread
 
 def keep(ctx: Context, cohort: Cohort, policy: str, groups: list[PendingGroup]) -> None:
     """Take the groups of a micro-batch into the archive, once they are cut."""
-    if not ctx.plan.spec.sampling.replay.on:
+    if ctx.plan.spec.sampling.replay.type != "archive":
         return
     archive = ctx.state.archive.setdefault(policy, [])
     for group in groups:
@@ -28,10 +30,14 @@ def drawn(ctx: Context, cohort: Cohort, policy: str) -> list[ArchivedGroup]:
     replay, own = ctx.plan.spec.sampling.replay, cohort.policies[policy]
     if not replay.on or not own.micro_batches or own.stepped or own.rows.replayed:
         return []
-    archive, version = ctx.state.archive.get(policy, []), ctx.state.policies[policy].version or 0
-    expire(archive, version, replay.max_age)
-    count = replayed_groups(cohort.groups.kept - cohort.groups.late, replay.share)
-    groups = draw(archive, count, cohort.no, replay.max_uses, replay.order)
+    version = ctx.state.policies[policy].version or 0
+    if replay.rescues:
+        groups = rescue.drawn(ctx, cohort, policy)
+    else:
+        archive = ctx.state.archive.get(policy, [])
+        expire(archive, version, replay.max_age)
+        count = replayed_groups(cohort.groups.kept - cohort.groups.late, replay.share)
+        groups = draw(archive, count, cohort.no, replay.max_uses, replay.order)
     for group in groups:
         age = version - group.oldest
         own.rows.replayed[age] = own.rows.replayed.get(age, 0) + len(group.rows)
@@ -49,7 +55,10 @@ def replay_metrics(ctx: Context, name: str, own: PolicyCohort, step: int) -> Non
         ctx.metric("replay/age", ages.max, step, name, stat="max")
     archive, version = ctx.state.archive.get(name, []), ctx.state.policies[name].version or 0
     expire(archive, version, ctx.plan.spec.sampling.replay.max_age)
-    ctx.metric("replay/archive", float(len(archive)), step, name, stat="last")
-    by_age = ctx.state.history.archive[name] = ages_of(archive, version)
+    by_age = ages_of(archive, version)
+    if ctx.plan.spec.sampling.replay.rescues:
+        by_age = pool.ages_of(ctx.state.choice.successes, name, version)
+    ctx.state.history.archive[name] = by_age
+    ctx.metric("replay/archive", float(sum(groups for groups, _ in by_age.values())), step, name, stat="last")
     if by_age:
         ctx.metric("replay/archive_age", float(max(by_age)), step, name, stat="max")

@@ -8,6 +8,7 @@ other without a gap, until so many of them are not refused.
 """
 
 from flexmarl.contracts.decisions import NoteLevel
+from flexmarl.orchestrator.cohorts.member_counts import count_members
 from flexmarl.orchestrator.cohorts.task_choice import choose_tasks
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.group_commands import open_draws
@@ -29,9 +30,10 @@ def draw_again(ctx: Context, cohort: Cohort) -> str:
     cohort.size += 1
     cohort.open |= open_draws(ctx, draw, 1, 1)
     choose_tasks(ctx, cohort, [draw])
+    members = count_members(ctx, cohort, [draw])
     # What is open while the run is frozen is proposed when it goes on.
     if not state.lifecycle.pause.frozen:
-        state.totals.train_episodes.proposed += plan.cohort.members
+        state.totals.train_episodes.proposed += members
     return f"; group {draw} is drawn in its place"
 
 

@@ -48,21 +48,24 @@ def _excluded(ctx: Context, cohort: Cohort) -> set[int]:
 def tell_sampler(ctx: Context, cohort: Cohort, draw: int, finished: Sequence[EpisodeOutcome]) -> None:
     """Let the sampler see how a group ended; one of which nothing finished says nothing of its task."""
     tasks, choice = ctx.plan.tasks, ctx.state.choice
-    task = _task_of(ctx, cohort, draw)
+    task = task_of(ctx, cohort, draw)
     if task is None or not finished:
         return
     shares = tuple(min(max(episode.team_score / tasks.best_score, 0.0), 1.0) for episode in finished)
     played = PlayedTask(tasks.chosen_from, task, cohort.no, shares, all_alike(finished))
     tasks.sampler.observe(choice.belief, played)
+    if ctx.plan.spec.sampling.members.counts:
+        tasks.counter.observe(choice.rates, played)
 
 
-def _task_of(ctx: Context, cohort: Cohort, draw: int) -> int | None:
+def task_of(ctx: Context, cohort: Cohort, draw: int) -> int | None:
+    """Return the task that was chosen for a draw; None where a draw's number is its task."""
     return ctx.state.choice.of_draw.get(cohort.tasks.get(draw, draw))
 
 
 def task_text(ctx: Context, cohort: Cohort, draw: int) -> str:
     """Say what the sampler believes of a draw's task."""
-    task = _task_of(ctx, cohort, draw)
+    task = task_of(ctx, cohort, draw)
     words = "" if task is None else ctx.plan.tasks.sampler.of_task(ctx.state.choice.belief, task)
     return f"; task {task}: {words}" if words else ""
 

@@ -81,7 +81,7 @@ def _train_orders(ctx: Context, cohort: Cohort, draws: list[int]) -> Iterator[Gr
         yield GroupOrder(
             draw=draw,
             task_seed=seed,
-            members=ctx.plan.members_of(cohort.long_round),
+            members=members_of(ctx, cohort, draw),
             enough=0 if cohort.long_round else ctx.plan.cohort.enough_members,
             spares=ctx.plan.cohort.spares,
         )
@@ -94,12 +94,17 @@ def _evaluation_orders(ctx: Context, draws: list[int]) -> Iterator[GroupOrder]:
         yield GroupOrder(draw=draw, task_seed=seed, members=evaluation.attempts)
 
 
+def members_of(ctx: Context, cohort: Cohort, draw: int) -> int:
+    """Return how many members the group of a draw has."""
+    return ctx.state.choice.members.get(draw, ctx.plan.members_of(cohort.long_round))
+
+
 def newly_ended(ctx: Context, parts: Cohort | EvaluationState, event: GroupSettled) -> int:
     """Count the members of an open draw that a fact is the first to tell of: all of them, unless episodes settle."""
     if not isinstance(parts, Cohort):
         return ctx.plan.spec.evaluation.attempts
     if not ctx.plan.cutting.by_episode:
-        return ctx.plan.members_of(parts.long_round)
+        return members_of(ctx, parts, event.draw)
     return len({episode.member for episode in event.episodes} - parts.ended.get(event.draw, {}).keys())
 
 
@@ -109,6 +114,7 @@ def settle_draw(ctx: Context, parts: Cohort | EvaluationState, draw: int) -> Non
     if isinstance(parts, Cohort):
         parts.older.pop(draw, None)
         parts.ended.pop(draw, None)
+        ctx.state.choice.members.pop(draw, None)
     command = ctx.state.outstanding.get(key)
     if command is not None:
         command.left -= 1

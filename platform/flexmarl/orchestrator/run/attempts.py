@@ -55,4 +55,5 @@ def renew(ctx: Context) -> None:
     state.lifecycle.ending.uncertain_rows.clear()
     state.lifecycle.ending.uncertain_replayed.clear()
     state.archive.clear()
+    state.choice.successes.clear()
     state.history.archive.clear()

@@ -94,7 +94,7 @@ def _check_counts(plan: Plan, state: RunState) -> None:
     training = evaluating = 0
     if not state.lifecycle.pause.frozen:
         for cohort in state.cohorts:
-            training += playing(cohort, plan.members_of(cohort.long_round))
+            training += playing(cohort, plan.members_of(cohort.long_round), state.choice.members)
         evaluating = 0 if state.evaluation is None else playing(state.evaluation, plan.spec.evaluation.attempts)
     _adds_up("training", state.totals.train_episodes, training)
     _adds_up("evaluation", state.totals.eval_episodes, evaluating)

@@ -59,8 +59,9 @@ def freeze(ctx: Context) -> int:
         return 0
     state.lifecycle.pause.frozen = True
     for parts, counters, members in _parts(ctx):
-        counters.cancelled += playing(parts, members)
-        abandoned += playing(parts, members)
+        count = playing(parts, members, ctx.state.choice.members)
+        counters.cancelled += count
+        abandoned += count
     ctx.withdraw_kind("play_groups")
     for key in [key for key in state.failures if key.startswith("play:")]:
         del state.failures[key]
@@ -99,7 +100,7 @@ def go_on(ctx: Context) -> None:
         return
     pause.frozen = False
     for parts, counters, members in _parts(ctx):
-        counters.proposed += playing(parts, members)
+        counters.proposed += playing(parts, members, ctx.state.choice.members)
         drive_rollout(ctx, parts)
 
 

@@ -4,13 +4,18 @@ Invariants: a draw leaves `open` exactly once. Rows appear only between the sett
 their micro-batch.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import msgspec
 
-from flexmarl.algorithms.replay import Row
+from flexmarl.algorithms.replay import ArchivedGroup, Row
+from flexmarl.algorithms.rescue import StoredSuccess
 from flexmarl.orchestrator.state.lag import Ages, LagCounts
 from flexmarl.orchestrator.state.totals import TrainTotals
+
+NO_OTHERS: Mapping[int, int] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -57,7 +62,9 @@ class CohortRows:
     stale: int = 0
     """Removed by the sweep."""
     replayed: dict[int, int] = field(default_factory=dict)
-    """Age in versions -> rows that were drawn from the archive."""
+    """Age in versions -> rows that were drawn from the archive, or from the pool of successes."""
+    injected: list[ArchivedGroup] = field(default_factory=list)
+    """Successes that stand in its groups, to be cut when the cohort is settled. Owner: `cohorts.rescue`."""
 
 
 @dataclass(slots=True)
@@ -106,6 +113,12 @@ class PendingGroup:
     rows: dict[str, list[Row]]
     """Policy -> its rows, advantages fixed."""
     ages: dict[str, Ages] = field(default_factory=dict)
+    success: StoredSuccess | None = None
+    """What the pool of successes takes of it once it is cut."""
+    task: int = -1
+    """Of a group that gives or takes a success."""
+    injected: dict[str, ArchivedGroup] = field(default_factory=dict)
+    """Policy -> rows of a success of an earlier step that its own are compared with."""
 
 
 @dataclass(slots=True)
@@ -232,7 +245,9 @@ class EvaluationState:
     tally: Tally = field(default_factory=Tally)
 
 
-def playing(parts: Cohort | EvaluationState, members: int) -> int:
-    """Count the episodes of open draws that have not ended, where a draw has so many members."""
+def playing(parts: Cohort | EvaluationState, members: int, others: Mapping[int, int] = NO_OTHERS) -> int:
+    """Count the episodes of open draws that have not ended, where a draw has so many members but for some others."""
     ended = sum(map(len, parts.ended.values())) if isinstance(parts, Cohort) else 0
+    if others and isinstance(parts, Cohort):
+        return sum(others.get(draw, members) for draw in parts.open) - ended
     return len(parts.open) * members - ended

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from flexmarl.algorithms.replay import ArchivedGroup
+from flexmarl.algorithms.rescue import StoredSuccess
 from flexmarl.algorithms.task_belief import TaskBelief
 from flexmarl.contracts.status import RunReason
 from flexmarl.orchestrator.state.cohort import Cohort, EvaluationState, Pin
@@ -91,6 +92,12 @@ class TaskChoice:
     of_draw: dict[int, int] = field(default_factory=dict)
     """Draw that is played, or may be again -> number of its task in the set; empty where draws are tasks."""
     belief: TaskBelief = field(default_factory=TaskBelief)
+    members: dict[int, int] = field(default_factory=dict)
+    """Draw that is played -> members of its group, where these are not those of the specification."""
+    rates: TaskBelief = field(default_factory=TaskBelief)
+    """What is believed of tasks by whoever counts members. Owner: `cohorts.member_counts`."""
+    successes: dict[int, StoredSuccess] = field(default_factory=dict)
+    """Task -> newest success that may stand in a later group of it. Owner: `cohorts.rescue`."""
 
 
 @dataclass(slots=True)

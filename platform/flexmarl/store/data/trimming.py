@@ -76,7 +76,8 @@ def runs_with_a_share(conn: Connection) -> list[tuple[int, float, int]]:
     rows = conn.execute(
         """
         SELECT r.run_id, (r.spec #>> '{trajectories,training_share}')::float8, CASE WHEN
-          r.spec #>> '{sampling,replay,type}' = 'archive' THEN (r.spec #>> '{sampling,replay,max_age}')::int ELSE 0 END
+          r.spec #>> '{sampling,replay,type}' IN ('archive', 'rescue')
+          THEN (r.spec #>> '{sampling,replay,max_age}')::int ELSE 0 END
         FROM store.run_state r
         WHERE (r.spec #>> '{trajectories,training_share}')::float8 < 1 AND EXISTS (
           SELECT 1 FROM store.micro_batch m LEFT JOIN store.trimming t ON t.run_id = m.run_id AND t.policy = m.policy

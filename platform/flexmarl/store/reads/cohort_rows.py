@@ -116,6 +116,15 @@ def batches(conn: Connection, run_id: int, low: int, high: int) -> list[CohortBa
     return [CohortBatches(*row) for row in rows]
 
 
+def of_group(conn: Connection, run_id: int, cohort: int, draw: int) -> list[tuple[str, str]]:
+    """Return what was ruled on a group of a cohort, as kind and reason, in order."""
+    rows = conn.execute(
+        "SELECT kind, reason FROM store.ruling WHERE run_id = %s AND cohort = %s AND target = %s ORDER BY seq, ord",
+        [run_id, cohort, f"draw:{draw}"],
+    ).fetchall()
+    return [(str(kind), str(reason)) for kind, reason in rows]
+
+
 def rulings(conn: Connection, run_id: int, low: int, high: int) -> list[CohortRuling]:
     """Count what was ruled on a range of cohorts, by kind."""
     rows = conn.execute(

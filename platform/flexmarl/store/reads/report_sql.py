@@ -72,7 +72,8 @@ POLICIES = """
       (spec #>> '{mechanisms,lag_policy,bound}')::int, 0),
     coalesce(coalesce(spec #>> ARRAY['policies', m.policy, 'lag_policy', 'at_cut'],
       spec #>> '{mechanisms,lag_policy,at_cut}') = 'train', false),
-    CASE WHEN spec #>> '{sampling,replay,type}' = 'archive' THEN (spec #>> '{sampling,replay,max_age}')::int ELSE 0 END
+    CASE WHEN spec #>> '{sampling,replay,type}' IN ('archive', 'rescue')
+      THEN (spec #>> '{sampling,replay,max_age}')::int ELSE 0 END
   FROM (SELECT policy, max(no) AS last FROM store.micro_batch WHERE run_id = %(run)s GROUP BY policy) m
   JOIN store.run_state r ON r.run_id = %(run)s ORDER BY 1"""
 

@@ -86,6 +86,9 @@ class PluginSerializer(serializers.Serializer[Any]):
     distribution = serializers.CharField(allow_blank=True, help_text="Where it comes from; empty: built in.")
     version = serializers.CharField(allow_blank=True)
     problem = serializers.CharField(allow_blank=True, help_text="Why it cannot be used; empty: it can.")
+    bias = serializers.CharField(
+        allow_blank=True, help_text="What it changes of the expectation of a gradient; empty: nothing that it declares."
+    )
 
 
 class TemplateSerializer(serializers.Serializer[Any]):

@@ -184,12 +184,18 @@ class _StatisticsSerializer(serializers.Serializer[Any]):
     roles = serializers.DictField(child=serializers.DictField(child=serializers.FloatField()))
 
 
+class _GroupRulingSerializer(serializers.Serializer[Any]):
+    kind = serializers.CharField(help_text="As in the run's decisions.")
+    reason = serializers.CharField()
+
+
 class GroupSerializer(serializers.Serializer[Any]):
     draw = serializers.IntegerField()
     step = serializers.IntegerField()
     origin = serializers.ChoiceField(["train", "eval"])
     title = serializers.CharField(allow_blank=True)
     statistics = _StatisticsSerializer()
+    rulings = _GroupRulingSerializer(many=True, help_text="What became of the group, such as an injected success.")
     members = _MemberOfGroupSerializer(many=True)
 
 

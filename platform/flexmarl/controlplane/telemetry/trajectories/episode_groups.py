@@ -15,7 +15,7 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.telemetry.trajectories.decoding import decoder_of, text_of
 from flexmarl.controlplane.telemetry.trajectories.trajectories import identity_of, member_of, parse_id, step_of
-from flexmarl.store.reads import trajectories
+from flexmarl.store.reads import cohort_rows, trajectories
 from flexmarl.store.reads.episodes import EpisodeSummary
 from flexmarl.store.reads.trajectories import EpisodeDetail, TrainedTurn
 
@@ -45,6 +45,10 @@ def group(run: Run, draw: int) -> dict[str, Any]:
         "origin": found[0].origin,
         "title": str(found[0].task.get("title", "")),
         "statistics": statistics(found),
+        "rulings": [
+            {"kind": kind, "reason": reason}
+            for kind, reason in cohort_rows.of_group(store_connection(), run.no, found[0].cohort, draw)
+        ],
         "members": [{**member_of(row), "advantages": _shared(cuts.get(row.key, {}))} for row in found],
     }
 

@@ -1,0 +1,201 @@
+"""Do stored successes and groups of other sizes help? Against plain GRPO, at equal generated tokens.
+
+`python tests/benchmarks/budget_learning.py --out FILE [--arms plain rescue]`: all arms play one set of tasks of the
+template in one order from the same seeds until they have sampled as many tokens, in turns; each differs from the first
+in one option of `sampling`. Compared is the share of held-out tasks solved, as the mean of evaluations along the way
+(area) and of the last ones (end), with the bootstrap interval of the mean difference over seeds. What is stored, taken
+and counted is decided by the functions that runs use (`flexmarl.algorithms.rescue`, `.member_counts`), and an injected
+row has the log-probabilities of the weights that sampled it.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flexmarl.algorithms.rescue import StoredSuccess, episode_of, expire, store, success_of, usable
+from flexmarl.algorithms.task_belief import TaskBelief
+from flexmarl.algorithms.task_sampler import PlayedTask, all_alike
+from flexmarl.contracts.resolve import resolve
+from flexmarl.contracts.specification import ExperimentSpec
+from flexmarl.store.data.groups import SettledGroup
+from tests.benchmarks.task_choice_learning import compared
+from tests.support.local_training import LocalTraining
+from workers.rollout.episode import EpisodeAttempt
+from workers.training.wire import TrainRow
+
+IN_ORDER = {"type": "greso", "least_easy": 1.0, "least_hard": 1.0}
+"""Plays the set in its order and begins anew after the last task."""
+IMITATION = {"batch_size": 256, "learning_rate": 0.003, "max_seconds": 60.0}
+ARMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "rescue": {"replay": {"type": "rescue", "max_age": 32, "max_uses": 8}},
+    "fewer_when_solved": {"members": {"type": "fewer_when_solved"}},
+    "mixed_outcomes": {"members": {"type": "mixed_outcomes"}},
+}
+LAST = 3
+FIGURES = ("area", "end", "training_score", "failed_groups", "alike_groups")
+
+
+class Watched(LocalTraining):
+    """Plays groups of the sizes that the specification counts, and counts those that nobody solved or all alike."""
+
+    failed = 0
+    alike = 0
+
+    def __init__(self, spec: ExperimentSpec, home: str, device: str = "cpu") -> None:
+        super().__init__(spec, home, device)
+        self.rates = TaskBelief()
+        self._members: dict[int, int] = {}
+
+    def _chosen(self, draws: range) -> dict[int, int]:
+        chosen, counter = super()._chosen(draws), self.plan.tasks.counter
+        counted = counter.counts(self.rates, list(chosen.values()), self.spec.batch.episodes_per_task)
+        self._members = dict(zip(chosen, counted, strict=True))
+        return chosen
+
+    def members_of(self, draw: int, members: int) -> int:
+        return self._members.get(draw, members)
+
+    def _observe(self, draw: int, settled: SettledGroup) -> None:
+        episodes, tasks = settled.event.episodes, self.plan.tasks
+        self.failed += not any(episode.solved for episode in episodes)
+        self.alike += all_alike(episodes)
+        if draw in self._task_of:
+            shares = tuple(episode.team_score / tasks.best_score for episode in episodes)
+            played = PlayedTask(tasks.chosen_from, self._task_of[draw], self.steps_done, shares)
+            tasks.counter.observe(self.rates, played)
+        super()._observe(draw, settled)
+
+
+class Rescuing(Watched):
+    """Injects a stored success into groups that failed, as `sampling.replay: {type: rescue}` says."""
+
+    def __init__(self, spec: ExperimentSpec, home: str, device: str = "cpu") -> None:
+        super().__init__(spec, home, device)
+        self.rescued = 0
+        self._pool: dict[int, StoredSuccess] = {}
+        self._kept: dict[tuple[str, int], list[TrainRow]] = {}
+        """(policy, task) -> rows of the stored success, as they were trained."""
+        self._left_out: dict[int, int] = {}
+        """Draw of the step -> member that made room."""
+        self._injected: dict[str, list[list[TrainRow]]] = {}
+        self._given: dict[int, StoredSuccess] = {}
+        """Task -> success that a group of the step gives."""
+
+    def _judged(self, group: list[EpisodeAttempt]) -> tuple[SettledGroup, list[list[float]]]:
+        settled, values = super()._judged(group)
+        draw, episodes, rule = group[0].order.draw, settled.event.episodes, self.spec.sampling.replay
+        task = self._task_of[draw]
+        success = success_of(episodes, draw, self.steps_done)
+        if success is not None:
+            self._given[task] = success
+            return settled, values
+        stored, versions = self._pool.get(task), dict.fromkeys(self.plan.trainable, self.steps_done)
+        if stored is None or not usable(stored, self.steps_done, versions, rule.max_age, rule.max_uses):
+            return settled, values
+        settlement, fresh, saved = self.plan.settlement, episodes[1:], episode_of(stored, 0)
+        everyone = [*fresh, saved]
+        rewards = [settlement.rewards(one) for one in everyone]
+        *others, of_success = settlement.advantage.estimate(settlement.group_key, everyone, rewards)
+        stored.uses, stored.last, self._left_out[draw] = stored.uses + 1, self.steps_done, 0
+        self.rescued += 1
+        given = {(one.role, one.turn): value for one, value in zip(saved.samples, of_success, strict=True)}
+        for policy in stored.oldest:
+            rows = [self._again(row, given) for row in self._kept[policy, task]]
+            self._injected.setdefault(policy, []).append(rows)
+        return settled, [[0.0] * len(episodes[0].samples), *others]
+
+    def _again(self, row: TrainRow, given: dict[tuple[str, int], float]) -> TrainRow:
+        role = row.pair.partition(":")[2]
+        values = [given[role, row.turn + place] for place in range(len(row.advantages))]
+        return msgspec.structs.replace(row, advantages=values, weight=self.spec.sampling.replay.weight)
+
+    def _rows(self, settled: SettledGroup, advantages: list[list[float]]) -> dict[str, list[TrainRow]]:
+        rows = super()._rows(settled, advantages)
+        gone = self._left_out.pop(settled.event.draw, None)
+        return {policy: [row for row in own if row.member != gone] for policy, own in rows.items()}
+
+    def _train(self, policy: str, groups: list[list[TrainRow]], step: int) -> None:
+        rule = self.spec.sampling.replay
+        super()._train(policy, [*groups, *self._injected.pop(policy, [])], step)
+        of_draw = {int(rows[0].pair.partition(":")[0]): rows for rows in groups if rows}
+        for task, success in self._given.items():
+            own = [row for row in of_draw.get(success.draw, ()) if row.member == success.member]
+            if own:
+                store(self._pool, task, success, policy, step)
+                self._kept[policy, task] = own
+        if policy == self.plan.trainable[-1]:
+            self._given.clear()
+            versions = dict.fromkeys(self.plan.trainable, step + 1)
+            expire(self._pool, versions, rule.max_age, rule.max_uses)
+
+
+def played(arm: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
+    """Train until so many tokens are sampled; evaluate every so many steps."""
+    changes: dict[str, Any] = {
+        "seed": seed,
+        "algorithm": {"loss": {"type": "ppo_clip"}},
+        "batch": {"tasks_per_step": given.groups, "micro_batch_groups": given.groups, "rollout_groups": given.groups,
+                  "episodes_per_task": given.members},
+        "sampling": {"task_sampler": IN_ORDER | {"tasks": given.tasks}, **ARMS[arm]},
+    }  # fmt: skip
+    if given.imitation is not None:
+        roles = resolve({}, template=given.task).spec.policies
+        changes["policies"] = {name: {"warmup": IMITATION | {"steps": given.imitation}} for name in roles}
+    began = time.process_time()
+    with tempfile.TemporaryDirectory() as home:
+        training = (Rescuing if arm == "rescue" else Watched).of_template(given.task, home, changes)
+        marks = [given.tokens * (number + 1) // given.evaluations for number in range(given.evaluations)]
+        while marks:
+            training.step()
+            if training.tokens >= marks[0]:
+                training.evaluate()
+                marks = [mark for mark in marks if mark > training.tokens]
+        scores = [one.solved for one in training.evaluations]
+        return {
+            "arm": arm, "seed": seed, "steps": training.steps_done, "tokens": training.tokens, "solved": scores,
+            "area": statistics.mean(scores), "end": statistics.mean(scores[-LAST:]),
+            "training_score": statistics.mean(training.rewards),
+            "failed_groups": training.failed / (training.steps_done * given.groups),
+            "alike_groups": training.alike / (training.steps_done * given.groups),
+            "rescued": training.rescued if isinstance(training, Rescuing) else 0,
+            "cpu_s": round(time.process_time() - began, 1),
+        }  # fmt: skip
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__)
+    asked.add_argument("--out", type=Path, required=True)
+    asked.add_argument("--task", default="arithmetic", help="a template of factory models")
+    asked.add_argument("--imitation", type=int, help="steps before the first one that is compared; the template's")
+    asked.add_argument("--tasks", type=int, default=64)
+    asked.add_argument("--groups", type=int, default=8, help="of a step of both arms")
+    asked.add_argument("--members", type=int, default=8)
+    asked.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS), help="the first is the base")
+    asked.add_argument("--seeds", type=int, default=5)
+    asked.add_argument("--first-seed", type=int, default=0)
+    asked.add_argument("--tokens", type=int, default=20_000)
+    asked.add_argument("--evaluations", type=int, default=8)
+    given = asked.parse_args()
+    base, *others = given.arms
+    rows: list[dict[str, Any]] = []
+    for seed in range(given.first_seed, given.first_seed + given.seeds):
+        for arm in given.arms:
+            rows.append(played(arm, seed, given))
+            print(rows[-1], flush=True)
+        document: dict[str, Any] = {"settings": {k: str(v) for k, v in vars(given).items()}, "rows": rows}
+        document["compared"] = {
+            f"{other}: {figure}": compared(rows, figure, base, other) for other in others for figure in FIGURES
+        }
+        given.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(document["compared"], indent=1))
+
+
+if __name__ == "__main__":
+    main()
