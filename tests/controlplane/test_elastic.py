@@ -146,6 +146,38 @@ def test_the_header_of_a_run_says_how_many_engines_of_how_many(browser, grown, m
     assert "run-fleet" not in markup(browser.get(f"/runs/{fixed.key}"))
 
 
+def test_the_header_of_a_run_says_how_many_engines_it_wants_and_why(browser, grown) -> None:
+    why = "trainers wait for more than 10% of the time: in 5 steps of 90 s they waited for 31.0%"
+    progress = Progress(fleet=FleetProgress(engines=2, joining=1, leaving=0, min=1, max=4, wanted=3, why=why))
+    store_connection().execute(
+        "UPDATE store.run_state SET progress = %s::jsonb WHERE run_id = %s", [progress.model_dump_json(), grown.no]
+    )
+    page = " ".join(markup(browser.get(f"/runs/{grown.key}")).split())
+    assert "2 of 1–4, 3 wanted</span>" in page
+    assert f"3 wanted: {why}" in page
+
+
+def test_rates_to_follow_need_a_range(api) -> None:
+    spec = {**SPEC, "mechanisms": {"scaling": "dead_band"}}
+    answer = api.post("/api/v1/runs", {"spec": spec}, headers={"Idempotency-Key": key()})
+    assert answer.status_code == 400
+    [error] = answer.json()["errors"]
+    assert (error["pointer"], error["code"]) == ("/mechanisms/scaling/type", "needs_range")
+    made = api.post(
+        "/api/v1/runs",
+        {"spec": {**elastic(1, 3), "mechanisms": {"scaling": "dead_band"}}},
+        headers={"Idempotency-Key": key()},
+    )
+    assert made.status_code == 201
+    assert made.json()["spec"]["mechanisms"]["scaling"]["type"] == "dead_band"
+
+
+def test_the_form_has_the_settings_of_rates_to_follow(browser) -> None:
+    page = markup(browser.get("/runs/new?template=reference_game"))
+    for name in ("type", "grow_above", "shrink_below", "steps", "hold_s"):
+        assert f'data-pointer="/mechanisms/scaling/{name}"' in page
+
+
 def test_the_form_has_one_field_for_a_number_and_for_two_bounds(browser) -> None:
     page = markup(browser.get("/runs/new?template=reference_game"))
     [found] = re.findall(r'<input[^>]*data-pointer="/resources/rollout_devices"[^>]*>', page)

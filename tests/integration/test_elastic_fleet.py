@@ -80,3 +80,25 @@ def test_a_fleet_gives_back_what_another_run_waits_for_and_grows_again(system: S
     assert found["max"] == (1, MOST), "the series says that it shrank for whole steps, and that it grew"
     assert found["min"][0] == 1
     assert leases == (MOST + 2,), "two left, two joined in their place, and no device went to and fro"
+
+
+@pytest.mark.full
+def test_a_fleet_follows_measured_rates_and_its_log_says_the_same_again(system: System) -> None:
+    api = system.api()
+    sized = spec(5000, rollout_devices={"min": 1, "max": MOST}, training_devices=MANY_DEVICES - MOST)
+    sized["mechanisms"] = {"scaling": {"type": "dead_band", "steps": 2, "hold_s": 1.0}}
+    run = api.create_run(name="sized", template="reference_game", spec=sized)
+    with psycopg.connect(system.database_url, autocommit=True) as conn:
+        decided = "SELECT cause, reason FROM store.ruling WHERE run_id = %s AND kind = 'fleet_sized' ORDER BY seq, ord"
+        wait_for(lambda: bool(conn.execute(decided, [run["no"]]).fetchall()), 180)
+        cause, reason = conn.execute(decided, [run["no"]]).fetchall()[0]
+        assert cause == "grow", "environments make trainers wait"
+        assert "groups/s are generated" in reason
+        wait_for(lambda: (conn.execute(SERVING, [run["no"]]).fetchone() or (0,))[0] > 1, 120)
+        assert api.run(run["id"])["progress"]["fleet"]["why"]
+        api.act(run["id"], "stop")
+        run = api.finish(run["id"], 300)
+        assert run["status"] == "stopped", run["reason_text"]
+        wrong = [check for check in consistency_report(conn, run["no"]) if not check.ok]
+        assert not wrong, wrong
+        assert "equals the stored rows exactly" in system.manage("replay", str(run["no"]))

@@ -32,6 +32,7 @@ DECISIONS = {kind: about.word for kind, about in COMMAND_KINDS.items()} | {
     "group_surplus": "Discard surplus",
     "rows_dropped": "Drop rows",
     "null_step": "Null step",
+    "fleet_sized": "Size the fleet",
     "step_carried": "Carry a gradient",
 }
 """Kind of a decision -> what it does."""

@@ -16,6 +16,7 @@ FACTORY_HEAD_DIMS = {name: size.hidden // size.heads for name, size in FACTORY_S
 def broken_engine_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     """Return what the chosen engine cannot serve of a specification; torch serves all of it, on one device."""
     yield from _devices(spec)
+    yield from _scaling(spec)
     if spec.resources.engine != "vllm":
         return
     yield from _models(spec)
@@ -79,6 +80,19 @@ def _devices(spec: ExperimentSpec) -> Iterator[Problem]:
             code="not_whole_engines",
             detail=f"Engines of {devices} devices use a multiple of {devices}; {count} is none.",
             hint=f"Set {numbers(legal)}, or engine_devices: 1.",
+        )
+
+
+def _scaling(spec: ExperimentSpec) -> Iterator[Problem]:
+    """A fleet that follows measured rates has two sizes to go between."""
+    resources, least = spec.resources, spec.resources.least_rollout_devices
+    if spec.mechanisms.scaling.type == "dead_band" and not resources.elastic:
+        yield Problem(
+            pointer="/mechanisms/scaling/type",
+            code="needs_range",
+            detail=f"dead_band changes the number of engines; rollout_devices is fixed at {least}.",
+            hint=f"Set free, or rollout_devices: {{min: {resources.engine_devices}, "
+            f"max: {max(least, 2 * resources.engine_devices)}}} in /resources.",
         )
 
 

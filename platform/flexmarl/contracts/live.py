@@ -53,6 +53,10 @@ class FleetProgress(Record):
     leaving: int = 0
     min: int = 0
     max: int = 0
+    wanted: int = 0
+    """Engines that it asks for now: the maximum, or fewer by measured rates."""
+    why: str = ""
+    """The rates by which that was decided last; empty while nothing was."""
 
 
 class ArchivedRows(Record):

@@ -38,6 +38,8 @@ class RulingKind(StrEnum):
     """A policy gives its trainer devices up; `cause` says why."""
     DEVICES_TURNED = "devices_turned"
     """Devices that engines and trainers share go from the ones to the others; `cause` says to whom."""
+    FLEET_SIZED = "fleet_sized"
+    """An elastic fleet is to have more or fewer engines; `cause` says which, the reason the rates it was seen in."""
     STEP_CARRIED = "step_carried"
     """A policy has too few rows for a step; its gradient goes on into the next cohort."""
 

@@ -17,6 +17,7 @@ from flexmarl.contracts.commands import Follow
 from flexmarl.contracts.plugins import Readiness
 from flexmarl.contracts.readiness import readiness
 from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.contracts.specification.scaling import Scaling
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,8 @@ class EnginePlan:
     """Engines that the run cannot do without."""
     most: int
     """Engines that it takes where devices are free."""
+    scaling: Scaling | None = None
+    """How it goes by measured rates between the two; None: it takes what is free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +201,7 @@ def make_plan(spec: ExperimentSpec, opening: frozenset[str] | None = None) -> Pl
             groups_at_once=-(-spec.batch.tasks_per_step // spec.resources.most_engines),
             least=spec.resources.engines,
             most=spec.resources.most_engines,
+            scaling=_scaling(spec),
         ),
         trainers=TrainerPlan(
             allocates=_allocates(spec),
@@ -269,6 +273,11 @@ def _settlement_plan(spec: ExperimentSpec) -> SettlementPlan:
 
 def _places(spec: ExperimentSpec) -> int | None:
     return spec.resources.engine_policies if spec.resources.has_places(len(spec.policies)) else None
+
+
+def _scaling(spec: ExperimentSpec) -> Scaling | None:
+    scaling = spec.mechanisms.scaling
+    return scaling if spec.resources.elastic and scaling.type == "dead_band" else None
 
 
 def _allocates(spec: ExperimentSpec) -> bool:

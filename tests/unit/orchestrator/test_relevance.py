@@ -27,6 +27,11 @@ def surplus_of(surplus, bound):
 
 
 CREDIT = {"bound": 9, "at_admission": "trained", "in_flight": "continue"}
+SIZED = {
+    "resources": {"rollout_devices": {"min": 1, "max": 3}},
+    "mechanisms__scaling": {"type": "dead_band", "steps": 1, "hold_s": 0.0},
+    "budget__train_steps": 8,
+}
 RUNS = {
     "micro_batch": {},
     "batch": {"mechanisms__trainer_protocol": "batch"},
@@ -51,6 +56,8 @@ RUNS = {
     "credit": surplus_of("continue", 9) | {"mechanisms__lag_policy": CREDIT},
     "credit_dropped": surplus_of("continue", 1) | {"mechanisms__lag_policy": CREDIT | {"bound": 1, "at_cut": "drop"}},
     "credit_paused": surplus_of("pause", 9) | {"mechanisms__lag_policy": CREDIT | {"in_flight": "resume"}},
+    "sized": SIZED,
+    "sized_ahead": SIZED | {"mechanisms__lag_policy": {"bound": 1}},
     "surplus_ahead": surplus_of("cancel", 2),
     **{f"surplus_{surplus}": surplus_of(surplus, bound) for surplus, bound in SURPLUS.items()},
 }

@@ -116,3 +116,16 @@ def test_a_run_that_waits_is_served_by_the_fleet_that_grew() -> None:
     assert len(report.held) == 5 + 2 + 2, "and not before: no device goes to and fro"
     assert grown.ended is not None
     assert grown.ended > (late.ended or 0.0)
+
+
+def test_a_fleet_that_follows_rates_holds_fewer_engines_and_trains_as_fast() -> None:
+    """Trainers take longer than two engines generate: a fleet that takes all six makes no step shorter."""
+    machine = MACHINE | {"trainer": {"token": 2e-3, "micro_batch": 0.0, "step": 0.5, "create": 5.0}}
+    own = workload({"min": 1, "max": MOST}, 16) | {"machine": machine}
+    free = simulate(compose(own, "best_bounded"))
+    band = simulate(compose(own, "best_bounded", {"spec": {"mechanisms": {"scaling": "dead_band"}}}))
+    engines = [held for held in band.held.values() if held.use == "engine"]
+    print(f"{free.step_s:.1f} s a step with {MOST} engines, {band.step_s:.1f} s with {len(engines)}")
+    assert len(engines) == 2, "it finds the size, and none comes or goes after that"
+    assert sum(band.steps[-8:]) <= sum(free.steps[-8:]) * 1.1
+    assert band.held_s["engine"] <= free.held_s["engine"] * 0.5

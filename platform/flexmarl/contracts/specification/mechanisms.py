@@ -11,6 +11,7 @@ from flexmarl.contracts.specification.movers import MOVER, MoverOptions, StaticM
 from flexmarl.contracts.specification.reading import none_of, one_of, read_when
 from flexmarl.contracts.specification.redundancies import REDUNDANCY, NoRedundancyOptions, RedundancyOptions
 from flexmarl.contracts.specification.routers import ROUTER, LeastLoadedOptions, RouterOptions
+from flexmarl.contracts.specification.scaling import Scaling
 
 _LAGGING = read_when((none_of("bound", 0),))
 _ON_DEMAND = read_when((one_of("type", "agent_centric", "colocated"),))
@@ -132,6 +133,7 @@ class Mechanisms(Strict):
     """Each policy steps on its own counter, as soon as `batch.min_rows` of its rows are accumulated; rows of the old
     version that settle later are dropped as overtaken. Off: every policy steps once per cohort."""
     allocation: Allocation = Allocation()
+    scaling: Scaling = Scaling()
     arbiter: Literal["fair_share"] = "fair_share"
     """Order in which runs that share a pool get devices: priority, then the project's share over its weight, then age.
     All runs of a pool share one arbiter."""

@@ -16,6 +16,7 @@ from flexmarl.contracts.status import RunStatus
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.pool.device_requests import GANG, JOIN, rollout_pool, training_pool
 from flexmarl.orchestrator.run.children import forget_child
+from flexmarl.orchestrator.run.scaling import wanted_engines
 from flexmarl.orchestrator.serving.weight_sync import dismiss, holds, required_versions
 from flexmarl.orchestrator.state.fleet import LeaseState
 from flexmarl.orchestrator.state.tree import Failure
@@ -74,6 +75,7 @@ def drive_membership(ctx: Context) -> None:
     for lease in _fleet(ctx):
         if lease.recalled and _may_go(ctx, lease):
             _leave(ctx, lease, lease.recalled)
+    _let_surplus_go(ctx)
     count = len(fleet.at_work(DeviceUse.ENGINE))
     fewest = fleet.size.fewest
     if count or fewest >= 0:
@@ -84,7 +86,7 @@ def drive_growth(ctx: Context) -> None:
     """Ask for one engine more, as long as the fleet is below its maximum and nothing that it needs is missing."""
     state, resources = ctx.state, ctx.plan.spec.resources
     grows = state.lifecycle.status in _GROWS and not state.lifecycle.pause.frozen and GANG not in state.outstanding
-    if not grows or len(_fleet(ctx)) >= ctx.plan.engines.most:
+    if not grows or len(_fleet(ctx)) >= wanted_engines(ctx.plan.engines, state.fleet):
         ctx.withdraw(JOIN)
     elif ctx.wanted(JOIN):
         command = RequestDevices(
@@ -96,6 +98,14 @@ def drive_growth(ctx: Context) -> None:
             extra=True,
         )
         ctx.issue(JOIN, command)
+
+
+def resize_due(ctx: Context) -> bool:
+    """Tell whether a fleet that follows measured rates is to let engines go, or to ask for one, and has not yet."""
+    if ctx.plan.engines.scaling is None:
+        return False
+    there, wanted = len(_fleet(ctx)), wanted_engines(ctx.plan.engines, ctx.state.fleet)
+    return there > wanted or (there < wanted and ctx.state.lifecycle.status in _GROWS and ctx.wanted(JOIN))
 
 
 def may_do_without(ctx: Context, lease: LeaseState) -> bool:
@@ -131,6 +141,16 @@ def _may_go(ctx: Context, lease: LeaseState) -> bool:
         return False
     members = [one for one in ctx.state.fleet.at_work(DeviceUse.ENGINE) if one is not lease]
     return len([one for one in members if one.child.incarnation]) >= ctx.plan.engines.least
+
+
+def _let_surplus_go(ctx: Context) -> None:
+    """Let the youngest engines leave that are more than measured rates ask for: first those that have not joined."""
+    if ctx.plan.engines.scaling is None:
+        return
+    wanted, there = wanted_engines(ctx.plan.engines, ctx.state.fleet), _fleet(ctx)
+    youngest = sorted(there, key=lambda one: (one.membership == "member", -one.lease_id))
+    for lease in youngest[: max(0, len(there) - wanted)]:
+        _leave(ctx, lease, f"{wanted} engines are enough")
 
 
 def _leave(ctx: Context, lease: LeaseState, why: str) -> None:

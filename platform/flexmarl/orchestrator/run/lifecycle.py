@@ -18,6 +18,7 @@ from flexmarl.orchestrator.cohorts.overlapping import coming_vector, may_overlap
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.run import attempts, pausing, verb_requests
 from flexmarl.orchestrator.run.lease_recalls import hand_over, moving_text
+from flexmarl.orchestrator.run.scaling import measure_step
 from flexmarl.orchestrator.serving.weight_sync import overlaps, served
 from flexmarl.orchestrator.state.cohort import Cohort
 from flexmarl.orchestrator.state.lifecycle import PauseState
@@ -259,6 +260,7 @@ def _after_step(ctx: Context) -> None:
     leaving = state.lifecycle.status is RunStatus.STOPPING and state.lifecycle.ending.reason is RunReason.USER_REQUEST
     if (served(ctx) and (state.evaluation is None or overlaps(ctx))) or leaving or ctx.plan.lag.bounded:
         publish_metrics(ctx, cohort)
+        measure_step(ctx, cohort, state.history.step_seconds[-1])
         close_cohort(ctx, cohort)
         if (
             state.cohorts

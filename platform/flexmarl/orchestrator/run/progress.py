@@ -14,6 +14,7 @@ from flexmarl.contracts.live import (
 )
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.orchestrator.plan import Plan
+from flexmarl.orchestrator.run.scaling import wanted_engines
 from flexmarl.orchestrator.state.cohort import Cohort, EvaluationState, PolicyCohort, playing
 from flexmarl.orchestrator.state.tokens import TokenCounts
 from flexmarl.orchestrator.state.tree import RunState
@@ -67,6 +68,8 @@ def _fleet(plan: Plan, state: RunState) -> FleetProgress:
         leaving=sum(lease.membership == "leaving" for lease in leases),
         min=plan.engines.least,
         max=plan.engines.most,
+        wanted=wanted_engines(plan.engines, state.fleet),
+        why=state.fleet.scaling.why,
     )
 
 

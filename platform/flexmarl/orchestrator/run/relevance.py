@@ -34,6 +34,7 @@ from flexmarl.orchestrator.cohorts.credit import missing
 from flexmarl.orchestrator.cohorts.redundancy import enough
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.one_version import drive_one_version
+from flexmarl.orchestrator.run.elasticity import resize_due
 from flexmarl.orchestrator.run.lifecycle import advance, time_limit
 from flexmarl.orchestrator.serving.requested import RequestedVersions
 from flexmarl.orchestrator.serving.weight_sync import drive_engines, overlaps, served
@@ -94,7 +95,7 @@ class Relevance:
             return False
         if not self._calm(ctx):
             return False
-        return rule(self, ctx, event)
+        return rule(self, ctx, event) and not resize_due(ctx)
 
     def drive_engines(self, ctx: Context, event: Event) -> None:
         """Tell each engine what to hold: all of it, or what is new since they were told last."""

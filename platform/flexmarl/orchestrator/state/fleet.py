@@ -9,6 +9,7 @@ from typing import Literal
 
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.orchestrator.state.demand import DemandState
+from flexmarl.orchestrator.state.scaling import ScalingState
 
 Side = Literal["engines", "trainers"]
 """Who is to have the shared devices."""
@@ -138,6 +139,7 @@ class FleetState:
     """When policies that have nothing to do may have to make room for others."""
     demand: DemandState = field(default_factory=DemandState)
     size: FleetSize = field(default_factory=FleetSize)
+    scaling: ScalingState = field(default_factory=ScalingState)
 
     def of_use(self, use: DeviceUse) -> list[LeaseState]:
         """List the leases of a use that are not being released and are not leaving."""

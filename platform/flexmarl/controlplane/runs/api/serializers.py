@@ -55,6 +55,8 @@ class FleetSerializer(serializers.Serializer[Any]):
     leaving = serializers.IntegerField()
     min = serializers.IntegerField(help_text="Engines that the run cannot do without.")
     max = serializers.IntegerField(help_text="Engines that it takes while nobody waits for their devices.")
+    wanted = serializers.IntegerField(help_text="Engines that it asks for now: `max`, or fewer by measured rates.")
+    why = serializers.CharField(allow_blank=True, help_text="The rates by which `wanted` was decided last.")
 
 
 class ArchivedRowsSerializer(serializers.Serializer[Any]):
