@@ -168,7 +168,8 @@ def run_rollout(process: WorkerProcess) -> None:
     broker = process.broker("rollout")
     place = GatewayPlace(config.gateway_bind, config.advertise_host, config.gateway_url)
     images = Images(config.containers)
-    player = Player(pool, folder, config.holder("rollout"), access, broker.push, config.home, place, images)
+    others = access, broker.push, config.home, place, images, config.exchange
+    player = Player(pool, folder, config.holder("rollout"), *others)
     actors.register_playing(broker, player)
     broker.hints.when(held_word(config.rollout_pool), player.look)
     limit = config.rollout_commands

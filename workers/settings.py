@@ -1,6 +1,7 @@
 """The environment of worker processes, read in this one place."""
 
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -21,6 +22,7 @@ from flexmarl.store.data.segments import BY_VALUE_BYTES
 from workers.containers import AUTO, ContainerSettings
 from workers.door.address import DoorAddress
 from workers.errors import SettingsError
+from workers.exchange.access import ExchangeAccess
 from workers.transfer.objects import check_url
 
 NODE_TOKEN = "FLEXMARL_NODE_TOKEN"
@@ -101,6 +103,8 @@ class Settings:
     """Name of this machine's one process of each role, empty when there may be several."""
     door: DoorAddress | None = None
     """How this node reaches the control plane; addresses of database and broker, and the key, are empty then."""
+    exchange: ExchangeAccess = ExchangeAccess()  # noqa: RUF009 - immutable
+    """Of which exchange of rollouts this installation is a member."""
     heartbeat_descriptor: int = -1
     """The pipe to the supervisor that started this process; -1 without one."""
 
@@ -156,6 +160,7 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         gateway_url=_base_url(env, "FLEXMARL_GATEWAY_URL", "https://gateway.example.org"),
         containers=_containers(env),
         share=_share(env),
+        exchange=_exchange(env),
         place=env.get("FLEXMARL_PLACE", ""),
         door=door,
         heartbeat_descriptor=_count(env, "FLEXMARL_HEARTBEAT_FD", 0) if env.get("FLEXMARL_HEARTBEAT_FD") else -1,
@@ -267,6 +272,17 @@ def _containers(env: Mapping[str, str]) -> ContainerSettings:
             "such as ghcr.io/acme/"
         )
     return ContainerSettings(engine, pulled)
+
+
+def _exchange(env: Mapping[str, str]) -> ExchangeAccess:
+    url = _base_url(env, "FLEXMARL_EXCHANGE_URL", "https://exchange.example.org")
+    if not url:
+        return ExchangeAccess()
+    key = _required(env, "FLEXMARL_EXCHANGE_KEY", "the key that `python -m workers.exchange enrol` told")
+    if re.fullmatch(r"[0-9a-f]{64}", key) is None:
+        raise SettingsError("FLEXMARL_EXCHANGE_KEY is not a key; it must be the 64 hexadecimal digits that enrol told")
+    member = _required(env, "FLEXMARL_EXCHANGE_MEMBER", "the name under which this installation was enrolled")
+    return ExchangeAccess(url, member, bytes.fromhex(key))
 
 
 def _hub(env: Mapping[str, str]) -> str:

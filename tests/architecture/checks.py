@@ -29,7 +29,7 @@ LARGE_VALUES = {
     "PolicyNeeds": (17, "facts of one policy that the allocator compares; flat, and hidden from the garbage collector"),
     "Progress": (26, "the flat resource that REST, lists and headers show of a run"),
     "RunState": (18, "the root of a run's state: one branch for each owner"),
-    "Settings": (33, "the flat set of environment variables that people set for workers"),
+    "Settings": (34, "the flat set of environment variables that people set for workers"),
     "SimulatedTurn": (19, "hundreds of thousands at once: nested values would cost an allocation each"),
     "SimulationReport": (24, "the flat resource that REST and pages show of a simulation"),
     "StoredRun": (18, "mirrors the table of runs"),

@@ -10,6 +10,7 @@ from flexmarl.controlplane.telemetry import queries
 from flexmarl.controlplane.telemetry.flow.cohorts import CohortState
 from flexmarl.store.control.decisions import Logged, _write_rulings
 from flexmarl.store.reads.transitions import KINDS
+from flexmarl.store.telemetry.sharing_reports import SharingReport, put_report
 from tests.support.controlplane import SEATS, read
 from tests.support.played import play, remember_check
 from tests.support.statements import at_most
@@ -85,6 +86,25 @@ def test_stored_successes_have_a_card_of_their_own_words(browser, run) -> None:
     text = " ".join(read(browser, run, "parts/joint").split())
     assert "Archive of replay" not in text
     assert "the stored success of that task takes the place of a member, up to an age of 9 versions and 3 times" in text
+
+
+def test_what_is_shared_in_and_out_is_shown_with_what_is_wrong_and_what_to_do(browser, run) -> None:
+    assert "Shared in" not in read(browser, run, "parts/joint")
+    run.spec["sampling"]["sharing"] = {"type": "exchange", "task_set": "sums", "foreign": 4, "publish": True}
+    run.save()
+    silent = read(browser, run, "parts/joint")
+    assert "No report" in silent
+    assert "No rollout worker has reported within a minute" in silent
+    conn, refused = store_connection(), {"too_long": 7, HOSTILE: 1}
+    put_report(conn, run.no, "w", SharingReport("connected", "", 1234, 567, 89, refused))
+    text = read(browser, run, "parts/joint")
+    for words in ("Connected", "89 of 567 rollouts received", "234 rollouts published", "longer than this run allows"):
+        assert words in text
+    assert HOSTILE not in text
+    put_report(conn, run.no, "w", SharingReport("unreachable", "ClientConnectorError", 1234, 567, 89, refused))
+    lost = read(browser, run, "parts/joint")
+    for words in ("Unreachable", "The run goes on by itself", "FLEXMARL_EXCHANGE_URL", "ClientConnectorError"):
+        assert words in lost
 
 
 def test_the_store_card_counts_rows_by_place_and_names_broken_promises(browser, run) -> None:

@@ -15,6 +15,7 @@ from webui.narrowing import address_with
 from webui.views.base import page, show, whole_number
 from webui.views.checks import titled
 from webui.views.joint_words import COHORT_STATES, DECISIONS, DROP_CAUSES
+from webui.views.sharing_words import shared
 
 SHOWN = {
     "": ("All", None),
@@ -87,6 +88,7 @@ def joint(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, An
             (_lag(one, agents.get(one["policy"])) for one in lag["policies"]), key=lambda own: place(own["policy"])
         ),
         **_replay(found, row, agents, place),
+        "shares": shared(telemetry.sharing(found)),
         "ruled_out": [(DROP_CAUSES.get(one["cause"], one["cause"]), one["rows"]) for one in lag["groups_ruled_out"]],
     }
 

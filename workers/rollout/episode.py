@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 import msgspec
 
@@ -21,7 +22,6 @@ from flexmarl.contracts.specification.environment_base import Latency
 from flexmarl.contracts.wire import EpisodeStatus
 from flexmarl.store.server_paths import without_paths
 from workers.external_access import ExternalAccess, ExternalError
-from workers.rollout.engine_client import EngineClient
 from workers.rollout.engines.wire import SamplingParameters
 from workers.rollout.environments.base import Ask, Outcome, Reply, RewardMissing
 from workers.rollout.external import ExternalClient
@@ -127,7 +127,7 @@ async def play_episode(
     order: EpisodeOrder,
     stage: Stage,
     seats: dict[str, Seat],
-    client: EngineClient,
+    client: "TurnSource",
     external: ExternalClient | None = None,
     together: TurnBarrier | None = None,
     held: HeldSlots | None = None,
@@ -200,11 +200,21 @@ def _blamed(error: Exception, timeout_s: float) -> tuple[str, bool]:
     return f"environment: {type(error).__name__}: {error}", True
 
 
+class TurnSource(Protocol):
+    """What answers the turns of seats with a policy: engines, or what was said before."""
+
+    async def turn(self, request: TurnRequest, deadline: float) -> TurnReply:
+        """Answer one turn before `deadline` (monotonic seconds)."""
+
+    async def until_held(self, request: TurnRequest, at_most_s: float) -> float:
+        """Wait until the weights of a turn are there; returns the seconds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Asking:
     """Who answers turns: the run's engines, and for some seats somebody else."""
 
-    engines: EngineClient
+    engines: TurnSource
     others: ExternalClient
     places: Slots
     """Of turns that are asked for at the same time."""

@@ -25,6 +25,7 @@ from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, play_episode, 
 from workers.rollout.pausing import FREE, Hold
 from workers.rollout.recorder import settled_group
 from workers.rollout.run_context import RunContext
+from workers.rollout.sharing import Sharing
 from workers.rollout.slots import HeldSlots, Slots, slots
 from workers.rollout.spares import play_with_spares
 from workers.rollout.speech import Seat
@@ -79,7 +80,9 @@ async def play_group(playing: CommandPlay, group: GroupOrder) -> SettledGroup:
     spec = playing.context.spec
     if spec.sampling.branches and playing.order.origin is Origin.TRAIN:
         return playing.settled(await _branched(playing, group))
-    places = slots(spec.mechanisms.parallel.members)
+    sharing, places = playing.context.sharing, slots(spec.mechanisms.parallel.members)
+    if sharing is not None and sharing.foreign and playing.order.origin is Origin.TRAIN:
+        return playing.settled(await _with_others(playing, group, sharing, places))
     async with asyncio.TaskGroup() as tasks:
         members = [tasks.create_task(_play_member(playing, group, member, places)) for member in range(group.members)]
         if group.enough:
@@ -94,6 +97,22 @@ async def play_group(playing: CommandPlay, group: GroupOrder) -> SettledGroup:
     return playing.settled(
         [_cancelled(playing, group, no) if no in unneeded else attempt for no, attempt in enumerate(attempts)]
     )
+
+
+async def _with_others(
+    playing: CommandPlay, group: GroupOrder, sharing: Sharing, places: Slots
+) -> list[EpisodeAttempt]:
+    """Play a group whose last members are what others said, as far as there is any; the rest is played as ever."""
+    own = group.members - sharing.foreign
+    async with asyncio.TaskGroup() as tasks:
+        played = [tasks.create_task(_play_member(playing, group, member, places)) for member in range(own)]
+        orders = [_episode(playing, group, member, 1, 0) for member in range(own, group.members)]
+        others = await sharing.members(orders, playing.context.stage, playing.seats)
+        begin_at = own + len(others)
+        rest = [
+            tasks.create_task(_play_member(playing, group, member, places)) for member in range(begin_at, group.members)
+        ]
+    return [*(task.result() for task in played), *others, *(task.result() for task in rest)]
 
 
 def beyond(attempts: Sequence[EpisodeAttempt], enough: int) -> frozenset[int]:

@@ -28,13 +28,15 @@ from flexmarl.contracts.specification.package import PackageEnvironment
 from flexmarl.contracts.specification.program import ProcessRunner, ProgramEnvironment
 from flexmarl.contracts.specification.reward import QueuedReward
 from flexmarl.contracts.specification.tools import McpServer, ToolUse
+from flexmarl.contracts.wire import Origin
 from flexmarl.store.control import commands, demand, engines, runs
 from flexmarl.store.control.commands import ClaimStatus, Taken
 from flexmarl.store.data import dataset_contents, groups, tokenizers, tool_listings
 from flexmarl.store.data.segments import SegmentFolder
 from flexmarl.store.errors import EpochStale, SamplesAway, StoreFull, TokenLost
-from flexmarl.store.telemetry import load_reports
+from flexmarl.store.telemetry import load_reports, sharing_reports
 from workers.database import StorePool
+from workers.exchange.access import ExchangeAccess
 from workers.external_access import ExternalAccess
 from workers.rollout import datasets
 from workers.rollout.datasets import DatasetLines
@@ -56,6 +58,7 @@ from workers.rollout.packages import Builds, PackagePool
 from workers.rollout.pausing import Hold
 from workers.rollout.rewarding import Push, Rewards
 from workers.rollout.run_context import RunContext
+from workers.rollout.sharing import Sharing
 from workers.rollout.slots import slots
 from workers.rollout.stages import Stage, stage_of
 from workers.rollout.tool_servers import ToolPool
@@ -88,6 +91,7 @@ class Player:
         home: Path | None = None,
         gateway: GatewayPlace | None = None,
         images: Images | None = None,
+        exchange: ExchangeAccess | None = None,
     ) -> None:
         """`home` is where builds of packages lie; without one, packages are not played."""
         self._pool = pool
@@ -95,6 +99,7 @@ class Player:
         self._gateway = Gateway(gateway or GatewayPlace(), self._store)
         self._images = images or Images()
         self._access = access or ExternalAccess()
+        self._exchange = exchange or ExchangeAccess()
         self._push = push or _tell_nobody
         self._folder = folder
         self._holder = holder
@@ -164,7 +169,7 @@ class Player:
         settled = await self._store(
             lambda conn: groups.settled_members(conn, taken.run_id, [group.draw for group in order.groups])
         )
-        playing = begin(taken, order, context, hold)
+        playing, trains = begin(taken, order, context, hold), order.origin is Origin.TRAIN
         queue: asyncio.Queue[groups.SettledGroup] = asyncio.Queue()
         async with asyncio.TaskGroup() as tasks:
             expected = 0
@@ -177,12 +182,14 @@ class Player:
                 elif not done:
                     tasks.create_task(_play_whole(playing, group, queue))
                     expected += 1
-            tasks.create_task(self._write(taken, queue, expected))
+            tasks.create_task(self._write(taken, queue, expected, context.sharing if trains else None))
         await self._store(lambda conn: commands.finish(conn, taken))
         if news := context.client.counters.news():
             log.info("turns routed", run_id=taken.run_id, command=taken.no, **news)
 
-    async def _write(self, taken: Taken, queue: "asyncio.Queue[groups.SettledGroup]", expected: int) -> None:
+    async def _write(
+        self, taken: Taken, queue: "asyncio.Queue[groups.SettledGroup]", expected: int, sharing: Sharing | None
+    ) -> None:
         """Write settled groups as they come: whatever settles during a write goes out with the next one."""
         written = 0
         while written < expected:
@@ -191,6 +198,8 @@ class Player:
                 batch.append(queue.get_nowait())
             await self._put(taken, batch)
             written += len(batch)
+            if sharing is not None:
+                sharing.offer(batch)
 
     async def _put(self, taken: Taken, batch: list[groups.SettledGroup]) -> None:
         """Write groups; while the store takes none they wait here, and the command with them, until it does."""
@@ -243,6 +252,7 @@ class Player:
             rewards=self._rewards(run_id, spec),
             load=self._load_reporter(run_id, worker, client),
             reporter=self._reporter(run_id, spec, worker, client) if spec.reports_demand else None,
+            sharing=self._sharing(run_id, spec, worker) if spec.sampling.sharing.on else None,
         )
 
     async def _stage(self, run_id: int, environment: EnvironmentSpec) -> Stage:
@@ -308,6 +318,15 @@ class Player:
 
         closely = spec.mechanisms.mover.repack_every_s is not None
         return Reporter(worker, client.counters.demand, client.at_engines, put, closely)
+
+    def _sharing(self, run_id: int, spec: ExperimentSpec, worker: str) -> Sharing:
+        async def claim(digests: Sequence[str]) -> list[str]:
+            return await self._store(lambda conn: sharing_reports.claim(conn, run_id, digests))
+
+        async def put(report: sharing_reports.SharingReport) -> None:
+            await self._store(lambda conn: sharing_reports.put_report(conn, run_id, worker, report))
+
+        return Sharing(spec, self._exchange, claim, put)
 
     async def _store(self, call: Callable[[psycopg.Connection], T]) -> T:
         """Run one store function on a pooled connection, off the event loop."""

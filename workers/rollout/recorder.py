@@ -21,6 +21,9 @@ from workers.rollout.engines import version_segments
 from workers.rollout.episode import EpisodeAttempt, Turn, tokens_of
 from workers.rollout.speech import Seat
 
+SHARED = "shared:"
+"""With what the engine of a turn is named that another installation said; its name follows."""
+
 
 def settled_group(
     order: PlayGroups, command_no: int, attempts: list[EpisodeAttempt], seats: dict[str, Seat]
@@ -124,6 +127,8 @@ def _entry(turn: Turn, remarks: Mapping[tuple[str, int], str]) -> list[object]:
     times = "once" if moves == 1 else f"{moves} times"
     notes = [f"moved {times} between engines during generation"] if moves else []
     notes += ["the episode went on with this answer"] if turn.carried else []
+    said_by = turn.reply.incarnation
+    notes += [f"said by the installation {said_by.removeprefix(SHARED)}"] if said_by.startswith(SHARED) else []
     notes += [remark] if (remark := remarks.get((turn.role, turn.turn))) else []
     return [turn.role, turn.turn, *(["; ".join(notes)] if notes else [])]
 

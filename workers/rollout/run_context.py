@@ -9,6 +9,7 @@ from workers.rollout.engine_client import EngineClient
 from workers.rollout.external import ExternalClient
 from workers.rollout.load_reports import LoadReporter
 from workers.rollout.rewarding import Rewards
+from workers.rollout.sharing import Sharing
 from workers.rollout.slots import Slots
 from workers.rollout.stages import Stage, leave_stage
 from workers.vocabulary import Codec
@@ -33,6 +34,8 @@ class RunContext:
     """By which messages become the ids of a policy; None for models that know only words."""
     reporter: Reporter | None = None
     """Where engines cannot hold every policy."""
+    sharing: Sharing | None = None
+    """Where rollouts are exchanged with other installations."""
 
     async def close(self) -> None:
         """Drop the connections to whoever answered turns, and what environments played in."""
@@ -40,6 +43,8 @@ class RunContext:
             await self.reporter.stop()
         if self.rewards is not None:
             await self.rewards.close()
+        if self.sharing is not None:
+            await self.sharing.stop()
         if self.load is not None:
             await self.load.stop()
         await self.client.close()

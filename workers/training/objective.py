@@ -17,6 +17,7 @@ from flexmarl.algorithms.losses import LOG_RATIO_LIMIT, Corrector, Loss, Rows, T
 from flexmarl.contracts.specification.algorithm import AlgorithmSpec
 from flexmarl.contracts.specification.corrections import NoCorrectionOptions
 from flexmarl.contracts.specification.losses import LossOptions, RowLossOptions
+from flexmarl.contracts.wire import UNKNOWN_LOGPROB
 from workers.training.losses import CORRECTIONS, KL_ESTIMATORS, LOSSES
 from workers.training.packing import PackedTokens
 from workers.training.trained_model import TrainedModel
@@ -123,10 +124,14 @@ def rows_of(
 ) -> Rows:
     """Return a batch as plug-ins see it, with the log-probabilities [rows, tokens] of the trained weights."""
     place = _Placer(logprobs)
+    behaviour, lags, unknown = place(batch.behaviour), place(batch.lags), batch.behaviour > 0.5 * UNKNOWN_LOGPROB
+    if unknown.any():
+        # Of shared rows: as if the trained weights had said them, and none of those that tell of the engine's mismatch.
+        others = place(unknown) > 0
+        behaviour, lags = logprobs.detach().where(others, behaviour), lags.clamp(min=1.0).where(others, lags)
     return Rows.masked(
-        logprobs, place(batch.behaviour), place(batch.present), place(batch.advantages), place(batch.lags), reference,
-        objective.since,
-    )  # fmt: skip
+        logprobs, behaviour, place(batch.present), place(batch.advantages), lags, reference, objective.since
+    )
 
 
 def survey(

@@ -13,6 +13,7 @@ from flexmarl.contracts.problems import Problem, nearest
 from flexmarl.contracts.replay_rules import replay_rules
 from flexmarl.contracts.sampling_rules import sampling_rules
 from flexmarl.contracts.serving_rules import serving_rules
+from flexmarl.contracts.sharing_rules import sharing_rules
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.specification.team import FactoryModel, PolicySpec
 from flexmarl.contracts.training_rules import training_rules
@@ -36,6 +37,7 @@ def broken_rules(spec: ExperimentSpec) -> list[Problem]:
         conversation_rules,
         sampling_rules,
         replay_rules,
+        sharing_rules,
     )
     own = (_roles, _policies, _batch, learning_rules, *facts, _evaluation, _budget)
     found: dict[tuple[str, str, str], Problem] = {}

@@ -12,6 +12,10 @@ EVALUATION_DRAWS = 1 << 30
 """Evaluation groups are numbered from here, training groups below: one key space, no collision."""
 
 
+UNKNOWN_LOGPROB = 1.0
+"""Stands where nobody knows how probable a token was to whoever said it: no log-probability is above 0."""
+
+
 class Origin(StrEnum):
     """Why an episode group was played; only `train` groups enter a cohort."""
 

@@ -521,6 +521,19 @@ CREATE TABLE store.moved_turns (
   PRIMARY KEY (run_id, worker, cause, engine)
 ) WITH (fillfactor = 70);
 
+-- What rollout workers exchanged with other installations, as each told last, and the contents that a run has used.
+CREATE TABLE store.sharing (
+  run_id bigint NOT NULL, worker text NOT NULL, at timestamptz NOT NULL, state text NOT NULL, reason text NOT NULL,
+  published bigint NOT NULL, received bigint NOT NULL, used bigint NOT NULL,
+  refused jsonb NOT NULL,                     -- reason -> rollouts
+  PRIMARY KEY (run_id, worker)
+) WITH (fillfactor = 50);
+
+CREATE TABLE store.shared_rollout (
+  run_id bigint NOT NULL, digest text NOT NULL,
+  PRIMARY KEY (run_id, digest)
+);
+
 -- Rewards that are computed apart from play. A row lives from the end of an episode until whoever played it has read
 -- what it earned; the episode's own row is written then. Nothing of a run's history is kept here.
 CREATE TABLE store.reward_task (

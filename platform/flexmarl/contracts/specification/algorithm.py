@@ -19,6 +19,7 @@ from flexmarl.contracts.specification.reading import is_no_such, is_such, none_o
 from flexmarl.contracts.specification.reference import AnyReference, FirstVersion
 from flexmarl.contracts.specification.replay import ReplayOptions
 from flexmarl.contracts.specification.shaping import SHAPING, NoShapingOptions, ShapingOptions
+from flexmarl.contracts.specification.sharing import SharingOptions
 from flexmarl.contracts.specification.task_choice import (
     GROUP_FILTER,
     TASK_SAMPLER,
@@ -108,6 +109,8 @@ class SamplingFamily(Strict):
     (Shuffle-R1; experimental): the best half with the worst half, with the advantages of the whole group."""
     replay: ReplayOptions = ReplayOptions()
     """Earlier groups of the run that are trained again."""
+    sharing: SharingOptions = SharingOptions()
+    """Rollouts that are exchanged with other installations."""
 
     @property
     def branches(self) -> bool:

@@ -41,6 +41,7 @@ class RowTasks(EnvironmentOptions):
     converses: ClassVar[bool] = True
     lists_held_out: ClassVar[bool] = True
     lists_training: ClassVar[bool] = True
+    tells_task: ClassVar[bool] = True
 
     dataset: NamedDataset = NamedDataset()
     """Which rows."""

@@ -70,6 +70,8 @@ class HotCold(EnvironmentOptions):
     Score: 1 for the first guess, less for each further one.
     """
 
+    tells_task: ClassVar[bool] = True
+
     type: Literal["hot_cold"] = "hot_cold"
     numbers: int = Field(default=8, ge=2, le=32)
     """Numbers that the hidden one is drawn from."""
@@ -202,6 +204,7 @@ class Sums(EnvironmentOptions):
     """
 
     converses: ClassVar[bool] = True
+    tells_task: ClassVar[bool] = True
     lists_held_out: ClassVar[bool] = True
 
     type: Literal["sums"] = "sums"

@@ -82,6 +82,8 @@ class EnvironmentOptions(PluginOptions):
     """Whether its held-out tasks are a short list: evaluations go through it in order, so that each is played."""
     lists_training: ClassVar[bool] = False
     """Whether its training tasks are a list of which each is played once per epoch: a task's seed is its draw."""
+    tells_task: ClassVar[bool] = False
+    """Whether what it tells of a task before anybody speaks is all of it: others' replies to it can be checked."""
     demonstrates: ClassVar[bool] = False
     """Whether it has correct replies for a supervised warm-up."""
 

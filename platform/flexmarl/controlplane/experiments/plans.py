@@ -20,6 +20,7 @@ from flexmarl.controlplane.experiments.generators import refused_generators
 from flexmarl.controlplane.experiments.hosts import unhostable
 from flexmarl.controlplane.experiments.models import StoredPlan
 from flexmarl.controlplane.experiments.pools import in_pools_of
+from flexmarl.controlplane.experiments.sharing import refused_sharing
 from flexmarl.simulator.choosing.objectives import DeviceObjective
 
 SPEC = "spec"
@@ -91,6 +92,7 @@ def _refusals(draft: Draft, spec: ExperimentSpec) -> list[Problem]:
         or not_installed(spec.environment.type, lambda module: find_spec(module) is not None)
         or models_not_installed(spec, _version_of)
         or refused_generators(spec)
+        or refused_sharing(spec, draft.project)
     )
 
 

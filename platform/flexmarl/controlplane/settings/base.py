@@ -81,6 +81,7 @@ HOST_SETTINGS = env.given(
     (
         "FLEXMARL_CHILD_STUCK_S", "FLEXMARL_CHILD_THREADS", "FLEXMARL_CONTAINER_ENGINE",
         "FLEXMARL_CONTAINER_IMAGES", "FLEXMARL_CONTROL_URL", "FLEXMARL_DEVICE_CLASSES",
+        "FLEXMARL_EXCHANGE_KEY", "FLEXMARL_EXCHANGE_MEMBER", "FLEXMARL_EXCHANGE_URL",
         "FLEXMARL_EXTERNAL_HOSTS", "FLEXMARL_HUB", "FLEXMARL_MODEL_ROOTS", "FLEXMARL_OBJECT_STORE",
         "FLEXMARL_PAYLOAD_BY_VALUE_BYTES", "FLEXMARL_REWARD_TASKS", "FLEXMARL_ROLLOUT_COMMANDS", "FLEXMARL_VLLM_PYTHON",
     ),
@@ -89,6 +90,8 @@ HOST_SETTINGS = env.given(
 """What of this process's settings the hosts of a provider get as well."""
 COMMAND_ENVIRONMENT = env.given(("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "SLURM_CONF", "KRB5CCNAME", "TZ"))
 """What the commands of a scheduler get of this process's environment: nothing secret."""
+EXCHANGE_PROJECTS = env.words("FLEXMARL_EXCHANGE_PROJECTS")
+"""Projects whose runs may exchange rollouts with other installations; none by default."""
 DEFAULT_PROJECT = "default"
 
 APPS = (

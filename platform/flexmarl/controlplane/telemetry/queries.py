@@ -11,6 +11,7 @@ from flexmarl.controlplane.telemetry.flow.lag import lag
 from flexmarl.controlplane.telemetry.flow.pipeline import pipeline_of as pipeline
 from flexmarl.controlplane.telemetry.flow.places import store_state
 from flexmarl.controlplane.telemetry.flow.planned import planned
+from flexmarl.controlplane.telemetry.flow.sharing import sharing
 from flexmarl.controlplane.telemetry.flow.transitions import transitions
 from flexmarl.controlplane.telemetry.hardware.agents import agent, agents
 from flexmarl.controlplane.telemetry.hardware.cluster import devices
@@ -94,6 +95,7 @@ __all__ = [
     "parse_id",
     "pipeline",
     "planned",
+    "sharing",
     "speaking",
     "store_state",
     "swaps",
