@@ -222,7 +222,7 @@ def test_a_run_pins_version_and_digest(api) -> None:
         ({"name": "sumz"}, ("/environment/dataset/name", "unknown_dataset")),
         ({"name": "sums", "version": 2}, ("/environment/dataset/version", "unknown_version")),
         ({"name": "sums", "project": "other"}, ("/environment/dataset/name", "unknown_dataset")),
-        ({}, ("/environment/dataset/name", "unknown_dataset")),
+        ({}, ("/environment/dataset/name", "required")),
     ],
 )
 def test_a_dataset_that_is_not_there_is_refused(api, dataset, refused) -> None:
@@ -236,6 +236,22 @@ def test_an_evaluation_of_more_rows_than_are_held_out_is_refused(api) -> None:
     planned = plan(api, dataset={"name": "sums"})
     found = [(one["pointer"], one["code"], one["hint"]) for one in planned.json()["errors"]]
     assert found == [("/evaluation/tasks", "too_few_rows", "Set 1.")]
+
+
+@pytest.mark.parametrize("template", ["", "chat_dataset"])
+def test_as_many_rows_are_evaluated_as_are_held_out_where_nobody_says_how_many(api, template) -> None:
+    save(api, sums(40), split={"type": "count", "rows": 3})
+    spec = {
+        "environment": {"type": "dataset", "dataset": {"name": "sums"}},
+        "agents": {"solver": {}},
+        "policies": {"solver": {"model": CHAT, "tuning": {"type": "lora", "rank": 4}}},
+    }
+    planned = post(api, "runs/plan", {"template": template, "spec": spec}).json()
+    assert planned["errors"] == []
+    held_out = planned["spec"]["environment"]["dataset"]["held_out"]
+    assert 3 <= held_out < 10
+    assert planned["spec"]["evaluation"]["tasks"] == held_out
+    assert planned["sources"]["/evaluation/tasks"] == "default"
 
 
 def test_scores_are_tried_on_a_row(api) -> None:

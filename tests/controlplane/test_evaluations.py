@@ -1,5 +1,6 @@
 """Suites and evaluations over REST: versions that stay, cells that are runs without training, figures of their rows."""
 
+import re
 from typing import Any
 
 import pytest
@@ -129,6 +130,16 @@ def test_a_stop_pauses_what_plays_and_a_resume_goes_on(api, editor) -> None:
     assert run.operations.first().verb == "resume"
 
 
+def test_replies_are_as_long_as_an_environment_asks_for_where_a_suite_says_nothing(api, editor, browser) -> None:
+    suite = save(api).json()
+    assert suite["content"]["sampling"]["max_tokens"] is None
+    assert evaluate(api, SMALL).status_code == 201
+    run = Run.objects.get()
+    assert {agent["sampling"]["max_tokens"] for agent in run.spec["agents"].values()} == {None}
+    for page in ("/suites/new", f"/suites/new?from={suite['suite']}"):
+        assert re.search(r'name="max_tokens" value=""', browser.get(page).content.decode()), page
+
+
 @pytest.mark.parametrize(
     ("content", "pointer"),
     [
@@ -146,6 +157,10 @@ def test_a_suite_that_cannot_be_played_is_refused_by_its_field(api, editor, cont
 def test_a_model_that_cannot_play_is_refused_and_nothing_is_left(api, editor) -> None:
     unknown = {"model": {"type": "checkpoint", "run": "no-such-run", "step": 3}}
     assert errors(evaluate(api, SMALL, unknown)) == [("/entries/1/model/run", "unknown_run")]
+    unknown = {"model": {"type": "package", "name": "other"}}
+    assert errors(evaluate(api, SMALL, unknown)) == [("/entries/1/model/name", "invalid")]
+    neither = evaluate(api, {}).json()["errors"][0]
+    assert (neither["pointer"], neither["detail"]) == ("/entries/0", "send either model or external")
     assert errors(evaluate(api, SMALL, SMALL)) == [("/entries/1/name", "not_unique")]
     assert not ModelEvaluation.objects.exists()
     assert not Run.objects.exists()

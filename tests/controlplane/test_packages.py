@@ -1,6 +1,7 @@
 """Packages: who may have code built, which one a run is pinned to, and what its options may be; pages and REST."""
 
 import copy
+import re
 import uuid
 from typing import Any
 
@@ -330,6 +331,9 @@ def test_pages_offer_programs_of_a_package(api, browser) -> None:
     page = browser.get(f"/runs/new?package={ready['id']}&program=sums").content.decode()
     assert 'data-pointer="/environment/runner/options/hint"' in page
     assert "guide" in page
+    tags = [tag for tag in re.findall(r"<input[^>]*>", page) if "/sampling/max_tokens" in tag]
+    assert len(tags) == 2
+    assert not any('value="64"' in tag for tag in tags), "replies are as long as the environment asks for"
     assert browser.get(f"/runs/new?package={ready['id']}&program=other").status_code == 404
 
 

@@ -5,6 +5,7 @@ import pytest
 from flexmarl.controlplane.common import problems
 from flexmarl.controlplane.common.problems import FieldError, ProblemError
 from flexmarl.controlplane.runs import queries
+from tests.support.controlplane import key
 
 pytestmark = pytest.mark.django_db
 MEMBERS = {"type", "title", "status", "detail", "instance", "code", "request_id", "errors"}
@@ -66,6 +67,31 @@ def test_nested_errors_point_into_the_body(api) -> None:
 
 def _kinds(base: type[ProblemError]) -> list[type[ProblemError]]:
     return [base, *(kind for child in base.__subclasses__() for kind in _kinds(child))]
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer", "rule"),
+    [
+        ({"mapping": "question"}, "/mapping", "mapping must be an object, such as {}."),
+        ({"mapping": {"prompt": "a"}, "split": 0.1}, "/split", "split must be an object, such as {}."),
+        (
+            {"mapping": {}},
+            "/mapping",
+            "mapping: name the column of the prompt or that of the messages, one of the two.",
+        ),
+    ],
+)
+def test_values_of_another_kind_are_refused_in_plain_words(api, body, pointer, rule) -> None:
+    answer = api.post("/api/v1/datasets/preview", {"file": "0" * 64, **body})
+    assert [(one["pointer"], one["detail"]) for one in answer.json()["errors"]] == [(pointer, rule)]
+
+
+def test_a_word_that_is_no_choice_is_answered_with_the_legal_ones(api) -> None:
+    run = api.post("/api/v1/runs", {"template": "hot_cold"}, headers={"Idempotency-Key": key()}).json()
+    for value in ("soft", 3):
+        refused = api.post(f"/api/v1/runs/{run['id']}/actions/pause", {"mode": value}).json()["errors"]
+        assert [(one["pointer"], one["code"]) for one in refused] == [("/mode", "invalid_choice")]
+        assert refused[0]["detail"] == f'"{value}" is not legal. Legal values: drain, freeze.'
 
 
 def test_codes_name_one_status_each() -> None:

@@ -62,6 +62,14 @@ def test_a_session_is_handed_out_once_and_its_key_is_stored_nowhere(api, run, op
     assert answer.headers["Retry-After"] == "1"
 
 
+@pytest.mark.parametrize(("status", "verb"), [(RunStatus.DRAFT, "start"), (RunStatus.PAUSED, "resume")])
+def test_a_program_that_asks_a_run_that_does_not_play_is_told_what_makes_it_play(
+    api, editor, make_run, status, verb
+) -> None:
+    answer = post(api, make_run(editor, status, **PROGRAM))
+    assert f"Only its action {verb} makes it open one." in refused(answer, 409, "no_open_session")
+
+
 def test_many_programs_that_ask_use_up_nothing_else(api, run, opened, settings) -> None:
     """Each asks every second while no session waits, with one token: they are counted apart."""
     settings.API_RATES = {**settings.API_RATES, "ordinary": 3, "sessions": 5}

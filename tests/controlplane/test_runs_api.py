@@ -7,6 +7,7 @@ from django.test import Client
 
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.datasets.naming import OF_ROWS
 from flexmarl.controlplane.runs.models import Operation, Run, RunStateRow
 from flexmarl.store.control import inbox
 from tests.support.controlplane import SPEC, key, set_state
@@ -85,6 +86,24 @@ def test_a_wrong_specification_is_refused_at_its_field(api, change, pointer) -> 
     assert error["location"] == "spec"
     assert error["hint"]
     assert not Run.objects.exists()
+
+
+@pytest.mark.parametrize("member", ["template", "preset", "project", "start"])
+def test_members_of_the_request_in_its_specification_are_sent_where_they_belong(api, member) -> None:
+    answer = api.post("/api/v1/runs/plan", {"yaml": f"{member}: reference_game\nseed: 3"})
+    (refused,) = answer.json()["errors"]
+    assert (refused["pointer"], refused["code"]) == (f"/{member}", "unknown_field")
+    assert f'beside spec or yaml ("{member}": ...)' in refused["hint"]
+
+
+def test_a_copy_has_the_name_that_its_overrides_say(api) -> None:
+    made = create(api, name="Signals").json()
+    copy = f"/api/v1/runs/{made['id']}/actions/clone"
+    names = [
+        api.post(copy, body, headers={"Idempotency-Key": key()}).json()["name"]
+        for body in ({"overrides": {"name": "Louder"}}, {"overrides": {"seed": 2}}, {"name": "Third"})
+    ]
+    assert names == ["Louder", "Signals", "Third"]
 
 
 def test_unknown_members_of_the_body_are_refused(api) -> None:
@@ -263,7 +282,7 @@ def test_every_template_makes_a_run_as_it_stands(api) -> None:
     templates = api.get("/api/v1/templates").json()["results"]
     assert templates
     for template in templates:
-        if template["spec"]["environment"]["type"] == "dataset":
+        if template["spec"]["environment"]["type"] in OF_ROWS:
             continue  # it names none until somebody imported one: tests/controlplane/test_datasets.py
         body = {"template": template["name"], "name": f"From {template['name']}"}
         run = api.post("/api/v1/runs", body, headers={"Idempotency-Key": key()})

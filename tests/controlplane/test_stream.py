@@ -72,6 +72,12 @@ async def test_a_stream_tells_where_topics_are_and_each_change(run, token) -> No
         assert event["id"] == f"cluster@0,{topic}@8"
 
 
+async def test_a_run_may_be_named_by_its_key(run, token) -> None:
+    topic = live.run_topic(run.id)
+    async with listening(token, f"run:{run.key},{topic}") as following:
+        assert json.loads((await following())["data"]) == {"topic": topic, "seq": 7}
+
+
 async def test_who_comes_back_is_told_only_what_moved(run, token) -> None:
     topic = live.run_topic(run.id)
     async with listening(token, topic, **{"Last-Event-ID": f"{topic}@7"}) as following:
@@ -136,6 +142,7 @@ async def test_wrong_topics_are_refused(token, topics, status) -> None:
     answer = await ask(token, topics)
     assert answer.status_code == status
     assert answer["Content-Type"] == "application/problem+json"
+    assert "run:<id>" in answer.content.decode(), "a legal topic is named"
 
 
 async def test_strangers_hear_nothing(run, person) -> None:

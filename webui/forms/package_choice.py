@@ -23,7 +23,6 @@ SMALL = {
     "budget": {"train_steps": 50},
 }
 """Steps of a size that chat models take on a machine without a GPU, as templates of such models have them."""
-REPLY_TOKENS = 64
 
 
 def named(address: Mapping[str, str]) -> dict[str, Any]:
@@ -54,7 +53,7 @@ def base(package: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str
         roles, title, kind = environment["pinned"]["roles"], environment["environment"], "An environment"
     spec = {
         "environment": dict(environment),
-        "agents": {role: {"sampling": {"temperature": 1.0, "max_tokens": REPLY_TOKENS}} for role in roles},
+        "agents": {role: {} for role in roles},
         "policies": dict.fromkeys(roles, CHAT),
         **SMALL,
     }

@@ -141,7 +141,8 @@ def _from_template(name: str) -> dict[str, Any]:
     spec = experiments.template(name)["spec"]
     first = next(iter(spec["agents"].values()))["sampling"]
     part = {"name": name, "environment": spec["environment"], "tasks": spec["evaluation"]["tasks"]}
-    kept = {"temperature": first["temperature"], "max_tokens": first["max_tokens"]}
+    # A part that is added replies as long as its own environment asks for.
+    kept = {"temperature": first["temperature"], "max_tokens": None}
     return {"parts": [part], "attempts": 1, "greedy": True, "seed": 0, "sampling": kept}
 
 

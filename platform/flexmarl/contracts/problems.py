@@ -77,7 +77,7 @@ def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
 
 def _problem(item: Any, schema: Mapping[str, Any], raw: object) -> Problem:
     kind, context = item["type"], item.get("ctx", {})
-    path = _document_path(item["loc"], raw, missing=kind == "missing")
+    path = document_path(item["loc"], raw, missing=kind == "missing")
     where = pointer(path)
     name = str(path[-1]) if path else "specification"
     if kind == "broken_at":
@@ -122,9 +122,14 @@ def _problem(item: Any, schema: Mapping[str, Any], raw: object) -> Problem:
             detail=f"{name} is required.",
             hint=_legal(_node(path, schema, raw), schema),
         )
+    if kind in ("model_type", "model_attributes_type", "dict_type", "dataclass_type"):
+        hint = _legal(_node(path, schema, raw), schema)
+        detail = f"{name} must be a mapping of fields; it is {item['input']!r}."
+        return Problem(pointer=where, code="wrong_type", detail=detail, hint=hint)
     code = "wrong_type" if kind.endswith(("_type", "_parsing")) else "invalid"
     hint = "" if kind == "value_error" else _legal(_node(path, schema, raw), schema)
-    return Problem(pointer=where, code=code, detail=f"{name}: {item['msg']}.", hint=hint)
+    rule = str(item["msg"]).removeprefix("Value error, ")
+    return Problem(pointer=where, code=code, detail=f"{name}: {rule}.", hint=hint)
 
 
 def _legal(node: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
@@ -161,7 +166,7 @@ def _words_of(pattern: str) -> str:
     return f"It must match {pattern}."
 
 
-def _document_path(loc: tuple[int | str, ...], raw: object, *, missing: bool) -> list[int | str]:
+def document_path(loc: tuple[int | str, ...], raw: object, *, missing: bool) -> list[int | str]:
     """Drop the union tags and validator names that pydantic puts between the fields of the document."""
     path: list[int | str] = []
     here = raw

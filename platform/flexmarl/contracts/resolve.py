@@ -20,8 +20,10 @@ from flexmarl.contracts.problems import Problem, SpecProblems, nearest, pointer,
 from flexmarl.contracts.rules import broken_rules, warnings
 from flexmarl.contracts.specification.environment import ENVIRONMENT
 from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.contracts.specification.resources import Evaluation
 
 DEFAULT_PRESET = "flexmarl"
+EVALUATED = "/evaluation/tasks"
 _OPTIONS_OF = {"config": "dataset"}
 """Fields whose content is of another shape when the field that they belong to changes."""
 
@@ -137,6 +139,8 @@ def resolve(raw: Mapping[str, Any], *, preset: str | None = None, template: str 
         if layer.get("team"):
             merged = _without_team(merged)
         merged = _merge(merged, _typed(layer), source, sources, ())
+    if sources.get(EVALUATED) != "user":
+        merged = _evaluating_what_is_held_out(merged, sources)
     not_built = unavailable(merged)
     if not_built:
         raise SpecProblems(not_built)
@@ -153,6 +157,19 @@ def resolve(raw: Mapping[str, Any], *, preset: str | None = None, template: str 
         template=template or "",
         warnings=tuple(warnings(spec)),
     )
+
+
+def _evaluating_what_is_held_out(document: Mapping[str, Any], sources: dict[str, str]) -> dict[str, Any]:
+    """Return a document that evaluates at most the rows that its pinned dataset holds out; `sources` follows."""
+    environment, evaluation = document.get("environment"), document.get("evaluation", {})
+    dataset = environment.get("dataset") if isinstance(environment, Mapping) else None
+    rows = dataset.get("held_out") if isinstance(dataset, Mapping) and dataset.get("digest") else None
+    if not isinstance(rows, int) or not isinstance(evaluation, Mapping):
+        return dict(document)
+    if not 0 < rows < evaluation.get("tasks", Evaluation().tasks):
+        return dict(document)
+    sources.pop(EVALUATED, None)
+    return {**document, "evaluation": {**evaluation, "tasks": rows}}
 
 
 def _without_team(document: Mapping[str, Any]) -> dict[str, Any]:

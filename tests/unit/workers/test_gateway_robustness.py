@@ -15,7 +15,7 @@ from flexmarl.contracts.wire import EpisodeStatus
 from flexmarl.language.renderer import LONG
 from tests.support.chat_templates import renderer
 from tests.support.gateway_stand import Stand, standing
-from workers.rollout.gateway.sessions import MOST_CHARACTERS
+from workers.rollout.gateway.sessions import MOST_CHARACTERS, NO_CALL
 
 pytestmark = pytest.mark.services
 
@@ -187,3 +187,10 @@ async def test_how_a_session_ended_is_written_before_its_gateway_is_gone(stand: 
     await stand.gateway.close()
     row = stand.conn.execute("SELECT state, reason, calls FROM store.program_session").fetchone()
     assert row == ("ended", "rollout: the run does not need it any more", 1)
+
+
+async def test_a_reward_of_a_program_that_asked_no_agent_is_none(stand: Stand) -> None:
+    await stand.begin()
+    attempt = await stand.finished(reward=1.0)
+    assert (attempt.status, attempt.reason) == (EpisodeStatus.FAILED, f"environment: {NO_CALL}")
+    assert await stand.state("ended") == ("ended", attempt.reason)

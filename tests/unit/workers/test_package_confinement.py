@@ -2,6 +2,8 @@
 its build leads nowhere else."""
 
 import io
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -130,3 +132,26 @@ def test_the_first_interpreter_knows_nothing_of_the_build(tmp_path: Path) -> Non
     command = entered(tmp_path, "manifest", "{}")
     assert not command[0].startswith(str(tmp_path))
     assert command[1:3] == ["-I", "-S"]
+
+
+LINKS = """
+import os
+from pathlib import Path
+from workers.packages.inside import sandbox
+
+links = [path for path in Path("/usr/bin").iterdir() if path.is_symlink() and path.exists()]
+through = [path for path in links if os.readlink(path).startswith("/etc/alternatives/")]
+sandbox._apart(sandbox.Confinement(memory=2**30, visible=()))
+print(len(through), *(path.name for path in through if not path.exists()))
+"""
+
+
+def test_programs_that_the_system_chose_among_alternatives_are_there() -> None:
+    """Of Debian, `awk` is one: a shell script finds it as on the host."""
+    done = subprocess.run([sys.executable, "-c", LINKS], capture_output=True, text=True, check=False)
+    if "PermissionError" in done.stderr:
+        pytest.skip("the kernel allows no name spaces here")
+    found, *missing = done.stdout.split()
+    if not int(found):
+        pytest.skip("this system has no alternatives")
+    assert not missing

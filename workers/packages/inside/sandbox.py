@@ -29,7 +29,7 @@ MOST_FILE_BYTES = 2**26
 FIRST_ID = 2_000_000
 """Users that nobody else is, one for each confined process, where it was started by root."""
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64")
-ETC = ("/etc/ld.so.cache", "/etc/localtime")
+ETC = ("/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
 NETWORK = ("/etc", "/opt", "/srv", "/mnt")
 """What a process with a network sees beside: how names are found and trusted, and folders of packages."""
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")

@@ -8,6 +8,7 @@ from typing import Self
 from flexmarl.language.dialects.calls import CallAnswer, CallRefused, ModelCall
 
 OVERFLOW = re.compile(r"^engine: context_overflow: ")
+SEND_LESS = "The session has ended: take another one, and send less, or set agents.ROLE.context_tokens in the run"
 UNHELD = re.compile(r"^engine: (?:bad_request|too_complex): .*structured: ")
 UNREADABLE = re.compile(r"^environment: TemplateError: ")
 
@@ -15,11 +16,16 @@ UNREADABLE = re.compile(r"^environment: TemplateError: ")
 def ended(reason: str) -> CallRefused:
     """Make the refusal of calls in a session that is over. 410: clients ask again after a 409."""
     if OVERFLOW.match(reason):
-        return CallRefused(400, "context_length_exceeded", reason, "messages")
+        return CallRefused(400, "context_length_exceeded", f"{reason}. {SEND_LESS}", "messages")
     if UNHELD.match(reason):
         return CallRefused(400, "invalid_value", reason, "")
     if UNREADABLE.match(reason):
         return CallRefused(400, "invalid_value", reason, "messages")
+    return over(reason)
+
+
+def over(reason: str) -> CallRefused:
+    """Make the refusal of calls that come after the one that its end was told to."""
     return CallRefused(410, "session_ended", f"The session has ended: {reason}")
 
 

@@ -29,7 +29,7 @@ from flexmarl.language.dialects.calls import CallRefused, ModelCall
 from flexmarl.language.dialects.dialect import dialect_of
 from flexmarl.store.control import program_sessions
 from flexmarl.store.control.program_sessions import SessionOffer
-from workers.rollout.gateway.calls import ProgramCall, ended
+from workers.rollout.gateway.calls import ProgramCall, over
 from workers.rollout.gateway.sessions import Count, ProgramSession
 from workers.rollout.isolation import EnvironmentBroke
 
@@ -251,7 +251,7 @@ class Gateway:
             if (session := self._by_key.get(digest)) is not None:
                 return session
             if reason := await self._store(partial(program_sessions.reason_of, key_digest=digest)):
-                raise ended(reason)
+                raise over(reason.removeprefix("ended: "))
         raise CallRefused(401, "invalid_api_key", "The key belongs to no session; POST /api/v1/runs/RUN/sessions.")
 
     async def _on_models(self, request: web.Request) -> web.Response:

@@ -31,6 +31,8 @@ MOST_CHARACTERS = 4 * 2**20
 """Of the messages and tools of a call: a million ids of most tokenizers."""
 FINISHED = "its program has reported"
 """Why a session that ended as it should takes no further call."""
+NO_CALL = "program: it asked no agent; have its client use the session's base_url and key, and a seat as the model"
+"""Why one whose program reported a reward earned nothing: there is nothing to train on."""
 AWAITS = "its program has ended and its reward comes later"
 """Why one that awaits its reward takes none."""
 
@@ -312,11 +314,13 @@ class ProgramSession:
         self._heed(self._end.report)
 
     def _heed(self, report: dict[str, Any]) -> None:
-        """Raise EnvironmentBroke for a report without a reward."""
+        """Raise EnvironmentBroke for a report without a reward, and for one of a program that asked no agent."""
         if said := report.get("error"):
             raise EnvironmentBroke(f"program: {said}")
         if said := report.get("failed"):
             raise EnvironmentBroke(said)
+        if not self.called:
+            raise EnvironmentBroke(NO_CALL)
 
     def _ask(self) -> None:
         """Ask for all calls that wait, but for those that would be one conversation too many of their seat."""

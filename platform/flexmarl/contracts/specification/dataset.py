@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.ids import Name
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 class NamedDataset(Strict):
     """A version of a dataset that was imported into this installation; hosts read its rows by their digest."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "school_maths"}]})
 
     name: Name = Field(default="example", examples=["school_maths"])
     """Name of the dataset."""

@@ -13,7 +13,7 @@ def field_error(error: Any, under: str, place: Sequence[object], hint: str = "")
     where one is known better than by its rule."""
     kind, context = error["type"], error.get("ctx", {})
     name = next((str(part) for part in reversed(place) if not isinstance(part, int)), under.rpartition("/")[2])
-    detail, rule = str(error["msg"]), ""
+    detail, rule = str(error["msg"]).removeprefix("Value error, "), ""
     if kind == "string_pattern_mismatch":
         detail, rule = f"{name} cannot be {error['input'][:80]!r}.", f"It must match {context['pattern']}."
     elif kind == "literal_error":

@@ -26,10 +26,11 @@ def named_in(environment: object) -> Mapping[str, Any] | None:
 
 
 def well_named(named: object) -> Mapping[str, Any] | None:
-    """Return what names a dataset when that is well enough to look for it; types refuse the rest."""
+    """Return what names a dataset when that is well enough to look for it, with an empty `name` where it has none;
+    types refuse the rest."""
     if not isinstance(named, Mapping):
         return None
-    name, version, project = named.get("name", "example"), named.get("version"), named.get("project") or ""
+    name, version, project = named.get("name", ""), named.get("version"), named.get("project") or ""
     whole = version is None or (isinstance(version, int) and not isinstance(version, bool) and 0 < version < MOST)
     texts = all(isinstance(text, str) and "\0" not in text for text in (name, project))
     return {**named, "name": name} if whole and texts else None
@@ -55,6 +56,9 @@ def pinned(
         return Problem(pointer=f"{where}/version", code="unknown_version", detail=detail, hint=f"It has {numbers}.")
     there = queries.datasets(actor).filter(project_id=home, archived_at__isnull=True)
     names = list(there.order_by("name").values_list("name", flat=True))
+    if not name:
+        hint = f"Name one: {', '.join(names[:SHOWN])}." if names else "Import one first, on the page of datasets."
+        return Problem(pointer=f"{where}/name", code="required", detail="No dataset is named.", hint=hint)
     close = nearest(name, names)
     known = f"Did you mean {close}?" if close else f"It has {', '.join(names[:SHOWN])}." if names else ""
     detail = f"There is no dataset {name} in {home}, or you may not read it."

@@ -9,7 +9,7 @@ from django.db.models.functions import Now
 from pydantic import TypeAdapter, ValidationError
 
 from flexmarl.contracts.events import PauseMode, Verb
-from flexmarl.contracts.problems import problems_of
+from flexmarl.contracts.problems import document_path, problems_of
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.status import RunStatus
 from flexmarl.contracts.suites import MOST_ENTRIES, EvaluatedModel, SuiteContent
@@ -157,10 +157,14 @@ def evaluate(
 
 
 def _read_entries(entries: Sequence[Mapping[str, Any]]) -> list[EvaluatedModel]:
+    raw = [dict(one) for one in entries]
     try:
-        read = TypeAdapter(list[EvaluatedModel]).validate_python([dict(one) for one in entries])
+        read = TypeAdapter(list[EvaluatedModel]).validate_python(raw)
     except ValidationError as error:
-        errors = [field_error(found, "/entries", found["loc"]) for found in error.errors()]
+        errors = [
+            field_error(found, "/entries", document_path(found["loc"], raw, missing=found["type"] == "missing"))
+            for found in error.errors()
+        ]
         raise ValidationProblem(errors[0].detail, errors=errors) from error
     labels = [entry.label for entry in read]
     twice = next((place for place, label in enumerate(labels) if label in labels[:place]), None)

@@ -23,6 +23,20 @@ from flexmarl.controlplane.experiments.pools import in_pools_of
 from flexmarl.controlplane.experiments.sharing import refused_sharing
 from flexmarl.simulator.choosing.objectives import DeviceObjective
 
+BESIDE = (
+    "template",
+    "preset",
+    "project",
+    "start",
+    "experiment",
+    "tags",
+    "notes",
+    "priority",
+    "overrides",
+    "spec",
+    "yaml",
+)
+"""Members of a request that stand beside its specification, never in it."""
 SPEC = "spec"
 """Location of errors whose pointer goes into the specification."""
 
@@ -62,6 +76,8 @@ def resolve_draft(draft: Draft) -> Resolved:
         hint = "See /api/v1/templates."
         raise SpecProblems([Problem(pointer="", code="required", detail="Send template, spec or yaml.", hint=hint)])
     raw = overlay(parse_yaml(draft.yaml) if draft.yaml else dict(draft.spec), draft.overrides)
+    if misplaced := [_misplaced(name) for name in BESIDE if name in raw]:
+        raise SpecProblems(misplaced)
     if draft.name:
         raw["name"] = draft.name
     if draft.checkpoints is not None:
@@ -74,6 +90,12 @@ def resolve_draft(draft: Draft) -> Resolved:
     if missing := list(unhostable(found.spec, draft.project)) or list(too_large(found.spec)):
         raise SpecProblems(missing)
     return found
+
+
+def _misplaced(name: str) -> Problem:
+    detail = f"{name} is no field of a specification; it stands beside it."
+    hint = f'Remove it here; say it in the body of the request, beside spec or yaml ("{name}": ...), or in the form.'
+    return Problem(pointer=f"/{name}", code="unknown_field", detail=detail, hint=hint)
 
 
 def _version_of(distribution: str) -> str:

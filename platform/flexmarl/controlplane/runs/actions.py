@@ -166,9 +166,11 @@ def _same(run: Run, marks: Marks) -> Run:
 
 def clone(actor: Actor, run: Run, draft: Draft, *, spec: Mapping[str, Any] | None = None, **options: Any) -> Run:
     """Make a new draft of a run's specification (or of `spec`) with some of it changed; `parent` names the run."""
+    changes = overlay(draft.spec, draft.overrides)
+    name = draft.name or ("" if "name" in changes else run.name)
     whole = replace(
-        draft, name=draft.name or run.name, preset=draft.preset or run.preset, template=draft.template or run.template,
-        spec=run.spec if spec is None else spec, overrides=overlay(draft.spec, draft.overrides),
+        draft, name=name, preset=draft.preset or run.preset, template=draft.template or run.template,
+        spec=run.spec if spec is None else spec, overrides=changes,
     )  # fmt: skip
     marks = replace(options.pop("marks", NO_MARKS), parent=run)
     return create_run(actor, whole, project=options.pop("project", "") or run.project_id, marks=marks, **options)

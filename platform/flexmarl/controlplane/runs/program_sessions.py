@@ -78,7 +78,9 @@ def take(actor: Actor, run: Run) -> dict[str, Any]:
     key = f"fms_{secrets.token_urlsafe(32)}"
     session = program_sessions.take(store_connection(), run.no, sha256(key.encode()).hexdigest(), actor.name)
     if session is None:
-        detail = f"{run.key} is {status}, and no session of it waits for a program. Ask again later."
+        verb = {RunStatus.DRAFT: "start", RunStatus.PAUSED: "resume"}.get(status)
+        step = f"Only its action {verb} makes it open one." if verb else "Ask again later."
+        detail = f"{run.key} is {status}, and no session of it waits for a program. {step}"
         raise NoOpenSession(detail, headers={"Retry-After": "1"})
     taken = _one(run, environment, session)
     known = {"purpose": taken["purpose"], "task": taken["task"]}

@@ -47,7 +47,10 @@ function suiteBody(at) {
     attempts: Number(at.attempts.value),
     greedy: at.greedy.checked,
     seed: Number(at.seed.value),
-    sampling: { temperature: Number(at.temperature.value.replace(",", ".")), max_tokens: Number(at.max_tokens.value) },
+    sampling: {
+      temperature: Number(at.temperature.value.replace(",", ".")),
+      max_tokens: at.max_tokens.value.trim() ? Number(at.max_tokens.value) : null,
+    },
   };
   const whole = { name: at.name.value.trim(), project: at.project.value, note: at.note.value, content };
   return based ? { ...whole, based_on: Number(based) } : whole;

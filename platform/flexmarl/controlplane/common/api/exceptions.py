@@ -38,7 +38,11 @@ _RULES = (
     (r"A valid integer is required\.", r"{name} must be a whole number, such as 1."),
     (r"A valid number is required\.", r"{name} must be a number, such as 1.5."),
     (r"Must be a valid boolean\.", r"{name} must be true or false."),
+    (r"Must be a valid UUID\.", r"{name} must be an id, such as 01a22334-b872-713a-9272-1acea1b1feb5, no name or key."),
     (r"Not a valid string\.", r"{name} must be text."),
+    (r'Expected a dictionary of items but got type "\w+"\.', r"{name} must be an object, such as {{}}."),
+    (r"Invalid data\. Expected a dictionary, but got \w+\.", r"{name} must be an object, such as {{}}."),
+    (r'Expected a list of items but got type "\w+"\.', r"{name} must be a list, such as []."),
 )
 """What REST framework says of a wrong value, and the rule in our words, with the field in it."""
 

@@ -22,6 +22,16 @@ _JSON_TYPES: tuple[tuple[type[serializers.Field[Any, Any, Any, Any]], tuple[type
 class StrictSerializer(serializers.Serializer[Any]):
     """Refuses members it does not name, and values of another JSON type than theirs."""
 
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        """Return the members; those of a choice name the legal values when they refuse another one."""
+        found = super().get_fields()
+        for field in found.values():
+            one = field.child if isinstance(field, serializers.ListField) else field
+            if isinstance(one, serializers.ChoiceField):
+                legal = ", ".join(map(str, one.choices)).replace("{", "{{").replace("}", "}}")
+                one.error_messages["invalid_choice"] = f'"{{input}}" is not legal. Legal values: {legal}.'
+        return found
+
     def to_internal_value(self, data: Any) -> Any:
         """Check for unknown members first."""
         if isinstance(data, Mapping):

@@ -21,6 +21,17 @@ def is_topic(topic: str) -> bool:
         return False
 
 
+def by_id(actor: Actor, topic: str) -> str:
+    """Return a topic by the id of its run where it names the run's key; any other as it stands."""
+    kind, _, key = topic.partition(":")
+    if kind != "run" or not key or is_topic(topic):
+        return topic
+    try:
+        return live.run_topic(runs.find_run(actor, key).id)
+    except NotFound:
+        return topic
+
+
 def sequence_of(actor: Actor, topic: str) -> int | None:
     """Return a topic's newest sequence; None when there is no such topic for the caller."""
     if topic == live.CLUSTER:
