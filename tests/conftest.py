@@ -159,6 +159,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left]
 
 
+def pytest_collection_finish() -> None:
+    """Leave what is loaded by now out of every later run of the garbage collector: it stays to the end.
+
+    Looking it through takes a second each time: for who asks for a run, and several times when the session ends.
+    """
+    gc.freeze()
+
+
 SHARED_INSTALLATION = re.compile(r"\binstallations\((\w+)\)")
 
 

@@ -18,6 +18,17 @@ def test_signing_in_is_accessible_and_fits(seeded: Any, visit: Callable[..., Any
     assert guest.seen_in("sign-in", WHOLE) == {}
 
 
+def test_another_theme_is_there_at_once_where_less_motion_is_asked_for(seeded: Any, visit: Callable[..., Any]) -> None:
+    """A transition of every property of every element takes seconds of a page's time, however short it is."""
+    guest = visit(seeded)
+    guest.sign_in()
+    guest.goto(f"/runs/{seeded.keys[FINISHED]}/config")
+    guest.page.evaluate("() => { window.moved = 0; addEventListener('transitionrun', () => { window.moved += 1; }); }")
+    guest.turn("dark", 1440)
+    assert guest.page.evaluate("() => document.documentElement.dataset.bsTheme") == "dark"
+    assert guest.page.evaluate("() => window.moved") == 0
+
+
 def test_text_of_models_stays_text(seeded: Any, visit: Callable[..., Any]) -> None:
     guest = visit(seeded)
     guest.sign_in()

@@ -41,7 +41,7 @@ TURNED = """() => new Promise((frame) => requestAnimationFrame(() => requestAnim
     .then(() => Promise.allSettled(document.getAnimations()
         .filter((one) => Number.isFinite(one.effect.getComputedTiming().endTime)).map((one) => one.finished)))
     .then(() => true)"""
-"""A page has taken another theme when its next frame is drawn and colours have stopped moving: a transition, however
+"""A page has taken another theme when its next frame is drawn and what is animated has ended: an animation, however
 short, ends with a frame only, and a crowded machine draws few."""
 TROUBLE = """() => [
     ...[...document.querySelectorAll(".fe, [role=alert], .toast, #offline, #refused, dialog[open]")]
@@ -50,9 +50,11 @@ TROUBLE = """() => [
     `focused: ${document.activeElement?.outerHTML.slice(0, 200)}`,
 ]"""
 """Each visible error, message and dialog of a page, and what has the focus."""
-VIOLATIONS = """([tags, part]) => axe.run(part, { runOnly: tags, resultTypes: ["violations"] })
-    .then((found) => found.violations.map((v) => `${v.id}: ${v.nodes[0].html.slice(0, 160)}`))"""
-"""Only what is wrong: of the rest, axe would describe every element of the page, for seconds."""
+VIOLATIONS = """([tags, part]) => axe.run(part, {
+    runOnly: tags, resultTypes: ["violations"], selectors: false, preload: { assets: ["media"] },
+}).then((found) => found.violations.map((v) => `${v.id}: ${v.nodes[0].html.slice(0, 160)}`))"""
+"""Only what is wrong: of the rest, axe would describe every element of the page, for seconds, and find a selector for
+each. Of rules, only an experimental one that is not asked reads style sheets again."""
 
 
 @dataclass

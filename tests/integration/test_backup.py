@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -18,12 +19,14 @@ from workers.training.version_store import RESTORABLE
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(900)]
 
-SPEC = {
-    "batch": {"tasks_per_step": 8, "episodes_per_task": 4, "micro_batch_groups": 4, "rollout_groups": 4},
-    "evaluation": {"tasks": 8},
+SPEC: dict[str, Any] = {
+    "batch": {"tasks_per_step": 2, "episodes_per_task": 2, "micro_batch_groups": 2, "rollout_groups": 2},
+    "environment": {"latency": {"scale_s": 0.2, "sigma": 0.0}},
+    "evaluation": {"every_steps": 1000, "tasks": 2},
     "budget": {"train_steps": 100_000, "target": None},
     "checkpoints": {"every_steps": 2, "keep_last": 1, "keep_best": 0},
 }
+"""Of small steps with waits between them: it lasts as long as the commands do, which have the cores meanwhile."""
 SERVICES_ONLY = ".venv/bin/python manage.py up --services-only"
 
 

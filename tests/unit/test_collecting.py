@@ -1,13 +1,22 @@
 """The collector is left as it was found, however a simulation ends."""
 
 import gc
+from collections.abc import Iterator
 
 import pytest
 
 from flexmarl.controlplane.common.collecting import YOUNG, collected_seldom
 
 
-def test_the_collector_is_as_before():
+@pytest.fixture(autouse=True)
+def thawed() -> Iterator[None]:
+    """Begin as a process that has frozen nothing; tests freeze what they have loaded."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+def test_the_collector_is_as_before() -> None:
     before = gc.get_threshold()
 
     def broken() -> None:
@@ -19,3 +28,10 @@ def test_the_collector_is_as_before():
     with pytest.raises(RuntimeError):
         broken()
     assert (gc.get_threshold(), gc.get_freeze_count()) == (before, 0)
+
+
+def test_what_was_frozen_before_stays_so() -> None:
+    gc.freeze()
+    with collected_seldom():
+        pass
+    assert gc.get_freeze_count() > 1000

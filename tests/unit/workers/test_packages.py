@@ -213,8 +213,8 @@ def alive(host: psutil.Process) -> int:
 async def test_a_fork_bomb_ends_with_its_episode(home: Path, built: dict[str, Any], what: str) -> None:
     """Whether the episode plays on is the bomb's luck, as all its processes may answer; they end in any case."""
     confined(built)
-    pool = pool_of(home, built, options={"what": what}, score_timeout_s=5.0)
-    pool.spec = pool.spec.model_copy(update={"step_timeout_s": 10.0})
+    pool = pool_of(home, built, options={"what": what})
+    pool.spec = pool.spec.model_copy(update={"step_timeout_s": SHORT_S, "score_timeout_s": SHORT_S})
     with suppress(EnvironmentBroke):
         await played(pool)
     assert pool._host is not None

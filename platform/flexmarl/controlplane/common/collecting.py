@@ -1,6 +1,7 @@
 """The garbage collector of processes that play simulations or drive runs: they make millions of objects, few in cycles.
 
-Invariant: what is loaded before is neither looked through again nor lost; behind the block all is as it was.
+Invariant: what is loaded before is neither looked through again nor lost; behind the block all is as it was. Python
+thaws all objects or none, so that none are where some were frozen before.
 """
 
 import gc
@@ -14,11 +15,12 @@ YOUNG = 20_000
 @contextmanager
 def collected_seldom() -> Iterator[None]:
     """Let the collector look at new objects alone, and more seldom."""
-    before = gc.get_threshold()
+    before, frozen = gc.get_threshold(), gc.get_freeze_count()
     gc.freeze()
     gc.set_threshold(YOUNG, *before[1:])
     try:
         yield
     finally:
         gc.set_threshold(*before)
-        gc.unfreeze()
+        if not frozen:
+            gc.unfreeze()
