@@ -21,7 +21,6 @@ from flexmarl.launcher.processes import free_port, port_is_free, wait_until
 from tests.browser.visitor import Site, Visitor
 from tests.support.chromium import installed_chromium
 from tests.support.forked import Process, started
-from tests.support.hub_datasets import HUB
 from tests.support.infrastructure import BrowserDiedError, PortTakenError, brought_up
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -120,6 +119,7 @@ def seeded(services: Any, seeded_database: tuple[str, Any], request: pytest.Fixt
     template, said = seeded_database
     name = f"browser_{request.module.__name__.rpartition('.')[2]}"
     environment = _environment(services, services.create_database(name, template))
+    environment |= getattr(request.module, "SETTINGS", {})
     web, url = brought_up(partial(_serving, environment, request.session.stash), PortTakenError)
     try:
         assert wait_until(lambda: _answers(url), 240), "the web process did not answer"
@@ -157,7 +157,7 @@ def _environment(services: Any, database_url: str) -> dict[str, str]:
         "DJANGO_SETTINGS_MODULE": "flexmarl.controlplane.settings.development",
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "platform")]),
         "FLEXMARL_SECRET_KEY": "browser-tests",
-        "FLEXMARL_HUB": HUB,
+        "FLEXMARL_HUB": "",  # as on a new installation; modules that need one say so in SETTINGS
         "FLEXMARL_RAY_PYTHON": "",  # of the tests with a Ray cluster: here pages say what is missing
         "SEED_PASSWORD": PASSWORD,
     }

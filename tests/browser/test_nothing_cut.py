@@ -79,6 +79,24 @@ def test_the_form_waits_while_the_text_cannot_be_read(seeded: Site, visit: Any) 
     page.wait_for_function("() => !document.querySelector('#spec-form').inert")
 
 
+CUT_VALUES = """() => [...document.querySelectorAll(".agrow input.tn")].filter((input) => input.value
+    && input.scrollWidth > input.clientWidth).map((input) => `${input.dataset.pointer}: ${input.value}`)"""
+
+
+@pytest.mark.parametrize("width", [1280, 1440])
+def test_figures_of_agents_are_whole_and_sizes_follow(seeded: Site, visit: Any, width: int) -> None:
+    guest = visit(seeded, width=width)
+    guest.sign_in()
+    guest.goto("/runs/new?template=chat_sums")
+    page = guest.page
+    page.locator("#start[aria-disabled=false]").wait_for()
+    assert page.evaluate(CUT_VALUES) == []
+    sizes = [page.locator(f"[data-pointer='/batch/{name}']") for name in ("micro_batch_groups", "rollout_groups")]
+    for tasks, followed in (("3", ["3", "3"]), ("12", ["4", "8"])):
+        page.locator("[data-pointer='/batch/tasks_per_step']").fill(tasks)
+        assert [one.input_value() for one in sizes] == followed
+
+
 SHORT_KEY = """(key) => {
     const title = document.querySelector("#run-line1 > h1");
     title.textContent = key;

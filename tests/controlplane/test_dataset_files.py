@@ -32,6 +32,13 @@ def test_csv_has_a_head_quotes_and_lines_in_cells() -> None:
     ]
 
 
+@pytest.mark.parametrize("between", [";", "\t"])
+def test_csv_as_spreadsheets_write_it_has_semicolons_or_tabs(between: str) -> None:
+    text = f'q{between}a\n"one{between} two, three",4\n1{between}2\n'.replace('",4', f'"{between}4')
+    assert read(text, "csv") == [(2, {"q": f"one{between} two, three", "a": "4"}), (3, {"q": "1", "a": "2"})]
+    assert read(f"q,a{between}b\n1,2\n", "csv") == [(2, {"q": "1", f"a{between}b": "2"})]
+
+
 @pytest.mark.parametrize(
     ("text", "line", "code"),
     [

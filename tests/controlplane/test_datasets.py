@@ -151,6 +151,24 @@ def test_uploads_are_limited_in_size_and_rows_and_known_by_their_ending(api, set
     assert errors(save(api, sums(40))) == [("/file", "too_many_rows")]
 
 
+@pytest.mark.parametrize(
+    ("name", "body", "said"),
+    [
+        (
+            "list.json",
+            b'[{"question": "a", "answer": "b"}]',
+            "Line 1: It is a list, not an object. Write one",
+        ),
+        ("head.csv", b"q,q\n1,2\n", "Line 1: The first line is q, q. The first line names the columns, each once"),
+    ],
+)
+def test_a_file_without_a_row_that_can_be_read_is_refused_by_its_line(api, name, body, said) -> None:
+    answer = upload(api, body, name=name)
+    assert answer.status_code == 400
+    assert answer.json()["detail"].startswith(said)
+    assert answer.json()["errors"][0]["pointer"] == "/file/1"
+
+
 def test_files_of_which_nothing_was_made_go_after_a_day(api, monkeypatch) -> None:
     version = save(api, sums(40)).json()
     upload(api, sums(5))

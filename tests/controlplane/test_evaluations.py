@@ -34,6 +34,22 @@ def errors(answer, status: int = 400) -> list[tuple[str, str]]:
     return [(one["pointer"], one["code"]) for one in answer.json()["errors"]]
 
 
+def test_a_suite_for_a_checkpoint_begins_with_the_tasks_of_its_run_and_leads_back(browser, editor, make_run) -> None:
+    run = make_run(editor)
+    asked = f"run={run.key}&step=3"
+    empty = browser.get(f"/evaluations/new?{asked}").content.decode()
+    assert f'href="/suites/new?{asked.replace("&", "&amp;")}"' in empty, "what was asked is not lost"
+    page = browser.get(f"/suites/new?{asked}")
+    assert page.context["given"]["content"]["parts"][0]["environment"] == run.spec["environment"]
+    assert f'data-then="/evaluations/new?{asked.replace("&", "&amp;")}"' in page.content.decode()
+
+
+def test_replies_of_a_suite_are_as_long_as_its_environment_asks_for_unless_it_says_less(api, browser) -> None:
+    page = browser.get("/suites/new?template=chat_dataset").content.decode()
+    assert 'name="max_tokens" value=""' in page, "not the word None, which no number is"
+    assert save(api, sampling={"max_tokens": None}).json()["content"]["sampling"]["max_tokens"] is None
+
+
 def test_a_suite_is_complete_and_its_versions_stay(api, editor) -> None:
     first = save(api)
     assert first.status_code == 201, first.content

@@ -1,6 +1,7 @@
 """Packages: who may have code built, which one a run is pinned to, and what its options may be; pages and REST."""
 
 import copy
+import json
 import re
 import uuid
 from typing import Any
@@ -261,6 +262,19 @@ def test_new_run_has_an_input_for_each_option_of_the_manifest(api, browser) -> N
     assert 'data-pointer="/environment/options/kind"' in page
     assert "walker" in page
     assert browser.get(f"/runs/new?package={ready['id']}&environment=Other").status_code == 404
+
+
+def test_new_run_of_a_package_says_the_length_of_replies_once_and_evaluates_few_tasks(api, browser) -> None:
+    """A limit of the agents beside that of the environment would hold where people raise the one that they see."""
+    offer = {**PROGRAM, "tasks": 40, "held_out": 9}
+    ready = ask(api)
+    built(ready, programs=(offer,))
+    for address, evaluated in (("environment=Maze", 16), ("program=sums", 9)):
+        page = browser.get(f"/runs/new?package={ready['id']}&{address}").content.decode()
+        _, _, rest = page.partition('<script id="new-run-data" type="application/json">')
+        spec = json.loads(rest.partition("</script>")[0])["document"]
+        assert {agent["sampling"]["max_tokens"] for agent in spec["agents"].values()} == {None}
+        assert (spec["environment"]["reply_tokens"], spec["evaluation"]["tasks"]) == (64, evaluated)
 
 
 def planned(api: Any, seats: bool = False, **runner: Any) -> Any:

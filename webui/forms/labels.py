@@ -25,6 +25,7 @@ LABELS = {
     "decay_steps": "Entropy decay steps",
 }
 LABELS_AT = {
+    "/environment/graph/tokens": "Token budget",
     "/environment/tools/turns": "Tool turns",
     "/environment/tools/result_characters": "Result characters",
     "/algorithm/loss/type": "Loss",

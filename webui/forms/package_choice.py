@@ -23,6 +23,10 @@ SMALL = {
     "budget": {"train_steps": 50},
 }
 """Steps of a size that chat models take on a machine without a GPU, as templates of such models have them."""
+REPLY_TOKENS = 64
+"""The environment asks for so many: a limit of the agent's own would hold where people ask for more."""
+EVALUATED = 16
+"""Held-out tasks: each is a whole episode before the first step, and again every ten steps."""
 
 
 def named(address: Mapping[str, str]) -> dict[str, Any]:
@@ -52,9 +56,10 @@ def base(package: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str
     else:
         roles, title, kind = environment["pinned"]["roles"], environment["environment"], "An environment"
     spec = {
-        "environment": dict(environment),
+        "environment": {"reply_tokens": REPLY_TOKENS, **environment},
         "agents": {role: {} for role in roles},
         "policies": dict.fromkeys(roles, CHAT),
+        "evaluation": {"every_steps": 10, "tasks": min(EVALUATED, environment.get("held_out") or EVALUATED)},
         **SMALL,
     }
     return {

@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
 
 from flexmarl.contracts.packaged_models import PACKAGED_MODELS
 from flexmarl.controlplane.accounts.queries import actor_of
@@ -16,6 +17,7 @@ from flexmarl.controlplane.evaluations import results
 from flexmarl.controlplane.evaluations.filters import FILTERS, SUITE_FILTERS
 from flexmarl.controlplane.experiments import queries as experiments
 from flexmarl.controlplane.registry import queries as registry
+from flexmarl.controlplane.runs import queries as runs
 from webui.narrowing import chips, link_with, narrowed
 from webui.views.base import page, project_of, projects_of, show
 
@@ -71,6 +73,7 @@ def new(request: HttpRequest) -> HttpResponse:
         "suites": suites,
         "chosen": asked["suite"] if asked["suite"] in known else "",
         "asked": asked,
+        "kept": urlencode(_asked(request)),
         "models": models,
     }
     return show(request, "webui/new_evaluation.html", context)
@@ -113,16 +116,26 @@ def suites(request: HttpRequest) -> HttpResponse:
 
 @page(Scope.RUNS_WRITE)
 def new_suite(request: HttpRequest) -> HttpResponse:
-    """Show the form of a suite, filled from a template or with the newest version of another suite."""
+    """Show the form of a suite, filled from a template, a run or the newest version of another suite.
+
+    Who comes from a new evaluation goes back to it, with what was to be evaluated.
+    """
     actor = actor_of(request)
     writable = [name for name in projects_of(request) if actor.may(Scope.RUNS_WRITE, name)]
     chosen = request.GET.get("project") or project_of(request)
     templates = [row["name"] for row in experiments.templates()]
     template = request.GET.get("template", "")
     template = template if template in templates else USUAL_TEMPLATE
-    given: dict[str, Any] = {"name": "", "based_on": "", "content": _from_template(template)}
+    given: dict[str, Any] = {
+        "name": "",
+        "based_on": "",
+        "content": _content(experiments.template(template)["spec"], template),
+    }
     if reference := request.GET.get("from"):
         given = _from_suite(request, reference)
+    elif (run := request.GET.get("run")) and not request.GET.get("template"):
+        given["content"] = _content(runs.run_detail(runs.find_run(actor, run))["spec"])
+    asked = _asked(request)
     sampling = given["content"]["sampling"]
     context = {
         "nav": "evaluations",
@@ -132,17 +145,24 @@ def new_suite(request: HttpRequest) -> HttpResponse:
         "template": template,
         "given": given,
         "sampling": sampling,
+        "asked": asked,
+        "then": f"{reverse('webui:new_evaluation')}?{urlencode(asked)}" if asked else "",
         "parts": json.dumps(given["content"]["parts"], indent=2),
     }
     return show(request, "webui/new_suite.html", context)
 
 
-def _from_template(name: str) -> dict[str, Any]:
-    spec = experiments.template(name)["spec"]
+def _asked(request: HttpRequest) -> dict[str, str]:
+    """Return what of the address says what shall be evaluated."""
+    return {name: request.GET[name] for name in ("run", "step", "model") if request.GET.get(name)}
+
+
+def _content(spec: dict[str, Any], name: str = "") -> dict[str, Any]:
+    """Return a suite of one part: the held-out tasks of a specification's environment."""
     first = next(iter(spec["agents"].values()))["sampling"]
-    part = {"name": name, "environment": spec["environment"], "tasks": spec["evaluation"]["tasks"]}
-    # A part that is added replies as long as its own environment asks for.
-    kept = {"temperature": first["temperature"], "max_tokens": None}
+    environment = spec["environment"]
+    part = {"name": name or environment["type"], "environment": environment, "tasks": spec["evaluation"]["tasks"]}
+    kept = {"temperature": first["temperature"], "max_tokens": first["max_tokens"]}
     return {"parts": [part], "attempts": 1, "greedy": True, "seed": 0, "sampling": kept}
 
 

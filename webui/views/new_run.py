@@ -39,6 +39,8 @@ from webui.views.base import page, project_of, projects_of, show
 DEFAULT_PROJECT = "default"
 MOST_TEXT = 200_000
 """Characters of a specification the page reads; the API has its own limit."""
+BOUNDS = {f"/batch/{name}": "/batch/tasks_per_step" for name in ("micro_batch_groups", "rollout_groups")}
+"""Settings that are refused above another one, and follow it in the form."""
 MOST_MODELS = 200
 """Imported models that the page offers; others are named in the YAML."""
 
@@ -90,10 +92,9 @@ def new_run(request: HttpRequest) -> HttpResponse:
             "unions": unions(document, schema),
             "reads": sections.reads(fields),
             "plain": sections.plain(fields),
-            "like": {
-                f"/policies/{name}/devices/most": f"/policies/{name}/devices/least" for name in document["policies"]
-            },
-            "template_document": _template_document(base["name"]),
+            "like": {f"/policies/{one}/devices/most": f"/policies/{one}/devices/least" for one in document["policies"]},
+            "bounds": BOUNDS,
+            "template_document": experiments.resolved(base["name"]),
             "agents": marks,
             "causes": {use: {cause: word_of(cause, use) for cause in CAUSES} for use in USES},
             "name": base["run_name"] if cloned else "",
@@ -213,11 +214,6 @@ def _preset_groups() -> list[tuple[str, list[dict[str, Any]]]]:
         ("Published systems and methods", [row for row in rows if row["paper"]]),
         ("FlexMARL combinations", [row for row in rows if not row["paper"]]),
     ]
-
-
-def _template_document(name: str) -> dict[str, Any] | None:
-    """What a template resolves to; None when there is no such template (any more)."""
-    return next((row["spec"] for row in experiments.templates() if row["name"] == name), None)
 
 
 def _clone(request: HttpRequest, key: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.experiments import queries as experiments
 from flexmarl.controlplane.runs import checkpoints
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.telemetry import queries as telemetry
@@ -127,7 +128,7 @@ def summary(found: Any, row: dict[str, Any], leases: Any, bar: str = "") -> dict
         "devices": devices["devices"],
         "picked": episodes.pick(rows, seed=last_step),
         "last_step": last_step,
-        "changed": words.changed(row),
+        "changed": words.changed(row, experiments.resolved(row["template"])),
         "wait_words": pace.wait_words(series),
     }
 

@@ -130,7 +130,8 @@ def pending(run: Mapping[str, Any]) -> str:
     if run["status"] == "pausing" and not run["pending_verb"] and run["progress"]["frozen"]:
         return FREEZING
     verb = run["pending_verb"] or _STATUS_WORDS.get(run["status"], "")
-    return PENDING.get(verb, "").format(step=run["step"] + 1, attempt=run["attempt"] + 1)
+    last = run["spec"]["budget"]["train_steps"]  # after it only an evaluation and the checkpoint are to come
+    return PENDING.get(verb, "").format(step=min(run["step"] + 1, max(last, 1)), attempt=run["attempt"] + 1)
 
 
 def resting(run: Mapping[str, Any], now: datetime) -> dict[str, str] | None:

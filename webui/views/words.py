@@ -150,11 +150,24 @@ def reward_basis(progress: Mapping[str, Any], recent: list[float]) -> str:
     return ", ".join(parts) or "first step"
 
 
-def changed(run: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Values a person set for this run, name and seed aside."""
-    found = [(where, value) for where, value in leaves(run["spec"]) if run["sources"].get(where) == "user"]
+def changed(run: Mapping[str, Any], template: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
+    """Values a person set for this run, name and seed aside. `template`: what its template resolves to, if it has one.
+
+    A document that is sent whole also writes what holds without a word: that is no change.
+    """
+    plain, told = dict(leaves(template or {})), _told(run["spec"])
+    own = [(where, value) for where, value in leaves(run["spec"]) if run["sources"].get(where) == "user"]
+    found = [(at, value) for at, value in own if (plain[at] != value if at in plain else at in told)]
     shown = [(where, value) for where, value in found if where not in ("/name", "/seed")]
     return [(where.lstrip("/").replace("/", "."), text_of(value)) for where, value in shown]
+
+
+def _told(document: Mapping[str, Any]) -> set[str]:
+    """Return the pointers of values that are not the defaults, and of the types of objects that hold such values."""
+    lean = ExperimentSpec.model_validate(document).model_dump(mode="json", exclude_defaults=True)
+    told = {where for where, _ in leaves(lean)}
+    above = {where[:end] for where in told for end in range(len(where) + 1) if where[end : end + 1] in ("", "/")}
+    return told | {f"{where}/type" for where in above}
 
 
 def config_groups(run: Mapping[str, Any], only: str = "") -> list[dict[str, Any]]:

@@ -128,8 +128,8 @@ def _problem(item: Any, schema: Mapping[str, Any], raw: object) -> Problem:
         return Problem(pointer=where, code="wrong_type", detail=detail, hint=hint)
     code = "wrong_type" if kind.endswith(("_type", "_parsing")) else "invalid"
     hint = "" if kind == "value_error" else _legal(_node(path, schema, raw), schema)
-    rule = str(item["msg"]).removeprefix("Value error, ")
-    return Problem(pointer=where, code=code, detail=f"{name}: {rule}.", hint=hint)
+    said = str(context["error"]) if kind == "value_error" else item["msg"]  # pydantic puts "Value error, " before it
+    return Problem(pointer=where, code=code, detail=f"{name}: {said}.", hint=hint)
 
 
 def _legal(node: Mapping[str, Any], schema: Mapping[str, Any]) -> str:

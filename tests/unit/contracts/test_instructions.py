@@ -5,6 +5,8 @@ import time
 import pytest
 from pydantic import ValidationError
 
+from flexmarl.contracts.problems import SpecProblems
+from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.specification.instructions import FILTERS, VARIABLES, readable, render_instructions
 from flexmarl.contracts.specification.team import AgentSpec
 
@@ -52,6 +54,14 @@ def test_what_is_not_declared_is_refused_with_line_rule_and_legal_value(text: st
     with pytest.raises(ValidationError) as at_the_field:
         AgentSpec.model_validate({"instructions": text})
     assert at_the_field.value.errors()[0]["loc"] == ("instructions",)
+
+
+def test_a_refusal_is_in_plain_words_at_the_field() -> None:
+    with pytest.raises(SpecProblems) as refused:
+        resolve({"agents": {"solver": {"instructions": "Answer {{ question }}."}}}, template="chat_dataset")
+    (problem,) = refused.value.problems
+    said = "line 1: question is not a variable; there are role, team, environment. A task is told without one."
+    assert (problem.pointer, problem.detail) == ("/agents/solver/instructions", f"instructions: {said}")
 
 
 def test_the_longest_instructions_are_rendered_at_once() -> None:

@@ -7,6 +7,8 @@ import pytest
 from flexmarl.contracts.resolve import load_templates, resolve
 from flexmarl.contracts.specification.experiment import UNKNOWN_REPLY, ExperimentSpec
 
+CHATTING = sorted(name for name in load_templates() if resolve({}, template=name).spec.environment.converses)
+
 
 def of_template(template: str, **changes: Any) -> ExperimentSpec:
     return resolve(changes, template=template).spec
@@ -50,3 +52,10 @@ def test_a_length_that_nobody_says_is_taken_for_a_plain_figure() -> None:
     games = type("Words", (type(spec.environment),), {"longest_reply": lambda self, role: None})
     unknown = spec.model_copy(update={"environment": games.model_construct(**spec.environment.__dict__)})
     assert unknown.longest_reply("pursuer_0") == UNKNOWN_REPLY
+
+
+@pytest.mark.parametrize("name", CHATTING)
+def test_a_team_that_chats_brings_no_limit_of_its_template_to_other_questions(name: str) -> None:
+    """Teams of one's own begin with a template's: a limit made for its short questions would cut their replies."""
+    spec = resolve({}, template=name).spec
+    assert {role: agent.sampling.max_tokens for role, agent in spec.agents.items()} == dict.fromkeys(spec.agents)

@@ -176,8 +176,10 @@ def test_members_nobody_reported_and_scores_that_are_no_numbers_count_as_failed(
 def test_a_run_that_loses_all_episodes_twice_ends_in_words():
     cluster = started(faults=Faults(episode_failure=1.0)).run()
     assert (cluster.status, cluster.core.state.lifecycle.reason) == (RunStatus.FAILED, RunReason.EPISODES_FAILED)
-    assert "(the last one: environment: step)" in cluster.core.state.lifecycle.reason_text
-    assert "min_members" in cluster.core.state.lifecycle.reason_text
+    said = cluster.core.state.lifecycle.reason_text
+    assert said.startswith("the last episode failed with environment: step; "), "the cause comes first"
+    assert "Trajectories" in said
+    assert "min_members" in said
     assert cluster.core.state.totals.train_episodes.failed == 36
 
 

@@ -72,7 +72,8 @@ def _check(node: nodes.Node) -> None:
     at = f"line {node.lineno}:"
     match node:
         case nodes.Name() if node.ctx != "load" or node.name not in VARIABLES:
-            raise ValueError(f"{at} {node.name} is not a variable; there are {', '.join(VARIABLES)}")
+            known = ", ".join(VARIABLES)
+            raise ValueError(f"{at} {node.name} is not a variable; there are {known}. A task is told without one")
         case nodes.Filter() if node.name not in FILTERS:
             raise ValueError(f"{at} the filter {node.name} is not allowed; there are {', '.join(FILTERS)}")
         case nodes.Filter() if node.name == "join" and not _joins_the_team(node):

@@ -1,7 +1,7 @@
 """Changes of datasets: permission, check, write, audit."""
 
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from itertools import islice
 from typing import Any
 
@@ -33,13 +33,24 @@ EXAMPLES = 5
 def first_look(file: DatasetFile) -> dict[str, Any]:
     """Return the columns and first rows of a file, and what their names suggest.
 
-    Rows that cannot be read are left out: whoever previews or saves the file is told of them.
+    Rows that cannot be read are left out: whoever previews or saves the file is told of them. Raises ValidationProblem
+    where none of the first can be read: there is no column to choose.
     """
     examples: list[dict[str, Any]] = []
-    with files.opened(file) as opened, suppress(UnreadableFile), closing(inputs_of(opened, file.format)) as inputs:
-        first = next(inputs)
-        rows = rows_of(first.file, first.kind)
-        examples += (raw for _, raw in islice(rows, EXAMPLES) if not isinstance(raw, BadRow))
+    bad: list[BadRow] = []
+    with files.opened(file) as opened, closing(inputs_of(opened, file.format)) as inputs:
+        try:
+            first = next(inputs)
+            for _, raw in islice(rows_of(first.file, first.kind), EXAMPLES):
+                if isinstance(raw, BadRow):
+                    bad.append(raw)
+                else:
+                    examples.append(raw)
+        except UnreadableFile as unreadable:
+            bad.append(unreadable.bad)
+    if bad and not examples:
+        error = bad[0].as_error()
+        raise ValidationProblem(f"{error.detail} {error.hint}".strip(), errors=[error])
     columns = list(dict.fromkeys(name for row in examples for name in row))
     splits = list(dict.fromkeys(one["split"] for one in (file.origin or {}).get("files", ())))
     return {

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
+from itertools import chain
 from typing import Any, BinaryIO, cast
 
 import orjson
@@ -56,7 +57,9 @@ def _object(number: int, text: bytes) -> dict[str, Any] | BadRow:
 
 
 def _csv(file: BinaryIO) -> Iterator[Numbered]:
-    reader = csv.reader(_texts(file), strict=True)
+    texts = _texts(file)
+    first = next(texts, "")
+    reader = csv.reader(chain([first], texts), strict=True, delimiter=_separator(first))
     try:
         head = next(reader, [])
         _check_head(head)
@@ -67,6 +70,11 @@ def _csv(file: BinaryIO) -> Iterator[Numbered]:
         hint = "Close quotes; a cell has at most 131072 characters."
         bad = BadRow(reader.line_num, "", "no_csv", f"It is not CSV: {error}.", hint)
         raise UnreadableFile(bad) from error
+
+
+def _separator(head: str) -> str:
+    """Return what stands between cells: a comma, or where the first line has none what spreadsheets write instead."""
+    return next((one for one in ";\t" if one in head and "," not in head), ",")
 
 
 def _texts(file: BinaryIO) -> Iterator[str]:

@@ -33,6 +33,11 @@ def template(name: str) -> dict[str, Any]:
     raise NotFound(f"Template {name} does not exist. Templates: {', '.join(load_templates())}.")
 
 
+def resolved(name: str) -> dict[str, Any] | None:
+    """Return what a template resolves to; None when there is no such template (any more)."""
+    return next((row["spec"] for row in templates() if row["name"] == name), None)
+
+
 @cache
 def presets() -> tuple[dict[str, Any], ...]:
     """All built-in presets."""

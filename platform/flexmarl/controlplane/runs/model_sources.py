@@ -159,7 +159,7 @@ class CheckpointSources:
     def _dataset_refusals(self, dataset: NamedDataset) -> Iterator[Problem]:
         """Refuse a dataset that nobody named; make sure that the digest of another is the one that was found here."""
         if not dataset.digest:
-            detail, hint = "The run names no dataset.", "Name one that was imported: {name: my_dataset}."
+            detail, hint = "The run names no dataset.", "Name one that was imported under Datasets: {name: my_dataset}."
             yield Problem(pointer=f"{datasets.WHERE}/name", code="required", detail=detail, hint=hint)
             return
         found = datasets.pinned(self.actor, self.project, dataset.model_dump())

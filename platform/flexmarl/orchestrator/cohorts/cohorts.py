@@ -358,10 +358,10 @@ def starved(ctx: Context) -> tuple[RunReason, str] | None:
     if ctx.state.past_cohorts.empty_in_a_row < EMPTY_COHORTS:
         return None
     failure = ctx.state.cohort.tally.last_failure if ctx.state.cohort is not None else ""
-    last = f" (the last one: {failure})" if failure else ""
+    last = f"the last episode failed with {failure}; " if failure else ""
     needed = ctx.plan.cohort.needed_members
     return (
         RunReason.EPISODES_FAILED,
-        f"no episode group of {EMPTY_COHORTS} cohorts in a row had {needed} finished episodes{last}; "
-        "open a failed trajectory to see the cause, or lower batch.min_members",
+        f"{last}no group of {EMPTY_COHORTS} steps in a row had {needed} finished episodes; "
+        "Trajectories lists each with its cause: correct it, or lower batch.min_members where only some fail",
     )

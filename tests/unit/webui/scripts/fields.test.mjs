@@ -25,3 +25,14 @@ test("an error of a bound is told at the field of both", () => {
   const one = input("devices", "4-1", { pointer: "/resources/rollout_devices" });
   assert.equal(fields.toldAt([one], "/resources/rollout_devices/max"), one);
 });
+
+test("what is wrong with a dataset is told where it is chosen", () => {
+  const one = input("dataset", "", { pointer: "/environment/dataset" });
+  assert.equal(fields.toldAt([one], "/environment/dataset/name"), one);
+});
+
+test("the dataset that nobody named is not offered as one", () => {
+  const unnamed = { name: "example", version: null, project: "", digest: "", training: 0, held_out: 0 };
+  assert.equal(fields.choiceName("dataset", unnamed), "choose a dataset");
+  assert.equal(fields.choiceName("dataset", { ...unnamed, project: "default", version: 2 }), "example");
+});

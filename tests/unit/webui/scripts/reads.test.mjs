@@ -1,7 +1,8 @@
 // Which settings the chosen options read, and what becomes of those that are read no longer.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { follow, inWords, unread } from "../../../../webui/static/webui/js/reads.js";
+import { bound, follow, inWords, unread } from "../../../../webui/static/webui/js/reads.js";
+import { put } from "../../../../webui/static/webui/js/spec.js";
 
 const clipped = [{ pointer: "/loss/type", values: ["ppo"], not: false }];
 const data = {
@@ -29,4 +30,19 @@ test("the choice that reads a setting is told in words", () => {
   const nameOf = (pointer) => ({ "/loss/type": "Loss", "/eval": "Evaluation" })[pointer];
   const ways = [clipped, [{ pointer: "/eval", values: [true], not: true }]];
   assert.equal(inWords({ ways }, nameOf), "Loss is ppo, or Evaluation is off");
+});
+
+test("a setting above its bound follows it down and up again, unless people wrote it", () => {
+  const page = { bounds: { "/batch/micro": "/batch/tasks" } };
+  const document = { batch: { tasks: 8, micro: 4 } };
+  const kept = new Map();
+  const write = (pointer, value) => {
+    put(document, pointer, value);
+    bound(document, page, pointer, kept);
+    return document.batch.micro;
+  };
+  assert.deepEqual([write("/batch/tasks", 1), write("/batch/tasks", 12)], [1, 4]);
+  assert.deepEqual([write("/batch/tasks", 3), write("/batch/tasks", null)], [3, 3]);
+  write("/batch/micro", 2);
+  assert.equal(write("/batch/tasks", 16), 2);
 });

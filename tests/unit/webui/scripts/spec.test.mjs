@@ -63,3 +63,15 @@ test("a pointer leads through lists", () => {
   spec.remove(document, "/seats/0/sees");
   assert.deepEqual(document, { seats: [{ name: "a" }] });
 });
+
+test("a named team takes the place of who plays in the template", () => {
+  const template = { agents: { a: {} }, policies: { a: {} }, environment: { type: "sums", graph: { order: ["a"] } } };
+  const played = { agents: { b: {} }, policies: { b: {} }, environment: { type: "sums", graph: { order: ["b"] } } };
+  const document = { ...played, team: { name: "mine", version: 1 } };
+  assert.equal(spec.overridesOf(template, document), null);
+  assert.deepEqual(spec.overridesOf(spec.templateOf(template, document), document), {
+    ...document,
+    environment: { graph: { order: ["b"] } },
+  });
+  assert.equal(spec.templateOf(template, { ...played, team: null }), template);
+});

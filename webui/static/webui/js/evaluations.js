@@ -40,6 +40,9 @@ async function submit(form, url, body, target) {
   }
 }
 
+/** A limit of replies; an empty field leaves them as long as the environment asks for. */
+const limit = (text) => (text.trim() ? Number(text) : null);
+
 function suiteBody(at) {
   const based = suite.dataset.basedOn;
   const content = {
@@ -47,10 +50,7 @@ function suiteBody(at) {
     attempts: Number(at.attempts.value),
     greedy: at.greedy.checked,
     seed: Number(at.seed.value),
-    sampling: {
-      temperature: Number(at.temperature.value.replace(",", ".")),
-      max_tokens: at.max_tokens.value.trim() ? Number(at.max_tokens.value) : null,
-    },
+    sampling: { temperature: Number(at.temperature.value.replace(",", ".")), max_tokens: limit(at.max_tokens.value) },
   };
   const whole = { name: at.name.value.trim(), project: at.project.value, note: at.note.value, content };
   return based ? { ...whole, based_on: Number(based) } : whole;
@@ -71,7 +71,9 @@ function entries(form) {
 
 suite?.addEventListener("submit", (event) => {
   event.preventDefault();
-  submit(suite, "/api/v1/suites", suiteBody, (made) => `/suites/${made.suite}`);
+  submit(suite, "/api/v1/suites", suiteBody, (made) =>
+    suite.dataset.then ? `${suite.dataset.then}&suite=${made.suite}` : `/suites/${made.suite}`,
+  );
 });
 
 evaluation?.addEventListener("submit", (event) => {

@@ -13,7 +13,7 @@ export const WRONG = {
 /** What is said of a field whose text cannot be read. */
 export const wrongOf = (kind) => WRONG[kind] || "Write a number.";
 /** Fields that hold what is written below their pointer. */
-export const KINDS_INSIDE = ["pairs", "list", "devices", "model", "json", "sees"];
+export const KINDS_INSIDE = ["pairs", "list", "devices", "model", "dataset", "json", "sees"];
 const TEXTS = ["text", "choice", "area", "name", "kind"];
 
 /** The value that a field says; undefined: nothing; BAD: what cannot be read. */
@@ -72,13 +72,23 @@ export function modelOf(choice, known) {
   return known.find((model) => isOf(model, choice)) || { ...factory, ...choice };
 }
 
+/** What the dataset that a run names by default is: none that anybody imported. */
+const isUnnamed = ({ name, version, project, digest }) => name === "example" && !version && !project && !digest;
+
+/** What a choice is called that is not offered. */
+export const choiceName = (kind, one) => (kind === "dataset" && isUnnamed(one) ? "choose a dataset" : modelName(one));
+
 /** Choose a model. It, and `others`, are choices of their own where they are not offered. */
 export function showModel(input, model, others = []) {
   for (const option of input.querySelectorAll("[data-own]")) option.remove();
   const offered = (one) => [...input.options].find((option) => option.value && isOf(one, JSON.parse(option.value)));
   for (const one of [...others, model])
     if (one && !offered(one)) {
-      const own = el("option", { value: JSON.stringify(one), text: modelName(one), data: { own: "1" } });
+      const own = el("option", {
+        value: JSON.stringify(one),
+        text: choiceName(input.dataset.kind, one),
+        data: { own: "1" },
+      });
       if (input.options[0]?.value === "") input.options[0].after(own);
       else input.prepend(own);
     }

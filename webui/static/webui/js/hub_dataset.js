@@ -7,10 +7,10 @@ import { $, $$, announce, el } from "./dom.js";
 const POLL_MS = 1000;
 const SLOW_MS = 5000;
 const LONG_MS = 120_000;
-const place = $("#hub");
 const url = "/api/v1/datasets";
-const reasons = JSON.parse($("#fetch-reasons").textContent);
-const parts = Object.fromEntries($$("[data-hub]", place).map((node) => [node.dataset.hub, node]));
+let place = null; // the fields; they are on the page only where a hub is configured
+let reasons = {};
+let parts = {};
 let mine = 0; // number of the newest request: answers of earlier ones are dropped
 let open = null; // the fetch that waits or runs
 let found = null; // the newest listing
@@ -134,8 +134,11 @@ function offer(row) {
   select.focus();
 }
 
-/** Wire the fields: `project()` names the project, `taken(file)` gets what was fetched, `reset()` and `tell(error)` the form's. */
-export function fromHub({ project, taken, reset, tell }) {
+/** Wire the fields in `root`: `project()` names the project, `taken(file)` gets what was fetched, `reset()` and `tell(error)` the form's. */
+export function fromHub(root, { project, taken, reset, tell }) {
+  place = root;
+  reasons = JSON.parse($("#fetch-reasons").textContent);
+  parts = Object.fromEntries($$("[data-hub]", place).map((node) => [node.dataset.hub, node]));
   const value = (name) => $(`[name=${name}]`, place).value.trim();
   const repository = () => ({ project: project(), repository: value("repository"), secret: value("secret") });
 

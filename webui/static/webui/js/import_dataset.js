@@ -203,8 +203,9 @@ form.addEventListener("submit", async (event) => {
   }
 });
 
-if ($("#hub"))
-  fromHub({
+const hub = $("#hub"); // only where a hub is configured
+if (hub)
+  fromHub(hub, {
     project: () => form.elements.project.value,
     taken: (one) => form.elements.source.value === "hub" && looked(one),
     reset,

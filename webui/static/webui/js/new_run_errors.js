@@ -47,7 +47,7 @@ function announceLost(errors) {
       { id: "lost", class: "yerrs", tabindex: "-1" },
       ...errors.map((error) =>
         el("li", {
-          text: [error.pointer.slice(1).replaceAll("/", "."), error.detail, error.hint].filter(Boolean).join(": "),
+          text: `${error.pointer.slice(1).replaceAll("/", ".")}: ${[error.detail, error.hint].filter(Boolean).join(" ")}`,
         }),
       ),
     ),

@@ -2,7 +2,7 @@
 import { $, $$ } from "./dom.js";
 import { BAD, modelOf, showIn, showModel, valueIn } from "./fields.js";
 import { data, state } from "./new_run_state.js";
-import { follow, unread } from "./reads.js";
+import { bound, follow, unread } from "./reads.js";
 import { at, copy, put, remove } from "./spec.js";
 
 export const inputOf = (pointer) => $(`#spec-form [data-pointer="${CSS.escape(pointer)}"]`);
@@ -23,6 +23,7 @@ export function take(input) {
     else if (kind === "list") remove(state.document, pointer);
     else clear(pointer);
   }
+  bound(state.document, data, pointer, state.kept);
   followChoice();
 }
 
@@ -30,7 +31,7 @@ export function take(input) {
 function followChoice() {
   const before = state.unread;
   state.unread = follow(state.document, data, before, state.kept);
-  const follows = Object.keys(data.like);
+  const follows = [...Object.keys(data.like), ...Object.keys(data.bounds)];
   for (const pointer of new Set([...before, ...state.unread, ...follows])) {
     const input = inputOf(pointer);
     if (!input || (!follows.includes(pointer) && before.has(pointer) === state.unread.has(pointer))) continue;

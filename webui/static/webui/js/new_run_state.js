@@ -1,6 +1,6 @@
 // What the page New run was given by the server, what it holds now, and how that is sent.
 import { $ } from "./dom.js";
-import { copy, overridesOf } from "./spec.js";
+import { copy, overridesOf, templateOf } from "./spec.js";
 
 export const data = JSON.parse($("#new-run-data").textContent);
 
@@ -33,7 +33,7 @@ export function draft() {
   const name = $("#run-name").value.trim();
   const body = { preset: state.preset, ...(name ? { name } : {}) };
   if (data.parent) return { ...body, template: data.template, spec: state.document };
-  const overrides = state.template ? overridesOf(state.template, state.document) : null;
+  const overrides = state.template ? overridesOf(templateOf(state.template, state.document), state.document) : null;
   if (overrides === null) return { ...body, spec: state.document };
   return { ...body, template: data.template, overrides };
 }

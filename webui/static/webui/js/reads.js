@@ -42,6 +42,22 @@ export function follow(document, data, before, kept) {
   return known;
 }
 
+/**
+ * Let the settings that another bounds follow it: lowered where they are above it, back where it allows what they were. A setting
+ * that people write is theirs from then on. `kept` holds what they were.
+ */
+export function bound(document, data, pointer, kept) {
+  kept.delete(`bound ${pointer}`);
+  const most = at(document, pointer);
+  for (const below of Object.keys(data.bounds)) {
+    if (data.bounds[below] !== pointer || typeof most !== "number") continue;
+    const own = kept.get(`bound ${below}`) ?? at(document, below);
+    if (own > most && most >= 1) kept.set(`bound ${below}`, own);
+    else kept.delete(`bound ${below}`);
+    put(document, below, most >= 1 ? Math.min(own, most) : own);
+  }
+}
+
 function reset(document, data, pointer, kept) {
   const value = at(document, pointer);
   const plain = plainOf(document, data, pointer);

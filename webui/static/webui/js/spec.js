@@ -61,6 +61,14 @@ export function overridesOf(base, now) {
   return found;
 }
 
+/** A template for a document whose team is named: as for the API, the team takes the place of who plays in the template. */
+export function templateOf(template, document) {
+  if (!document.team) return template;
+  const rest = structuredClone(template);
+  for (const pointer of ["/agents", "/policies", "/environment/graph"]) remove(rest, pointer);
+  return rest;
+}
+
 /** What is written on top of a whole document, as the API does it; an object of another type replaces the one it had. */
 export function completed(whole, written) {
   for (const [key, value] of Object.entries(written)) {
