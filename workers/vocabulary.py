@@ -6,10 +6,13 @@ Invariant: equals what `AutoTokenizer` makes of the same `tokenizer.json`. A wor
 
 from collections.abc import Iterable, Sequence
 
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from flexmarl.language.chat_format import ChatFormat
 from flexmarl.language.renderer import Renderer
+
+BYTES_OF_TOKEN = 16
+"""More than a token of any model's words has on average, in any script."""
 
 
 class UnknownWord(ValueError):
@@ -23,6 +26,10 @@ class Codec:
         self._tokenizer = Tokenizer.from_str(tokenizer_json.decode())
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+
+    def room(self, tokens: int) -> int:
+        """Return how many of its ids a reply of so many tokens takes at most."""
+        return tokens
 
     @property
     def size(self) -> int:
@@ -57,6 +64,28 @@ class Codec:
         if number is None:
             raise UnknownWord(f"{word!r} is not a single word of the vocabulary")
         return int(number)
+
+
+class ByteCodec(Codec):
+    """Bytes in the place of tokens, where no policy of a run has a tokenizer: external models alone play it.
+
+    What they say is recorded with an id for each of its bytes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(byte_tokenizer())
+
+    def room(self, tokens: int) -> int:
+        return tokens * BYTES_OF_TOKEN
+
+
+def byte_tokenizer() -> bytes:
+    """Return a tokenizer, as `tokenizer.json`, of which every byte is a word."""
+    words = {word: number for number, word in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(models.BPE(vocab=words, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer.to_str().encode()
 
 
 def renderer_of(tokenizer_json: bytes, chat: str) -> Renderer | None:

@@ -177,6 +177,8 @@ def test_a_model_that_cannot_play_is_refused_and_nothing_is_left(api, editor) ->
     assert errors(evaluate(api, SMALL, unknown)) == [("/entries/1/model/name", "invalid")]
     neither = evaluate(api, {}).json()["errors"][0]
     assert (neither["pointer"], neither["detail"]) == ("/entries/0", "send either model or external")
+    alone = {"external": {"url": "https://api.example.org/v1", "model": "large"}}
+    assert errors(evaluate(api, SMALL, alone)) == [("/entries/1/external", "not_with_external")]
     assert errors(evaluate(api, SMALL, SMALL)) == [("/entries/1/name", "not_unique")]
     assert not ModelEvaluation.objects.exists()
     assert not Run.objects.exists()

@@ -1,6 +1,7 @@
 """A team of one trained agent and one that plays with somebody else's model, through the real services."""
 
 import asyncio
+import re
 from collections.abc import Callable
 
 import psycopg
@@ -14,6 +15,7 @@ from tests.support.system import EXTERNAL_KEY, EXTERNAL_PORT, EXTERNAL_SECRET, S
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(600)]
 
 STEPS = 2
+SUM = "is what they are together, which takes more bytes than tokens:"
 
 
 def spec(endpoint: ChatEndpoint) -> dict:
@@ -39,6 +41,31 @@ async def test_an_external_agent_plays_and_is_recorded_and_never_trained(system:
         await asyncio.to_thread(play, system, endpoint)
     assert endpoint.requests
     assert {asked["model"] for asked in endpoint.requests} == {"first-word"}
+
+
+async def test_an_external_model_alone_is_evaluated_on_questions_in_messages(system: System) -> None:
+    """No policy of its run has a tokenizer; a long reply comes whole, in any script."""
+    async with ChatEndpoint(lambda asked: f"é 漢字 {SUM} {_sum(asked)}", EXTERNAL_KEY, EXTERNAL_PORT) as endpoint:
+        await asyncio.to_thread(evaluate, system, endpoint)
+    assert endpoint.requests
+
+
+def _sum(asked: dict) -> int:
+    return sum(map(int, re.findall(r"\d+", asked["messages"][-1]["content"])[-2:]))
+
+
+def evaluate(system: System, endpoint: ChatEndpoint) -> None:
+    api = system.api()
+    graph = {"type": "sequence", "order": ["solver"]}
+    part = {"name": "sums", "environment": {"type": "sums", "reply_tokens": 32, "graph": graph}, "tasks": 3}
+    suite = api.post("/suites", {"name": "questions", "content": {"parts": [part]}})["suite"]
+    external = {"url": endpoint.url, "model": "adds", "secret": EXTERNAL_SECRET}
+    asked = {"suite": suite, "name": "external", "entries": [{"name": "adds", "external": external}]}
+    made = api.post("/evaluations", asked)
+    run = api.finish(made["table"][0]["cells"][0]["run"], 300)
+    assert run["status"] == "completed", run["reason_text"]
+    [cell] = api.get(f"/evaluations/{made['id']}")["table"][0]["cells"]
+    assert (cell["solved"], cell["tasks"]) == (3, 3)
 
 
 def _first_word(asked: dict) -> str:

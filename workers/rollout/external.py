@@ -132,7 +132,7 @@ def _words(conversation: Sequence[Message], ask: Ask, max_tokens: int) -> list[d
 def said_ids(said: str, ask: Ask, request: TurnRequest, codec: Codec) -> list[int]:
     """Return the ids of a reply as it is recorded. Raises ExternalError where an environment of words can use none."""
     if ask.messages:
-        return codec.ids_of_text(said)[: request.max_tokens]
+        return codec.ids_of_text(said)[: codec.room(request.max_tokens)]
     return usable_ids(said, ask, codec, request.max_tokens)
 
 

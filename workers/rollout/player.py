@@ -29,6 +29,7 @@ from flexmarl.contracts.specification.program import ProcessRunner, ProgramEnvir
 from flexmarl.contracts.specification.reward import QueuedReward
 from flexmarl.contracts.specification.tools import McpServer, ToolUse
 from flexmarl.contracts.wire import Origin
+from flexmarl.language.chat_format import ChatFormat
 from flexmarl.store.control import commands, demand, engines, runs
 from flexmarl.store.control.commands import ClaimStatus, Taken
 from flexmarl.store.data import dataset_contents, groups, tokenizers, tool_listings
@@ -64,7 +65,7 @@ from workers.rollout.stages import Stage, stage_of
 from workers.rollout.tool_servers import ToolPool
 from workers.rollout.tool_urls import UrlToolPool
 from workers.rollout.tool_use import ToolStage
-from workers.vocabulary import Codec, renderer_of
+from workers.vocabulary import ByteCodec, Codec, byte_tokenizer, renderer_of
 
 log = structlog.get_logger(__name__)
 
@@ -240,12 +241,16 @@ class Player:
 
         worker = f"{self._holder}-{secrets.token_hex(4)}"
         client = EngineClient(routes, ROUTERS.make(spec.mechanisms.router), resumes=not spec.mechanisms.ordered)
+        codecs = {policy: Codec(body) for policy, body in bodies.items()}
+        renderers = {policy: renderer_of(body, chats[policy]) for policy, body in bodies.items()}
+        if not spec.policies:  # external models alone play
+            codecs, renderers = {"": ByteCodec()}, {"": renderer_of(byte_tokenizer(), ChatFormat(plain=True).dump())}
         return RunContext(
             run_id=run_id,
             spec=spec,
             stage=await self._stage(run_id, spec.environment),
-            codecs={policy: Codec(body) for policy, body in bodies.items()},
-            renderers={policy: renderer_of(body, chats[policy]) for policy, body in bodies.items()},
+            codecs=codecs,
+            renderers=renderers,
             client=client,
             external=ExternalClient(self._access),
             episodes=slots(spec.mechanisms.parallel.episodes),

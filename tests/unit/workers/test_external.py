@@ -10,6 +10,7 @@ from flexmarl.contracts.rules import broken_rules
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.team import ExternalModel
 from flexmarl.contracts.wire import EpisodeStatus, PolicyPin
+from flexmarl.language.chat_format import ChatFormat
 from flexmarl.language.messages import Message
 from tests.support.chat_endpoint import ChatEndpoint, allowed_words
 from workers.external_access import ExternalAccess, ExternalError, ExternalFailure
@@ -21,7 +22,7 @@ from workers.rollout.episode import EpisodeOrder, play_episode
 from workers.rollout.external import ExternalClient, usable_ids
 from workers.rollout.speech import Seat
 from workers.rollout.turns import TurnRequest
-from workers.vocabulary import Codec
+from workers.vocabulary import ByteCodec, Codec, byte_tokenizer, renderer_of
 
 KEY = "sk-very-secret"
 
@@ -216,3 +217,12 @@ def test_what_an_external_agent_cannot_be_is_refused(agent, more, pointer, code)
 def test_a_value_in_the_place_of_a_name_is_refused(change):
     with pytest.raises(ValidationError):
         ExternalModel.model_validate({"url": "https://api.example.org/v1", "model": "big"} | change)
+
+
+def test_bytes_stand_in_for_tokens_where_no_policy_has_a_tokenizer() -> None:
+    codec, said = ByteCodec(), "é 漢字\n\x00 <|end|>🙂"
+    ids = codec.ids_of_text(said)
+    assert (codec.decode(ids), len(ids), codec.size) == (said, len(said.encode()), 256)
+    assert codec.room(32) >= 32 * max(len(word.encode()) for word in ("answer", "漢字", "🙂"))
+    renderer = renderer_of(byte_tokenizer(), ChatFormat(plain=True).dump())
+    assert renderer is not None

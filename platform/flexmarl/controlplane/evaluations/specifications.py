@@ -9,6 +9,7 @@ from flexmarl.contracts.specification.team import CheckpointModel
 from flexmarl.contracts.suites import EvaluatedModel, SuiteContent, SuitePart, roles_of
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import FieldError, NotFound, ValidationProblem
+from flexmarl.controlplane.evaluations.queries import converses
 from flexmarl.controlplane.runs import queries as runs
 
 POLICY = "model"
@@ -23,6 +24,7 @@ def cell_spec(actor: Actor, content: SuiteContent, part: SuitePart, entry: Evalu
     }
     policies: dict[str, Any] = {}
     if entry.external is not None:
+        _in_messages(part)
         for agent in agents.values():
             agent["external"] = entry.external.model_dump(mode="json")
     elif isinstance(entry.model, CheckpointModel):
@@ -47,6 +49,15 @@ def cell_spec(actor: Actor, content: SuiteContent, part: SuitePart, entry: Evalu
         "checkpoints": {"keep_best": 0},
         "budget": {"train_steps": 0},
     }
+
+
+def _in_messages(part: SuitePart) -> None:
+    """Refuse games of words for an external model alone: their words are those of a policy's vocabulary."""
+    if not converses(part.environment):
+        kind = part.environment["type"]
+        detail = f"{kind} is played in words of a vocabulary, and an external model has none."
+        hint = "Evaluate it on an environment of messages, such as sums or dataset."
+        raise ValidationProblem(detail, errors=[FieldError("/external", "not_with_external", detail, hint)])
 
 
 def _of_checkpoint(actor: Actor, model: CheckpointModel, seat: str) -> tuple[dict[str, Any], str]:
