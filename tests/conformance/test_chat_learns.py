@@ -53,7 +53,7 @@ STUDENT = 4.303
 
 def all_weights(*policies: str) -> dict[str, Any]:
     """Return the changes that train all weights; they move less in a step than those of an adapter."""
-    tuning = {"tuning": {"type": "full"}, "optimizer": {"type": "adamw", "learning_rate": 5e-5}}
+    tuning = {"tuning": {"type": "full"}, "optimizer": {"type": "adamw", "learning_rate": 3e-5}}
     return {"policies": dict.fromkeys(policies, tuning)}
 
 
