@@ -66,9 +66,9 @@ def more_words(model: Trouble) -> None:
 
 
 CASES: dict[str, tuple[Callable[[Trouble], None], str, str, str]] = {
-    "context_overflow": (too_short, "episodes_failed", "positions exceed the model's 4", "open a failed trajectory"),
+    "context_overflow": (too_short, "episodes_failed", "positions exceed the model's 4", "Trajectories lists each"),
     "nonfinite_weights": (without_numbers, "command_failed", "model.norm.weight contains values", "open the log"),
-    "nonfinite_logprobs": (overflowing, "episodes_failed", "is not a number", "open a failed trajectory"),
+    "nonfinite_logprobs": (overflowing, "episodes_failed", "is not a number", "Trajectories lists each"),
     "unsupported_model": (more_words, "command_failed", "the embedding knows", "open the log"),
 }
 

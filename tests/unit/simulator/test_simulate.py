@@ -318,7 +318,7 @@ def test_a_worker_begins_with_one_command_after_the_other(monkeypatch: pytest.Mo
 
 def test_a_run_that_cannot_end_says_why():
     hopeless = told(failure=0.999, spec={"batch": BATCH | {"max_attempts": 1}})
-    with pytest.raises(SimulationError, match="The run ended after 2 of 5 steps: failed: no episode group of 2 coh"):
+    with pytest.raises(SimulationError, match="The run ended after 2 of 5 steps: failed: the last episode failed with"):
         simulate(hopeless)
 
 
