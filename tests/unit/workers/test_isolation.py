@@ -119,16 +119,17 @@ async def test_an_episode_draws_the_same_from_the_generators_of_its_process_whoe
 
 
 async def test_an_episode_that_is_cancelled_in_a_move_leaves_no_process(pool: EnvironmentPool) -> None:
-    await to_the_end(pool, WELL)
-    resting = psutil.Process(pool._resting[-1].pid)
-    task = asyncio.create_task(to_the_end(pool, HANGS))
-    while not pool._playing:
-        await asyncio.sleep(0.02)
-    task.cancel()
+    live = await pool.begin(HANGS, False, 1)
+    process = psutil.Process(live.process.pid)
+    move = asyncio.create_task(live.act([Reply(ask.role, ask.allowed[0]) for ask in live.asks()]))
+    while live.whole:
+        await asyncio.sleep(0.02)  # until it is asked
+    move.cancel()
     with contextlib.suppress(asyncio.CancelledError):
-        await task
-    await until_gone([resting])
-    assert resting.pid not in [process.pid for process in pool._resting]
+        await move
+    live.leave()
+    await until_gone([process])
+    assert process.pid not in [one.pid for one in pool._resting]
     assert await to_the_end(pool, WELL)
 
 
