@@ -23,10 +23,15 @@ def test_a_dataset_is_listed_and_shown_with_its_rows_and_versions(api, browser) 
     found = browser.get(f"{url}?q=33").content.decode()
     assert "What is 33+1?" in found
     assert "What is 0+1?" not in found
-    held_out = browser.get(f"{url}?held_out=true").content.decode()
+    assert "import it anew with a larger share" not in page
+    none = save(api, sums(20), split={"type": "share", "share": 0}).json()
+    assert none["held_out"] == 0
+    assert "import it anew with a larger share" in browser.get(url).content.decode()
+    url = f"{url}?version=2&"
+    held_out = browser.get(f"{url}held_out=true").content.decode()
     assert f"{version['held_out']} row" in held_out
-    assert browser.get(f"{url}?version=7").status_code == 404
-    assert "Invalid filter" in browser.get(f"{url}?held_out=maybe").content.decode()
+    assert browser.get(f"/datasets/{version['dataset']}?version=7").status_code == 404
+    assert "Invalid filter" in browser.get(f"{url}held_out=maybe").content.decode()
 
 
 def test_new_run_offers_datasets_and_begins_with_the_one_that_is_named(api, browser) -> None:

@@ -85,7 +85,8 @@ async function preview() {
   try {
     const found = await post("/api/v1/datasets/preview", choices(), undefined, LONG_MS);
     if (mine !== asked) return;
-    $("#counts").textContent = `${found.training} rows to train on, ${found.held_out} held out`;
+    const none = "none held out: no run can be evaluated on it, so hold out a larger share";
+    $("#counts").textContent = `${found.training} rows to train on, ${found.held_out ? `${found.held_out} held out` : none}`;
     $("#examples").replaceChildren(...found.examples.map(example));
     $("#preview").hidden = false;
     button.disabled = false;
