@@ -86,7 +86,8 @@ async function preview() {
     const found = await post("/api/v1/datasets/preview", choices(), undefined, LONG_MS);
     if (mine !== asked) return;
     const none = "none held out: no run can be evaluated on it, so hold out a larger share";
-    $("#counts").textContent = `${found.training} rows to train on, ${found.held_out ? `${found.held_out} held out` : none}`;
+    $("#counts").textContent =
+      `${found.training} rows to train on, ${found.held_out ? `${found.held_out} held out` : none}`;
     $("#examples").replaceChildren(...found.examples.map(example));
     $("#preview").hidden = false;
     button.disabled = false;
