@@ -103,10 +103,8 @@ def _batches_text(own: dict[str, Any]) -> str:
 def _replay(found: Any, row: dict[str, Any], agents: dict[str, Any], place: Callable[[str], int]) -> dict[str, Any]:
     """What the archive's card shows; a run without one has no card."""
     replays = found.spec["sampling"].get("replay", {})
-    if not isinstance(replays, dict) or replays.get("type") not in (
-        "archive",
-        "rescue",
-    ):  # runs of earlier versions said a word
+    kind = replays.get("type") if isinstance(replays, dict) else "none"  # runs of earlier versions said a word
+    if kind not in ("archive", "rescue"):
         return {"replays": None}
     archive = sorted(row["progress"]["archive"], key=lambda one: (place(one["policy"]), one["age"]))
     return {

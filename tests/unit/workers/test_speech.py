@@ -10,6 +10,7 @@ from flexmarl.language.messages import Message
 from tests.support.chat_templates import renderer, tokenizer
 from workers.rollout.engines.wire import CompletionChoice, SamplingParameters
 from workers.rollout.environments.base import Ask
+from workers.rollout.episode import EpisodeOrder, request_of
 from workers.rollout.speech import Seat, Speech
 from workers.vocabulary import Codec
 
@@ -94,3 +95,12 @@ def test_a_seat_that_is_asked_afresh_remembers_nothing_and_begins_another_row() 
         said.hear(ask, CompletionChoice(0, reply, [0.0] * len(reply), "stop", [1, len(reply)]))
     assert prompts[0] == prompts[1]
     assert begins == [0, 1]
+
+
+@pytest.mark.parametrize(("limit", "asked_for", "longest"), [(None, 300, 300), (20, 300, 20), (400, 300, 300)])
+def test_a_reply_is_as_long_as_it_is_asked_for_unless_its_agent_sets_less(
+    limit: int | None, asked_for: int, longest: int
+) -> None:
+    said = Speech({"solver": replace(speech(solver="").seats["solver"], max_tokens=limit)})
+    order, ask = EpisodeOrder(0, 0, 1, 7, False, 0, 60.0, 60.0, None), replace(asked(QUESTION), max_tokens=asked_for)
+    assert request_of(order, ask, said, said.prompt(ask)).max_tokens == longest
