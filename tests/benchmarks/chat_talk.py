@@ -57,6 +57,9 @@ class ChatTalk:
     def make(self, task_seed: int, held_out: bool, rng: random.Random) -> "ChatConversation":
         return ChatConversation(self, task_seed)
 
+    async def close(self) -> None:
+        """End nothing: it scores by itself."""
+
     def demonstrations(self, rng: random.Random, count: int) -> list[Demonstration]:
         return []
 

@@ -105,6 +105,9 @@ class Talk:
     def make(self, task_seed: int, held_out: bool, rng: object) -> "Conversation":
         return Conversation(self.tokens)
 
+    async def close(self) -> None:
+        """End nothing: it scores by itself."""
+
     def demonstrations(self, rng: object, count: int) -> list[Demonstration]:
         return []
 

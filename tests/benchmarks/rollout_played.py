@@ -57,6 +57,9 @@ class Talk:
     def make(self, task_seed: int, held_out: bool, rng: random.Random) -> "Conversation":
         return Conversation(self.tokens, rng)
 
+    async def close(self) -> None:
+        """End nothing: it scores by itself."""
+
     def demonstrations(self, rng: random.Random, count: int) -> list[Demonstration]:
         return []
 

@@ -8,7 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -16,11 +16,13 @@ import pytest
 
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.shared_rollouts import (
+    CONTENT,
     MEMBER,
     SIGNATURE,
     TIME,
     SharedRollout,
     SharedTurn,
+    content_of,
     signature,
     task_digest,
 )
@@ -48,12 +50,16 @@ def rollout(number: int, text: str = "7") -> SharedRollout:
     return SharedRollout("a" * 64, (SharedTurn("guesser", f"{text} {number}", True),))
 
 
+def headers(access: ExchangeAccess, body: bytes, key: bytes | None = None, at: float | None = None) -> dict[str, str]:
+    """What a member says of a post."""
+    moment, content = str(int(at or time.time())), content_of(body)
+    signed = signature(key or access.key, "POST", PATH, moment, content)
+    return {MEMBER: access.member, TIME: moment, CONTENT: content, SIGNATURE: signed}
+
+
 def ask(access: ExchangeAccess, body: bytes, key: bytes | None = None, at: float | None = None) -> tuple[int, dict]:
     """Post bytes as they are."""
-    moment = str(int(at or time.time()))
-    signed = signature(key or access.key, "POST", PATH, moment, body)
-    headers = {MEMBER: access.member, TIME: moment, SIGNATURE: signed}
-    request = urllib.request.Request(access.url + PATH, body, headers, method="POST")
+    request = urllib.request.Request(access.url + PATH, body, headers(access, body, key, at), method="POST")
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, json.load(answer)
@@ -112,6 +118,30 @@ def test_nobody_posts_or_reads_who_has_not_signed_with_the_key_of_a_member(excha
     assert heard(honest) == [], "nobody hears itself"
     key = exchange.enrolled("lab-c")
     assert ask(key, of("sums", ["guesser", "8", True]))[0] == 200, "the command line enrols beside the service"
+
+
+def test_a_body_that_is_not_the_signed_one_is_refused(exchange: Exchange) -> None:
+    member = exchange.member("lab-a")
+    other, signed = of("sums", ["guesser", "8", True]), headers(member, of("sums", ["guesser", "7", True]))
+    with closing(HTTPConnection("127.0.0.1", exchange.port, timeout=60)) as plain:
+        plain.request("POST", PATH, other, signed)
+        assert plain.getresponse().status == 401
+    assert heard(exchange.member("lab-b")) == []
+
+
+def test_bodies_that_do_not_come_hold_up_nobody_but_their_member(exchange: Exchange) -> None:
+    slow, honest, reader = (exchange.member(name) for name in ("slow", "lab-a", "lab-b"))
+    body = of("sums", ["guesser", "7", True])
+    claimed = headers(honest, body, b"guessed")
+    with ExitStack() as opened:
+        for told in [*[headers(slow, body)] * 20, *[claimed] * 20]:
+            plain = opened.enter_context(closing(HTTPConnection("127.0.0.1", exchange.port, timeout=60)))
+            plain.putrequest("POST", PATH)
+            for name, value in {**told, "Content-Length": str(len(body))}.items():
+                plain.putheader(name, value)
+            plain.endheaders(body[:-1])
+        post(honest, rollout(1))  # its client waits for half of what a body has
+        assert [text for _, _, text in heard(reader)] == ["7 1"]
 
 
 REFUSED: dict[str, tuple[bytes, int]] = {

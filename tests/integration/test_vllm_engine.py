@@ -6,6 +6,7 @@ The first test that needs weights of its own loads them; each names the version 
 import asyncio
 import json
 import os
+import random
 import signal
 import time
 from collections.abc import Iterator
@@ -111,6 +112,19 @@ async def test_a_seed_draws_the_same_whatever_else_is_asked_and_a_stop_word_ends
     (stopped,) = await engine.complete(**asked(3, digests[3], prompt=[PROMPTS[1]], seeds=[1], stop_token_ids=[word]))
     end = first.token_ids.index(word) + 1
     assert (stopped.token_ids, stopped.finish_reason) == (first.token_ids[:end], "stop")
+
+
+async def test_more_prompts_than_a_step_reads_are_each_read_whole_and_draw_by_their_seeds(engine, digests):
+    """A step reads 4096 tokens; of these prompts it would read the last one in parts, and vLLM has no draw to undo."""
+    await engine.load("speaker", 3, digests[3])
+    rng = random.Random(3)
+    prompts = [[1, *rng.choices(range(3, WORDS), k=699)] for _ in range(16)]
+    told = {"prompt": prompts, "seeds": list(range(16)), "max_tokens": 8}
+    choices = await engine.complete(**asked(3, digests[3], **told))
+    assert [len(choice.token_ids) for choice in choices] == [8] * 16
+    for place in (0, 5, 15):
+        (alone,) = await engine.complete(**asked(3, digests[3], prompt=[prompts[place]], seeds=[place], max_tokens=8))
+        assert alone.token_ids == choices[place].token_ids
 
 
 async def test_an_aborted_reply_goes_on_by_its_tokens(engine, digests):

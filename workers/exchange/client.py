@@ -8,7 +8,18 @@ from urllib.parse import urlencode, urlsplit
 import aiohttp
 import msgspec
 
-from flexmarl.contracts.shared_rollouts import MAX_BODY, MEMBER, SIGNATURE, TIME, Answer, Post, SharedRollout, signature
+from flexmarl.contracts.shared_rollouts import (
+    CONTENT,
+    MAX_BODY,
+    MEMBER,
+    SIGNATURE,
+    TIME,
+    Answer,
+    Post,
+    SharedRollout,
+    content_of,
+    signature,
+)
 from workers.exchange.access import ExchangeAccess
 
 PATH = "/v1/rollouts"
@@ -72,9 +83,10 @@ class ExchangeClient:
         url = access.url + target
         path = urlsplit(url)
         signed = f"{path.path}?{path.query}" if path.query else path.path
+        content = content_of(body)
         headers = {
-            MEMBER: access.member, TIME: at, SIGNATURE: signature(access.key, method, signed, at, body),
-            "Content-Type": "application/json",
+            MEMBER: access.member, TIME: at, CONTENT: content, "Content-Type": "application/json",
+            SIGNATURE: signature(access.key, method, signed, at, content),
         }  # fmt: skip
         try:
             async with self._session.request(method, url, data=body, headers=headers, allow_redirects=False) as answer:

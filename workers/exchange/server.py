@@ -1,15 +1,18 @@
 """HTTP of the exchange: signed posts and reads of rollouts in words.
 
-Invariants. Nothing of a request is used before its member's signature of all of it was checked. A post counts against
-the quota of the member that signed it, whatever is wrong with it, and against nobody else's. Answers say what was
-refused, never what others published to someone who is no member.
+Invariants. No body is read before its member's signature of the request was checked, and nothing of a body is used that
+is not the signed one. A post counts against the quota of the member that signed it, whatever is wrong with it, and
+against nobody else's; so does the time in which it is read. Answers say what was refused, never what others published
+to someone who is no member.
 """
 
 import asyncio
 import hmac
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import structlog
@@ -17,6 +20,7 @@ from aiohttp import web
 
 from flexmarl.contracts.shared_rollouts import (
     CLOCK_S,
+    CONTENT,
     MAX_BATCH,
     MAX_BODY,
     MEMBER,
@@ -24,6 +28,7 @@ from flexmarl.contracts.shared_rollouts import (
     TIME,
     Answer,
     Post,
+    content_of,
     problem_of,
     signature,
 )
@@ -31,8 +36,8 @@ from workers.exchange.storage import ExchangeStorage
 
 log = structlog.get_logger(__name__)
 
-AT_ONCE = 16
-"""Requests that are read at a time; the others wait."""
+AT_ONCE = 4
+"""Requests of a member that are read at a time; its others wait."""
 READ_S = 20.0
 """Time in which a request must be there."""
 PATH = "/v1/rollouts"
@@ -43,7 +48,7 @@ class ExchangeServer:
 
     def __init__(self, storage: ExchangeStorage, clock: Callable[[], float] = time.time) -> None:
         self._storage, self._clock = storage, clock
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._places = defaultdict[str, asyncio.Semaphore](partial(asyncio.Semaphore, AT_ONCE))
 
     def application(self) -> web.Application:
         """Return what a server runs."""
@@ -59,8 +64,9 @@ class ExchangeServer:
 
     async def post(self, request: web.Request) -> web.Response:
         """Take in rollouts of a member."""
-        async with self._places:
-            member, body = await self._signed(request)
+        member = await self._signer(request)
+        async with self._places[member]:
+            body = await _body(request)
             now = self._clock()
             try:
                 post = msgspec.json.decode(body, type=Post)
@@ -78,8 +84,9 @@ class ExchangeServer:
 
     async def read(self, request: web.Request) -> web.Response:
         """Hand out what others published behind a position."""
-        async with self._places:
-            member, _ = await self._signed(request)
+        member = await self._signer(request)
+        async with self._places[member]:
+            await _body(request)
             after, task_set = request.query.get("after", "0"), request.query.get("task_set", "")
             if not (after.isascii() and after.isdecimal() and len(after) < 19):
                 raise _refused(web.HTTPBadRequest, "bad_position", "after must be a whole number, such as 0")
@@ -89,18 +96,29 @@ class ExchangeServer:
         answer = Answer(found, found[-1].no if found else int(after))
         return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
-    async def _signed(self, request: web.Request) -> tuple[str, bytes]:
-        """Return who signed a request, and its body. Raises HTTPUnauthorized where nobody that is known did."""
-        member, at = request.headers.get(MEMBER, ""), request.headers.get(TIME, "")
+    async def _signer(self, request: web.Request) -> str:
+        """Return the member who signed a request. Raises HTTPUnauthorized where nobody that is known did."""
+        member, at, content, signed = (request.headers.get(name, "") for name in (MEMBER, TIME, CONTENT, SIGNATURE))
         key = await asyncio.to_thread(self._storage.key_of, member)
         if key is None or not (at.isascii() and at.isdecimal() and abs(int(at[:12]) - self._clock()) <= CLOCK_S):
             raise _refused(web.HTTPUnauthorized, "not_signed", "no member signed this within the last five minutes")
+        wanted = signature(key, request.method, request.raw_path, at, content)
+        if not hmac.compare_digest(wanted.encode(), signed.encode("utf-8", "replace")):
+            raise _refused(web.HTTPUnauthorized, "not_signed", "the signature is not that of the member's key")
+        return member
+
+
+async def _body(request: web.Request) -> bytes:
+    """Return a request's body. Raises HTTPException where it does not come, or is not what was signed."""
+    try:
         async with asyncio.timeout(READ_S):
             body = await request.read()
-        wanted = signature(key, request.method, request.raw_path, at, body)
-        if not hmac.compare_digest(wanted.encode(), request.headers.get(SIGNATURE, "").encode("utf-8", "replace")):
-            raise _refused(web.HTTPUnauthorized, "not_signed", "the signature is not that of the member's key")
-        return member, body
+    except TimeoutError:
+        late = f"the body was not there within {READ_S:g} s"
+        raise _refused(web.HTTPRequestTimeout, "too_slow", late) from None
+    if content_of(body) != request.headers[CONTENT]:
+        raise _refused(web.HTTPUnauthorized, "not_signed", "the body is not the one that was signed")
+    return body
 
 
 def _refused(kind: type[web.HTTPException], code: str, detail: str, **headers: str) -> web.HTTPException:

@@ -27,6 +27,8 @@ CLOCK_S = 300.0
 """Most that the clocks of a member and of the service may differ."""
 MEMBER = "X-Flexmarl-Member"
 TIME = "X-Flexmarl-Time"
+CONTENT = "X-Flexmarl-Content"
+"""Header with the digest of the body, so that a signature can be checked before the body is there."""
 SIGNATURE = "X-Flexmarl-Signature"
 
 RoleName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")]
@@ -94,7 +96,11 @@ def _readable(turn: SharedTurn) -> bool:
     return all(letter.isprintable() or letter in "\n\t" for letter in turn.text)
 
 
-def signature(key: bytes, method: str, target: str, at: str, body: bytes) -> str:
-    """Sign a request with the key of its member: method, path with query, time and body."""
-    head = "\n".join((method, target, at, hashlib.sha256(body).hexdigest()))
-    return hmac.new(key, head.encode(), hashlib.sha256).hexdigest()
+def content_of(body: bytes) -> str:
+    """Return the digest of a body."""
+    return hashlib.sha256(body).hexdigest()
+
+
+def signature(key: bytes, method: str, target: str, at: str, content: str) -> str:
+    """Sign a request with the key of its member: method, path with query, time and digest of the body."""
+    return hmac.new(key, "\n".join((method, target, at, content)).encode(), hashlib.sha256).hexdigest()

@@ -8,6 +8,10 @@ a parameter that its first load leaves as it was is one that vLLM does not updat
 Log-probabilities are those of the distribution drawn from: all parameters applied, renormalised; greedy replies
 report the masked distribution at temperature 1, as the torch engine does. A reply that carries on another's tokens
 draws with a seed of its own, since vLLM counts a request's draws from its first own token.
+
+On a CPU a prompt is read in one step, never in parts: behind a part, vLLM takes back the draw of the request's own
+generator, which only those of CUDA can do, and its engine would end. So that many prompts at once do not take the
+memory of all of them, a step reads `STEP_TOKENS`, or one longer prompt.
 """
 
 import contextlib
@@ -39,6 +43,8 @@ if TYPE_CHECKING:
 
 BLOCK = 32
 """Tokens of a cache block: prompts that agree share whole blocks only, and the turns of small games are short."""
+STEP_TOKENS = 4096
+"""Tokens that a step reads and makes at most where prompts are read whole, unless one prompt has more."""
 CUDA_SHARE = 0.4
 """Of the free memory of a GPU, for the attention cache of an instance."""
 
@@ -72,6 +78,7 @@ class Instance:
         self._ranks = Ranks(engine, model.devices, home)
         self._stop_strings = stop_strings
         self._scheduler: Any = engine.engine_core.engine_core.scheduler
+        self._reads_whole = not engine.vllm_config.scheduler_config.enable_chunked_prefill
         self._adapter: LoRARequest | None = None
         """What its requests name beside the engine's weights."""
         self._updates_all = False
@@ -117,6 +124,9 @@ class Instance:
 
     def step(self) -> list[Finished]:
         """Advance every reply by one token; return what ended."""
+        if self._reads_whole:
+            longest = max((request.num_tokens for request in self._scheduler.waiting), default=0)
+            self._scheduler.max_num_scheduled_tokens = max(STEP_TOKENS, longest + len(self._running))
         taken = [self.take(output) for output in self._engine.step()]
         return [one for one in taken if one is not None] + self.stopped()
 
@@ -286,6 +296,7 @@ def build(
                 enforce_eager=True,
                 max_model_len=model.architecture.max_positions,
                 max_num_seqs=rows,
+                **(_whole_prompts(model.architecture.max_positions, rows) if on_cpu else {}),
                 kv_cache_memory_bytes=model.cache_bytes if on_cpu else _cuda_cache(model),
                 block_size=BLOCK,
                 logprobs_mode="processed_logprobs",
@@ -302,6 +313,11 @@ def build(
     if on_cpu and base is not None and engine.model_config.is_moe:
         raise EngineFailedError("vLLM has no kernel for adapters of a model with experts on a CPU; it needs a GPU")
     return engine
+
+
+def _whole_prompts(longest: int, rows: int) -> dict[str, Any]:
+    """Return the settings with which a step reads any prompt whole, beside a token of every other reply."""
+    return {"enable_chunked_prefill": False, "max_num_batched_tokens": max(STEP_TOKENS, longest) + rows}
 
 
 def _look_at_classes(architectures: Iterable[str]) -> None:
