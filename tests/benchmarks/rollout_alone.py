@@ -25,7 +25,7 @@ from workers.child_server import NICENESS
 from workers.models.weights import initial_weights
 from workers.programs import VLLM_ENVIRONMENT, confined
 from workers.rollout.engines.serve_vllm import ROWS
-from workers.rollout.engines.vllm_instance import BLOCK
+from workers.rollout.engines.vllm_instance import BLOCK, whole_prompts
 from workers.rollout.engines.vllm_models import vllm_model
 
 CHILD = """
@@ -47,10 +47,12 @@ class VllmAlone:
     def __init__(self, model: Path, source: FactoryModel | FolderModel, device: str, core: int) -> None:
         self._log = open(os.devnull, "wb")  # noqa: SIM115 - as long as the process
         shared = {"model": str(model), "skip_tokenizer_init": True, "generation_config": "vllm", "max_num_seqs": ROWS}
-        own = {"dtype": "bfloat16", "logprobs_mode": "processed_logprobs"}
+        own: dict[str, object] = {"dtype": "bfloat16", "logprobs_mode": "processed_logprobs"}
         if device == "cpu":
+            served = vllm_model(source)
             own |= {"dtype": "float32", "enforce_eager": True, "block_size": BLOCK, "async_scheduling": False}
-            own |= {"kv_cache_memory_bytes": vllm_model(source).cache_bytes}
+            own |= {"kv_cache_memory_bytes": served.cache_bytes}
+            own |= whole_prompts(served.architecture.max_positions, ROWS)
         index = "" if device == "cpu" else "0"
         environment = {**os.environ, **confined(1, index), **VLLM_ENVIRONMENT}
         if device != "cpu":

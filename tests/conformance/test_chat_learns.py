@@ -138,6 +138,7 @@ def test_a_team_of_chat_models_learns_sums_on_vllm(seed: int, tmp_path: Path) ->
         run = api.finish(api.create_run(name="sums", template="chat_sums", spec=asked)["id"], 3000)
         assert run["status"] == "completed", run["reason_text"]
         before, *later = api.series(run["id"], "eval/team_score")["eval/team_score", "", "mean"][1]
+    print(f"sums on vLLM, seed {seed}: {before:.3f} -> {', '.join(f'{one:.3f}' for one in later)}")
     assert before <= START
     assert statistics.median(later) >= END
 

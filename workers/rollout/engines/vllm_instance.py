@@ -296,7 +296,7 @@ def build(
                 enforce_eager=True,
                 max_model_len=model.architecture.max_positions,
                 max_num_seqs=rows,
-                **(_whole_prompts(model.architecture.max_positions, rows) if on_cpu else {}),
+                **(whole_prompts(model.architecture.max_positions, rows) if on_cpu else {}),
                 kv_cache_memory_bytes=model.cache_bytes if on_cpu else _cuda_cache(model),
                 block_size=BLOCK,
                 logprobs_mode="processed_logprobs",
@@ -315,7 +315,7 @@ def build(
     return engine
 
 
-def _whole_prompts(longest: int, rows: int) -> dict[str, Any]:
+def whole_prompts(longest: int, rows: int) -> dict[str, Any]:
     """Return the settings with which a step reads any prompt whole, beside a token of every other reply."""
     return {"enable_chunked_prefill": False, "max_num_batched_tokens": max(STEP_TOKENS, longest) + rows}
 
