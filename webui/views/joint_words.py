@@ -51,5 +51,6 @@ DROP_CAUSES = {
     "group_surplus": "surplus",
     "stale": "stale",
     "overtaken": "overtaken",
+    "not_kept": "of members not kept",
 }
 """Cause that rows left training for -> word."""

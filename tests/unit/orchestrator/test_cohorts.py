@@ -1,8 +1,11 @@
 """The cohort's rules one by one: pins, barriers, cuts, steps, publication, evaluation."""
 
+from collections import Counter
+
 import pytest
 
 from flexmarl.contracts import events as e
+from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunReason, RunStatus
 from flexmarl.contracts.wire import EVALUATION_DRAWS, EpisodeOutcome, EpisodeStatus, Origin, SampleRef, TrainStats
 from flexmarl.orchestrator.state.snapshots import decode
@@ -295,6 +298,11 @@ def test_members_that_are_not_kept_are_recorded_and_the_others_compared():
         cuts += [n.command for n in decision.commands if n.command.kind == "cut_micro_batch"]
     assert {(s.member, s.advantages[0]) for cut in cuts for s in cut.samples} == {(0, 0.5), (2, -0.5)}
     assert cluster.core.state.totals.samples_recorded > 0
+    left = [one for one in decision.rulings if one.kind is RulingKind.ROWS_DROPPED]
+    own = Counter(cluster.core.plan.policy_of[sample.role] for sample in group[1].samples)
+    assert {(one.policy, one.cause, one.target, one.rows) for one in left} == {
+        (policy, "not_kept", "draw:1", rows) for policy, rows in own.items()
+    }
 
 
 def test_members_of_pairs_keep_the_advantages_of_the_whole_group():

@@ -43,6 +43,8 @@ from flexmarl.orchestrator.state.cohort import Cohort, CohortTimes, PendingGroup
 from flexmarl.orchestrator.state.group_counts import add_episode, count_fates, count_tokens, finished_of, said_by
 from flexmarl.orchestrator.state.tokens import Undelivered
 
+NOT_KEPT = "not_kept"
+"""Cause of rows whose member is not among those that are trained on."""
 EMPTY_COHORTS = 2
 """A run whose cohorts in a row lose every group to failed episodes is given up after so many."""
 
@@ -120,8 +122,10 @@ def on_train_group(ctx: Context, event: GroupSettled) -> None:
         cohort.groups.kept += not ctx.plan.cutting.by_episode
         cohort.pending.append(kept)
         in_rows = sum(row[-1] for own in kept.rows.values() for row in own)
-        ctx.state.totals.tokens.lose(Undelivered.FILTERED, to_train - in_rows)
         ctx.state.totals.samples_recorded += rows - sum(len(own) for own in kept.rows.values())
+        if to_train > in_rows:
+            ctx.state.totals.tokens.lose(Undelivered.FILTERED, to_train - in_rows)
+            _leave_out(ctx, cohort, kept, finished)
     if not ctx.plan.cutting.by_episode or _all_ended(ctx, cohort, event):
         settle_draw(ctx, cohort, event.draw)
     if cohort.size > size and not ctx.state.lifecycle.pause.frozen:
@@ -274,6 +278,19 @@ def _rule_out(
     own = (sample for episode in finished for sample in episode.samples if sample.role in trained)
     rows = sum(not sample.follows for sample in own)
     ctx.rule(kind, text, cohort=cohort.no, target=f"draw:{event.draw}", rows=rows)
+
+
+def _leave_out(ctx: Context, cohort: Cohort, kept: PendingGroup, finished: Sequence[EpisodeOutcome]) -> None:
+    """Tell which rows of a kept group stay recorded, since their members are not trained on."""
+    counts = ctx.state.totals.rows_dropped
+    for policy, rows in _rows(ctx, finished, [[0.0] * len(episode.samples) for episode in finished]).items():
+        if left := len(rows) - len(kept.rows.get(policy, ())):
+            counts[NOT_KEPT] = counts.get(NOT_KEPT, 0) + left
+            text = f"{left} rows of {policy} in group {kept.draw} stay recorded: their members are not trained on"
+            target = f"draw:{kept.draw}"
+            ctx.rule(
+                RulingKind.ROWS_DROPPED, text, policy=policy, cohort=cohort.no, target=target, rows=left, cause=NOT_KEPT
+            )
 
 
 def _first_reason(episodes: Sequence[EpisodeOutcome]) -> str:
