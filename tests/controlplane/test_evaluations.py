@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from flexmarl.controlplane.accounts.queries import actor_of_user
 from flexmarl.controlplane.common.models import AuditEntry
 from flexmarl.controlplane.evaluations.models import EvaluationCell, ModelEvaluation, SuiteVersion
 from flexmarl.controlplane.runs.models import Run
-from tests.support.controlplane import key, set_state
+from tests.support.controlplane import key, make_dataset, set_state
 from tests.support.evaluated import play_cell
 
 pytestmark = pytest.mark.django_db
@@ -45,9 +46,18 @@ def test_a_suite_for_a_checkpoint_begins_with_the_tasks_of_its_run_and_leads_bac
 
 
 def test_replies_of_a_suite_are_as_long_as_its_environment_asks_for_unless_it_says_less(api, browser) -> None:
-    page = browser.get("/suites/new?template=chat_dataset").content.decode()
+    page = browser.get("/suites/new?start=chat_dataset").content.decode()
     assert 'name="max_tokens" value=""' in page, "not the word None, which no number is"
     assert save(api, sampling={"max_tokens": None}).json()["content"]["sampling"]["max_tokens"] is None
+
+
+def test_a_suite_may_begin_with_the_rows_that_a_dataset_of_ones_own_holds_out(api, browser, editor) -> None:
+    version = make_dataset(actor_of_user(editor), rows=200)
+    page = browser.get(f"/suites/new?start={version.dataset_id}")
+    assert f'<option value="{version.dataset_id}" selected>sums v1</option>' in " ".join(page.content.decode().split())
+    (part,) = page.context["given"]["content"]["parts"]
+    assert (part["name"], part["tasks"]) == ("sums", version.held_out)
+    assert save(api, parts=[part]).json()["content"]["parts"][0]["environment"]["dataset"]["name"] == "sums"
 
 
 def test_a_suite_is_complete_and_its_versions_stay(api, editor) -> None:

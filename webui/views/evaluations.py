@@ -10,20 +10,24 @@ from django.urls import reverse
 
 from flexmarl.contracts.packaged_models import PACKAGED_MODELS
 from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import NotFound
 from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.datasets import queries as datasets
 from flexmarl.controlplane.evaluations import queries as evaluations
 from flexmarl.controlplane.evaluations import results
 from flexmarl.controlplane.evaluations.filters import FILTERS, SUITE_FILTERS
 from flexmarl.controlplane.experiments import queries as experiments
 from flexmarl.controlplane.registry import queries as registry
 from flexmarl.controlplane.runs import queries as runs
+from webui.forms import model_choices
 from webui.narrowing import chips, link_with, narrowed
 from webui.views.base import page, project_of, projects_of, show
 
 MOST_SUITES = 200
 MOST_MODELS = 50
-USUAL_TEMPLATE = "chat_sums"
+MOST_DATASETS = 100
+USUAL_TEMPLATE, DATASET_TEMPLATE = "chat_sums", "chat_dataset"
 ORDERS = {
     "label": "Model",
     "pass": "pass@1",
@@ -124,16 +128,15 @@ def new_suite(request: HttpRequest) -> HttpResponse:
     writable = [name for name in projects_of(request) if actor.may(Scope.RUNS_WRITE, name)]
     chosen = request.GET.get("project") or project_of(request)
     templates = [row["name"] for row in experiments.templates()]
-    template = request.GET.get("template", "")
-    template = template if template in templates else USUAL_TEMPLATE
-    given: dict[str, Any] = {
-        "name": "",
-        "based_on": "",
-        "content": _content(experiments.template(template)["spec"], template),
-    }
+    owned = datasets.offered(actor, MOST_DATASETS)
+    start = request.GET.get("start", "")
+    dataset = next((row for row in owned if start == row["id"]), None)
+    start = start if dataset or start in templates else USUAL_TEMPLATE
+    content = _of_dataset(actor, dataset) if dataset else _content(experiments.template(start)["spec"], start)
+    given: dict[str, Any] = {"name": "", "based_on": "", "content": content}
     if reference := request.GET.get("from"):
         given = _from_suite(request, reference)
-    elif (run := request.GET.get("run")) and not request.GET.get("template"):
+    elif (run := request.GET.get("run")) and not request.GET.get("start"):
         given["content"] = _content(runs.run_detail(runs.find_run(actor, run))["spec"])
     asked = _asked(request)
     sampling = given["content"]["sampling"]
@@ -142,7 +145,8 @@ def new_suite(request: HttpRequest) -> HttpResponse:
         "writable": writable,
         "chosen": chosen if chosen in writable else next(iter(writable), ""),
         "templates": templates,
-        "template": template,
+        "datasets": owned,
+        "start": start,
         "given": given,
         "sampling": sampling,
         "asked": asked,
@@ -164,6 +168,15 @@ def _content(spec: dict[str, Any], name: str = "") -> dict[str, Any]:
     part = {"name": name or environment["type"], "environment": environment, "tasks": spec["evaluation"]["tasks"]}
     kept = {"temperature": first["temperature"], "max_tokens": first["max_tokens"]}
     return {"parts": [part], "attempts": 1, "greedy": True, "seed": 0, "sampling": kept}
+
+
+def _of_dataset(actor: Actor, row: dict[str, Any]) -> dict[str, Any]:
+    """Return a suite of the rows that a dataset holds out, scored as the template of own datasets does."""
+    newest = datasets.newest(datasets.find_dataset(actor, UUID(row["id"])))
+    spec = experiments.template(DATASET_TEMPLATE)["spec"]
+    own = {**spec["environment"], "dataset": model_choices.named_dataset(row)}
+    tasks = {**spec["evaluation"], "tasks": max(1, newest.held_out if newest else 0)}
+    return _content({**spec, "environment": own, "evaluation": tasks}, row["name"])
 
 
 def _from_suite(request: HttpRequest, reference: str) -> dict[str, Any]:
