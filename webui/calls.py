@@ -63,7 +63,7 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call("JSON Schema of a specification", "/config-schema"),
         Call("Plug-ins and their options", "/plugins"),
     ),
-    "run": (RUN, SERIES),
+    "run": (RUN, SERIES, Call("Measured rates, and the devices it is proposed", "/runs/{key}/replan")),
     "trajectories": (
         Call("The trajectories of this list", "/runs/{key}/trajectories", query=TRAJECTORY_FILTERS),
         Call("What its filters match, counted", "/runs/{key}/trajectories/facets", query=TRAJECTORY_FILTERS[:-1]),

@@ -139,6 +139,7 @@ urlpatterns = [
     path("runs/<str:key>/config.yaml", run_config.download, name="config_yaml"),
     path("runs/<str:key>/parts/header", run.header_part, name="header_part"),
     path("runs/<str:key>/parts/summary", overview.summary_part, name="summary_part"),
+    path("runs/<str:key>/parts/replan", overview.replan_part, name="replan_part"),
     path("runs/<str:key>/parts/planned", overview.planned_part, name="planned_part"),
     path("runs/<str:key>/parts/timeline", timeline.timeline_part, name="timeline_part"),
     path("runs/<str:key>/parts/checks", checks.checks_part, name="checks_part"),

@@ -88,7 +88,7 @@ SOMEWHERE = "templates template presets config-schema plugins transitions worklo
 READ_OF_A_RUN = """
 run-lineage run-versions run-attempts run-agents run-agent run-config-diff run-operations operation run-advisories
 run-bubble run-pipeline run-cohorts run-decisions run-engines run-engine-moves run-swaps run-prediction run-load
-run-cost run-lag run-tasks run-session run-store run-transitions run-series run-timeline run-events run-notes
+run-cost run-lag run-replan run-tasks run-session run-store run-transitions run-series run-timeline run-events run-notes
 """
 TEAM = {"name": "pair", "project": HOME, "settings": {"agents": {"speaker": {}, "listener": {}}}}
 AGENT = {"name": "terse", "project": HOME, "settings": {"instructions": "Be terse."}}
@@ -187,11 +187,11 @@ API: dict[str, dict[str, Row]] = {
     "api-run-logs-export": _read,
     "api-agents": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, AGENT)},
     "api-agents-preview": {"POST": R(Of.INSTALLATION, S.RUNS_READ, PREVIEW)},
-    **{f"api-agent{name}": _read for name in ("", "-versions", "-version")},
+    **{f"api-{of}{name}": _read for of in ("agent", "team") for name in ("", "-versions", "-version")},
     "api-teams": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, TEAM)},
     "api-teams-check": {"POST": R(Of.INSTALLATION, S.RUNS_READ, {"settings": TEAM["settings"]})},
-    **{f"api-team{name}": _read for name in ("", "-versions", "-version")},
     "api-run-what-if": {**_read, "POST": R(Of.RUN, S.RUNS_WRITE)},
+    **{f"api-run-replan-{verb}": {"POST": R(Of.OWN_RUN, S.RUNS_ACT)} for verb in ("apply", "dismiss")},
     "api-models": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, MODEL)},
     **dict.fromkeys(("api-model", "api-model-download", "api-package", "api-simulation-timeline"), _read),
     "api-model-uploads": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, UPLOAD)},
@@ -268,7 +268,7 @@ API: dict[str, dict[str, Row]] = {
 _run_page, _trajectory_page = R(Of.RUN, S.RUNS_READ), R(Of.RUN, S.TRAJECTORIES_READ)
 _cluster_page = R(Of.INSTALLATION, S.CLUSTER_READ)
 _RUN_PAGES = (
-    *("run", "figures", "header_part", "summary_part", "planned_part"),
+    *("run", "figures", "header_part", "summary_part", "planned_part", "replan_part"),
     *("timeline", "timeline_part", "events", "events_part"),
     *("config", "checkpoints", "pipeline", "pipeline_part", "attempts", "playground", "what_if"),
     *("load", "load_part", "speaking_part", "programs_part", "sessions", "session", "tasks"),

@@ -9,13 +9,14 @@ from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.experiments import queries as experiments
 from flexmarl.controlplane.runs import checkpoints
 from flexmarl.controlplane.runs import queries as runs
+from flexmarl.controlplane.simulations import replan_actions
 from flexmarl.controlplane.telemetry import queries as telemetry
 from webui import reading
 from webui.figures import axes, episodes, learning, matrix, pace, steps
 from webui.figures.base import Agent, Points, SeriesSet
 from webui.formats import moment
 from webui.packing import packed
-from webui.views import words
+from webui.views import replan_words, words
 from webui.views.base import page, show
 from webui.views.programs import programs
 from webui.views.run import run_frame
@@ -56,6 +57,7 @@ def overview(request: HttpRequest, key: str) -> HttpResponse:
             **programs(request, context["found"], context["run"]),
             "bar_asked": _bar_asked(request),
             "planned": words.planned(telemetry.planned(context["found"])),
+            **replan(request, context["found"]),
         },
     )
 
@@ -80,6 +82,19 @@ def planned_part(request: HttpRequest, key: str) -> HttpResponse:
     """What the plan predicted beside what the run takes so far."""
     found = runs.find_run(actor_of(request), key)
     return show(request, "webui/parts/planned.html", {"planned": words.planned(telemetry.planned(found))})
+
+
+@page()
+def replan_part(request: HttpRequest, key: str) -> HttpResponse:
+    """What a run measures beside what its plan assumed, and the devices that it is proposed instead."""
+    found = runs.find_run(actor_of(request), key)
+    return show(request, "webui/parts/replan.html", {"run": runs.run_detail(found), **replan(request, found)})
+
+
+def replan(request: HttpRequest, found: Any) -> dict[str, Any]:
+    """The plan of a run while it goes on, as words; none where nothing is compared and nothing was."""
+    told = replan_words.told(replan_actions.replan_row(found))
+    return {"replan": told, "may_replan": runs.may_act(actor_of(request), found)}
 
 
 def _bar_asked(request: HttpRequest) -> str:

@@ -14,6 +14,7 @@ as their longest reply is not fed further, until the time per step changes by a 
 from dataclasses import dataclass, replace
 from math import ceil
 
+from flexmarl.algorithms.steadiness import counted, has_moved, least_hold_s
 from flexmarl.contracts.specification.scaling import Scaling
 
 SPARE = 1.1
@@ -25,9 +26,6 @@ URGENT_WAIT = 0.5
 URGENT_STEPS = 2
 MOST_WAIT = 0.95
 """Share of waiting that is taken at most: above it the need says little."""
-MOVED = 1.25
-"""Ratio of step times from which on what was learned about a size does not hold any more."""
-MOST_REVERSALS = 10
 _ROUNDING = 1e-9
 
 
@@ -137,7 +135,7 @@ def resize(
         ScalingHistory(
             since=now,
             direction=direction,
-            reversals=min(MOST_REVERSALS, learned.reversals + reversed_),
+            reversals=counted(learned.reversals, reverses=reversed_),
             before=LearnedSize(rates.engines, rates.step_s) if direction > 0 else LearnedSize(),
             enough=learned.enough,
         ),
@@ -146,8 +144,8 @@ def resize(
 
 def hold_s(options: Scaling, rates: FleetRates, history: ScalingHistory, direction: int) -> float:
     """Return how long after the last change one in this direction may follow, in seconds: some steps at the least."""
-    hold = max(options.hold_s, options.steps * rates.step_s)
-    return hold * float(2 ** (history.reversals + 1)) if history.direction == -direction else options.hold_s
+    reverses = history.direction == -direction
+    return least_hold_s(options.hold_s, options.steps * rates.step_s, history.reversals, reverses=reverses)
 
 
 def _learned(options: Scaling, rates: FleetRates, history: ScalingHistory) -> ScalingHistory:
@@ -157,7 +155,7 @@ def _learned(options: Scaling, rates: FleetRates, history: ScalingHistory) -> Sc
         helped = rates.step_s <= before.step_s * (1.0 - options.shrink_below)
         enough = enough if helped else before
         before = LearnedSize()
-    elif enough.engines and not 1.0 / MOVED <= rates.step_s / enough.step_s <= MOVED:
+    elif enough.engines and has_moved(enough.step_s, rates.step_s):
         enough = LearnedSize()
     return replace(history, before=before, enough=enough)
 

@@ -4,7 +4,7 @@ Invariant: what is told as chosen, laid over the draft, is a specification that 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flexmarl.contracts.specification import ExperimentSpec
@@ -17,6 +17,7 @@ from flexmarl.controlplane.experiments.profiles import profiles_of
 from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.simulator.choosing.objectives import DeviceChoice, DeviceObjective, DevicePlan, KnownSpeeds, PoolStock
 from flexmarl.simulator.choosing.setups import DeviceQuestion, engine_sizes, refusals
+from flexmarl.simulator.prediction.splitting import Change
 from flexmarl.store.control import pool_rules
 
 Resolves = Callable[[Mapping[str, Any]], bool]
@@ -141,7 +142,7 @@ def _told(made: DeviceChoice, wish: DeviceObjective, resolves: Resolves) -> dict
         legal = "at most" if reach.limit == "steps_per_hour" else "at least"
         hint = f"Set {legal} {_legal(reach.best, down=reach.limit == 'steps_per_hour')}, or drop another limit."
         raise _refused((f"/choose/{reach.limit}", "out_of_reach", reach.text, hint))
-    plans = [one for one in (made.best, *made.others) if one is not None and resolves(patch_of(one))]
+    plans = [one for one in (made.best, *made.others) if one is not None and resolves(patch_of(one.changes))]
     if not plans:
         detail = "No pool has devices that can hold this run under the rules of its specification."
         left_out = " ".join(made.left_out)
@@ -156,10 +157,10 @@ def _told(made: DeviceChoice, wish: DeviceObjective, resolves: Resolves) -> dict
     }
 
 
-def patch_of(plan: DevicePlan) -> dict[str, Any]:
-    """Return what is laid over a specification for a plan."""
+def patch_of(changes: Iterable[Change]) -> dict[str, Any]:
+    """Return what is laid over a specification for some changes."""
     patch: dict[str, Any] = {}
-    for change in plan.changes:
+    for change in changes:
         *path, name = change.pointer.strip("/").split("/")
         here = patch
         for part in path:
@@ -176,7 +177,7 @@ def _row(plan: DevicePlan) -> dict[str, Any]:
         "cost_per_step": None if cost is None else _rounded(cost.per_step.model_dump()),
         "cost": None if cost is None else _rounded(cost.whole.model_dump()),
         "changes": [one.model_dump(mode="json") for one in plan.changes],
-        "patch": patch_of(plan),
+        "patch": patch_of(plan.changes),
     }
 
 

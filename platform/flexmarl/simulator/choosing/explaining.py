@@ -117,7 +117,7 @@ def _plan(search: DeviceSearch, row: int, *, ends: bool) -> DevicePlan:
         simulated=report is not None,
         bottleneck=_bottleneck(terms),
         why=tuple(_why(search, row)),
-        changes=tuple(_changes(search, row)),
+        changes=tuple(changes_of(search, row)),
     )
 
 
@@ -211,7 +211,7 @@ def _one_more(search: DeviceSearch, row: int, engines: int, trainers: int) -> st
     return f"One more {what} of {pool}: {speed}{money}{beyond}."
 
 
-def _changes(search: DeviceSearch, row: int) -> Iterator[Change]:
+def changes_of(search: DeviceSearch, row: int) -> Iterator[Change]:
     """List what a row changes, the value that stands there first."""
     spec = search.question.spec
     document, after = spec.model_dump(mode="json"), search.specification(row)

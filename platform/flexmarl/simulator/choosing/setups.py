@@ -48,6 +48,10 @@ class DeviceQuestion:
         """Return how fast engines and trainers of two kinds are."""
         return next(o for o in self.known if (o.engine, o.each, o.trainer) == (key.engine, key.each, key.trainer))
 
+    def knows(self, key: SpeedKey) -> bool:
+        """Tell whether anything is known of engines and trainers of two kinds; of others nothing is chosen."""
+        return any((o.engine, o.each, o.trainer) == (key.engine, key.each, key.trainer) for o in self.known)
+
     def paths(self, each: int, lag_bound: int) -> dict[str, object]:
         """Return the settings that do not depend on numbers, as dotted paths with values."""
         lag = {} if lag_bound == self.own_bound else {"mechanisms.lag_policy.bound": lag_bound}
@@ -93,7 +97,7 @@ def setups(question: DeviceQuestion) -> Iterator[DeviceSetup]:
                 for bound in lag_bounds(question):
                     key = SpeedKey(rollout.kind, each, training.kind, bound)
                     if key not in works:
-                        works[key] = work_at(question, key, Ends())
+                        works[key] = work_at(question, key, Ends()) if question.knows(key) else None
                     work = works[key]
                     if work is not None:
                         yield DeviceSetup(rollout, training, each, bound, work)

@@ -177,18 +177,19 @@ def _model(spec: ExperimentSpec, rows: RunRows, policies: Sequence[str]) -> dict
     steps = [
         row.seconds / row.slow for row in rows.commanded if row.policy in policies and row.kind == "optimizer_step"
     ]
-    if steps and not _paced(spec):
+    if steps and not keeps_pace(spec):
         figures["trainer.step"] = fmean(steps)
     return figures
 
 
-def _paced(spec: ExperimentSpec) -> bool:
+def keeps_pace(spec: ExperimentSpec) -> bool:
+    """Tell whether trainers wait until a declared time has passed: what they take then says nothing of devices."""
     pace = spec.resources.pace
     return bool(pace.micro_batch_s or pace.row_s or pace.step_s)
 
 
 def _gradients(spec: ExperimentSpec, rows: RunRows) -> list[Commanded]:
-    return [] if _paced(spec) else [row for row in rows.commanded if row.kind == "accumulate" and row.tokens]
+    return [] if keeps_pace(spec) else [row for row in rows.commanded if row.kind == "accumulate" and row.tokens]
 
 
 def _platform(spec: ExperimentSpec, rows: RunRows) -> dict[str, float]:

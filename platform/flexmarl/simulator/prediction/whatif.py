@@ -124,7 +124,7 @@ def advice(
     for was, now in zip(base, other, strict=True):
         gain = 1.0 - was.tokens_s / now.tokens_s
         gains.append(gain)
-        careful.append(_careful(gain * was.step_s, was.step_s, actual_step_s or was.step_s))
+        careful.append(careful_share(gain * was.step_s, was.step_s, actual_step_s or was.step_s))
     least, most = min(*gains, *careful), max(*gains, *careful)
     return {
         "name": alternative.name,
@@ -138,7 +138,7 @@ def advice(
     }
 
 
-def _careful(saved: float, replay: float, actual: float) -> float:
+def careful_share(saved: float, replay: float, actual: float) -> float:
     """Return what share of the actual time is saved at least, of so many seconds of the replay."""
     if saved <= 0.0:
         return saved / max(actual, replay)

@@ -194,6 +194,19 @@ def served_steps(conn: Connection, run_id: int) -> tuple[float, float, int] | No
     return (counted[0], counted[-1], len(counted) - 1) if len(counted) > 1 else None
 
 
+def newest_steps(conn: Connection, run_id: int, most: int) -> tuple[float, float, int] | None:
+    """Return from when to when a run's newest steps went on, and how many; behind the warm ones, `most` of them."""
+    rows = conn.execute(
+        """
+        SELECT step, extract(epoch FROM at)::float8 FROM store.metric
+        WHERE run_id = %s AND name = 'time/step' AND agent = '' AND stat = 'mean' ORDER BY step DESC LIMIT %s
+        """,
+        [run_id, most + 1],
+    ).fetchall()
+    ends = [float(at) for step, at in reversed(rows) if step >= WARM_STEPS]
+    return (ends[0], ends[-1], len(ends) - 1) if len(ends) > 1 else None
+
+
 def steps_between(conn: Connection, run_id: int, since: float, until: float) -> list[tuple[int, float, float]]:
     """List (step, begin, end) of the finished steps that touch a window."""
     rows = conn.execute(

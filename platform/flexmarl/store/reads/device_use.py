@@ -18,6 +18,21 @@ def device_hours(conn: Connection, run_ids: Sequence[int]) -> float:
     return float(row[0]) if row else 0.0
 
 
+def held_devices(conn: Connection, run_id: int) -> dict[str, list[int]]:
+    """Return what a run holds now: pool -> devices of each host, the host of most first; a shared one counts once."""
+    rows = conn.execute(
+        """
+        SELECT l.pool, count(DISTINCT l.device_id) FROM store.lease l JOIN store.device d ON d.id = l.device_id
+        WHERE l.run_id = %s AND l.ended_at IS NULL GROUP BY l.pool, d.node ORDER BY l.pool, count(*) DESC
+        """,
+        [run_id],
+    ).fetchall()
+    found: dict[str, list[int]] = {}
+    for pool, count in rows:
+        found.setdefault(pool, []).append(int(count))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class PoolUse:
     """What a run has used of a pool's devices until a moment."""

@@ -46,18 +46,23 @@ def device_kinds(conn: Connection, run_id: int) -> dict[str, str]:
     return dict(rows)
 
 
-def read(conn: Connection, run_id: int) -> RunRows:
-    """Read what a run tells; what it took before its steps count (`activity.served_steps`) is left out."""
-    counted = activity.served_steps(conn, run_id)
-    since = counted[0] if counted is not None else 0.0
+def read(conn: Connection, run_id: int, since: float | None = None) -> RunRows:
+    """Read what a run tells since a moment, in seconds since the epoch.
+
+    None: since its steps count (`activity.served_steps`); then its episodes are all read, those before among them.
+    """
+    newest = None if since is None else _first_draw(conn, run_id, since)
+    if since is None:
+        counted = activity.served_steps(conn, run_id)
+        since = counted[0] if counted is not None else 0.0
     return RunRows(
         decoded=_decoded(conn, run_id, since),
         commanded=_commanded(conn, run_id, since),
         settled=_settled(conn, run_id, since),
         lasted=_lasted(conn, run_id, since),
         parameters=_parameters(conn, run_id),
-        roles=_roles(conn, run_id),
-        turns=_turns(conn, run_id),
+        roles=_roles(conn, run_id, newest),
+        turns=_turns(conn, run_id, newest),
         played=_played(conn, run_id, since),
         open=_open(conn, run_id, since),
         generated=_generated(conn, run_id, since),
@@ -177,23 +182,36 @@ def _parameters(conn: Connection, run_id: int) -> dict[str, int]:
     return {policy: int(count) for policy, count in rows}
 
 
-def _roles(conn: Connection, run_id: int) -> list[TurnLengths]:
+def _first_draw(conn: Connection, run_id: int, since: float) -> int | None:
+    """Return the first draw of the training episodes that began since a moment; None: none did."""
+    row = conn.execute(
+        """
+        SELECT min(draw) FROM store.episode WHERE run_id = %s AND origin = 'train' AND started_at >= to_timestamp(%s)
+        """,
+        [run_id, since],
+    ).fetchone()
+    return None if row is None else row[0]
+
+
+def _roles(conn: Connection, run_id: int, first: int | None) -> list[TurnLengths]:
     rows = conn.execute(
         f"""
         SELECT role, avg(n_prompt)::float8, avg(n_response)::float8, coalesce(stddev(n_response), 0)::float8
-        FROM (SELECT s.role, t.n_prompt, t.n_response FROM store.sample s, {EACH_TURN} WHERE s.run_id = %s LIMIT %s) s
+        FROM (SELECT s.role, t.n_prompt, t.n_response FROM store.sample s, {EACH_TURN}
+              WHERE s.run_id = %(run)s AND (%(first)s::int IS NULL OR s.draw >= %(first)s) LIMIT %(most)s) s
         GROUP BY role
         """.encode(),
-        [run_id, 10 * MOST],
+        {"run": run_id, "first": first, "most": 10 * MOST},
     ).fetchall()
     return [TurnLengths(*row) for row in rows]
 
 
-def _turns(conn: Connection, run_id: int) -> tuple[float, float, float]:
+def _turns(conn: Connection, run_id: int, first: int | None) -> tuple[float, float, float]:
     row = conn.execute(
         """
         WITH finished AS (
-          SELECT draw, turns FROM store.episode WHERE run_id = %s AND origin = 'train' AND status = 'finished'),
+          SELECT draw, turns FROM store.episode WHERE run_id = %(run)s AND origin = 'train' AND status = 'finished'
+            AND (%(first)s::int IS NULL OR draw >= %(first)s)),
         inside AS (
           SELECT sum(turns.squares) / nullif(sum(turns.free), 0) AS variance
           FROM (
@@ -202,7 +220,7 @@ def _turns(conn: Connection, run_id: int) -> tuple[float, float, float]:
           coalesce(1 - (SELECT variance FROM inside) / nullif(variance(turns), 0), 0)::float8
         FROM finished
         """,
-        [run_id],
+        {"run": run_id, "first": first},
     ).fetchone()
     assert row is not None
     mean, deviation, alike = map(float, row)

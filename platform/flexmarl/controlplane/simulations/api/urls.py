@@ -2,10 +2,13 @@
 
 from django.urls import path
 
-from flexmarl.controlplane.simulations.api import views, what_if
+from flexmarl.controlplane.simulations.api import replan, views, what_if
 
 urlpatterns = [
     path("runs/<str:run_id>/what-if", what_if.WhatIfView.as_view(), name="api-run-what-if"),
+    path("runs/<str:run_id>/replan", replan.ReplanView.as_view(), name="api-run-replan"),
+    path("runs/<str:run_id>/replan/actions/apply", replan.ReplanApplyView.as_view(), name="api-run-replan-apply"),
+    path("runs/<str:run_id>/replan/actions/dismiss", replan.ReplanDismissView.as_view(), name="api-run-replan-dismiss"),
     path("workloads", views.WorkloadsView.as_view(), name="api-workloads"),
     path("simulations", views.SimulationsView.as_view(), name="api-simulations"),
     path("simulations/<uuid:simulation_id>", views.SimulationView.as_view(), name="api-simulation"),

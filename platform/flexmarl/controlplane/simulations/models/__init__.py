@@ -1,5 +1,6 @@
-"""Simulations."""
+"""Simulations, and what running runs are proposed by them."""
 
+from flexmarl.controlplane.simulations.models.replan import RunReplan
 from flexmarl.controlplane.simulations.models.simulation import Simulation
 
-__all__ = ["Simulation"]
+__all__ = ["RunReplan", "Simulation"]

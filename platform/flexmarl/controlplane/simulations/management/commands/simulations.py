@@ -1,6 +1,8 @@
-"""`manage.py simulations`: the process that does the long work that people start: simulations, checks of runs, sweeps.
+"""`manage.py simulations`: the process that does the long work that people start: simulations, checks, sweeps.
 
-Any number may run; SIGTERM ends it. Checks and sweeps have a thread of their own each, so that none waits for a
+It also plans running runs anew, by the rates that they measure.
+
+Any number may run; SIGTERM ends it. Checks, sweeps and plans have a thread of their own each, so that none waits for a
 simulation. Where jobs of a cluster can be submitted, another one provides hosts, as `manage.py provide` does.
 """
 
@@ -18,6 +20,7 @@ from flexmarl.controlplane.common.heartbeats import heartbeat_of
 from flexmarl.controlplane.common.store import database_url, require_sessions
 from flexmarl.controlplane.runs.providing.working import ProvidingThread, can_submit
 from flexmarl.controlplane.simulations.executing import IDLE_S, StopSignal, run
+from flexmarl.controlplane.simulations.replanning import ReplanningThread
 from flexmarl.controlplane.sweeps.advancing import SweepingThread
 from flexmarl.controlplane.telemetry.checks.checking import CheckingThread
 
@@ -51,9 +54,9 @@ class Command(BaseCommand):
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, on_signal)
         checks = CheckingThread(database_url())
-        sweeps = SweepingThread()
+        sweeps, replans = SweepingThread(), ReplanningThread()
         hosts = ProvidingThread(heartbeat.watch("providing", STUCK_S))
-        for thread in (checks, sweeps, *([hosts] if can_submit() else [])):
+        for thread in (checks, sweeps, replans, *([hosts] if can_submit() else [])):
             thread.start()
         with collected_seldom():
             while not asked.stop:
@@ -67,4 +70,5 @@ class Command(BaseCommand):
         heartbeat.stop()
         hosts.stop()
         sweeps.stop()
+        replans.stop()
         checks.stop()
