@@ -121,10 +121,9 @@ async def test_more_prompts_than_a_step_reads_are_each_read_whole_and_draw_by_th
     prompts = [[1, *rng.choices(range(3, WORDS), k=699)] for _ in range(16)]
     told = {"prompt": prompts, "seeds": list(range(16)), "max_tokens": 8}
     choices = await engine.complete(**asked(3, digests[3], **told))
-    assert [len(choice.token_ids) for choice in choices] == [8] * 16
-    for place in (0, 5, 15):
-        (alone,) = await engine.complete(**asked(3, digests[3], prompt=[prompts[place]], seeds=[place], max_tokens=8))
-        assert alone.token_ids == choices[place].token_ids
+    for place in (0, 15):
+        told = {"prompt": [prompts[place]], "seeds": [place], "max_tokens": 8}
+        assert (await engine.complete(**asked(3, digests[3], **told)))[0].token_ids == choices[place].token_ids
 
 
 async def test_an_aborted_reply_goes_on_by_its_tokens(engine, digests):

@@ -78,7 +78,6 @@ class Instance:
         self._ranks = Ranks(engine, model.devices, home)
         self._stop_strings = stop_strings
         self._scheduler: Any = engine.engine_core.engine_core.scheduler
-        self._reads_whole = not engine.vllm_config.scheduler_config.enable_chunked_prefill
         self._adapter: LoRARequest | None = None
         """What its requests name beside the engine's weights."""
         self._updates_all = False
@@ -124,7 +123,7 @@ class Instance:
 
     def step(self) -> list[Finished]:
         """Advance every reply by one token; return what ended."""
-        if self._reads_whole:
+        if not self._engine.vllm_config.scheduler_config.enable_chunked_prefill:
             longest = max((request.num_tokens for request in self._scheduler.waiting), default=0)
             self._scheduler.max_num_scheduled_tokens = max(STEP_TOKENS, longest + len(self._running))
         taken = [self.take(output) for output in self._engine.step()]
