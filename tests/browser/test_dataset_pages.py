@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.gym_endpoint import row
+
 pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow]
 
 
@@ -66,3 +68,40 @@ def test_a_file_is_imported_searched_scored_and_trained_on(
     page.get_by_role("link", name="doubles").click()
     page.get_by_role("heading", name="Runs that use it").wait_for()
     assert page.get_by_text("No run that you can read uses it").count() == 0
+
+
+@pytest.mark.full
+def test_data_of_nemo_gym_are_imported_as_they_are_and_named_beside_their_server(
+    seeded: Any, visit: Callable[..., Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "train.jsonl"
+    file.write_text("\n".join(json.dumps(row(f"Add {n} and read.", n)) for n in range(30)))
+    guest = visit(seeded)
+    guest.sign_in()
+    page = guest.page
+    guest.goto("/datasets/import")
+    page.get_by_label("File", exact=True).set_input_files(file)
+    page.locator("#examples", has_text="system: You count.").wait_for()
+    holds = page.get_by_label("The column holds")
+    assert holds.input_value() == "request", "the name of the column says so"
+    holds.select_option("messages")
+    page.locator("#refused", has_text="not a list of 1 to 256 messages").wait_for()
+    holds.select_option("request")
+    page.locator("#examples", has_text="user: Add 1 and read.").wait_for()
+    guest.keep("import-gym-page")
+    page.get_by_label("Name").fill("counter")
+    page.get_by_role("button", name="Import").click()
+    page.get_by_role("heading", name="counter v1").wait_for()
+    page.get_by_role("link", name="New run").click()
+    dataset = page.locator("[data-pointer='/environment/dataset']")
+    dataset.wait_for(state="attached")
+    assert "counter" in dataset.input_value()
+    page.locator("#g-environment > summary").click()
+    url = page.locator("[data-pointer='/environment/url']")
+    url.fill("gym.example.org")
+    url.blur()
+    page.locator("#start[aria-disabled=true]").wait_for()
+    url.fill("https://gym.example.org")
+    url.blur()
+    page.locator("#start[aria-disabled=false]").wait_for()
+    guest.keep("new-gym-run-page")

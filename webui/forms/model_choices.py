@@ -56,6 +56,11 @@ def named_dataset(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": row["name"], "version": row["newest"], "project": row["project"]}
 
 
+def template_of_dataset(mapping: Mapping[str, Any]) -> str:
+    """Return the template whose environment plays a dataset, by what of its rows is asked."""
+    return "nemo_gym" if mapping.get("request") else "chat_dataset"
+
+
 def choice(label: str, source: Mapping[str, Any]) -> ModelChoice:
     """Return a choice as the form writes it."""
     return ModelChoice(label, json.dumps(source, sort_keys=True))

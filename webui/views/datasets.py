@@ -15,6 +15,7 @@ from flexmarl.controlplane.datasets import fetches
 from flexmarl.controlplane.datasets import queries as datasets
 from flexmarl.controlplane.datasets.filters import FILTERS, ORDERINGS, ROW_FILTERS
 from flexmarl.controlplane.runs import queries as runs
+from webui.forms.model_choices import template_of_dataset
 from webui.narrowing import chips, link_with, narrowed
 from webui.views import dataset_words as words
 from webui.views.base import page, project_of, projects_of, show
@@ -80,6 +81,7 @@ def detail(request: HttpRequest, dataset_id: UUID) -> HttpResponse:
     rows = narrowed(
         request, datasets.rows(version, request.GET.get("q", "")), (*ROW_FILTERS, _VERSION), _shown, order="place"
     )
+    template = template_of_dataset(version_row["mapping"])
     context = {
         "nav": "datasets",
         "dataset": row,
@@ -94,7 +96,7 @@ def detail(request: HttpRequest, dataset_id: UUID) -> HttpResponse:
         "rows": rows,
         "runs": runs.run_rows(using[:MOST_RUNS]),
         "may_change": actor.may(Scope.RUNS_WRITE, found.project_id),
-        "new_run_url": f"/runs/new?{urlencode({'template': 'chat_dataset', 'dataset': row['id']})}",
+        "new_run_url": f"/runs/new?{urlencode({'template': template, 'dataset': row['id']})}",
         "logged_run_url": f"/runs/new?{urlencode({'template': 'chat_logged', 'dataset': row['id']})}",
         "import_url": f"/datasets/import?{urlencode({'project': row['project'], 'name': row['name']})}",
         "scores": [{"name": one.plugin_name(), "summary": one.summary()} for one in SCORE.variants().values()],

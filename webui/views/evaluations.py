@@ -27,7 +27,7 @@ from webui.views.base import page, project_of, projects_of, show
 MOST_SUITES = 200
 MOST_MODELS = 50
 MOST_DATASETS = 100
-USUAL_TEMPLATE, DATASET_TEMPLATE = "chat_sums", "chat_dataset"
+USUAL_TEMPLATE = "chat_sums"
 ORDERS = {
     "label": "Model",
     "pass": "pass@1",
@@ -171,9 +171,10 @@ def _content(spec: dict[str, Any], name: str = "") -> dict[str, Any]:
 
 
 def _of_dataset(actor: Actor, row: dict[str, Any]) -> dict[str, Any]:
-    """Return a suite of the rows that a dataset holds out, scored as the template of own datasets does."""
+    """Return a suite of the rows that a dataset holds out, played as the template of such datasets does."""
     newest = datasets.newest(datasets.find_dataset(actor, UUID(row["id"])))
-    spec = experiments.template(DATASET_TEMPLATE)["spec"]
+    template = model_choices.template_of_dataset(newest.mapping if newest else {})
+    spec = experiments.template(template)["spec"]
     own = {**spec["environment"], "dataset": model_choices.named_dataset(row)}
     tasks = {**spec["evaluation"], "tasks": max(1, newest.held_out if newest else 0)}
     return _content({**spec, "environment": own, "evaluation": tasks}, row["name"])

@@ -23,6 +23,7 @@ from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.commands import CommandRunner
 from flexmarl.contracts.specification.dataset import NamedDataset
 from flexmarl.contracts.specification.environment import EnvironmentSpec
+from flexmarl.contracts.specification.nemo_gym import NemoGymUrl
 from flexmarl.contracts.specification.openenv import OpenEnvUrl
 from flexmarl.contracts.specification.package import PackageEnvironment
 from flexmarl.contracts.specification.program import ProcessRunner, ProgramEnvironment
@@ -54,6 +55,7 @@ from workers.rollout.gateway.stage import ProgramStage
 from workers.rollout.keeping import TTL_S, Keeper
 from workers.rollout.load_reports import LoadReporter
 from workers.rollout.members import CommandPlay, begin, play_each, play_group
+from workers.rollout.nemo_gym_urls import NemoGymPool
 from workers.rollout.openenv_urls import OpenEnvPool
 from workers.rollout.packages import Builds, PackagePool
 from workers.rollout.pausing import Hold
@@ -266,6 +268,8 @@ class Player:
             return PackagePool(environment, builds=Builds(self._home, self._store))
         if isinstance(environment, OpenEnvUrl):
             return OpenEnvPool(environment, self._access)
+        if isinstance(environment, NemoGymUrl):
+            return NemoGymPool(environment, self._access, await self._rows(environment.dataset))
         if isinstance(environment, ProgramEnvironment):
             rows = None if environment.dataset is None else await self._rows(environment.dataset)
             return ProgramStage(run_id, environment, self._gateway, self._programs(run_id, environment), rows)

@@ -18,10 +18,11 @@ from workers.rollout.environments.registry import family_of
 from workers.rollout.gateway.stage import ProgramStage
 from workers.rollout.isolation import EnvironmentPool
 from workers.rollout.live_episode import LiveEpisode
+from workers.rollout.nemo_gym_urls import NemoGymPool
 from workers.rollout.openenv_urls import OpenEnvPool
 from workers.rollout.tool_use import ToolStage
 
-Stage = Family[Any] | EnvironmentPool | OpenEnvPool | ProgramStage | ToolStage
+Stage = Family[Any] | EnvironmentPool | OpenEnvPool | NemoGymPool | ProgramStage | ToolStage
 
 
 def stage_of(spec: EnvironmentSpec) -> Stage:
@@ -41,7 +42,7 @@ async def begin(
 
     `episode` is its draw, member and attempt; `count` says how many ids an ask would have as the first one of its seat.
     """
-    if isinstance(stage, EnvironmentPool | OpenEnvPool):
+    if isinstance(stage, EnvironmentPool | OpenEnvPool | NemoGymPool):
         return await stage.begin(task_seed, held_out, seed)
     if isinstance(stage, ProgramStage):
         return await stage.begin(task_seed, held_out, seed, episode, count)
@@ -52,7 +53,7 @@ async def begin(
 
 def begin_here(stage: Stage, task_seed: int, held_out: bool, seed: int) -> "Here":
     """Begin an episode of which copies can be made. Raises ValueError where it would play elsewhere."""
-    if isinstance(stage, EnvironmentPool | OpenEnvPool | ProgramStage | ToolStage):
+    if isinstance(stage, EnvironmentPool | OpenEnvPool | NemoGymPool | ProgramStage | ToolStage):
         raise ValueError("what plays outside of this process has a state that cannot be copied")
     environment = stage.make(task_seed, held_out, random.Random(seed))
     return Here(environment, stage, environment.describe())

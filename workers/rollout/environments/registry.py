@@ -10,6 +10,7 @@ from workers.rollout.environments.dataset_questions import DatasetFamily
 from workers.rollout.environments.hot_cold import HotColdFamily
 from workers.rollout.environments.kitchen import KitchenFamily
 from workers.rollout.environments.logged_episodes import LoggedFamily
+from workers.rollout.environments.nemo_gym_servers import NemoGymFamily
 from workers.rollout.environments.openenv_servers import OpenEnvFamily
 from workers.rollout.environments.packaged import PackageFamily
 from workers.rollout.environments.pettingzoo_games import PettingZooFamily
@@ -36,6 +37,7 @@ FAMILIES: Registry[Family[Any]] = Registry(
         TextArenaFamily,
         PackageFamily,
         OpenEnvFamily,
+        NemoGymFamily,
         ProgramFamily,
     ),
 )

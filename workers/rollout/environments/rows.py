@@ -16,6 +16,12 @@ EPOCH = "epoch"
 RowSettings = TypeVar("RowSettings", bound=RowTasks)
 
 
+def training_line(lines: DatasetLines, task_seed: int, seed: int) -> tuple[bytes, int]:
+    """Return the row to train on of a task, and its epoch. `seed`: of the order of rows."""
+    rows = len(lines.training)
+    return lines.training[row_of(task_seed, rows, seed)], epoch_of(task_seed, rows)
+
+
 class RowFamily(Family[RowSettings]):
     """Episodes about rows."""
 
@@ -33,8 +39,7 @@ class RowFamily(Family[RowSettings]):
             raise DatasetMissing(f"the rows of {self.options.dataset.name} were not read")
         if held_out:
             return self.lines.held_out[task_seed % len(self.lines.held_out)], None
-        rows = len(self.lines.training)
-        return self.lines.training[row_of(task_seed, rows, self.options.seed)], epoch_of(task_seed, rows)
+        return training_line(self.lines, task_seed, self.options.seed)
 
     async def close(self) -> None:
         """End the processes that score."""

@@ -16,6 +16,7 @@ from flexmarl.contracts.specification.environment_base import (
 )
 from flexmarl.contracts.specification.graphs import GraphSpec, SequenceGraph, team_facts
 from flexmarl.contracts.specification.logged import LoggedEpisodes
+from flexmarl.contracts.specification.nemo_gym import NemoGymUrl
 from flexmarl.contracts.specification.openenv import OpenEnvUrl
 from flexmarl.contracts.specification.package import PackageEnvironment
 from flexmarl.contracts.specification.program import ProgramEnvironment
@@ -316,6 +317,7 @@ ENVIRONMENT: Kind[EnvironmentOptions] = Kind(
         TextArena,
         PackageEnvironment,
         OpenEnvUrl,
+        NemoGymUrl,
         ProgramEnvironment,
     ),
     IsolatedEnvironmentOptions,

@@ -15,12 +15,14 @@ from flexmarl.contracts.base import Strict
 from flexmarl.contracts.yaml_text import is_storable
 from flexmarl.controlplane.datasets.bad_rows import BadRow
 from flexmarl.language.dataset_rows import DatasetRow, from_line, to_line
+from flexmarl.language.gym_rows import REQUEST, NotOfGym, request_of, words_of
 from flexmarl.language.messages import Message
 
 SPEAKERS = ("system", "user", "assistant")
 MOST_MESSAGES = 256
 MOST_DEPTH = 32
 """Nesting of a column's value."""
+MOST_DETAIL = 300
 _HASHES = 2**64
 
 
@@ -32,22 +34,25 @@ class ColumnMapping(Strict):
     messages: str = Field(default="", max_length=200)
     """Column with a list of messages, {role, content}, that ends with one of the user, or of the assistant where no
     column has the answer: the last one is the answer then."""
+    request: str = Field(default="", max_length=200)
+    """Column with a request of OpenAI's Responses API, {input, tools, ...}, as rows of NeMo Gym have it. All columns of
+    such rows are kept as they are, since the environment's server reads them."""
     answer: str = Field(default="", max_length=200)
     """Column with the expected answer; none when empty."""
 
     @model_validator(mode="after")
-    def _one_of_two(self) -> Self:
-        if bool(self.prompt) == bool(self.messages):
-            raise ValueError("name the column of the prompt or that of the messages, one of the two")
+    def _one_of_them(self) -> Self:
+        if sum(map(bool, (self.prompt, self.messages, self.request))) != 1:
+            raise ValueError("name the column of the prompt, of the messages or of the request, one of the three")
         return self
 
     @property
     def asked(self) -> str:
-        return self.prompt or self.messages
+        return self.prompt or self.messages or self.request
 
     def kept(self, columns: Iterable[str]) -> list[str]:
-        """Return those of a row's columns that are neither prompt nor answer."""
-        return [name for name in columns if name not in {self.asked, self.answer}]
+        """Return those of a row's columns that are neither prompt nor answer; of a request, all."""
+        return list(columns) if self.request else [name for name in columns if name not in {self.asked, self.answer}]
 
 
 class ShareSplit(Strict):
@@ -87,6 +92,8 @@ _ANSWERS = ("answer", "solution", "target", "label")
 
 def suggested(columns: Sequence[str]) -> dict[str, str]:
     """Return the mapping that the usual names of columns suggest; without a prompt the first column is it."""
+    if REQUEST in columns:
+        return {"request": REQUEST, "answer": ""}
     answer = next((name for name in _ANSWERS if name in columns), "")
     if "messages" in columns:
         return {"messages": "messages", "answer": answer}
@@ -140,6 +147,8 @@ def _messages(number: int, raw: Mapping[str, Any], mapping: ColumnMapping) -> tu
             detail = f"{mapping.prompt} is {_shown(value)}, not a text."
             return BadRow(number, mapping.prompt, "no_text", detail, "A prompt is a text that is not empty.")
         return (Message("user", value),)
+    if mapping.request:
+        return _request(number, value, mapping.request)
     legal = 'Write [{"role": "user", "content": "..."}]; roles: system, user, assistant.'
     if not isinstance(value, list) or not 0 < len(value) <= MOST_MESSAGES:
         detail = f"{mapping.messages} is {_shown(value)}, not a list of 1 to {MOST_MESSAGES} messages."
@@ -159,6 +168,17 @@ def _messages(number: int, raw: Mapping[str, Any], mapping: ColumnMapping) -> tu
         legal = f"The last message is the user's, and asks{other}."
         return BadRow(number, mapping.messages, "no_question", detail, legal)
     return tuple(made)
+
+
+def _request(number: int, value: object, column: str) -> tuple[Message, ...] | BadRow:
+    legal = 'Write {"input": [{"role": "user", "content": "..."}], "tools": [...]}, as the Responses API has it.'
+    try:
+        messages = words_of(request_of(value))
+    except NotOfGym as error:
+        return BadRow(number, column, "bad_request", f"{error}"[:MOST_DETAIL], legal)
+    if not messages:
+        return BadRow(number, column, "no_question", f"No item of {column}.input has words.", legal)
+    return messages
 
 
 def _answer(number: int, value: object, column: str) -> str | BadRow:

@@ -19,6 +19,7 @@ from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.dataset import DatasetTasks, NamedDataset, RowTasks
 from flexmarl.contracts.specification.environment import EnvironmentSpec
 from flexmarl.contracts.specification.logged import LoggedEpisodes
+from flexmarl.contracts.specification.nemo_gym import NemoGymUrl
 from flexmarl.contracts.specification.program import ProgramEnvironment
 from flexmarl.contracts.specification.team import CheckpointModel, Lora, RegisteredModel
 from flexmarl.contracts.specification.tools import ToolUse
@@ -27,7 +28,7 @@ from flexmarl.controlplane.agents.naming import defined, with_team
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import NotFound, ValidationProblem
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.controlplane.datasets import logged_rows
+from flexmarl.controlplane.datasets import gym_rows, logged_rows
 from flexmarl.controlplane.datasets import naming as datasets
 from flexmarl.controlplane.experiments.plans import as_field_error
 from flexmarl.controlplane.packages import naming as packages
@@ -151,6 +152,8 @@ class CheckpointSources:
             yield from self._dataset_refusals(environment.dataset)
         if isinstance(environment, LoggedEpisodes) and environment.dataset.digest:
             yield from logged_rows.refusals(self.actor, environment)
+        if isinstance(environment, NemoGymUrl) and environment.dataset.digest:
+            yield from gym_rows.refusals(self.actor, environment)
         if isinstance(environment, DatasetTasks):
             yield from self._tool_refusals(environment.tools)
         if isinstance(environment, ProgramEnvironment) and environment.dataset is not None:

@@ -52,11 +52,10 @@ function split() {
 
 function choices() {
   const at = form.elements;
-  const column = at.is_messages.checked ? "messages" : "prompt";
   return {
     project: at.project.value,
     file: file.digest,
-    mapping: { [column]: at.asked.value, answer: at.answer.value },
+    mapping: { [at.holds.value]: at.asked.value, answer: at.answer.value },
     split: split(),
   };
 }
@@ -85,7 +84,8 @@ async function preview() {
   try {
     const found = await post("/api/v1/datasets/preview", choices(), undefined, LONG_MS);
     if (mine !== asked) return;
-    const none = "none held out: no run can be evaluated on it, so hold out a larger share";
+    const otherwise = form.elements.holds.value === "request" ? ", unless it evaluates on training rows" : "";
+    const none = `none held out: no run can be evaluated on it${otherwise}, so hold out a larger share`;
     $("#counts").textContent =
       `${found.training} rows to train on, ${found.held_out ? `${found.held_out} held out` : none}`;
     $("#examples").replaceChildren(...found.examples.map(example));
@@ -141,9 +141,10 @@ function showSplit() {
 async function looked(one) {
   file = one;
   const { columns, mapping } = file;
-  offer(form.elements.asked, columns, mapping.prompt || mapping.messages || columns[0] || "");
+  const held = ["request", "messages"].find((kind) => mapping[kind]) ?? "prompt";
+  offer(form.elements.asked, columns, mapping[held] || columns[0] || "");
   offer(form.elements.answer, columns, mapping.answer, "none");
-  form.elements.is_messages.checked = Boolean(mapping.messages);
+  form.elements.holds.value = held;
   offerSplits();
   $("#mapping").hidden = false;
   await preview();
@@ -186,7 +187,7 @@ form.addEventListener("change", (event) => {
     form.elements.amount.value = event.target.value === "share" ? "0.1" : "100";
     showSplit();
     preview();
-  } else if (["asked", "answer", "is_messages", "amount", "held_out"].includes(name)) preview();
+  } else if (["asked", "answer", "holds", "amount", "held_out"].includes(name)) preview();
 });
 
 form.addEventListener("submit", async (event) => {

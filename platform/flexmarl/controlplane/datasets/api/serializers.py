@@ -9,7 +9,10 @@ from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.common.api.serializers import StrictSerializer, VersionedNameField
 from flexmarl.controlplane.common.models import WorkState
 
-_MAPPING = "Columns of the file: {prompt: question, answer: answer}, or {messages: messages, answer: answer}."
+_MAPPING = (
+    "Columns of the file: {prompt: question, answer: answer}, {messages: messages, answer: answer}, or of NeMo Gym "
+    "{request: responses_create_params}."
+)
 _SPLIT = (
     "Rows kept for evaluation: {type: share, share: 0.1}, {type: count, rows: 100}, or those of splits of a hub: "
     "{type: splits, held_out: [test]}."
