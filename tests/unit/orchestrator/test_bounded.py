@@ -58,6 +58,28 @@ def test_groups_that_follow_do_not_hold_an_update_back(in_flight):
     assert all(not order.follows for order in cluster.commands("play_groups") if order.origin == "eval")
 
 
+@pytest.mark.parametrize("surplus", [None, {"type": "extra_groups", "extra": 2, "surplus": "continue"}], ids=str)
+def test_a_policy_takes_what_expires_first_first(surplus):
+    """AstraFlow's earliest-deadline order: a row expires with the version it was begun under."""
+    more = {} if surplus is None else {"mechanisms__redundancy": surplus}
+    for seed in range(4):
+        cluster = started(bounded(2, **more), seed=seed).run()
+        pinned = {
+            group.draw: {name: pin.version for name, pin in order.pins.items()}
+            for order in cluster.commands("play_groups")
+            for group in order.groups
+        }
+        for policy in ("speaker", "listener"):
+            taken = {}
+            for cut in cluster.commands("cut_micro_batch"):
+                if cut.ref.policy == policy:
+                    taken.setdefault(cut.cohort, []).extend(pinned[row.draw][policy] for row in cut.samples)
+            oldest = [min(taken[cohort]) for cohort in sorted(taken)]
+            assert list(taken) == sorted(taken)
+            assert oldest == sorted(oldest)
+            assert len(set(oldest)) > 1
+
+
 def test_discarded_groups_begin_anew_and_are_counted():
     cancelled = 0
     for seed in range(4):
