@@ -12,6 +12,7 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -53,6 +54,7 @@ HOSTING_STOP_S = 8.0
 PLAYING_STOP_S = 1.0
 """How long rollout commands may go on after SIGTERM; one that needs longer is played again elsewhere."""
 DEVICES_POLL_S = 0.5
+_STARTED = time.monotonic()
 SHARERS = 2
 """Leases that a device may have at a time: an engine's, and that of a trainer which shares it."""
 
@@ -248,11 +250,11 @@ def _take_over(broker: Broker, pool: StorePool, holder: str) -> None:
 
 
 def _await_devices(config: Settings, pool: StorePool, stopping: threading.Event) -> list[str]:
-    """Wait until the node agent has registered this machine."""
+    """Wait until the node agent has registered this machine: what is there of a former one may be other devices."""
     waiting = False
     while not stopping.is_set():
         with pool.connection() as conn:
-            found = [device.id for device in leases.devices_of(conn, config.node)]
+            found = [device.id for device in leases.devices_of(conn, config.node, time.monotonic() - _STARTED)]
         if found:
             return found
         if not waiting:

@@ -81,6 +81,15 @@ def test_a_second_agent_of_the_same_name_replaces_the_first(story):
     assert [device.id for device in leases.devices_of(story.conn, "box")] == ["box.cpu0"]
 
 
+def test_whoever_starts_waits_for_the_agent_of_its_time_since_a_former_one_had_other_devices(story):
+    story.register()
+    story.conn.execute("UPDATE store.node SET heartbeat_at = heartbeat_at - interval '30 seconds'")
+    assert leases.devices_of(story.conn, "box", within_s=20.0) == []
+    facts = [leases.DeviceFacts(f"box.cpu{n}", "cpu", n) for n in range(4)]
+    leases.register_node(story.conn, leases.NodeFacts("box", "127.0.0.1:2", "life-2", "0"), facts)
+    assert len(leases.devices_of(story.conn, "box", within_s=20.0)) == 4
+
+
 def test_a_new_host_fences_the_old_one_and_tells_its_child_lost(story):
     lease_id = story.granted()[DeviceUse.ENGINE]
     taken, old = story.hosted(lease_id, DeviceUse.ENGINE, "e1")

@@ -189,12 +189,14 @@ def _hosts(usable: Sequence[tuple[bool, DeviceRow]]) -> dict[str, list[int]]:
 
 
 @for_nodes(own_node("node"))
-def devices_of(conn: Connection, node: str) -> list[DeviceRow]:
-    """List a node's devices that exist, in a fixed order."""
+def devices_of(conn: Connection, node: str, within_s: float | None = None) -> list[DeviceRow]:
+    """List a node's devices that exist, in a fixed order; none unless its agent was heard of within so many seconds."""
     rows = conn.execute(
         "SELECT id, node, kind, ordinal, pool, facts::text FROM store.device "
-        "WHERE node = %s AND state <> 'lost' ORDER BY kind DESC, ordinal",
-        [node],
+        "WHERE node = %(node)s AND state <> 'lost' AND (%(within)s::float8 IS NULL OR EXISTS (SELECT FROM store.node n "
+        "WHERE n.name = %(node)s AND n.heartbeat_at >= now() - make_interval(secs => %(within)s))) "
+        "ORDER BY kind DESC, ordinal",
+        {"node": node, "within": within_s},
     ).fetchall()
     return [_device(*row) for row in rows]
 
