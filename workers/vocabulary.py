@@ -4,6 +4,7 @@ Invariant: equals what `AutoTokenizer` makes of the same `tokenizer.json`. A wor
 `UnknownWord`; a reply never needs re-tokenising, because engines return ids.
 """
 
+import hashlib
 from collections.abc import Iterable, Sequence
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -23,6 +24,8 @@ class Codec:
     """The tokenizer of one policy."""
 
     def __init__(self, tokenizer_json: bytes) -> None:
+        self.digest = hashlib.sha256(tokenizer_json).hexdigest()
+        """Of the tokenizer, by which others tell whether theirs is the same."""
         self._tokenizer = Tokenizer.from_str(tokenizer_json.decode())
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()

@@ -26,15 +26,18 @@ def take(api: Api, run: str, ended: threading.Event) -> dict[str, Any] | None:
     return None
 
 
-def solve(session: dict[str, Any], *, stream: bool = False) -> list[str]:
-    """Have a solver answer and a reviser look at it, twice each; returns what they said, in order."""
+def solve(session: dict[str, Any], *, stream: bool = False, solver_asks: dict[str, Any] | None = None) -> list[str]:
+    """Have a solver answer and a reviser look at it, twice each; returns what they said, in order.
+
+    `solver_asks`: what calls to the solver say beside their messages.
+    """
     client, said = client_of(session), []
     question = f"What is {session['task'] % 10}+{session['task'] // 10 % 10}?"
     solver = [{"role": "user", "content": question}]
     reviser = [{"role": "system", "content": "You revise."}, {"role": "user", "content": question}]
     for _ in range(2):
         for seat, messages in (("solver", solver), ("reviser", reviser)):
-            text = asked(client, seat, messages, stream=stream)
+            text = asked(client, seat, messages, stream=stream, **(solver_asks or {} if seat == "solver" else {}))
             said.append(text)
             messages.append({"role": "assistant", "content": text})
         solver.append({"role": "user", "content": f"The reviser said: {said[-1]}"})
@@ -42,20 +45,30 @@ def solve(session: dict[str, Any], *, stream: bool = False) -> list[str]:
     return said
 
 
-def asked(client: OpenAI, seat: str, messages: list[dict[str, Any]], *, stream: bool = False) -> str:
+def asked(client: OpenAI, seat: str, messages: list[dict[str, Any]], *, stream: bool = False, **more: Any) -> str:
     if not stream:
-        return client.chat.completions.create(model=seat, messages=messages).choices[0].message.content
-    chunks = client.chat.completions.create(model=seat, messages=messages, stream=True)
+        return client.chat.completions.create(model=seat, messages=messages, **more).choices[0].message.content
+    chunks = client.chat.completions.create(model=seat, messages=messages, stream=True, **more)
     return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
 
 
 class Program(threading.Thread):
     """Plays sessions of a run until it has ended."""
 
-    def __init__(self, api: Api, run: str, *, stream: bool = False, later_s: float = 0.0) -> None:
-        """`later_s`: how long after its end the reward of a session is known; 0: at once."""
+    def __init__(
+        self,
+        api: Api,
+        run: str,
+        *,
+        stream: bool = False,
+        later_s: float = 0.0,
+        solver_asks: dict[str, Any] | None = None,
+    ) -> None:
+        """`later_s`: how long after its end the reward of a session is known; 0: at once. `solver_asks`: what calls to
+        the solver say beside their messages."""
         super().__init__(daemon=True)
         self.api, self.run_id, self.stream, self.later_s = api, run, stream, later_s
+        self.solver_asks = solver_asks
         self.ended = threading.Event()
         self.played: dict[str, list[str]] = {}
         """Session -> what was said in it."""
@@ -67,7 +80,7 @@ class Program(threading.Thread):
         try:
             while (session := take(self.api, self.run_id, self.ended)) is not None:
                 try:
-                    said = solve(session, stream=self.stream)
+                    said = solve(session, stream=self.stream, solver_asks=self.solver_asks)
                     self.report(session["id"], score(said))
                 except (OpenAIError, ApiError):
                     self.lost.append(session["id"])

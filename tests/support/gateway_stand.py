@@ -76,7 +76,17 @@ class Stand:
         chats = renderer(self.template)
         codec = Codec(WORDS.to_str().encode())
         seats = {
-            role: Seat(role, PIN, codec, 200, 1.0, renderer=chats, instructions=instructions, trained=role in trained)
+            role: Seat(
+                role,
+                PIN,
+                codec,
+                200,
+                1.0,
+                renderer=chats,
+                instructions=instructions,
+                trained=role in trained,
+                takes_formats=role not in trained or spec.formats == "held",
+            )
             for role in spec.seats
         }
         order = EpisodeOrder(1, 0, 1, 7, False, 1, 120.0, 120.0, None)

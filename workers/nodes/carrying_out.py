@@ -222,16 +222,16 @@ def _resume_request(conn: psycopg.Connection, run_id: int, order: BindPolicy, ve
     )  # fmt: skip
 
 
-def _taken_in(batch: micro_batches.MicroBatch) -> tuple[list[TrainRow], int]:
-    """Return a micro-batch's rows and the version that the first step on their cohort began with."""
-    return [_train_row(row) for row in batch.rows], -1 if batch.proximal is None else batch.proximal
+def _taken_in(batch: micro_batches.MicroBatch) -> tuple[list[TrainRow], int, dict[str, str]]:
+    """Return a micro-batch's rows, the version that the first step on their cohort began with, and their grammars."""
+    return [_train_row(row) for row in batch.rows], -1 if batch.proximal is None else batch.proximal, batch.grammars
 
 
 def _train_row(row: micro_batches.MicroBatchRow) -> TrainRow:
     arrays = row.arrays
     return TrainRow(
         arrays.prompt, arrays.response, arrays.logprobs, arrays.allowed, row.temperature, row.advantages, row.weight,
-        row.segments, f"{row.draw}:{row.role}", row.member, row.turn, row.spans, row.offsets,
+        row.segments, f"{row.draw}:{row.role}", row.member, row.turn, row.spans, row.offsets, row.grammars,
     )  # fmt: skip
 
 

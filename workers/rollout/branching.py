@@ -141,7 +141,7 @@ async def _answers(branching: Branching, state: _State, asking: Asking, asks: Se
     state.deadline += waited_s
     turns = [
         # What a member answered is not what its next prompt goes on from, so each answer is a row of its own.
-        Turn(ask.role, no, request.prompt, request.allowed, request.temperature, reply, begins=no)
+        Turn.of(request, reply, no, begins=no)
         for (_, ask), request, reply in zip(pairs, requests, replies, strict=True)
         for no in (speech.turn_of(ask),)
     ]

@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Protocol, Self
 
 import msgspec
 
 from flexmarl.algorithms.seeds import derive, episode_seed, turn_seed
+from flexmarl.contracts.reply_grammars import LIBRARY
 from flexmarl.contracts.specification.environment_base import Latency
 from flexmarl.contracts.wire import EpisodeStatus
 from flexmarl.store.server_paths import without_paths
@@ -88,6 +89,18 @@ class Turn:
     """First turn of its chain: its prompt begins with all that the chain's earlier turns read and said."""
     carried: bool = False
     """Of several answers to one turn, the one with which the episode went on."""
+    structured: str = ""
+    """What its reply was held to, a `StructuredOutput` as JSON; empty: nothing."""
+    stop: tuple[int, ...] = ()
+    """Ids that end its reply."""
+
+    @classmethod
+    def of(cls, request: TurnRequest, reply: TurnReply, turn: int, begins: int) -> Self:
+        """Write down what was asked and answered."""
+        return cls(
+            request.role, turn, request.prompt, request.allowed, request.temperature, reply, begins,
+            structured=request.sampling.structured, stop=request.stop,
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -253,9 +266,8 @@ async def _play(
         replies = []
         for ask, request, answer in zip(asks, requests, answers, strict=True):
             no, begins = speech.turn_of(ask), speech.begins(ask)
-            turn = Turn(ask.role, no, request.prompt, request.allowed, request.temperature, answer, begins)
             if not ask.aside:
-                attempt.turns.append(turn)
+                attempt.turns.append(Turn.of(request, answer, no, begins))
             replies.append(speech.hear(ask, answer.choice))
         deadline += await scored(live, replies)
         async with asyncio.timeout_at(deadline):
@@ -324,7 +336,10 @@ def request_of(
 
 def _sampling(seat: Seat, ask: Ask) -> SamplingParameters:
     """Return how a seat samples, held to what the ask says its reply must be."""
-    return msgspec.structs.replace(seat.sampling, structured=ask.structured) if ask.structured else seat.sampling
+    structured = ask.structured or seat.sampling.structured
+    if not structured:
+        return seat.sampling
+    return msgspec.structs.replace(seat.sampling, structured=structured, library=LIBRARY if seat.trained else "")
 
 
 def checked(outcome: Outcome, seats: dict[str, Seat]) -> Outcome:

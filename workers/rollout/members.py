@@ -70,6 +70,7 @@ def begin(taken: Taken, order: PlayGroups, context: RunContext, hold: Hold = FRE
             engine=order.engine,
             hold=hold,
             trained=agent.trainable,
+            takes_formats=not agent.trainable or getattr(spec.environment, "formats", "held") == "held",
         )
     together = TurnBarrier() if spec.mechanisms.parallel.turns == "together" else None
     return CommandPlay(taken, order, context, seats, together)

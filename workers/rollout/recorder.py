@@ -14,6 +14,7 @@ from itertools import chain
 
 from flexmarl.contracts.commands import PlayGroups
 from flexmarl.contracts.events import GroupSettled
+from flexmarl.contracts.reply_grammars import LIBRARY, ReplyGrammar, digest_of
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from flexmarl.store.data.groups import EpisodeRow, SampleRow, SettledGroup
 from flexmarl.store.data.spans import Span
@@ -49,7 +50,19 @@ def settled_group(
             for attempt in finished
             for chain in chains_of(attempt.turns)
         ],
+        grammars=sorted(
+            {body for attempt in finished for turn in attempt.turns if (body := _grammar(turn, seats[turn.role]))}
+        ),
     )
+
+
+def _grammar(turn: Turn, seat: Seat) -> str:
+    """Return what the reply of a turn that may be trained was held to, as JSON; empty: nothing."""
+    if not (turn.structured and seat.trained):
+        return ""
+    return ReplyGrammar(
+        structured=turn.structured, stop=turn.stop, tokenizer=seat.codec.digest, library=LIBRARY
+    ).model_dump_json()
 
 
 def _outcome(attempt: EpisodeAttempt, seats: dict[str, Seat]) -> EpisodeOutcome:
@@ -170,6 +183,7 @@ def _sample_row(attempt: EpisodeAttempt, turns: Sequence[Turn], seat: Seat) -> S
                 engine=turn.reply.incarnation,
                 latency_ms=turn.reply.latency_ms,
                 offset=turn.turn - first.turn,
+                grammar=digest_of(body) if (body := _grammar(turn, seat)) else "",
             )
             for turn, context in zip(turns, contexts, strict=True)
         ],

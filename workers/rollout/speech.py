@@ -50,6 +50,8 @@ class Seat:
     """By which messages become its ids; None where its model has no chat template."""
     trained: bool = False
     """Whether its policy is trained on what it says."""
+    takes_formats: bool = True
+    """Whether an ask may hold its replies to a format."""
 
 
 Talk = tuple[str, int]
@@ -74,7 +76,7 @@ class FormatRefused(ValueError):
 
 
 class TrainedFormatRefused(FormatRefused):
-    """The seat is trained on what it says, as if nothing held it to anything."""
+    """The seat is trained, and the run holds the replies of such seats to no format."""
 
 
 @dataclass(slots=True)
@@ -182,12 +184,11 @@ class Speech:
 
 
 def _refuse_format(seat: Seat, ask: Ask) -> None:
-    """Raise FormatRefused where a seat's reply cannot be held to a format, or would be trained as if it were not."""
+    """Raise FormatRefused where a seat's reply cannot be held to a format, or is not to be."""
     role = ask.role
-    if seat.trained:
-        text = f"{role} is trained, and the trainer computes the distribution of words that nothing holds to a format"
-        rule = f"leave it out, or set trainable: false of {role}, or environment.formats: learned"
-        raise TrainedFormatRefused(f"{text}; {rule}")
+    if not seat.takes_formats:
+        rule = f"leave it out, or set environment.formats: held or learned, or trainable: false of {role}"
+        raise TrainedFormatRefused(f"{role} is trained, and environment.formats of the run is refused; {rule}")
     if seat.external is not None:
         raise FormatRefused(f"{role} uses an external model; leave it out, or give {role} a policy of the run")
     if seat.sampling.structured:

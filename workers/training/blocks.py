@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from flexmarl.algorithms.aggregation import Aggregation
 from workers.training.errors import RefusalCode, TrainerRefusal
+from workers.training.held_replies import HeldReplies, HeldTokens, MaskTable
 from workers.training.wire import ID_BYTES, TrainRow
 
 Ints = npt.NDArray[np.int64]
@@ -52,6 +53,8 @@ class TokenBlock:
     """[n, R]: each token has that of its turn"""
     coefficients: Floats
     """[n]: c_i of the normal form."""
+    held: HeldTokens | None = None
+    """Masks along the inputs' replies; None where none was held to a grammar."""
 
     @property
     def length(self) -> int:
@@ -81,6 +84,7 @@ class TokenBlock:
             self.lags[rows],
             self.advantages[rows],
             self.coefficients[rows],
+            None if self.held is None else self.held.part(start, stop),
         )
 
 
@@ -92,22 +96,30 @@ class _Problem:
 
 
 def blocks_of(
-    rows: Sequence[TrainRow], aggregate: Aggregation, vocabulary: int, version: int = NO_VERSION
+    rows: Sequence[TrainRow],
+    aggregate: Aggregation,
+    vocabulary: int,
+    version: int = NO_VERSION,
+    replies: HeldReplies | None = None,
 ) -> list[TokenBlock]:
     """Decode and check rows; return one block per shape, shortest inputs first. Rows without response are left out.
 
-    `version` is the one that is trained, from which the ages of tokens are counted.
+    `version` is the one that is trained, from which the ages of tokens are counted; `replies` makes the masks of those
+    that were held to a grammar.
 
     Raises TrainerRefusal naming the first bad row and how many there are.
     """
     problems: list[_Problem] = []
     blocks: list[TokenBlock] = []
+    table = None if replies is None else MaskTable(replies, vocabulary)
     for numbers in _by_shape(rows, problems):
         members = [rows[number] for number in numbers]
         found = _bad(numbers, members, vocabulary)
         problems += found
         if not found and members[0].response:
-            blocks.append(_block(members, aggregate, version))
+            block, order = _block(members, aggregate, version, table)
+            problems += _not_held(block, [numbers[place] for place in order])
+            blocks.append(block)
     if problems:
         first = min(problems, key=lambda problem: problem.row)
         raise TrainerRefusal(first.code, f"row {first.row}: {first.text} ({len(problems)} of {len(rows)} rows are bad)")
@@ -133,6 +145,8 @@ def _not_turns(lengths: Sequence[int], row: TrainRow) -> str:
     """Return what is wrong with a row's turns, empty when nothing is."""
     if len(lengths) != 2 * len(row.advantages):
         return f"{len(row.advantages)} advantages of {len(lengths) / 2:g} turns"
+    if row.grammars and 2 * len(row.grammars) != len(lengths):
+        return f"{len(row.grammars)} grammars of {len(lengths) / 2:g} turns"
     read, sampled = sum(lengths[::2]) * ID_BYTES, sum(lengths[1::2]) * ID_BYTES
     if min(lengths) < 0 or lengths[0] < 1 or (read, sampled) != (len(row.prompt), len(row.response)):
         return "turns of other lengths than the row's"
@@ -172,32 +186,66 @@ def _legal(rows: Sequence[TrainRow], responses: Ints, vocabulary: int) -> npt.ND
     return legal
 
 
-def _block(rows: Sequence[TrainRow], aggregate: Aggregation, version: int) -> TokenBlock:
+def _block(
+    rows: Sequence[TrainRow], aggregate: Aggregation, version: int, table: MaskTable | None
+) -> tuple[TokenBlock, Ints]:
+    """Return rows of one shape as a block, and which of them each of its rows is."""
     spans = rows[0].lengths()
     predicting = _predicting(spans)
     read = ID_BYTES * (int(predicting[-1]) + 1)
-    distinct: dict[tuple[bytes, bytes, float], int] = {}
+    distinct: dict[tuple[bytes, bytes, float, tuple[str, ...]], int] = {}
     source = np.empty(len(rows), np.int64)
     for number, row in enumerate(rows):
-        key = (_in_turns(row, spans)[:read], row.allowed, row.temperature)
+        key = (_in_turns(row, spans)[:read], row.allowed, row.temperature, tuple(row.grammars))
         source[number] = distinct.setdefault(key, len(distinct))
     order = np.argsort(source, kind="stable")
     _, responses, logprobs = _joined(rows)
-    inputs = np.frombuffer(b"".join(tokens for tokens, _, _ in distinct), "<i4").reshape(len(distinct), -1)
+    inputs = np.frombuffer(b"".join(tokens for tokens, *_ in distinct), "<i4").reshape(len(distinct), -1)
     coefficient, _ = aggregate(responses.shape[1])
-    return TokenBlock(
+    firsts = order[np.searchsorted(source[order], np.arange(len(distinct)))]
+    block = TokenBlock(
         spans=spans,
         predicting=predicting,
         inputs=inputs.astype(np.int64),
-        temperature=np.array([temperature for _, _, temperature in distinct]),
-        allowed=tuple(allowed for _, allowed, _ in distinct),
+        temperature=np.array([temperature for _, _, temperature, _ in distinct]),
+        allowed=tuple(allowed for _, allowed, _, _ in distinct),
         source=source[order],
         targets=responses[order],
         behaviour=logprobs[order].astype(np.float64),
         lags=_lags(rows, responses.shape[1], version)[order],
         advantages=np.array([row.advantages for row in rows])[order].repeat(spans[1::2], axis=1),
         coefficients=np.array([coefficient * row.weight for row in rows])[order],
+        held=_held([grammars for *_, grammars in distinct], spans, responses[firsts], table),
     )
+    return block, order
+
+
+def _held(
+    grammars: Sequence[tuple[str, ...]], spans: Sequence[int], responses: Ints, table: MaskTable | None
+) -> HeldTokens | None:
+    """Make the masks along the replies of distinct inputs, each of which a row of `responses` came from."""
+    if not any(map(any, grammars)):
+        return None
+    if table is None:
+        raise TrainerRefusal(RefusalCode.OTHER_GRAMMAR, "rows name grammars, and nothing is there that makes masks")
+    ends = np.cumsum(spans[1::2])
+    parts = [slice(end - tokens, end) for end, tokens in zip(ends.tolist(), spans[1::2], strict=True)]
+    replies = [
+        (digest, response[part])
+        for own, response in zip(grammars, responses, strict=True)
+        for digest, part in zip(own or ("",) * len(parts), parts, strict=True)
+    ]
+    kinds = np.concatenate(table.held(replies)).reshape(responses.shape)
+    return HeldTokens(kinds, table)
+
+
+def _not_held(block: TokenBlock, numbers: Sequence[int]) -> list[_Problem]:
+    """Return the rows of a block, of given numbers, with a token that its mask does not allow."""
+    if block.held is None:
+        return []
+    legal = block.held.allows(block.source, block.targets)
+    text = "a sampled token that the grammar of its reply does not allow, or allows beyond the library's limits"
+    return [_Problem(numbers[row], RefusalCode.OTHER_GRAMMAR, text) for row in np.flatnonzero(~legal).tolist()]
 
 
 def _predicting(spans: Sequence[int]) -> Ints:

@@ -22,6 +22,8 @@ class RefusalCode(StrEnum):
     """The version asked for does not follow the version held."""
     MALFORMED_ROW = "malformed_row"
     NONFINITE_ROW = "nonfinite_row"
+    OTHER_GRAMMAR = "other_grammar"
+    """The masks that a row was drawn under cannot be made here, or do not allow what was drawn."""
     NONFINITE_GRADIENT = "nonfinite_gradient"
     STATE = "state"
     """The state plane does not hold, or holds damaged, what a request names."""

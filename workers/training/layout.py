@@ -68,13 +68,16 @@ class Layout:
             batch = filled_up(batch)
         exact = torch.float64 if like.dtype == torch.float64 else torch.float32
         place = _Placer(like.device)
-        heated, masked = bool((batch.temperature != 1.0).any()), bool(batch.masks.any())
+        masks, heated = batch.masks, bool((batch.temperature != 1.0).any())
+        masked, held = bool(masks.sets.any()), len(masks.bits) > 0
         asked = ScoreRequest(
             place(batch.drawn_at),
             place(batch.drawn),
             place(batch.temperature).to(exact).unsqueeze(1) if heated else None,
-            place(batch.masks).to(exact) if masked else None,
-            place(batch.mask_of) if masked else None,
+            place(masks.sets).to(exact) if masked else None,
+            place(masks.set_of) if masked else None,
+            place(masks.bits) if held else None,
+            place(masks.bits_of) if held else None,
         )
         return cls(
             ids=place(batch.ids),
@@ -106,7 +109,9 @@ def filled_up(batch: PackedTokens) -> PackedTokens:
         stretches=(*stretches, filler),
         at=np.concatenate([batch.at, np.full(asked, tokens)]),
         temperature=np.concatenate([batch.temperature, np.ones(asked)]),
-        mask_of=_longer(batch.mask_of, asked),
+        masks=replace(
+            batch.masks, set_of=_longer(batch.masks.set_of, asked), bits_of=_longer(batch.masks.bits_of, asked)
+        ),
     )
 
 

@@ -20,6 +20,7 @@ from workers.training.back_ends import order_of, trained_model
 from workers.training.blocks import NO_VERSION, blocks_of
 from workers.training.critic import Critic, Judged
 from workers.training.errors import RefusalCode, TrainerRefusal
+from workers.training.held_replies import HeldReplies
 from workers.training.high_entropy import least_certain
 from workers.training.objective import BatchSums, Objective, evaluate, survey
 from workers.training.optimizer import FlatAdamW
@@ -111,9 +112,11 @@ class Learner:
         version: int = NO_VERSION,
         reference: TrainedModel | None = None,
         proximal: int = NO_VERSION,
+        replies: HeldReplies | None = None,
     ) -> TrainStats:
         """Add a micro-batch's gradient once; asked again, return the same figures. `version` is the trained one,
-        `proximal` the one that the first step on the rows' cohort began with: -1 for the same."""
+        `proximal` the one that the first step on the rows' cohort began with: -1 for the same; `replies` makes the
+        masks of those that were held to a grammar."""
         known = self.accumulator.known(epoch, micro_batch, content)
         if known is not None:
             return known
@@ -121,7 +124,7 @@ class Learner:
         if self.critic is not None:
             rows, judged = self._judged(self.critic, rows)
         objective = self._objective.after(version - proximal if proximal >= 0 else 0)
-        stats = self.backward(rows, entropy_coef, objective, version, reference)
+        stats = self.backward(rows, entropy_coef, objective, version, reference, replies)
         if self.critic is not None and judged is not None:
             stats = stats.model_copy(update={"value_rows": judged.rows, "value_loss_sum": judged.loss})
             self.critic.gather(judged, first=not self.accumulator.micro_batches)
@@ -141,13 +144,14 @@ class Learner:
         objective: Objective,
         version: int = NO_VERSION,
         reference: TrainedModel | None = None,
+        replies: HeldReplies | None = None,
     ) -> "tuple[torch.Tensor, TrainStats]":
         """Return the un-normalised gradient of rows, valid until the next call, with their figures.
 
         An accumulator that is summed in place is void afterwards, until an epoch is opened.
         """
         self.parameters.fresh.zero_()
-        stats = self.backward(rows, entropy_coef, objective, version, reference)
+        stats = self.backward(rows, entropy_coef, objective, version, reference, replies)
         return self.parameters.fresh, stats
 
     def backward(
@@ -157,14 +161,15 @@ class Learner:
         objective: Objective,
         version: int,
         reference: TrainedModel | None,
+        replies: HeldReplies | None = None,
     ) -> TrainStats:
         """Add the un-normalised gradient of rows to what the accumulator made ready; return their figures."""
         began = time.perf_counter()
         count, weighed = len(rows), None
         if objective.paired:
-            rows, weighed = preferred(rows, self.decoder, reference, objective, self._budget)
+            rows, weighed = preferred(rows, self.decoder, reference, objective, self._budget, replies)
             reference = None
-        blocks = blocks_of(rows, objective.aggregate, self.decoder.vocabulary, version)
+        blocks = blocks_of(rows, objective.aggregate, self.decoder.vocabulary, version, replies)
         self.accumulator.begin()
         sums = BatchSums()
         batches = pack(blocks, self.decoder.vocabulary, self._budget)

@@ -16,6 +16,7 @@ from workers.rollout.environments.registry import family_of
 from workers.training.bases import Bases
 from workers.training.beginning import spoken_by
 from workers.training.checkpoints import Export
+from workers.training.held_replies import HeldReplies
 from workers.training.learner import Adapter, Learner
 from workers.training.objective import Objective
 from workers.training.version_store import StoredVersion, VersionStore
@@ -36,6 +37,7 @@ class Making:
         self._beat, self._spare = beat, Spare()
         self.bases = Bases(device)
         self._stores: dict[str, VersionStore] = {}
+        self._replies: dict[str, HeldReplies] = {}
 
     def store(self, policy: str) -> VersionStore:
         if policy not in self._stores:
@@ -67,6 +69,12 @@ class Making:
     def spoken(self, policy: str) -> Spoken:
         """Return by which files the policy's model reads and writes. Raises UnsupportedModel for what is missing."""
         return spoken_by(self._spec, policy, self.family.vocabulary())
+
+    def replies(self, policy: str, known: Spoken | None = None) -> HeldReplies:
+        """Return what makes the masks of the policy's replies that were held to a grammar; `known`: how it speaks."""
+        if policy not in self._replies:
+            self._replies[policy] = HeldReplies((known or self.spoken(policy)).tokenizer)
+        return self._replies[policy]
 
     def learner(self, policy: str, epoch: str, weights: "Mapping[str, torch.Tensor]") -> Learner:
         """Return a learner of published weights: a whole model's, or an adapter's over the stored base."""

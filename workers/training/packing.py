@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.training.blocks import Floats, Ints, TokenBlock
+from workers.training.held_replies import FREE, Bits
 
 FORBIDDEN = -1e9
 """Added to the logit of a token that was not allowed: its probability is exactly 0, and so is its gradient."""
@@ -48,6 +49,20 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
+class Masks:
+    """What n predictions may be."""
+
+    set_of: Ints
+    """[n]: row of `sets`."""
+    sets: Floats
+    """[sets, vocabulary], 0 or FORBIDDEN: of allowed ids of whole rows."""
+    bits_of: Ints
+    """[n]: row of `bits`."""
+    bits: Bits
+    """[kinds, bytes], of the first id in the lowest bit: of replies held to a grammar; no rows where none is."""
+
+
+@dataclass(frozen=True, slots=True)
 class PackedTokens:
     """N tokens of distinct inputs, which predict n tokens; and B rows that drew m tokens from these predictions."""
 
@@ -60,10 +75,7 @@ class PackedTokens:
     """[n]: tokens that predict."""
     temperature: Floats
     """[n]"""
-    mask_of: Ints
-    """[n]: row of `masks`."""
-    masks: Floats
-    """[sets, vocabulary], 0 or FORBIDDEN."""
+    masks: Masks
     drawn_at: Ints
     """[m], ascending: the prediction that a token was drawn from."""
     drawn: Ints
@@ -119,11 +131,9 @@ def _share(tokens: int, budget: int) -> int:
 
 
 def _batch(parts: Sequence[TokenBlock], vocabulary: int) -> PackedTokens:
-    sets: dict[bytes, int] = {}
     width = max(part.width for part in parts)
     first_token = np.cumsum([0] + [part.inputs.size for part in parts])
     first_asked = np.cumsum([0] + [part.predictions for part in parts])
-    mask_of = [np.array([sets.setdefault(allowed, len(sets)) for allowed in part.allowed]) for part in parts]
     drawn_at, drawn, table = _drawn(parts, first_asked, width)
     return PackedTokens(
         ids=np.concatenate([part.inputs.ravel() for part in parts]),
@@ -131,8 +141,7 @@ def _batch(parts: Sequence[TokenBlock], vocabulary: int) -> PackedTokens:
         stretches=tuple(_stretch(joined) for joined in _stretches(parts)),
         at=np.concatenate([first + _predicting(part).ravel() for part, first in zip(parts, first_token, strict=False)]),
         temperature=np.concatenate([part.temperature.repeat(part.width) for part in parts]),
-        mask_of=np.concatenate([own.repeat(part.width) for own, part in zip(mask_of, parts, strict=True)]),
-        masks=np.stack([_mask(allowed, vocabulary) for allowed in sets]),
+        masks=_masks(parts, vocabulary),
         drawn_at=drawn_at,
         drawn=drawn,
         openings=_openings(parts, width),
@@ -233,6 +242,20 @@ def _stacked(tables: Sequence[npt.NDArray[Any]], width: int) -> npt.NDArray[Any]
         stacked[row : row + len(table), : table.shape[1]] = table
         row += len(table)
     return stacked
+
+
+def _masks(parts: Sequence[TokenBlock], vocabulary: int) -> Masks:
+    sets: dict[bytes, int] = {}
+    set_of = [np.array([sets.setdefault(allowed, len(sets)) for allowed in part.allowed]) for part in parts]
+    kinds = [np.full(part.predictions, FREE) if part.held is None else part.held.kinds.ravel() for part in parts]
+    table = next((part.held.table for part in parts if part.held is not None), None)
+    used, bits_of = np.unique(np.concatenate([[FREE], *kinds]), return_inverse=True)  # FREE comes first: the least
+    return Masks(
+        set_of=np.concatenate([own.repeat(part.width) for own, part in zip(set_of, parts, strict=True)]),
+        sets=np.stack([_mask(allowed, vocabulary) for allowed in sets]),
+        bits_of=bits_of[1:],
+        bits=np.zeros((0, 0), np.uint8) if table is None else table.packed(used),
+    )
 
 
 def _mask(allowed: bytes, vocabulary: int) -> Floats:

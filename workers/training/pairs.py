@@ -18,6 +18,7 @@ from msgspec import structs
 
 from flexmarl.contracts.specification.losses import OnlineDpoOptions
 from workers.training.errors import RefusalCode, TrainerRefusal
+from workers.training.held_replies import HeldReplies
 from workers.training.objective import Objective, token_scores
 from workers.training.packing import PackedTokens
 from workers.training.row_figures import each_turn, turn_sums
@@ -82,6 +83,7 @@ def preferred(
     reference: "TrainedModel | None",
     objective: Objective,
     budget: int,
+    replies: HeldReplies | None = None,
 ) -> tuple[list[TrainRow], Weighed]:
     """Return the rows of pairs with their weights as advantages; members of no pair are left out."""
     if reference is None:
@@ -92,7 +94,7 @@ def preferred(
         return turn_sums(batch, token_scores(decoder, batch)[0] - token_scores(near, batch)[0])
 
     paired = [row for row in rows if any(row.advantages) and row.response]
-    found = each_turn(paired, decoder.vocabulary, budget, log_ratios, 1)
+    found = each_turn(paired, decoder.vocabulary, budget, log_ratios, 1, replies)
     weighed = weigh(paired, found[:, 0].tolist(), objective.loss.options)
     weighty = zip(paired, weighed.advantages, strict=True)
     return [structs.replace(row, advantages=advantages) for row, advantages in weighty], weighed

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from workers.training.blocks import blocks_of
+from workers.training.held_replies import HeldReplies
 from workers.training.packing import PackedTokens, pack
 from workers.training.wire import TrainRow
 
@@ -20,18 +21,28 @@ def each_turn(
     budget: int,
     compute: "Callable[[PackedTokens], torch.Tensor]",
     width: int,
+    replies: HeldReplies | None = None,
 ) -> "torch.Tensor":
     """Return [turns, width] of `compute`, which gives them for the turns of a batch; in fp64, on the CPU.
 
-    Turns in which nothing was sampled have none: theirs are 0.
+    Turns in which nothing was sampled have none: theirs are 0. Without `replies`, which makes the masks of those that
+    were held to a grammar, `compute` must look at no distribution.
     """
     import torch
 
     # Packing takes rows out of their order and keeps what stands beside tokens, so each turn carries its number along.
     numbers = count()
-    numbered = [structs.replace(row, advantages=[float(next(numbers)) for _ in row.advantages]) for row in rows]
+    numbered = [
+        structs.replace(
+            row,
+            advantages=[float(next(numbers)) for _ in row.advantages],
+            grammars=[] if replies is None else row.grammars,
+        )
+        for row in rows
+    ]
     found = torch.zeros(next(numbers), width, dtype=torch.float64)
-    for batch in pack(blocks_of(numbered, lambda tokens: (1.0, 1.0), vocabulary), vocabulary, budget):
+    blocks = blocks_of(numbered, lambda tokens: (1.0, 1.0), vocabulary, replies=replies)
+    for batch in pack(blocks, vocabulary, budget):
         with torch.no_grad():
             found[torch.from_numpy(batch.advantages.ravel()[batch.openings]).long()] = compute(batch).double().cpu()
     return found

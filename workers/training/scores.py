@@ -15,6 +15,8 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from workers.training.packing import FORBIDDEN
+
 if TYPE_CHECKING:
     import torch
 
@@ -40,6 +42,10 @@ class ScoreRequest:
     """[sets, vocabulary]: added to logits."""
     mask_of: "torch.Tensor | None" = None
     """[n]: the row of `masks`."""
+    bits: "torch.Tensor | None" = None
+    """[kinds, bytes] uint8: further masks, a bit for each id, of the first one in the lowest."""
+    bits_of: "torch.Tensor | None" = None
+    """[n]: the row of `bits`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +158,18 @@ def _log_softmax(logits: "torch.Tensor", asked: ScoreRequest, chunk: _Chunk) -> 
         logits.div_(asked.temperature[chunk.positions])
     if asked.masks is not None and asked.mask_of is not None:
         logits.add_(asked.masks[asked.mask_of[chunk.positions]])
+    if asked.bits is not None and asked.bits_of is not None:
+        refused = _refused(asked.bits[asked.bits_of[chunk.positions]], logits.shape[-1])
+        logits.add_(refused.to(logits.dtype), alpha=FORBIDDEN)  # a fifth of the time that filling takes
     return logits.log_softmax(-1)
+
+
+def _refused(bits: "torch.Tensor", words: int) -> "torch.Tensor":
+    """Return [positions, words]: which ids packed masks [positions, bytes] leave out."""
+    import torch
+
+    places = torch.tensor([1 << place for place in range(8)], dtype=torch.uint8, device=bits.device)
+    return (bits.unsqueeze(-1) & places).eq_(0).view(torch.bool).flatten(1)[:, :words]
 
 
 def _entropy(logs: "torch.Tensor") -> "torch.Tensor":

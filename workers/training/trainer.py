@@ -109,11 +109,12 @@ class Trainer:
 
     def accumulate(self, asked: AccumulateRequest) -> AccumulateReply:
         """Add a micro-batch's gradient to the policy's accumulator."""
-        learner, version = self._learner(asked.policy), self._holding(asked.policy).version
+        learner, held = self._learner(asked.policy), self._holding(asked.policy)
+        replies = self._making.replies(asked.policy, held.tokenizer).know(asked.grammars) if asked.grammars else None
         began, worked, is_in = time.time(), time.process_time(), asked.micro_batch in learner.accumulator.micro_batches
         stats = learner.accumulate(
-            asked.accumulator, asked.micro_batch, content_of(asked.rows), asked.rows, asked.entropy_coef, version,
-            self._references.get(asked.policy), asked.proximal,
+            asked.accumulator, asked.micro_batch, content_of(asked.rows), asked.rows, asked.entropy_coef, held.version,
+            self._references.get(asked.policy), asked.proximal, replies,
         )  # fmt: skip
         pace, ranks = self._spec.resources.pace, self.gangs.size(asked.policy)
         if is_in:  # for a gang of another size, maybe: how long it took then would mislead whoever reckons by it
@@ -298,7 +299,7 @@ class Trainer:
             learner.restore(state)
         for step, near in zip(asked.redo, compared, strict=False):
             self._refer(asked.policy, *near, learner)
-            redo(learner, step, store, self._references.get(asked.policy))
+            redo(learner, step, store, self._references.get(asked.policy), partial(self._making.replies, asked.policy))
         self._refer(asked.policy, *compared[-1], learner)
         learner.accumulator.open(self._epoch(asked.version))
         stored = self._stored_already(asked, learner, store)
@@ -340,7 +341,8 @@ class Trainer:
         """Return the learner of a gang that this trainer leads; `near` is what the version is compared with."""
         self._suspension.give_back()
         reference = self._references.shared(asked.policy, near, version, self._making.store(asked.policy))
-        return self.gangs.lead(asked, self._epoch(max(asked.version, 0)), weights, reference)
+        replies = self._making.replies(asked.policy)
+        return self.gangs.lead(asked, self._epoch(max(asked.version, 0)), weights, reference, replies.tokenizer)
 
     def _kind(self, policy: str, led: bool = False) -> str:
         """Return what learners must have in common to take each other's place; one of a gang takes nobody's."""

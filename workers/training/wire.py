@@ -59,6 +59,8 @@ class TrainRow(msgspec.Struct):
     """tokens read, tokens sampled, ... by turns; empty: one turn"""
     offsets: list[int] = []
     """How many turns of the role each turn stands behind the first; empty: one behind the other"""
+    grammars: list[str] = []
+    """Of each turn, the digest of what its reply was held to, empty for nothing; an empty list: of no turn anything"""
 
     def lengths(self) -> tuple[int, ...]:
         """Return how many tokens were read and how many were sampled, by turns."""
@@ -81,6 +83,8 @@ class RedoBatch(msgspec.Struct, forbid_unknown_fields=True):
     rows: list[TrainRow]
     proximal: int = -1
     """Version that the first step on its cohort began with; -1: the one that it is taken at."""
+    grammars: dict[str, str] = {}
+    """What replies of its rows were held to: digest -> `ReplyGrammar` as JSON."""
 
 
 class RedoStep(msgspec.Struct, forbid_unknown_fields=True):
@@ -164,6 +168,8 @@ class AccumulateRequest(msgspec.Struct, forbid_unknown_fields=True):
     rows: list[TrainRow]
     proximal: int = -1
     """Version that the first step on its cohort began with; -1: the trained one."""
+    grammars: dict[str, str] = {}
+    """What replies of its rows were held to: digest -> `ReplyGrammar` as JSON."""
 
 
 class AccumulateReply(msgspec.Struct):

@@ -1,7 +1,8 @@
 """Which sampling parameters can be combined with what: one refusal per broken rule, with a legal value.
 
-The trainer computes the softmax over the allowed words of logits divided by the temperature. Whatever else changes the
-distribution that a reply is drawn from is therefore refused for agents that are trained (decision 0010).
+The trainer computes the softmax over the allowed words of logits divided by the temperature, and makes the masks of a
+grammar again. Whatever else changes the distribution that a reply is drawn from is therefore refused for agents that
+are trained (decision 0010).
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from flexmarl.contracts.specification.team import FactoryModel
 from flexmarl.contracts.structured import fault_of
 
 PROCESSORS = ("top_p", "top_k", "min_p", "repetition_penalty", "structured")
-"""Parameters that change the distribution in ways that the trainer does not compute."""
+"""Parameters that change the distribution in more ways than a temperature."""
 NOT_OPENAI = ("top_k", "min_p", "repetition_penalty", "structured")
 """Parameters that an external endpoint need not know."""
 _DEFAULTS = Sampling()
@@ -25,7 +26,7 @@ def sampling_rules(spec: ExperimentSpec) -> Iterator[Problem]:
         changed = [name for name in PROCESSORS if getattr(agent.sampling, name) != getattr(_DEFAULTS, name)]
         for name in changed:
             pointer, neutral = f"/agents/{role}/sampling/{name}", _neutral(name)
-            if agent.trainable:
+            if agent.trainable and name != "structured":
                 yield Problem(
                     pointer=pointer,
                     code="not_when_trained",
@@ -42,6 +43,7 @@ def sampling_rules(spec: ExperimentSpec) -> Iterator[Problem]:
                 )
             elif name == "structured":
                 yield from _grammar(role, agent.sampling)
+                yield from _trained_grammar(spec, role)
         yield from _text(spec, role)
 
 
@@ -54,6 +56,27 @@ def _grammar(role: str, sampling: Sampling) -> Iterator[Problem]:
             code="no_grammar",
             detail=f"No engine can hold replies of {role} to it: {fault}.",
             hint="Set null, or a schema or expression without that.",
+        )
+
+
+def _trained_grammar(spec: ExperimentSpec, role: str) -> Iterator[Problem]:
+    """Return a refusal of rows that could not be trained as drawn from what a grammar allows."""
+    pointer = f"/agents/{role}/sampling/structured"
+    if not spec.agents[role].trainable:
+        return
+    if not spec.environment.converses:
+        yield Problem(
+            pointer=pointer,
+            code="not_with_words",
+            detail=f"{spec.environment.type} says itself which words a reply may have, and a reply has one mask.",
+            hint="Set null, or an environment that speaks in messages, such as sums.",
+        )
+    if spec.sampling.sharing.on and spec.sampling.sharing.foreign:
+        yield Problem(
+            pointer=pointer,
+            code="not_with_sharing",
+            detail=f"Rollouts of others were said without the grammar of {role}, so no mask would fit them.",
+            hint="Set null, or foreign: 0 in /sampling/sharing.",
         )
 
 

@@ -171,7 +171,8 @@ CREATE TABLE store.sample (
   n_response   int NOT NULL,
   n_allowed    int NOT NULL DEFAULT 0,        -- see the column's comment
   spans        jsonb,                         -- of several turns: [[context tokens, sampled tokens, finish, reward, engine,
-                                              -- latency_ms], ...], see store.data.spans; NULL: one, which the columns tell
+                                              -- latency_ms, offset, grammar], ...], see store.data.spans; NULL: one, which
+                                              -- the columns tell and whose reply was held to no grammar
   finish       text NOT NULL,                 -- stop | length | abort
   reward       real NOT NULL DEFAULT 0,
   temperature  real NOT NULL DEFAULT 1,
@@ -269,6 +270,12 @@ CREATE TABLE store.tokenizer (
   run_id bigint NOT NULL, policy text NOT NULL, body text NOT NULL,
   chat   text NOT NULL DEFAULT '',               -- chat format as JSON; empty: the model knows no messages
   PRIMARY KEY (run_id, policy)
+);
+
+-- What replies were held to, as JSON (contracts.reply_grammars), each text once; turns of samples name it by its digest.
+CREATE TABLE store.reply_grammar (
+  run_id bigint NOT NULL, digest text NOT NULL, body text NOT NULL,
+  PRIMARY KEY (run_id, digest)
 );
 
 -- One row per cut, whoever wanted it: where it lies, what it holds, who keeps it.

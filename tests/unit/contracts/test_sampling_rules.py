@@ -3,6 +3,7 @@ distribution.
 """
 
 import time
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,15 @@ def problems(
         resolve(spec)
     except SpecProblems as refused:
         return refused.problems
+    return []
+
+
+def refused(spec: dict[str, Any]) -> list[Problem]:
+    """Return what is refused of a specification."""
+    try:
+        resolve(spec)
+    except SpecProblems as found:
+        return found.problems
     return []
 
 
@@ -79,10 +89,29 @@ def test_what_the_trainer_does_not_compute_is_refused_for_trained_agents(name: s
 
 
 @pytest.mark.parametrize("engine", ["torch", "vllm"])
-def test_structured_replies_are_refused_for_trained_agents(engine: str) -> None:
+def test_trained_agents_may_be_held_to_what_each_reply_must_be(engine: str) -> None:
     for structured in STRUCTURED:
-        (problem,) = problems({"structured": structured}, engine=engine, trainable=True)
-        assert problem.code == "not_when_trained"
+        assert problems({"structured": structured, "temperature": 0.7}, engine=engine, trainable=True) == []
+    (problem,) = problems({"structured": {"type": "regex", "pattern": "(?=a)b"}}, engine=engine, trainable=True)
+    assert problem.code == "no_grammar"
+
+
+def test_what_has_masks_of_its_own_or_none_cannot_be_trained_under_a_grammar() -> None:
+    word = {"sampling": {"structured": STRUCTURED[0]}}
+    pointer = "/agents/speaker/sampling/structured"
+    words = {"environment": {"type": "reference_game"}, "agents": {"speaker": word, "listener": {}}}
+    codes = {problem.code for problem in refused(words) if problem.pointer == pointer}
+    assert codes == {"not_with_words", "needs_text"}
+    pointer = "/agents/solver/sampling/structured"
+    shared = {
+        "environment": {"type": "sums"}, "agents": {"solver": word, "reviser": {}},
+        "policies": {"solver": {"model": CHAT}, "reviser": {"model": CHAT}},
+        "sampling": {"sharing": {"type": "exchange", "task_set": "sums"}},
+    }  # fmt: skip
+    (problem,) = [problem for problem in refused(shared) if problem.pointer == pointer]
+    assert (problem.code, problem.hint) == ("not_with_sharing", "Set null, or foreign: 0 in /sampling/sharing.")
+    shared["sampling"]["sharing"]["foreign"] = 0
+    assert [problem for problem in refused(shared) if problem.pointer == pointer] == []
 
 
 @pytest.mark.parametrize("schema", FAULTS, ids=str)

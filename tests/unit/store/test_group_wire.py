@@ -23,7 +23,7 @@ def group(**sample: Any) -> SettledGroup:
     row = SampleRow(
         draw=3, member=0, attempt=1, role="speaker", turn=0, policy="speaker", version=2, segments=[2, 4],
         prompt=[5, 6, 2**31 - 1], response=[7, 8, 9, 10], logprobs=ODD, allowed=list(range(20)),
-        spans=[Span(3, 4, "stop", 0.5, "box.cpu0", 12.25)],
+        spans=[Span(3, 4, "stop", 0.5, "box.cpu0", 12.25, 0, "a digest")],
     )  # fmt: skip
     episode = EpisodeRow(
         3, 0, 1, "train", "finished", "", {"hit": 1.0}, 1.0, True, 2, 14, {"speaker": 2}, {"seed": 9},
@@ -34,7 +34,7 @@ def group(**sample: Any) -> SettledGroup:
         draw=3, origin="train", epoch=0, command_no=5, episodes=(outcome,), started_at=1.5, finished_at=2.5,
         versions={"speaker": 2},
     )  # fmt: skip
-    return SettledGroup(event, [episode], [replace(row, **sample)])
+    return SettledGroup(event, [episode], [replace(row, **sample)], ["a grammar"])
 
 
 def read(*groups: SettledGroup) -> list[SettledGroup]:

@@ -20,10 +20,11 @@ from flexmarl.contracts.specification.sampling import ChoiceOutput, JsonOutput, 
 from tests.support.chat_model import SMOLLM2, chat_home, chat_model
 from tests.support.chat_templates import END, small_chat_model, tokenizer
 from tests.unit.workers.test_engine import finish
+from workers import reply_masks
 from workers.child import IntervalLog
 from workers.models.architecture import parse_architecture
 from workers.models.weights import initial_weights
-from workers.rollout.engines import grammars, server
+from workers.rollout.engines import server
 from workers.rollout.engines.requests import BadRequestError, Finished, Request
 from workers.rollout.engines.tokenizers import Tokenizers
 from workers.rollout.engines.torch_engine import TorchEngine
@@ -223,7 +224,7 @@ def test_a_model_without_text_is_refused(model: torch.nn.Module) -> None:
 def test_a_reply_beyond_the_limits_of_grammars_is_given_up_and_no_other(
     model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grammars, "LIMITS", LLParserLimits(max_lexer_states=60))
+    monkeypatch.setattr(reply_masks, "LIMITS", LLParserLimits(max_lexer_states=60))
     engine = engine_of(model)
     engine.submit(
         [asking("grows", RegexOutput(pattern="[ab]{200}"), max_tokens=300), asking("plain", OUTPUTS["regex"])]
@@ -237,13 +238,13 @@ def test_a_reply_beyond_the_limits_of_grammars_is_given_up_and_no_other(
 
 def test_a_grammar_is_compiled_once(model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    compiled = grammars.grammar_of
+    compiled = reply_masks.grammar_of
 
     def compiling(output: StructuredOutput) -> str:
         made.append(threading.current_thread().name)
         return compiled(output)
 
-    monkeypatch.setattr(grammars, "grammar_of", compiling)
+    monkeypatch.setattr(reply_masks, "grammar_of", compiling)
     engine = engine_of(model)
     requests = [asking(f"{n}", OUTPUTS["json_schema"], seed=n) for n in range(5)]
     aside = threading.Thread(target=engine.understand, args=(requests,), name="aside")

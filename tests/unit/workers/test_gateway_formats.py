@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from pydantic import BaseModel
 
+from flexmarl.contracts.reply_grammars import LIBRARY
 from flexmarl.contracts.wire import EpisodeStatus
 from tests.support.chat_templates import CHATML
 from tests.support.gateway_stand import Stand, standing
@@ -131,6 +132,29 @@ async def test_a_trained_seat_may_learn_formats_and_its_frozen_neighbour_is_held
     assert asked(stand)["type"] == "json_schema"
     attempt = await stand.finished(reward=1)
     assert (attempt.status, len(attempt.turns)) == (EpisodeStatus.FINISHED, 3)
+
+
+async def test_a_trained_seat_may_be_held_to_formats_which_its_turns_then_name(stand: Stand) -> None:
+    stand.engine.texts = [SAID, "free", SAID]
+    client = await stand.begin(trained=("solver",), formats="held")
+    parsed = await client.chat.completions.parse(model="solver", messages=[USER], response_format=Person)
+    assert parsed.choices[0].message.parsed == BOB
+    said = [USER, {"role": "assistant", "content": SAID}, USER]
+    await client.chat.completions.create(model="solver", messages=said)
+    await client.chat.completions.parse(model="reviser", messages=[USER], response_format=Person)
+    held, free, frozen = (request.sampling for request in stand.engine.asked)
+    assert (json.loads(held.structured)["of"]["required"], held.library) == (["name", "age"], LIBRARY)
+    assert (free.structured, free.library) == ("", "")
+    assert (frozen.structured, frozen.library) == (held.structured, ""), "no trainer makes these masks again"
+    with pytest.raises(openai.BadRequestError, match="calls no tools"):
+        await client.chat.completions.create(
+            model="solver", messages=[USER], tools=TOOLS, response_format={"type": "json_object"}
+        )
+    attempt = await stand.finished(reward=1)
+    turns = [turn for turn in attempt.turns if turn.role == "solver"]
+    assert [turn.begins for turn in turns] == [0, 0], "one chain, one of its turns held"
+    assert [turn.structured for turn in turns] == [held.structured, ""]
+    assert turns[0].stop == stand.engine.asked[0].stop
 
 
 async def test_what_begins_within_a_thought_cannot_be_held_to_a_format(stand: Stand) -> None:

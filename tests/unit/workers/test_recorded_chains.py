@@ -7,6 +7,7 @@ import random
 from itertools import pairwise
 
 from flexmarl.contracts.commands import PlayGroups
+from flexmarl.contracts.reply_grammars import LIBRARY, ReplyGrammar, digest_of
 from flexmarl.contracts.wire import EpisodeStatus, Origin, PolicyPin
 from flexmarl.language.messages import Message
 from flexmarl.store.data.groups import SampleRow, SettledGroup
@@ -23,6 +24,7 @@ WORDS = tokenizer()
 STOP = WORDS.token_to_id(END)
 PIN = PolicyPin(version=3, digest="")
 SAYINGS = ("7", "well, ü 8", "<think>so</think> 9", " 10 ", "", "🙂")
+FORMATS = ('{"type":"choice","choices":["7"]}', '{"type":"regex","pattern":"[0-9]"}')
 Seen = dict[tuple[str, int], tuple[tuple[int, ...], list[int]]]
 """Role and turn -> prompt and reply, as the engine saw them."""
 
@@ -33,7 +35,10 @@ class Talk:
     def __init__(self, seed: int, template: str) -> None:
         self.chances = random.Random(seed)
         codec, own = Codec(WORDS.to_str().encode()), renderer(template)
-        self.seats = {role: Seat(role, PIN, codec, 20, 1.0, renderer=own) for role in ("ann", "bob", "word")}
+        self.seats = {
+            role: Seat(role, PIN, codec, 20, 1.0, renderer=own, trained=role == "ann")
+            for role in ("ann", "bob", "word")
+        }
         self.attempt = EpisodeAttempt(EpisodeOrder(5, 1, 2, 0, False, 0, 9.0, 9.0, None))
         self.speech = Speech(self.seats, breaks=self.attempt.breaks)
         self.seen: Seen = {}
@@ -56,7 +61,8 @@ class Talk:
         else:
             first = () if talk in self.speech.chains else (Message("system", f"You are {role} in {talk[1]}."),)
             new = (*first, Message("user", str(self.chances.random())))
-            ask = Ask(role, "", 20, allowed, messages=new, conversation=talk[1])
+            structured = self.chances.choice(("", "", *FORMATS)) if not allowed else ""
+            ask = Ask(role, "", 20, allowed, messages=new, conversation=talk[1], structured=structured)
         prompt = self.speech.prompt(ask)
         no = self.speech.turn_of(ask)
         said = WORDS.encode(self.chances.choice(SAYINGS), add_special_tokens=False).ids
@@ -69,7 +75,8 @@ class Talk:
         mark = no if role == "word" else (self.speech.chains[talk].number, ask.allowed)
         self.marks.setdefault(talk, []).append(mark)
         mask = tuple(WORDS.token_to_id(word) for word in ask.allowed)
-        self.attempt.turns.append(Turn(role, no, prompt, mask, 1.0, reply, self.speech.begins(ask)))
+        began, held = self.speech.begins(ask), {"structured": ask.structured, "stop": (STOP,)}
+        self.attempt.turns.append(Turn(role, no, prompt, mask, 1.0, reply, began, **held))
         self.seen[role, no] = prompt, said
         self.speech.hear(ask, reply.choice)
 
@@ -87,6 +94,32 @@ def replayed(row: SampleRow) -> Seen:
         sequence, said = sequence + said[: span.sampled], said[span.sampled :]
     assert (read, said) == ([], [])
     return found
+
+
+def test_each_turn_of_a_trained_seat_names_what_held_it_and_the_texts_come_once() -> None:
+    named = joined = 0
+    for seed in range(200):
+        talk = Talk(seed, CHATML)
+        settled = talk.play()
+        texts = {digest_of(body): ReplyGrammar.model_validate_json(body) for body in settled.grammars}
+        assert len(texts) == len(settled.grammars)
+        turns = {(turn.role, turn.turn): turn for turn in talk.attempt.turns}
+        used = set()
+        for row in settled.samples:
+            for span in row.spans:
+                turn = turns[row.role, row.turn + span.offset]
+                if row.role != "ann":
+                    assert span.grammar == "", "nobody trains on it"
+                    continue
+                assert (texts[span.grammar].structured if span.grammar else "") == turn.structured
+                used |= {span.grammar} - {""}
+            joined += len({span.grammar for span in row.spans}) > 1
+        assert used == texts.keys()
+        own = talk.seats["ann"].codec.digest
+        assert all((one.stop, one.tokenizer, one.library) == ((STOP,), own, LIBRARY) for one in texts.values())
+        named += len(used)
+    assert named > 100
+    assert joined > 20, "a chain goes on under another format"
 
 
 def test_rows_hold_what_the_engine_saw_and_each_token_once() -> None:

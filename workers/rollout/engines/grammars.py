@@ -9,19 +9,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from threading import Lock
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
-from pydantic import TypeAdapter, ValidationError
+from llguidance import LLMatcher, LLTokenizer
 
-from flexmarl.contracts.specification.sampling import StructuredOutput
-from flexmarl.contracts.structured import fault_of, grammar_of
+from flexmarl.contracts.reply_grammars import LIBRARY
+from workers import reply_masks
+from workers.reply_masks import NoMasks
 from workers.rollout.engines.requests import BadRequestError, Request
 
 KEPT = 64
 """Compiled grammars; a request whose own was forgotten compiles it again."""
 KEPT_TOKENIZERS = 8
-LIMITS = LLParserLimits()
-"""Of automata, and of the work for one mask: milliseconds, whatever a grammar says."""
-_OUTPUT: TypeAdapter[StructuredOutput] = TypeAdapter(StructuredOutput)
 Key = tuple[str, int, tuple[int, ...], str]
 """Policy, words, ids that end a reply, what it must be."""
 
@@ -42,8 +39,8 @@ class Grammars:
         Raises BadRequestError.
         """
         for request, words in requests:
+            check_terms([request])
             if request.sampling.structured and not self._known(_key(request, words)):
-                _refuse_mixed(request)
                 self._compile(request, words)
             if request.sampling.structured and request.done:
                 self.begin(request, words)
@@ -67,16 +64,10 @@ class Grammars:
 
     def _compile(self, request: Request, words: int) -> LLMatcher:
         try:
-            output = _OUTPUT.validate_json(request.sampling.structured)
-        except ValidationError as error:
-            raise _refusal(request, f"is not known: {error.errors()[0]['msg']}") from error
-        if fault := fault_of(output):
-            raise _refusal(request, fault)
-        made = LLMatcher(self._tokenizer(request, words), grammar_of(output), log_level=0, limits=LIMITS)
-        if not made.is_error():
-            made.compute_bitmask()  # what is lazy in it: copies have it ready
-        if made.is_error():
-            raise _refusal(request, f"{' '.join(made.get_error().split())[:300]}; say less in it")
+            output = reply_masks.output_of(request.sampling.structured)
+            made = reply_masks.matcher(self._tokenizer(request, words), output)
+        except NoMasks as error:
+            raise _refusal(request, str(error)) from error
         with self._lock:
             self._compiled[_key(request, words)] = made
             while len(self._compiled) > KEPT:
@@ -91,8 +82,8 @@ class Grammars:
         if body is None:
             raise _refusal(request, f"the model of {request.policy} has no tokenizer of text; send allowed_token_ids")
         try:
-            made = LLTokenizer(body.decode(), n_vocab=words, eos_token=list(request.stop))
-        except ValueError as error:
+            made = reply_masks.reader(body.decode(), words, request.stop)
+        except NoMasks as error:
             text = f"the tokenizer of {request.policy} cannot be held to it ({error}); ask another model"
             raise _refusal(request, text) from error
         if len(self._tokenizers) >= KEPT_TOKENIZERS:
@@ -105,11 +96,18 @@ def _key(request: Request, words: int) -> Key:
     return request.policy, words, request.stop, request.sampling.structured
 
 
-def _refuse_mixed(request: Request) -> None:
-    if request.allowed:
-        raise _refusal(request, "does not go with allowed_token_ids; send one of the two")
-    if not request.stop:
-        raise _refusal(request, "needs an id that ends a whole reply; send stop_token_ids")
+def check_terms(requests: Iterable[Request]) -> None:
+    """Refuse requests whose replies cannot be held to what they must be, whatever that is. Raises BadRequestError."""
+    for request in requests:
+        if not request.sampling.structured:
+            continue
+        if request.allowed:
+            raise _refusal(request, "does not go with allowed_token_ids; send one of the two")
+        if not request.stop:
+            raise _refusal(request, "needs an id that ends a whole reply; send stop_token_ids")
+        if request.sampling.library not in ("", LIBRARY):
+            text = f"its masks are to be those of {request.sampling.library}, and this engine has {LIBRARY}"
+            raise _refusal(request, f"{text}; install the same version on every host")
 
 
 def _refusal(request: Request, text: str) -> BadRequestError:

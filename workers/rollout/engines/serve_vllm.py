@@ -53,9 +53,11 @@ class Instances:
         self._device, self._home = config.device, config.home
         self._shared: dict[str, SharedEngine] = {}
         self._stop_strings = StopStrings(Tokenizers(policies).of)
-        called = isinstance(spec.environment, ProgramEnvironment)  # a call may say what its reply must be
+        program = spec.environment if isinstance(spec.environment, ProgramEnvironment) else None
+        also_trained = program is not None and program.formats == "held"
         held = {role for role, agent in spec.agents.items() if agent.sampling.structured is not None}
-        held |= {role for role, agent in spec.agents.items() if called and not agent.trainable}
+        if program is not None:  # a call may say what its reply must be
+            held |= {role for role, agent in spec.agents.items() if also_trained or not agent.trainable}
         self._structured = {spec.policy_of(role) for role in held} & policies.keys()
         """Policies whose replies are structured, or may be: vLLM reads their text."""
 

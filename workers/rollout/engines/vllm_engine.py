@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from workers.models.architecture import UnsupportedModel
 from workers.rollout.engines.base import EngineFailedError
 from workers.rollout.engines.checks import check_all
+from workers.rollout.engines.grammars import check_terms
 from workers.rollout.engines.requests import BadRequestError, Finished, NotHeldError, ReplyProgress, Request
 from workers.rollout.engines.sleeping import CannotSleepError
 from workers.rollout.engines.vllm_instance import Instance, handed_on
@@ -135,6 +136,7 @@ class VllmEngine:
         instances = [self._instance_of(request) for request in requests]
         models = [(instance.words, instance.model.architecture.max_positions) for instance in instances]
         check_all((request, *model) for request, model in zip(requests, models, strict=True))
+        check_terms(requests)
         added: list[str] = []
         try:
             for request, instance in zip(requests, instances, strict=True):

@@ -31,6 +31,7 @@ from workers.rollout.engines import version_segments
 from workers.rollout.engines.base import EngineFailedError
 from workers.rollout.engines.requests import Finished, ReplyProgress, Request
 from workers.rollout.engines.stop_strings import StopStrings, tail_of
+from workers.rollout.engines.vllm_grammars import hold_replies, told_of
 from workers.rollout.engines.vllm_models import VllmModel
 from workers.rollout.engines.vllm_ranks import PROCESSES, Ranks
 from workers.rollout.engines.wire import HeldVersion
@@ -237,6 +238,7 @@ def _sampling(request: Request) -> "SamplingParams":
         min_p=sampling.min_p,
         repetition_penalty=sampling.repetition_penalty,
         structured_outputs=_structured(sampling.structured),
+        extra_args=told_of(request),
     )
 
 
@@ -307,6 +309,8 @@ def build(
             engine = LLMEngine.from_engine_args(arguments)
         except Exception as error:  # whatever keeps vLLM from starting is the reason that people have to read
             raise EngineFailedError(f"vLLM cannot start this model: {said(error)}") from error
+    if tokenizer:
+        hold_replies(engine, tokenizer, words)
     if several:
         PROCESSES.watch(engine)
     if on_cpu and base is not None and engine.model_config.is_moe:

@@ -39,6 +39,9 @@ class SamplingParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     repetition_penalty: float = 1.0
     structured: str = ""
     """A `StructuredOutput` of the specification as JSON; empty: anything."""
+    library: str = ""
+    """What must make the masks of `structured`, with its version, where a trainer is to make them again; empty: what
+    there is."""
 
     @property
     def truncates(self) -> bool:

@@ -26,6 +26,7 @@ from workers.training.gangs.group import RankGroup
 from workers.training.gangs.layout import Shapes, names_split
 from workers.training.gangs.modules import ShardedWeights
 from workers.training.gangs.orders import AccumulateOrder, Collect, Open, Restore, StepOrder
+from workers.training.held_replies import HeldReplies
 from workers.training.learner import Learned, Learner, figures_of
 from workers.training.objective import BatchSums, Objective, evaluate
 from workers.training.packing import PackedTokens, pack
@@ -125,13 +126,15 @@ class ShardedLearner(Learner):
         objective: Objective,
         version: int = NO_VERSION,
         reference: TrainedModel | None = None,
+        replies: HeldReplies | None = None,
     ) -> TrainStats:
         """Take this rank's part of the gradient of all rows; return the figures of all."""
         began = time.perf_counter()
-        self._group.order(AccumulateOrder(list(rows), entropy_coef, version, objective.since))
+        grammars = {} if replies is None else replies.named(rows)
+        self._group.order(AccumulateOrder(list(rows), entropy_coef, version, objective.since, grammars))
         near = None if self._reference is None else self._reference.decoder
         sums, fresh = BatchSums(), self.parameters.fresh
-        batches = self._batches(rows, objective, version)
+        batches = self._batches(rows, objective, version, replies)
         with self._group.together():
             for batch, counts in batches:
                 value, figures = evaluate(self.decoder, batch, objective, entropy_coef, near)
@@ -143,9 +146,10 @@ class ShardedLearner(Learner):
             raise TrainerRefusal(RefusalCode.NONFINITE_GRADIENT, "the micro-batch's loss or gradient is not finite")
         return figures_of(rows, objective, self._everywhere(sums), time.perf_counter() - began)
 
-    def follow(self, order: AccumulateOrder) -> TrainStats:
+    def follow(self, order: AccumulateOrder, replies: HeldReplies) -> TrainStats:
         """Add this rank's part of a micro-batch that the leader accumulates."""
-        stats = self.backward(order.rows, order.entropy_coef, self._objective.after(order.since), order.version)
+        objective, known = self._objective.after(order.since), replies.know(order.grammars)
+        stats = self.backward(order.rows, order.entropy_coef, objective, order.version, replies=known)
         if stats.tokens:
             self.accumulator.total.add_(self.parameters.fresh)
         return stats
@@ -221,20 +225,22 @@ class ShardedLearner(Learner):
         [squares] = self._group.sum([float(vector.norm()) ** 2])
         return math.sqrt(squares)
 
-    def _batches(self, rows: Sequence[TrainRow], objective: Objective, version: int) -> list[tuple[PackedTokens, bool]]:
+    def _batches(
+        self, rows: Sequence[TrainRow], objective: Objective, version: int, replies: HeldReplies | None
+    ) -> list[tuple[PackedTokens, bool]]:
         """Return this rank's batches, as many as every other rank's: the last ones may count for nothing.
 
         Raises TrainerRefusal on every rank when a row is no training row.
         """
         own, vocabulary = shares(rows, self._group.ranks)[self._group.rank], self.decoder.vocabulary
         try:
-            blocks = blocks_of(own or rows[:1], objective.aggregate, vocabulary, version)
+            blocks = blocks_of(own or rows[:1], objective.aggregate, vocabulary, version, replies)
             batches, refused = pack(blocks, vocabulary, self._budget), False
         except TrainerRefusal:
             batches, refused = [], True
         number, any_refused = self._group.most([len(batches), float(refused)])
         if any_refused:
-            blocks_of(rows, objective.aggregate, vocabulary, version)  # raises what the rank that met it did
+            blocks_of(rows, objective.aggregate, vocabulary, version, replies)  # raises what the rank that met it did
         counting = len(batches) if own else 0
         padded = batches + [batches[0]] * (int(number) - len(batches)) if batches else []
         return [(batch if at < counting else _of_no_weight(batch), at < counting) for at, batch in enumerate(padded)]

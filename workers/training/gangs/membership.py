@@ -30,6 +30,7 @@ from workers.training.gangs.layout import Shapes
 from workers.training.gangs.learner import MASTER, REFERENCE, ShardedLearner, flat
 from workers.training.gangs.orders import AccumulateOrder, Build, Collect, Open, Order, Restore, StepOrder
 from workers.training.gangs.rendezvous import Place, Rendezvous, reach
+from workers.training.held_replies import HeldReplies
 from workers.training.learner import Learner
 from workers.training.objective import Objective
 from workers.training.wire import BindRequest, JoinReply, JoinRequest, rendezvous_key
@@ -101,7 +102,9 @@ class Gangs:
         led = self._led.get(policy)
         return 1 if led is None else led.group.ranks
 
-    def lead(self, asked: BindRequest, epoch: str, weights: "Weights", reference: "Weights | None") -> ShardedLearner:
+    def lead(
+        self, asked: BindRequest, epoch: str, weights: "Weights", reference: "Weights | None", tokenizer: bytes = b""
+    ) -> ShardedLearner:
         """Form a policy's gang and give its ranks their parts. Raises TrainerRefusal; nothing stands then."""
         place = self._place(asked)
         place.await_ranks(len(asked.gang), self._join_s)
@@ -109,7 +112,7 @@ class Gangs:
         sizes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
         shapes = {name: list(sizes[name]) for name in order_of(self._builder.shape(asked.policy), sizes)}
         try:
-            group.order(Build(shapes))
+            group.order(Build(shapes, tokenizer))
             with group.together():
                 learner = self._builder.learner(asked.policy, group, shapes, epoch)
             learner.give(MASTER, flat(weights, shapes))
@@ -193,6 +196,7 @@ class Following:
         self._left = threading.Event()
         self._group: RankGroup | None = None
         self._learner: ShardedLearner | None = None
+        self._replies = HeldReplies(b"")
         self._thread = threading.Thread(target=self._run, name=f"gang-{asked.policy}", daemon=True)
 
     @property
@@ -253,12 +257,13 @@ class Following:
         if isinstance(order, Build):
             with group.together():
                 self._learner = self._builder.learner(policy, group, order.shapes, "")
+            self._replies = HeldReplies(order.tokenizer)
             return
         learner = self._learner
         assert learner is not None, "a leader's first order is to build"
         match order:
             case AccumulateOrder():
-                stats = learner.follow(order)
+                stats = learner.follow(order, self._replies)
                 self._builder.interval("train", policy, began, stats.tokens // group.ranks)
             case StepOrder():
                 learner.follow_step(order)

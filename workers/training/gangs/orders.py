@@ -15,6 +15,8 @@ class Build(msgspec.Struct, tag="build"):
 
     shapes: dict[str, list[int]]
     """Of the whole weights, in the decoder's order."""
+    tokenizer: bytes = b""
+    """tokenizer.json of the policy."""
 
 
 class AccumulateOrder(msgspec.Struct, tag="accumulate"):
@@ -24,6 +26,8 @@ class AccumulateOrder(msgspec.Struct, tag="accumulate"):
     version: int
     since: int = 0
     """Steps taken on the rows' cohort before this one."""
+    grammars: dict[str, str] = {}
+    """What replies of the rows were held to: digest -> `ReplyGrammar` as JSON."""
 
 
 class StepOrder(msgspec.Struct, tag="step"):

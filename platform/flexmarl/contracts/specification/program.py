@@ -97,10 +97,10 @@ class ProgramEnvironment(EnvironmentOptions):
     """Calls of each agent in a session; further ones are refused."""
     reply_tokens: int = Field(default=256, ge=1, le=16_384)
     """Maximum tokens in a reply; a call, or `sampling.max_tokens` of an agent, may set fewer."""
-    formats: Literal["refused", "learned"] = "refused"
-    """What becomes of a format that a call to a trained agent names, such as `response_format`: the call is refused, or
-    the format is left out, and the agent learns it by what its replies earn. Agents that are not trained are held to
-    it."""
+    formats: Literal["refused", "learned", "held"] = "refused"
+    """What becomes of a format that a call to a trained agent names, such as `response_format`: the call is refused; or
+    the format is left out, and the agent learns it by what its replies earn; or replies are held to it, and trained as
+    drawn from what it allows. Agents that are not trained are held to it."""
     rows: Literal["conversation", "call"] = "conversation"
     """What becomes a training row: a whole conversation, each call of which reads the very ids of those before, or each
     call by itself, whose messages the chat template writes anew. Rows of calls repeat what was said before."""

@@ -68,7 +68,7 @@ class Sampling(Strict):
     """Logits of tokens that stand in prompt or reply are divided by this where positive, else multiplied; 1: none.
     Frozen agents only."""
     structured: StructuredOutput | None = None
-    """What each reply must be. Frozen agents only."""
+    """What each reply must be. Trained agents learn from it as drawn from what it allows."""
 
     @field_validator("stop", mode="before")
     @classmethod

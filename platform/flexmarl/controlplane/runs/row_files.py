@@ -33,9 +33,11 @@ def write(folder: Path, rows: Iterable[TrainedRow], about: dict[str, Any], shard
         raise FileExistsError(f"{folder} is not empty")
     files: list[dict[str, Any]] = []
     shard: list[TrainedRow] = []
+    grammars: dict[str, str] = {}
     tokens = 0
     for row in rows:
         shard.append(row)
+        grammars |= row.grammars
         tokens += row.row.arrays.n_prompt + row.row.arrays.n_response
         if tokens >= shard_tokens:
             files.append(_shard(folder, len(files), shard))
@@ -44,6 +46,8 @@ def write(folder: Path, rows: Iterable[TrainedRow], about: dict[str, Any], shard
         files.append(_shard(folder, len(files), shard))
     total = sum(int(file["rows"]) for file in files)
     described = {"format": FORMAT, "format_version": FORMAT_VERSION, **about, "rows": total, "files": files}
+    if grammars:
+        described["grammars"] = grammars
     _put(folder / DESCRIPTION, json.dumps(described, indent=1).encode() + b"\n")
     return total
 
@@ -62,6 +66,7 @@ def _line(one: TrainedRow) -> dict[str, Any]:
         "attempt": row.attempt, "role": row.role, "turn": row.turn, "segments": row.segments,
         "temperature": row.temperature, "weight": row.weight, "advantages": row.advantages, "spans": row.spans,
         "task": episode.task, "scores": episode.scores, "team_score": episode.team_score, "solved": episode.solved,
+        **({"grammars": row.grammars} if row.grammars else {}),
     }  # fmt: skip
 
 

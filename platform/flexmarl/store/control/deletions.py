@@ -21,8 +21,8 @@ BATCH = 5000
 """Rows that one transaction deletes."""
 BY_RUN = (
     "inbox", "handled", "event", "note", "ruling", "attempt", "verb_outcome", "command", "micro_batch",
-    "policy_version", "tokenizer", "checkpoint", "lineage", "metric", "metric_span", "interval", "segment",
-    "retirement", "engine_load", "asked_load", "open_turns", "moved_turns", "reward_task", "program_session",
+    "policy_version", "tokenizer", "reply_grammar", "checkpoint", "lineage", "metric", "metric_span", "interval",
+    "segment", "retirement", "engine_load", "asked_load", "open_turns", "moved_turns", "reward_task", "program_session",
     "log", "trimming", "storage_use", "tool_listing", "sharing", "shared_rollout",
 )  # fmt: skip
 """Tables whose rows name the run they belong to, beside those that are parted by run, leases, and the run itself."""

@@ -20,7 +20,7 @@ from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.wire import EpisodeStatus, Origin
 from flexmarl.store.control.commands import Taken, guard
 from flexmarl.store.control.inbox import put_events
-from flexmarl.store.data import said, sample_copy
+from flexmarl.store.data import reply_grammars, said, sample_copy
 from flexmarl.store.data.payload import Floats, Ints, allowed_length, pack
 from flexmarl.store.data.segments import Placed, SegmentFolder
 from flexmarl.store.data.spans import Span, encoded
@@ -89,6 +89,8 @@ class SettledGroup:
     event: GroupSettled
     episodes: Listed[EpisodeRow]
     samples: Listed[SampleRow]
+    grammars: Listed[str] = ()
+    """What replies were held to, each once: `ReplyGrammar` as JSON, which spans name by its digest."""
 
 
 _EPISODE = (
@@ -149,6 +151,7 @@ def _put(
         new = [(group, samples) for group, samples in stored if not _any_in(group, known)]
         if new:
             _insert_episodes(conn, taken.run_id, [row for group, _ in new for row in group.episodes])
+            reply_grammars.keep(conn, taken.run_id, {body for group, _ in new for body in group.grammars})
             samples = [one for _, samples in new for one in samples]
             placed = [one.placed for one in samples if one.placed is not None]
             if folder is not None and placed:

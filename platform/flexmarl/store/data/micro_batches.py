@@ -5,7 +5,7 @@ accumulator epoch that holds the gradient; a later epoch may accumulate the same
 micro-batch never.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -16,6 +16,7 @@ from flexmarl.contracts.events import MicroBatchAccumulated
 from flexmarl.contracts.wire import TrainStats
 from flexmarl.store.control.commands import Taken, finish, guard
 from flexmarl.store.control.inbox import put_event
+from flexmarl.store.data import reply_grammars
 from flexmarl.store.data.payload import Arrays
 from flexmarl.store.data.spans import Span
 from flexmarl.store.data.stored_payloads import PAYLOAD, load
@@ -59,6 +60,8 @@ class MicroBatchRow:
     advantages: list[float]
     """Of each turn."""
     arrays: Arrays
+    grammars: list[str]
+    """Of each turn, the digest of what its reply was held to, empty for nothing; an empty list: of no turn anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ class MicroBatch:
     rows: list[MicroBatchRow]
     proximal: int | None = None
     """Version that the first step on its cohort began with, None before there was one."""
+    grammars: dict[str, str] = field(default_factory=dict)
+    """What replies of its rows were held to: digest -> `ReplyGrammar` as JSON."""
 
 
 @for_nodes(run_with_work("run_id"))
@@ -94,7 +99,8 @@ def read(conn: Connection, run_id: int, policy: str, no: int) -> MicroBatch:
         _member(one, list(islice(fixed, key[-1])), *row[:_MEMBER])
         for row, key, one in zip(found, keys, arrays, strict=True)
     ]
-    return MicroBatch(policy, no, cohort, status, rows, proximal)
+    named = {digest for row in rows for digest in row.grammars if digest}
+    return MicroBatch(policy, no, cohort, status, rows, proximal, dict(reply_grammars.load(conn, run_id, named)))
 
 
 def _member(
@@ -102,9 +108,11 @@ def _member(
     segments: list[int], temperature: float, weight: float, kept: list[list[Any]] | None,
 ) -> MicroBatchRow:  # fmt: skip
     spans = [arrays.n_prompt, arrays.n_response] if kept is None else [n for span in kept for n in span[:2]]
-    offsets = [] if kept is None else [Span(*span).offset for span in kept]
+    told = [] if kept is None else [Span(*span) for span in kept]
+    grammars = [span.grammar for span in told] if any(span.grammar for span in told) else []
     return MicroBatchRow(
-        draw, member, attempt, role, turn, segments, temperature, weight, spans, offsets, advantages, arrays
+        draw, member, attempt, role, turn, segments, temperature, weight, spans, [span.offset for span in told],
+        advantages, arrays, grammars,
     )  # fmt: skip
 
 

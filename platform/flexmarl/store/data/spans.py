@@ -1,8 +1,8 @@
 """Turns of a sample row: a chain of one policy, in which what it read and what it said take turns.
 
-A row of one turn says all of it in its columns. A row of several keeps its turns beside, as JSON; its columns then hold
-sums of lengths, reward and time, and the finish and the engine of the last turn. Turns of other chains of the same
-role may stand between those of a row.
+A row of one turn says all of it in its columns, unless its reply was held to a grammar. A row of several keeps its
+turns beside, as JSON; its columns then hold sums of lengths, reward and time, and the finish and the engine of the last
+turn. Turns of other chains of the same role may stand between those of a row.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,11 +27,15 @@ class Span(NamedTuple):
     latency_ms: float = 0.0
     offset: int = 0
     """How many turns of the role it stands behind the first one of the row."""
+    grammar: str = ""
+    """Digest of what its reply was held to, of which `store.reply_grammar` has the text; empty: nothing."""
 
 
 def encoded(spans: Sequence[Span]) -> bytes | None:
     """Return what a row keeps of its turns; None where its columns say all."""
-    return orjson.dumps([list(span) for span in spans]) if len(spans) > 1 else None
+    if len(spans) == 1 and not spans[0].grammar:
+        return None
+    return orjson.dumps([list(span) if span.grammar else list(span)[:-1] for span in spans])
 
 
 def decoded(kept: Sequence[Sequence[object]] | None, alone: Span) -> list[Span]:

@@ -32,6 +32,8 @@ class TrainedRow:
     """Version that this step made."""
     row: MicroBatchRow
     episode: RowEpisode
+    grammars: dict[str, str]
+    """What its replies were held to: digest -> `ReplyGrammar` as JSON."""
 
 
 def trained_rows(conn: Connection, run_id: int) -> Iterator[TrainedRow]:
@@ -42,10 +44,12 @@ def trained_rows(conn: Connection, run_id: int) -> Iterator[TrainedRow]:
         [run_id],
     ).fetchall()
     for policy, no, cohort, version in batches:
-        rows = micro_batches.read(conn, run_id, policy, no).rows
+        batch = micro_batches.read(conn, run_id, policy, no)
+        rows = batch.rows
         episodes = _episodes(conn, run_id, sorted({row.draw for row in rows}))
         for row in rows:
-            yield TrainedRow(policy, cohort + 1, version, row, episodes[row.draw, row.member, row.attempt])
+            own = {digest: batch.grammars[digest] for digest in row.grammars if digest}
+            yield TrainedRow(policy, cohort + 1, version, row, episodes[row.draw, row.member, row.attempt], own)
 
 
 def _episodes(conn: Connection, run_id: int, draws: list[int]) -> dict[tuple[int, int, int], RowEpisode]:
