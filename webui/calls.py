@@ -132,7 +132,10 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call("Builds that wait or run", "/packages", fixed=(("state", "queued"), ("state", "building"))),
     ),
     "package": (Call("This package with its manifest and log", "/packages/{package_id}"),),
-    "datasets": (Call("The datasets of this list", "/datasets", all_but=PAGE_ONLY),),
+    "datasets": (
+        Call("The datasets of this list", "/datasets", all_but=PAGE_ONLY),
+        Call("Rows that were imported", "/row-sets"),
+    ),
     "import_dataset": (Call("Datasets that are there already", "/datasets"),),
     "dataset": (
         Call("The dataset", "/datasets/{dataset_id}"),

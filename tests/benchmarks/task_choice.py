@@ -1,8 +1,8 @@
 """What choosing tasks and counting members costs: of a step's groups from large sets, and of a group that ended.
 
 `python tests/benchmarks/task_choice.py --out FILE`: for `vade` every rate sampled and the window around 1/3, in turn,
-on the same beliefs; for `greso` and `filter_solved` the beliefs that cost most, for numbers of members sets of which
-all tasks were played; the median and the slowest of each.
+on the same beliefs; for `greso` and `filter_solved` the beliefs that cost most, for `near_success` and numbers of
+members sets of which all tasks were played; the median and the slowest of each.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def beliefs(tasks: int) -> dict[str, TaskBelief]:
 
 
 def of_walks(tasks: int) -> dict[str, tuple[str, TaskBelief]]:
-    """Return sampler and belief by name: nothing known, all to be passed over but by 256 refusals, all left out."""
+    """Return sampler and belief by name: nothing known, all passed over by chance, all left out, all played."""
     rng = np.random.default_rng(2)
     streaks, gone = TaskBelief(), TaskBelief()
     for belief, value in ((streaks, 10_000.0), (gone, 0.99)):
@@ -51,8 +51,16 @@ def of_walks(tasks: int) -> dict[str, tuple[str, TaskBelief]]:
         belief.solved = bytearray(np.full(tasks, value, "<f4").tobytes())
         belief.as_of = bytearray(rng.integers(0, 1000, tasks).astype("<i4").tobytes())
     gone.missed = bytearray(gone.as_of)
-    found = {f"{name}, nothing known": (name, TaskBelief()) for name in ("greso", "filter_solved")}
-    return found | {"greso, long streaks": ("greso", streaks), "filter_solved, all left out": ("filter_solved", gone)}
+    played = TaskBelief()
+    played.put(tasks, 0, 0.0, 0.0, 0)
+    played.solved, played.missed = (bytearray(rng.random(tasks).astype("<f4").tobytes()) for _ in range(2))
+    played.as_of = bytearray((1 + np.arange(tasks) // GROUPS).astype("<i4").tobytes())
+    found = {f"{name}, nothing known": (name, TaskBelief()) for name in ("greso", "filter_solved", "near_success")}
+    return found | {
+        "greso, long streaks": ("greso", streaks),
+        "filter_solved, all left out": ("filter_solved", gone),
+        "near_success, all played": ("near_success", played),
+    }
 
 
 def walks(tasks: int, repeats: int) -> dict[str, object]:

@@ -3,9 +3,9 @@
 `python tests/benchmarks/task_choice_learning.py --out FILE [--arms uniform vade]`: all arms play *arithmetic* from the
 same seeds until they have sampled as many tokens, in turns. `uniform` is `vade` that is never told how a group ended;
 `in_order` is `greso` that passes over nothing, which draws as `uniform` does and begins anew after the last task: what
-`greso` and `filter_solved` are compared with. Compared with the first arm is the share of held-out tasks solved, as the
-mean of evaluations along the way (area) and of the last ones (end), and the groups drawn for one with a variance, which
-is what dynamic sampling would draw for each that it keeps.
+`greso`, `filter_solved` and `near_success` are compared with. Compared with the first arm is the share of held-out
+tasks solved, as the mean of evaluations along the way (area) and of the last ones (end), and the groups drawn for one
+with a variance, which is what dynamic sampling would draw for each that it keeps.
 """
 
 import argparse
@@ -26,6 +26,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "in_order": {"type": "greso", "least_easy": 1.0, "least_hard": 1.0},
     "greso": {"type": "greso"},
     "filter_solved": {"type": "filter_solved", "decay": 0.3, "threshold": 0.9},
+    "near_success": {"type": "near_success"},
 }
 """`filter_solved` leaves a task out after two groups in a row that all solved: by default it is 29, of which the few
 visits of so short a run make none."""

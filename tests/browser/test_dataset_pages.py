@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from tests.support.gym_endpoint import row
+from tests.support.packing import packed, repacked
+from tests.support.row_exports import folder_of, trained_row
 
 pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow]
 
@@ -68,6 +70,34 @@ def test_a_file_is_imported_searched_scored_and_trained_on(
     page.get_by_role("link", name="doubles").click()
     page.get_by_role("heading", name="Runs that use it").wait_for()
     assert page.get_by_text("No run that you can read uses it").count() == 0
+    page.get_by_role("button", name="Archive", exact=True).click()
+    page.get_by_role("button", name="Archive the dataset").click()
+    page.get_by_role("button", name="Restore").wait_for()
+
+
+def test_rows_of_a_run_are_imported_refused_by_name_and_archived(
+    seeded: Any, visit: Callable[..., Any], tmp_path: Path
+) -> None:
+    good, bad = tmp_path / "rows.tar", tmp_path / "bad.tar"
+    good.write_bytes(packed(folder_of(tmp_path / "rows", [trained_row(number) for number in range(6)])))
+    bad.write_bytes(repacked({"export.json": b"{}"}))
+    guest = visit(seeded)
+    guest.sign_in()
+    page = guest.page
+    guest.goto("/datasets")
+    card = page.locator("#row-sets")
+    card.get_by_label("Export, as a tar file").set_input_files(bad)
+    card.get_by_label("Name").fill("good_run")
+    card.get_by_role("button", name="Import rows").click()
+    card.locator("#rows-refused", has_text="flexmarl-rows 2 is read").wait_for()
+    card.get_by_label("Export, as a tar file").set_input_files(good)
+    card.get_by_role("button", name="Import rows").click()
+    listed = card.locator("tbody tr", has_text="good_run")
+    listed.get_by_text("3 of 6 rows solved").wait_for()
+    guest.keep("imported-rows")
+    listed.get_by_role("button", name="Archive").click()
+    page.get_by_role("button", name="Archive the rows").click()
+    listed.get_by_text("archived").wait_for()
 
 
 @pytest.mark.full

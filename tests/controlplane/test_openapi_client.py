@@ -38,6 +38,7 @@ from tests.controlplane.test_queue import ask
 from tests.support.controlplane import PROGRAM, SPEC, key, make_dataset, make_fetch
 from tests.support.permissions import SWEEP
 from tests.support.played import play, remember_check
+from tests.support.row_exports import make_row_set
 from tests.support.store_story import Story
 
 __all__ = ["here"]  # the fixture
@@ -201,7 +202,7 @@ def ids(api, admin_api, editor, make_run, person, here) -> dict[str, object]:
         "session_id": session[1], "runs_tasks.run_id": session[0],
         "compared": f"{run.key},{differs['key']}",
         "dataset_id": dataset.dataset_id, "place": 1, "digest": dataset.file.digest,
-        "fetch_id": _listed(editor),
+        "fetch_id": _listed(editor), "row_set_id": make_row_set(actor_of_user(editor)).id,
         "run_id": run.id, "runs_lag.run_id": lagging.id, "runs_load.run_id": told.id,
         "runs_engine_moves.run_id": told.id, "runs_swaps.run_id": told.id,
         "runs_checkpoints.run_id": kept, "checkpoints_read.run_id": kept, "step": 4, "runs_lineage.run_id": forked,

@@ -67,6 +67,7 @@ from tests.support.permissions import (
     outcome,
 )
 from tests.support.played import play
+from tests.support.row_exports import make_row_set
 from webui.urls import urlpatterns as pages
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
@@ -185,7 +186,7 @@ def world(db: None) -> World:
             "verb": "pause", "role": "speaker", "action": "cordon", "view_id": view.id,
             "simulation_id": simulation.id, "check_id": consistency_check.id,
             "model_id": model.id, "number": 1, "dataset_id": dataset.dataset_id, "place": 1,
-            "fetch_id": fetch.id, "digest": dataset.file.digest,
+            "fetch_id": fetch.id, "digest": dataset.file.digest, "row_set_id": make_row_set(actor, HOME).id,
             "sweep_id": sweep.pk, "suite_id": suite.id, "evaluation_id": evaluation.id,
             "package_id": package.id, "session_id": run.pk, "upload_id": upload.id, "file": "config.json",
             "job": run.pk,

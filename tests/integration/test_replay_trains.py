@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.bits import bits_of
 from tests.support.chaos import patient
+from tests.support.packing import packed
 from tests.support.promised import kept_its_promises
 from tests.support.system import System
 
@@ -123,3 +124,24 @@ def test_a_run_with_lag_replays_what_is_young_enough(system: System, tmp_path: P
     described = json.loads((tmp_path / "rows/export.json").read_text())
     assert described["rows"] == run["progress"]["samples_trained"], said
     assert set(described["tokenizers"]) == {"guesser", "hinter"}
+    _what_it_did_warms_up_another(system, tmp_path / "rows", described)
+
+
+def _what_it_did_warms_up_another(system: System, folder: Path, described: dict[str, Any]) -> None:
+    """The export is imported; a run of the same game learns its rows."""
+    api = system.api()
+    found = api.call("POST", "/row-sets?name=lag_run", packed(folder))
+    assert (found["rows"], found["source"], found["game"]) == (described["rows"], described["run"], "hot_cold")
+    assert sum(role["rows"] for role in found["roles"].values()) == found["rows"]
+    solved = {role: rows["solved"] for role, rows in found["roles"].items()}
+    warmup = {"steps": 6, "learning_rate": 0.003, "rows": {"name": "lag_run"}}
+    changes = spec("none", 1) | {
+        "policies": {role: {"warmup": {"batch_size": rows, **warmup}} for role, rows in solved.items()}
+    }
+    run = api.finish(api.create_run(name="warm", template="hot_cold", spec=changes)["id"], 400)
+    assert (run["status"], run["step"]) == ("completed", 1), run["reason_text"]
+    told = api.series(run["id"], "fact/warmup_rows", "fact/warmup_loss_first", "fact/warmup_loss_last")
+    facts = {key[:2]: values for key, (_, values) in told.items()}
+    for role, rows in solved.items():
+        assert facts["fact/warmup_rows", role][0] == rows > 0
+        assert facts["fact/warmup_loss_last", role][0] < facts["fact/warmup_loss_first", role][0]

@@ -83,7 +83,7 @@ LOOKED_AT = {"project": HOME, "file": "0" * 64, "mapping": {"prompt": "question"
 DATASET = {"name": "sums", **LOOKED_AT}
 WHEEL, BYTES = f"?name=my_game-1.0.zip&project={HOME}", "application/octet-stream"
 BUILD = {"project": HOME, "source": {"type": "requirement", "requirement": "my-game==1.0"}}
-FILE = f"?name=sums.jsonl&project={HOME}"
+FILE, ROWS = f"?name=sums.jsonl&project={HOME}", f"?name=good_run&project={HOME}"
 SOMEWHERE = "templates template presets config-schema plugins transitions workloads"
 READ_OF_A_RUN = """
 run-lineage run-versions run-attempts run-agents run-agent run-config-diff run-operations operation run-advisories
@@ -183,8 +183,7 @@ API: dict[str, dict[str, Row]] = {
         "DELETE": R(Of.RUN, S.RUNS_WRITE),
     },
     "api-run-group": _trajectories,
-    "api-run-logs": _read,
-    "api-run-logs-export": _read,
+    **dict.fromkeys(("api-run-logs", "api-run-logs-export", "api-row-set"), _read),
     "api-agents": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, AGENT)},
     "api-agents-preview": {"POST": R(Of.INSTALLATION, S.RUNS_READ, PREVIEW)},
     **{f"api-{of}{name}": _read for of in ("agent", "team") for name in ("", "-versions", "-version")},
@@ -210,6 +209,8 @@ API: dict[str, dict[str, Row]] = {
     **{f"api-dataset{name}": _read for name in ("", "-versions", "-version", "-download", "-rows", "-solve-rates")},
     **{f"api-dataset-{verb}": {"POST": R(Of.RUN, S.RUNS_WRITE)} for verb in ("archive", "restore", "fetch-cancel")},
     "api-dataset-score": {"POST": R(Of.RUN, S.RUNS_READ, {"reply": "4"})},
+    "api-row-sets": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, query=ROWS, content=BYTES)},
+    **{f"api-row-set-{verb}": {"POST": R(Of.RUN, S.RUNS_WRITE)} for verb in ("archive", "restore")},
     "api-suites": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, SUITE)},
     **{f"api-suite{name}": _read for name in ("", "-versions", "-version", "-leaderboard")},
     "api-evaluations": {**_somewhere, "POST": R(Of.RUN, S.RUNS_WRITE, EVALUATION)},
@@ -248,8 +249,7 @@ API: dict[str, dict[str, Row]] = {
         "PATCH": R(Of.OWN_VIEW, S.RUNS_READ, {"query": "q=x"}),
         "DELETE": R(Of.OWN_OR_KEPT_VIEW, S.RUNS_READ),
     },
-    "api-run-checkpoints": _read,
-    "api-run-checkpoint": _read,
+    **dict.fromkeys(("api-run-checkpoints", "api-run-checkpoint"), _read),
     "api-checkpoint-pin": {"POST": R(Of.OWN_RUN, S.RUNS_WRITE)},
     "api-checkpoint-unpin": {"POST": R(Of.OWN_RUN, S.RUNS_WRITE)},
     "api-checkpoint-promote": {"POST": R(Of.RUN, S.RUNS_WRITE, {"name": "mine"})},

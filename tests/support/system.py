@@ -61,8 +61,9 @@ class Api:
             request.add_header(name.replace("_", "-"), value)
         data = None
         if body is not None:
-            request.add_header("Content-Type", "application/json")
-            data = json.dumps(body).encode()
+            packed = isinstance(body, bytes)
+            request.add_header("Content-Type", "application/octet-stream" if packed else "application/json")
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
         try:
             with urllib.request.urlopen(request, data=data, timeout=30) as answer:
                 text = answer.read()

@@ -79,7 +79,8 @@ _OF_POLICIES = (
 _HOMES = "/mechanisms/allocation/homes"
 _WARMUP = (
     'Supervised steps before step 0, as JSON: {"steps": 50} on what the environment demonstrates, or '
-    '{"steps": 50, "demonstrations": {"dataset": {"name": "talks"}}} on conversations of a dataset. '
+    '{"steps": 50, "demonstrations": {"dataset": {"name": "talks"}}} on conversations of a dataset, or '
+    '{"steps": 50, "rows": {"name": "good_run"}} on what an earlier run exported. '
     "Leave empty for none."
 )
 

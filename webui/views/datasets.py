@@ -15,6 +15,7 @@ from flexmarl.controlplane.datasets import fetches
 from flexmarl.controlplane.datasets import queries as datasets
 from flexmarl.controlplane.datasets.filters import FILTERS, ORDERINGS, ROW_FILTERS
 from flexmarl.controlplane.runs import queries as runs
+from flexmarl.controlplane.runs.row_sets import queries as row_sets
 from webui.forms.model_choices import template_of_dataset
 from webui.narrowing import chips, link_with, narrowed
 from webui.views import dataset_words as words
@@ -22,6 +23,7 @@ from webui.views.base import page, project_of, projects_of, show
 
 CHIPS = {"name": "Name is", "archived": "Archived"}
 MOST_RUNS = 20
+MOST_ROW_SETS = 20
 MOST_VERSIONS = 50
 SHOWN_TEXT = 600
 """Characters of a message or an answer that the viewer shows."""
@@ -35,6 +37,9 @@ def listing(request: HttpRequest) -> HttpResponse:
     actor, place = actor_of(request), project_of(request)
     found = datasets.datasets(actor)
     found = found.filter(project_id=place) if place else found
+    rows = row_sets.row_sets(actor)
+    rows = rows.filter(project_id=place) if place else rows
+    writable = [name for name in projects_of(request) if actor.may(Scope.RUNS_WRITE, name)]
     context = {
         "nav": "datasets",
         "chips": chips(request.GET, CHIPS),
@@ -42,6 +47,9 @@ def listing(request: HttpRequest) -> HttpResponse:
         "asked": {name: request.GET.get(name, "") for name in CHIPS},
         "may_import": actor.may(Scope.RUNS_WRITE, place) if place else actor.may(Scope.RUNS_WRITE),
         "several": not place and len(projects_of(request)) > 1,
+        "row_sets": [row_sets.row(one) for one in rows[:MOST_ROW_SETS]],
+        "row_sets_in_all": rows.count(),
+        "writable": [place] if place in writable else writable,
         **narrowed(
             request, found, FILTERS, datasets.dataset_row, order=ORDERINGS["-created_at"],
             unless_asked={"archived": "no"},

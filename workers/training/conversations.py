@@ -1,8 +1,5 @@
-"""Conversations of a dataset as training rows of a warm-up.
-
-Invariants: each pass goes once through all rows, in an order of its own that depends on the seed; one whose chains are
-longer than the model's context, or that the template does not render, is left out of every pass and counted once.
-"""
+"""Conversations of a dataset as training rows of a warm-up; one whose chains are longer than the model's context, or
+that the template does not render, is left out."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -12,62 +9,37 @@ import numpy as np
 
 from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.specification.experiment import ExperimentSpec
-from flexmarl.language.dataset_rows import from_line, row_of
+from flexmarl.language.dataset_rows import from_line
 from flexmarl.language.demonstrations import DemonstratedChain, chains_of, conversation_of
 from flexmarl.language.renderer import Renderer
 from flexmarl.language.templates import TemplateError
 from workers.models.families import context_of, shape_of
 from workers.models.tokenizer import Spoken
 from workers.rollout.environments.base import Family
-from workers.training.errors import RefusalCode, TrainerRefusal
+from workers.training.exported_rows import ExportedRows, check_tokenizers
+from workers.training.passes import Passes
 from workers.training.warmup import Demonstrations, EnvironmentReplies
 from workers.training.wire import TrainRow
 from workers.vocabulary import Codec, renderer_of
 
 
-class DatasetConversations:
+class DatasetConversations(Passes):
     def __init__(
         self, lines: Sequence[bytes], column: str, renderer: Renderer | None, context: int, seed: int
     ) -> None:  # fmt: skip
         """`context` is the longest chain in tokens; 0: any."""
-        self._lines = lines
+        super().__init__(lines, seed)
         self._column = column
         self._renderer = renderer
         self._context = context
-        self._seed = seed
-        self._places = 0
-        """Of the order, that were drawn or left out."""
-        self._rows: dict[int, list[TrainRow]] = {}
-        """By number of the conversation; no rows: it is left out."""
         self._too_long = 0
-
-    def draw(self, count: int) -> list[TrainRow]:
-        """Return the rows of the next conversations. Raises TrainerRefusal where all are left out."""
-        found: list[TrainRow] = []
-        drawn = 0
-        while drawn < count:
-            rows = self._next()
-            found += rows
-            drawn += bool(rows)
-            if len(self._rows) == len(self._lines) and not any(self._rows.values()):
-                raise TrainerRefusal(RefusalCode.NO_DEMONSTRATIONS, self._none_left())
-        return found
 
     def facts(self) -> dict[str, float]:
         """Return how many conversations were learned from, and how many left out."""
-        used = sum(map(bool, self._rows.values()))
-        return {"warmup_conversations": used, "warmup_skipped": len(self._rows) - used}
+        used, skipped = self.counts()
+        return {"warmup_conversations": used, "warmup_skipped": skipped}
 
-    def _next(self) -> list[TrainRow]:
-        if not self._lines:
-            return []
-        number = row_of(self._places, len(self._lines), self._seed)
-        self._places += 1
-        if number not in self._rows:
-            self._rows[number] = self._read(self._lines[number])
-        return self._rows[number]
-
-    def _read(self, line: bytes) -> list[TrainRow]:
+    def read(self, line: bytes) -> list[TrainRow]:
         """Return the rows of a conversation; none where it is left out."""
         conversation = conversation_of(from_line(line), self._column)
         if not conversation or self._renderer is None:
@@ -81,7 +53,7 @@ class DatasetConversations:
             return []
         return list(map(train_row, chains))
 
-    def _none_left(self) -> str:
+    def none_left(self) -> str:
         if self._renderer is None:
             return "warmup.demonstrations: the model has no chat template; name a language model that has one"
         rows = len(self._lines)
@@ -114,8 +86,12 @@ def _ids(parts: Iterable[Sequence[int]]) -> bytes:
 def demonstrations_of(
     spec: ExperimentSpec, policy: str, spoken: Spoken, family: Family[Any], lines: Sequence[bytes]
 ) -> Demonstrations:
-    """Return what a policy's warm-up learns from: rows of its dataset, which came as lines, or the environment's."""
+    """Return what a policy's warm-up learns from: imported rows or those of its dataset, which came as lines, or what
+    the environment shows."""
     settings, seed = spec.policies[policy], derive(spec.seed, "warmup", policy)
+    if settings.warmup is not None and (imported := settings.warmup.rows) is not None:
+        check_tokenizers(imported, spec.roles_of(policy), spoken.tokenizer)
+        return ExportedRows(lines, context_of(shape_of(settings)), seed)
     if settings.warmup is not None and (shown := settings.warmup.demonstrations) is not None:
         renderer = renderer_of(spoken.tokenizer, spoken.chat)
         return DatasetConversations(lines, shown.column, renderer, context_of(shape_of(settings)), seed)

@@ -33,7 +33,7 @@ class RefusalCode(StrEnum):
     """A warm-up was asked for, and the environment has nothing to show."""
     UNSUPPORTED_MODEL = "unsupported_model"
     TOKENIZER_DIFFERS = "tokenizer_differs"
-    """The tokenizer names more ids than the model's embedding has rows."""
+    """The tokenizer names more ids than the model's embedding has rows, or rows of a warm-up are ids of another one."""
     WRONG_ADAPTER = "wrong_adapter"
     """An adapter does not fit the weights it is to be laid over, or is not of the policy's kind."""
     GANG_INCOMPLETE = "gang_incomplete"

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flexmarl.algorithms.task_belief import TaskBelief
-from flexmarl.algorithms.task_sampler import PlayedTask
 
 if TYPE_CHECKING:
     from flexmarl.algorithms.task_belief import Floats, Numbers
+    from flexmarl.algorithms.task_sampler import PlayedTask
 
 KEPT = 0.5
 """Share of a moving mean that is kept when its task is played again."""
@@ -28,11 +28,13 @@ LATEST = 4096
 """Tasks that a fit looks at, and those that were played in the same step as the last of them."""
 ROUNDS = 8
 """Newton steps of a fit."""
+HALVINGS = 20
+"""Of a step that leads too far."""
 PRIOR = np.array([0.0, 0.0, 1.0])
 """The moving mean itself; of a task that was not played, one half."""
 
 
-def observe(belief: TaskBelief, played: PlayedTask) -> None:
+def observe(belief: TaskBelief, played: "PlayedTask") -> None:
     """Take in how a group ended."""
     before, last, as_of = belief.of(played.task)
     known = _moved(before, last) if as_of else -1.0
@@ -44,14 +46,20 @@ def _moved(before: float, last: float) -> float:
     return last if before < 0.0 else KEPT * before + (1.0 - KEPT) * last
 
 
-def predicted(belief: TaskBelief, tasks: "Numbers") -> "Floats":
-    """Return the chance of success of tasks, from `LOWEST` to `HIGHEST`."""
-    before, last, as_of = belief.columns()
-    if not len(as_of):
+def predicted(belief: TaskBelief, tasks: "Numbers", weights: "Floats | None" = None) -> "Floats":
+    """Return the chance of success of tasks, from `LOWEST` to `HIGHEST`; by weights that are fitted, unless given."""
+    known = belief.columns()[2]
+    if not len(known):
         return np.full(len(tasks), 0.5)
-    own, known = before[tasks].astype(np.float64), as_of[tasks] > 0
-    means = np.where(own < 0.0, last[tasks], KEPT * own + (1.0 - KEPT) * last[tasks])
-    return np.clip(_chance(_features(means, known) @ fitted(belief)), LOWEST, HIGHEST)
+    features = _features(means_of(belief, tasks), known[tasks] > 0)
+    return np.clip(_chance(features @ (fitted(belief) if weights is None else weights)), LOWEST, HIGHEST)
+
+
+def means_of(belief: TaskBelief, tasks: "Numbers") -> "Floats":
+    """Return the moving means of the scores of tasks; of one that was not played it says nothing."""
+    before, last, _ = belief.columns()
+    own = before[tasks].astype(np.float64)
+    return np.where(own < 0.0, last[tasks], KEPT * own + (1.0 - KEPT) * last[tasks])
 
 
 def fitted(belief: TaskBelief) -> "Floats":
@@ -70,8 +78,25 @@ def fitted(belief: TaskBelief) -> "Floats":
         chances = _chance(features @ weights)
         slope = features.T @ (targets - chances) - RIDGE * (weights - PRIOR)
         curve = (features * (chances * (1.0 - chances))[:, None]).T @ features + RIDGE * np.eye(3)
-        weights = weights + np.linalg.solve(curve, slope)
+        weights = _descended(features, targets, weights, np.linalg.solve(curve, slope))
     return weights
+
+
+def _descended(features: "Floats", targets: "Floats", weights: "Floats", step: "Floats") -> "Floats":
+    """Return the weights after a step, halved until it lowers the loss: a whole one may lead further and further away
+    where earlier groups say nothing of later ones."""
+    before = _loss(features, targets, weights)
+    for _ in range(HALVINGS):
+        if _loss(features, targets, weights + step) <= before:
+            return weights + step
+        step = step / 2.0
+    return weights
+
+
+def _loss(features: "Floats", targets: "Floats", weights: "Floats") -> float:
+    values = features @ weights
+    ridge = 0.5 * RIDGE * float(((weights - PRIOR) ** 2).sum())
+    return float((np.logaddexp(0.0, values) - targets * values).sum()) + ridge
 
 
 def _features(means: "Floats", known: "np.ndarray[tuple[int, ...], np.dtype[np.bool_]]") -> "Floats":

@@ -2,8 +2,9 @@
 
 Memory of a run: three columns with a figure per task, which go to the run's snapshot and back to the bit. What a column
 means is the sampler's own: evidence that a task is solved, or is not (`vade`); lengths of streaks (`greso`); a moving
-mean and when the task left (`filter_solved`). Evidence fades while a task is not played; that is worked out where it is
-read, so that a step costs nothing per task.
+mean and when the task left (`filter_solved`); a moving mean before the last group, and what that group earned
+(`near_success`). Evidence fades while a task is not played; that is worked out where it is read, so that a step costs
+nothing per task.
 """
 
 from dataclasses import dataclass, field

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from flexmarl.algorithms import greso
+from flexmarl.algorithms import greso, near_success, success_predictor
 from flexmarl.algorithms.registry import Plugin, Registry
 from flexmarl.algorithms.seeds import derive
 from flexmarl.algorithms.solved_tasks import in_set, longest_away, visits_to_leave
@@ -21,6 +21,7 @@ from flexmarl.contracts.specification.task_choice import (
     TASK_SAMPLER,
     FilterSolvedOptions,
     GresoOptions,
+    NearSuccessOptions,
     TaskSamplerOptions,
     UniformOptions,
     VadeOptions,
@@ -280,4 +281,61 @@ class FilterSolved(TaskSampler[FilterSolvedOptions]):
         return f"of {tasks} tasks {len(gone)} are left out as solved{since}; {rule}"
 
 
-TASK_SAMPLERS: Registry[TaskSampler[Any]] = Registry(TASK_SAMPLER, (Uniform, Vade, Greso, FilterSolved))
+class NearSuccess(TaskSampler[NearSuccessOptions]):
+    """Prefers tasks whose predicted success is near a target; the rest of the groups play the set in its order."""
+
+    Options = NearSuccessOptions
+
+    def choose(self, belief: TaskBelief, wanted: Wanted) -> list[int]:
+        """Fit the predictor, take the tasks that are next in order, and fill up with those nearest to the target."""
+        wanted.require_enough()
+        figures = belief.figures
+        turns, left = near_success.owed(figures.get("owed", 0.0), self.options.in_order, wanted.count)
+        found, position = greso.walked(
+            wanted.tasks, turns, int(figures.get("position", 0)), wanted.excluded, lambda numbers: numbers >= 0
+        )
+        figures |= {"owed": left, "position": float(position)}
+        if len(found) == wanted.count:
+            return found
+        weights = success_predictor.fitted(belief)
+        figures |= zip(_WEIGHTS, weights.tolist(), strict=True)
+        return found + near_success.nearest(
+            np.random.default_rng(derive(wanted.run_seed, "near_success", wanted.draw)),
+            wanted.tasks,
+            wanted.count - len(found),
+            wanted.excluded | set(found),
+            lambda numbers: success_predictor.predicted(belief, numbers, weights),
+            self.options.target,
+        )
+
+    def observe(self, belief: TaskBelief, played: PlayedTask) -> None:
+        """Remember what the predictor is fitted to."""
+        success_predictor.observe(belief, played)
+
+    def of_task(self, belief: TaskBelief, task: int) -> str:
+        """Say what was predicted of a task, by the weights of the last choice."""
+        one, as_of = np.array([task], np.int64), belief.of(task)[2]
+        chance = float(success_predictor.predicted(belief, one, self._weights(belief))[0])
+        if not as_of:
+            return f"not played yet: predicted success {chance:.2f}"
+        mean = float(success_predictor.means_of(belief, one)[0])
+        return f"predicted success {chance:.2f}, moving mean of its score {mean:.2f}, last played in step {as_of}"
+
+    def of_set(self, belief: TaskBelief, tasks: int) -> str:
+        """Say how many tasks were played, and by what weights success is predicted."""
+        played = np.count_nonzero(belief.columns()[2])
+        once, known, slope = self._weights(belief)
+        return (
+            f"of {tasks} tasks {played} were played; their success is predicted as "
+            f"1 / (1 + exp(-({once + known:.2f} {slope:+.2f} logit of the moving mean))), that of the others as "
+            f"{1.0 / (1.0 + np.exp(-once)):.2f}, and tasks near {self.options.target:g} are preferred"
+        )
+
+    def _weights(self, belief: TaskBelief) -> "np.ndarray[tuple[int, ...], np.dtype[np.float64]]":
+        """Return the weights of the last choice."""
+        prior = success_predictor.PRIOR.tolist()
+        return np.array([belief.figures.get(name, own) for name, own in zip(_WEIGHTS, prior, strict=True)])
+
+
+_WEIGHTS = ("weight of all", "weight of played", "weight of means")
+TASK_SAMPLERS: Registry[TaskSampler[Any]] = Registry(TASK_SAMPLER, (Uniform, Vade, Greso, FilterSolved, NearSuccess))

@@ -128,9 +128,9 @@ def _demonstrations(spec: ExperimentSpec, name: str, policy: PolicySpec) -> Iter
     assert policy.warmup is not None
     where = f"/policies/{name}/warmup"
     if policy.warmup.demonstrations is None:
-        if not spec.environment.demonstrates:
+        if not spec.environment.demonstrates and policy.warmup.rows is None:
             detail = f"{spec.environment.type} has no demonstrations for a supervised warm-up."
-            hint = "Remove warmup, or name a dataset of conversations in warmup.demonstrations."
+            hint = "Remove warmup, or name a dataset in warmup.demonstrations or imported rows in warmup.rows."
             yield Problem(pointer=where, code="no_demonstrations", detail=detail, hint=hint)
     elif isinstance(policy.source, FactoryModel):
         detail = f"The policy {name} is a factory model, which has no chat template and cannot read conversations."

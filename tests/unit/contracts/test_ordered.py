@@ -80,7 +80,7 @@ def test_a_lag_that_is_the_same_for_every_cohort_is_free():
 
 
 @pytest.mark.parametrize("filter", ["dynamic_sampling", "drop_zero_variance"])
-@pytest.mark.parametrize("sampler", ["vade", "greso", "filter_solved", "uniform"])
+@pytest.mark.parametrize("sampler", ["vade", "greso", "filter_solved", "near_success", "uniform"])
 def test_tasks_drawn_again_are_not_chosen_by_who_settled_first(filter: str, sampler: str):
     """What a sampler believes in the middle of a step depends on which groups of it have settled."""
     tasks = {} if sampler == "uniform" else {"tasks": 100}

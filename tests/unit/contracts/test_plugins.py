@@ -146,6 +146,6 @@ def test_every_setting_of_a_built_in_plug_in_is_explained(kind: Kind) -> None:
 
 def test_what_changes_the_expectation_of_a_gradient_says_how():
     said = {kind.name: {one.name for one in kind.manifests() if one.bias} for kind in (TASK_SAMPLER, MEMBER_COUNT)}
-    assert said["task_sampler"] >= {"vade", "greso", "filter_solved"}
+    assert said["task_sampler"] >= {"vade", "greso", "filter_solved", "near_success"}
     assert said["member_count"] >= {"fewer_when_solved", "mixed_outcomes"}
     assert not {"uniform", "equal"} & {*said["task_sampler"], *said["member_count"]}

@@ -24,6 +24,7 @@ VADE = {"sampling__task_sampler": {"type": "vade", "tasks": TASKS}, "budget__tra
 CHOOSERS = {
     "greso": {"type": "greso", "tasks": TASKS, "easy": 0.3, "hard": 0.3, "move_by": 0.1},
     "filter_solved": {"type": "filter_solved", "tasks": TASKS, "decay": 0.3, "threshold": 0.45},
+    "near_success": {"type": "near_success", "tasks": TASKS, "target": 0.4},
 }
 LAGGING = {"mechanisms__lag_policy": {"bound": 2}}
 DYNAMIC = {"sampling__group_filter": {"type": "dynamic_sampling", "draw_limit": 3}}
@@ -157,8 +158,9 @@ def test_of_a_group_that_is_refused_it_is_said_what_is_believed_of_its_task():
         {"type": "greso", "least_easy": 1.0, "least_hard": 1.0},
         {"type": "greso", "easy": 1.0, "hard": 1.0, "move_by": 0.0},
         {"type": "filter_solved", "threshold": 1.0},
+        {"type": "near_success", "in_order": 1.0},
     ],
-    ids=["greso, floors of 1", "greso, bases of 1", "filter_solved, threshold of 1"],
+    ids=["greso, floors of 1", "greso, bases of 1", "filter_solved, threshold of 1", "near_success, all in order"],
 )
 @pytest.mark.parametrize("more", [{}, LAGGING, DYNAMIC], ids=["plain", "lagging", "dynamic"])
 def test_switched_off_a_sampler_draws_what_uniform_draws(off: dict, more: dict):
@@ -248,7 +250,7 @@ def test_uniform_draws_are_what_they_were():
         ),
     ],
 )
-@pytest.mark.parametrize("name", ["vade", "greso", "filter_solved"])
+@pytest.mark.parametrize("name", ["vade", *CHOOSERS])
 def test_what_a_choice_of_tasks_cannot_work_with_is_refused(
     name: str, changes: dict, pointer: str, code: str, hint: str
 ):

@@ -42,7 +42,7 @@ def test_each_trained_row_is_there_once_with_its_tokens(trained, tmp_path, shard
     assert row_files.write(folder, trained_rows(trained.conn, 1), about, shard_tokens) == 6
     described = json.loads((folder / row_files.DESCRIPTION).read_text())
     stated = {name: value for name, value in described.items() if name != "files"}
-    assert stated == {"format": "flexmarl-rows", "format_version": 1, **about, "rows": 6}
+    assert stated == {"format": "flexmarl-rows", "format_version": 2, **about, "rows": 6}
     assert len(described["files"]) == (1 if shard_tokens > 12 else 3)
     keys = []
     for file in described["files"]:

@@ -137,6 +137,17 @@ class FilterSolvedOptions(ChoosingOptions):
     """Moving mean, as a share of the best score, above which a task is left out. 1: none ever is."""
 
 
+class NearSuccessOptions(ChoosingOptions):
+    """Prefers tasks whose predicted success is near a target, and plays a share in their order. Experimental."""
+
+    type: Literal["near_success"] = "near_success"
+    target: float = Field(default=0.5, ge=0.01, le=0.99)
+    """Success, as a share of the best score: the tasks that are predicted nearest to it are played. At 0.5 these are
+    the ones whose outcomes vary most."""
+    in_order: float = Field(default=0.25, ge=0.0, le=1.0)
+    """Share of the groups that play the set in its order instead, so that every task is played again. 1: all do."""
+
+
 def _of_tasks(code: str, detail: str, hint: str) -> Problem:
     return Problem(pointer="/sampling/task_sampler/tasks", code=code, detail=detail, hint=hint)
 
@@ -145,7 +156,7 @@ TASK_SAMPLER: Kind[TaskSamplerOptions] = Kind(
     "task_sampler",
     "/sampling/task_sampler",
     TaskSamplerOptions,
-    (UniformOptions, VadeOptions, GresoOptions, FilterSolvedOptions),
+    (UniformOptions, VadeOptions, GresoOptions, FilterSolvedOptions, NearSuccessOptions),
 )
 
 

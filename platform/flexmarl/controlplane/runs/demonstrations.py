@@ -8,6 +8,7 @@ from flexmarl.contracts.specification.demonstrations import DatasetDemonstration
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.datasets import naming, queries
 from flexmarl.controlplane.datasets.models import DatasetVersion
+from flexmarl.controlplane.runs.row_sets import naming as row_set_naming
 from flexmarl.language.dataset_rows import from_line
 from flexmarl.language.demonstrations import conversation_of
 
@@ -16,8 +17,12 @@ LOOKED_AT = 100
 
 
 def pinned(actor: Actor, project: str, name: str, policy: Mapping[str, Any]) -> dict[str, Any] | Problem | None:
-    """Return a policy whose demonstrations say their version and digest, or the refusal; None where it has none."""
+    """Return a policy whose demonstrations, or imported rows, say their digest, or the refusal; None: it has none."""
     warmup = policy.get("warmup")
+    rows = warmup.get("rows") if isinstance(warmup, Mapping) else None
+    if rows is not None:
+        chosen = row_set_naming.pinned(actor, project, name, rows)
+        return chosen if chosen is None or isinstance(chosen, Problem) else _with(policy, rows=chosen)
     shown = warmup.get("demonstrations") if isinstance(warmup, Mapping) else None
     named = naming.well_named(shown.get("dataset")) if isinstance(shown, Mapping) else None
     if named is None:
@@ -25,10 +30,11 @@ def pinned(actor: Actor, project: str, name: str, policy: Mapping[str, Any]) -> 
     found = naming.pinned(actor, project, named, f"{_where(name)}/dataset")
     if isinstance(found, Problem):
         return found
-    return {
-        **policy,
-        "warmup": {**policy["warmup"], "demonstrations": {**policy["warmup"]["demonstrations"], "dataset": found}},
-    }
+    return _with(policy, demonstrations={**policy["warmup"]["demonstrations"], "dataset": found})
+
+
+def _with(policy: Mapping[str, Any], **shown: Any) -> dict[str, Any]:
+    return {**policy, "warmup": {**policy["warmup"], **shown}}
 
 
 def refusals(actor: Actor, project: str, name: str, shown: DatasetDemonstrations) -> Iterator[Problem]:

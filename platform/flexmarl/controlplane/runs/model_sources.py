@@ -36,6 +36,7 @@ from flexmarl.controlplane.packages import tool_naming
 from flexmarl.controlplane.registry import naming
 from flexmarl.controlplane.runs import demonstrations, queries
 from flexmarl.controlplane.runs.models import Checkpoint, Run
+from flexmarl.controlplane.runs.row_sets import naming as row_set_naming
 from flexmarl.store.control import checkpoint_rows
 from flexmarl.store.data import lineage
 from flexmarl.store.data.lineage import VersionOrigin
@@ -124,6 +125,8 @@ class CheckpointSources:
         for name, policy in spec.policies.items():
             if policy.warmup is not None and (shown := policy.warmup.demonstrations) is not None:
                 yield from demonstrations.refusals(self.actor, self.project, name, shown)
+            if policy.warmup is not None and (rows := policy.warmup.rows) is not None:
+                yield from row_set_naming.refusals(self.actor, spec, name, rows)
             if isinstance(policy.model, RegisteredModel):
                 self._check_pinned(name, policy.model)
             if not isinstance(policy.model, CheckpointModel):

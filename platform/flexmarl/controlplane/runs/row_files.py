@@ -16,10 +16,9 @@ import numpy.typing as npt
 import orjson
 from safetensors.numpy import save
 
+from flexmarl.contracts.row_files import DESCRIPTION, FORMAT, FORMAT_VERSION
 from flexmarl.store.reads.trained_rows import TrainedRow
 
-FORMAT, FORMAT_VERSION = "flexmarl-rows", 1
-DESCRIPTION = "export.json"
 SHARD_TOKENS = 4_000_000
 """Tokens after which a file is full; its last row is whole."""
 

@@ -75,6 +75,8 @@ def making_key(spec: ExperimentSpec, policy: str) -> str:
     warm = "cold" if own is None else f"{own.steps} x {own.batch_size} in {own.max_seconds:g} s"
     if own is not None and own.demonstrations is not None:
         warm += f" on {own.demonstrations.dataset.name} {own.demonstrations.dataset.digest[:12]}"
+    if own is not None and own.rows is not None:
+        warm += f" on rows {own.rows.name} {own.rows.digest[:12]}"
     return f"{model_key(spec, policy)}, {warm}"
 
 

@@ -10,6 +10,7 @@ from flexmarl.controlplane.runs.api import (
     many,
     program_sessions,
     queue,
+    row_sets,
     saved_views,
     solve_rates,
     storage,
@@ -38,6 +39,14 @@ urlpatterns = [
         "datasets/<uuid:dataset_id>/versions/<int:number>/solve-rates",
         solve_rates.SolveRatesView.as_view(),
         name="api-dataset-solve-rates",
+    ),
+    path("row-sets", row_sets.RowSetsView.as_view(), name="api-row-sets"),
+    path("row-sets/<uuid:row_set_id>", row_sets.RowSetView.as_view(), name="api-row-set"),
+    path(
+        "row-sets/<uuid:row_set_id>/actions/archive", row_sets.ArchiveRowSetView.as_view(), name="api-row-set-archive"
+    ),
+    path(
+        "row-sets/<uuid:row_set_id>/actions/restore", row_sets.RestoreRowSetView.as_view(), name="api-row-set-restore"
     ),
     path("queue", queue.QueueView.as_view(), name="api-queue"),
     path("nodes/<str:name>/actions/drain", queue.NodeDrainView.as_view(), name="api-node-drain"),

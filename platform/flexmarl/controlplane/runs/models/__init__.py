@@ -5,6 +5,7 @@ from flexmarl.controlplane.runs.models.deletion import RunDeletion
 from flexmarl.controlplane.runs.models.history import Attempt, VerbOutcome
 from flexmarl.controlplane.runs.models.label import TrajectoryLabel
 from flexmarl.controlplane.runs.models.program_session import ProgramSessionRow
+from flexmarl.controlplane.runs.models.row_set import RowSet
 from flexmarl.controlplane.runs.models.run import Operation, Run
 from flexmarl.controlplane.runs.models.saved_view import SavedView
 from flexmarl.controlplane.runs.models.state import (
@@ -26,6 +27,7 @@ __all__ = [
     "Operation",
     "PolicyVersion",
     "ProgramSessionRow",
+    "RowSet",
     "Run",
     "RunDeletion",
     "RunStateRow",

@@ -190,9 +190,12 @@ DEFINITIONS: dict[str, Definition] = {
     "fact/warmup_loss_last": _policy(
         "Warm-up loss, last", "nats", "Mean cross-entropy per token in the last batch of the warm-up."
     ),
+    "fact/warmup_rows": _policy(
+        "Warm-up rows", "rows", "Rows that another run exported and the warm-up before step 0 learned from."
+    ),
     "fact/warmup_seconds": _policy("Warm-up time", "s", "Time that the warm-up before step 0 took."),
     "fact/warmup_skipped": _policy(
-        "Warm-up conversations left out", "conversations", "Conversations too long for the model, or without a reply."
+        "Warm-up left out", "conversations", "Conversations, or rows, too long for the model, or without a reply."
     ),
     "fact/warmup_steps": _policy("Warm-up steps", "steps", "Optimizer steps of the warm-up before step 0."),
     "fact/warmup_tokens": _policy("Warm-up tokens", "tokens", "Tokens that the warm-up learned, in all its batches."),

@@ -33,7 +33,7 @@ class Command(BaseCommand):
         try:
             with connect(database_url(), "flexmarl.export_rows", statement_s=0) as conn:
                 digests = {name: tokenizers.digest(conn, int(run.no), name) for name in run.spec["policies"]}
-                about = {"run": run.key, "tokenizers": digests}
+                about = {"run": run.key, "environment": run.spec["environment"], "tokenizers": digests}
                 rows = row_files.write(options["folder"], trained_rows(conn, int(run.no)), about)
         except (StoreError, OSError) as error:
             raise CommandError(str(error)) from error
