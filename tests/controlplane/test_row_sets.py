@@ -148,6 +148,12 @@ def test_a_line_of_another_writer_is_kept_as_it_is(api, tmp_path) -> None:
     assert [row.line for row in found] == written
 
 
+def test_rows_whose_replies_were_held_to_a_grammar_come_in_with_its_name(api, tmp_path) -> None:
+    body = changed(export(tmp_path), *line({"grammars": ["d1", ""]}))
+    found = kept(bring(api, changed(body, *described({"grammars": {"d1": "{}"}}))).json())
+    assert json.loads(found[0].line)["grammars"] == ["d1", ""]
+
+
 TENSORS, LINES = "/file/rows-00000.safetensors", "/file/rows-00000.jsonl"
 
 
@@ -178,6 +184,7 @@ TENSORS, LINES = "/file/rows-00000.safetensors", "/file/rows-00000.jsonl"
         (line({"policy": "solver"}), (f"{LINES}/2", "bad_row"), "by solver and by planner"),
         (line({"temperature": 0}), (f"{LINES}/1", "bad_row"), "temperature"),
         (line({"score": 1}), (f"{LINES}/1", "bad_row"), "score"),
+        (line({"grammars": ["d1", ""]}), (f"{LINES}/1", "bad_row"), "grammars"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_by_file_and_rule_and_nothing_is_kept(api, tmp_path, change, wrong, says) -> None:

@@ -32,6 +32,8 @@ class RowExport(msgspec.Struct, forbid_unknown_fields=True):
     """Policy -> SHA-256 of its tokenizer."""
     rows: int
     files: list[PairOfFiles]
+    grammars: dict[str, str] = {}
+    """What replies were held to: digest -> `ReplyGrammar` as JSON; none where nothing was."""
 
 
 class RowLine(msgspec.Struct, forbid_unknown_fields=True):
@@ -60,6 +62,8 @@ class RowLine(msgspec.Struct, forbid_unknown_fields=True):
     scores: dict[str, float]
     team_score: float
     solved: bool
+    grammars: list[str] = []
+    """Of each turn, the digest of what its reply was held to, empty for nothing; none where no reply was."""
 
 
 class ImportedRow(msgspec.Struct, array_like=True):

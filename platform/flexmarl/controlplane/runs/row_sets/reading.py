@@ -130,7 +130,7 @@ class _Reader:
         parts = tensors.read(values, self._content(values), rows)
         for number, (text, part) in enumerate(zip(lines, parts, strict=True), start=1):
             line = _line(said, number, text, found.about)
-            wrong = next(_wrong(line, part), "")
+            wrong = next(_wrong(line, part, found.about), "")
             if wrong:
                 raise refused(said, "bad_row", f"{wrong}.", number=number)
             row = ImportedRow(
@@ -154,7 +154,7 @@ def _line(name: str, number: int, text: bytes, about: RowExport) -> RowLine:
     return line
 
 
-def _wrong(line: RowLine, part: RowTensors) -> Iterator[str]:
+def _wrong(line: RowLine, part: RowTensors, about: RowExport) -> Iterator[str]:
     """Yield what of a line and its tensors disagrees."""
     turns, sampled = len(line.spans) // 2, part.mask == 1
     if not re.fullmatch(NAME, line.role):
@@ -171,6 +171,8 @@ def _wrong(line: RowLine, part: RowTensors) -> Iterator[str]:
         np.repeat(np.array(line.advantages, np.float64), line.spans[1::2]).astype(np.float32), part.advantages[sampled]
     ):
         yield "advantages of its turns and of its tokens disagree"
+    if line.grammars and (len(line.grammars) != turns or not set(line.grammars) - {""} <= about.grammars.keys()):
+        yield f"grammars are not one for each turn, of those that {DESCRIPTION} tells of"
     if len(line.segments) % 2 or sum(line.segments[1::2]) != int(sampled.sum()):
         yield "segments do not say which version sampled each token"
     if line.temperature <= 0:
