@@ -31,6 +31,7 @@ from flexmarl.contracts.wire import TrainStats
 from flexmarl.store.control import engines, leases, runs
 from flexmarl.store.control.commands import Taken
 from flexmarl.store.data import checkpoints, lineage, micro_batches, steps, tokenizers
+from flexmarl.store.data.micro_batches import MicroBatch, MicroBatchRow
 from flexmarl.store.errors import Refused
 from workers.errors import ChildRefused
 from workers.nodes import turns
@@ -66,8 +67,8 @@ class Prepared:
     request: msgspec.Struct
 
 
-def prepare(conn: psycopg.Connection, taken: Taken) -> Prepared:
-    """Read what the request needs. Raises Refused when the store does not have it."""
+def prepare(conn: psycopg.Connection, taken: Taken, batch: MicroBatch | None = None) -> Prepared:
+    """Read what the request needs, but rows that were read already. Raises Refused when the store does not have it."""
     match taken.command:
         case BindPolicy() as order:
             bind = _bind_request(conn, taken.run_id, order)
@@ -75,7 +76,7 @@ def prepare(conn: psycopg.Connection, taken: Taken) -> Prepared:
         case JoinGang() as order:
             return Prepared(taken, _join_request(conn, taken.run_id, order))
         case Accumulate() as order:
-            batch = micro_batches.read(conn, taken.run_id, order.policy, order.micro_batch)
+            batch = batch or micro_batches.read(conn, taken.run_id, order.policy, order.micro_batch)
             return Prepared(
                 taken,
                 AccumulateRequest(
@@ -222,12 +223,12 @@ def _resume_request(conn: psycopg.Connection, run_id: int, order: BindPolicy, ve
     )  # fmt: skip
 
 
-def _taken_in(batch: micro_batches.MicroBatch) -> tuple[list[TrainRow], int, dict[str, str]]:
+def _taken_in(batch: MicroBatch) -> tuple[list[TrainRow], int, dict[str, str]]:
     """Return a micro-batch's rows, the version that the first step on their cohort began with, and their grammars."""
     return [_train_row(row) for row in batch.rows], -1 if batch.proximal is None else batch.proximal, batch.grammars
 
 
-def _train_row(row: micro_batches.MicroBatchRow) -> TrainRow:
+def _train_row(row: MicroBatchRow) -> TrainRow:
     arrays = row.arrays
     return TrainRow(
         arrays.prompt, arrays.response, arrays.logprobs, arrays.allowed, row.temperature, row.advantages, row.weight,

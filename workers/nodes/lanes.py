@@ -22,6 +22,7 @@ import structlog
 from flexmarl.store.control import commands
 from flexmarl.store.control.commands import ClaimStatus, Taken
 from flexmarl.store.control.leases import ChildEndpoint
+from flexmarl.store.data import ready_commands
 from flexmarl.store.errors import EpochStale, LeaseLost, Refused, TokenLost
 from workers.errors import ChildRefused, ChildUnreachable
 from workers.nodes.carrying_out import Commit, Prepared, Publish, perform, prepare
@@ -152,11 +153,12 @@ class CommandLane:
 
     def _take(self, conn: psycopg.Connection, after: int) -> Prepared | Taken | None:
         """Return a bare Taken for a command whose rows are not there: failed, or given back when read ahead."""
-        taken = commands.take_next(conn, self.child.lease_id, TTL_S, after, self._holder)
-        if taken is None:
+        ready = ready_commands.take_next(conn, self.child.lease_id, TTL_S, after, self._holder)
+        if ready is None:
             return None
+        taken = ready.taken
         try:
-            return prepare(conn, taken)
+            return prepare(conn, taken, ready.batch)
         except Refused as refused:
             if after:
                 commands.reopen(conn, taken)

@@ -35,6 +35,7 @@ from flexmarl.store.data import (
     groups,
     lineage,
     micro_batches,
+    ready_commands,
     references,
     rewards,
     steps,
@@ -47,7 +48,7 @@ from flexmarl.store.telemetry import intervals, load_reports, logs
 DECLARING = (
     checkpoint_rows, checkpoints, commands, dataset_contents, deletions, demand, engines, groups, intervals, leases,
     lineage, load_reports, logs, micro_batches, model_rows, node_beats, nodes, package_rows, process_heartbeats,
-    program_sessions, references, rewards, runs, steps, tokenizers, tool_listings,
+    program_sessions, ready_commands, references, rewards, runs, steps, tokenizers, tool_listings,
 )  # fmt: skip
 """Modules that declare operations; loaded here, so that the table is complete."""
 MEDIA_TYPE = "application/msgpack"

@@ -22,7 +22,6 @@ from flexmarl.store.node_operations import (
     both,
     for_nodes,
     own_command,
-    own_lease,
     own_node,
     own_place,
     taken_command,
@@ -113,7 +112,6 @@ def take(conn: Connection, run_id: int, no: int, ttl_s: float, holder: str = "")
     return None if row is None else _taken(*row)
 
 
-@for_nodes(both(own_lease("lease_id"), own_place("holder")))
 def take_next(conn: Connection, lease_id: int, ttl_s: float, after: int = 0, holder: str = "") -> Taken | None:
     """Take the oldest command that the child of a lease should carry out. None while an older one is held.
 
