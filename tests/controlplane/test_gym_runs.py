@@ -26,10 +26,12 @@ def test_rows_are_kept_as_they_are_and_a_run_pins_them(api) -> None:
     shown = api.get(f"{version['url']}/rows").json()["results"][0]
     assert {name: shown["columns"][name] for name in ROWS[0]} in ROWS
     assert [one["role"] for one in shown["messages"]] == ["system", "user"]
-    planned = plan(api, {"url": "https://gym.example.org/shop", "dataset": {"name": "counter"}})
-    assert (planned.status_code, planned.json()["errors"]) == (200, []), planned.content
-    environment = planned.json()["spec"]["environment"]
-    assert (environment["type"], environment["dataset"]["digest"]) == ("nemo_gym_url", version["digest"])
+    named = {"url": "https://gym.example.org/shop", "dataset": {"name": "counter"}}
+    for environment in (named, {"type": "nemo_gym_url", **named}):  # a type may be left to the template
+        planned = plan(api, environment)
+        assert (planned.status_code, planned.json()["errors"]) == (200, []), planned.content
+        pinned = planned.json()["spec"]["environment"]
+        assert (pinned["type"], pinned["dataset"]["digest"]) == ("nemo_gym_url", version["digest"])
 
 
 def test_a_column_of_requests_is_suggested(api) -> None:

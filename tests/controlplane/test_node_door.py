@@ -137,10 +137,7 @@ def test_a_run_is_hosted_played_and_trained_over_the_door(story: Story, door: An
     assert runs.load_spec(door, story.run_id) == {"name": "story"}
 
     story.issue(BindPolicy(lease_id=lease_id, policy="solver", version=None))
-    ready = ready_commands.take_next(door, lease_id, TTL_S, 0, "lane:1")
-    assert ready is not None
-    assert ready.batch is None, "it needs no rows"
-    taken = ready.taken
+    taken = ready_commands.take_next(door, lease_id, TTL_S, 0, "lane:1").taken
     bound = steps.BoundState(lease_id, "t1.1.1", "solver", 0, digest(0), "state-0", True, b'{"a": 1}', facts={"x": 0.1})
     steps.commit_bind(door, taken, bound)
     assert tokenizers.load(door, story.run_id) == {"solver": b'{"a": 1}'}
@@ -163,16 +160,12 @@ def test_a_run_is_hosted_played_and_trained_over_the_door(story: Story, door: An
     assert (lost.value.run_id, lost.value.no, lost.value.code) == (story.run_id, played.no, "token_lost")
 
     story.cut(1, 1, 2)
-    assert micro_batches.read(door, story.run_id, "solver", 1) == micro_batches.read(
-        story.conn, story.run_id, "solver", 1
-    )
-    for number, rows in ((1, micro_batches.read(story.conn, story.run_id, "solver", 1)), (9, None)):
-        order = {"micro_batch": number, "accumulator": "1:t1.1.1", "entropy_coef": 0.0}
-        story.issue(Accumulate(lease_id=lease_id, policy="solver", **order))
-        ready = ready_commands.take_next(door, lease_id, TTL_S)
-        assert ready is not None
-        assert ready.batch == rows, "with its rows, unless they are not there: it is taken nevertheless"
-        commands.finish(door, ready.taken)
+    order = {"micro_batch": 1, "accumulator": "1:t1.1.1", "entropy_coef": 0.0}
+    story.issue(Accumulate(lease_id=lease_id, policy="solver", **order))
+    ready = ready_commands.take_next(door, lease_id, TTL_S)
+    assert ready is not None
+    assert ready.batch == micro_batches.read(story.conn, story.run_id, "solver", 1)
+    commands.finish(door, ready.taken)
     story.accumulate(lease_id, 1, "1:t1.1.1")
     stepping = story.take_step(lease_id, "1:t1.1.1", (1,), 1)
     steps.commit_step(door, stepping, story.step_of(lease_id, "1:t1.1.1", (1,), 1))
@@ -252,9 +245,7 @@ def test_a_checkpoint_is_kept_by_a_node_that_others_reach(story: Story, door: An
     place = f"/home/checkpoints/run-{story.run_id}/step-1"
     pins = {"solver": PolicyPin(version=0, digest=digest(0))}
     story.issue(WriteCheckpoint(lease_id=held[DeviceUse.TRAINER], label="last", step=1, pins=pins))
-    ready = ready_commands.take_next(door, held[DeviceUse.TRAINER], TTL_S)
-    assert ready is not None
-    taken = ready.taken
+    taken = ready_commands.take_next(door, held[DeviceUse.TRAINER], TTL_S).taken
     leases.register_node(story.conn, leases.NodeFacts("box", "10.0.0.1:7100", "i", "0"), [])
 
     def written(keeper: str, path: str) -> None:

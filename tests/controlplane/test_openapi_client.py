@@ -38,6 +38,7 @@ from tests.controlplane.test_queue import ask
 from tests.support.controlplane import PROGRAM, SPEC, key, make_dataset, make_fetch
 from tests.support.permissions import SWEEP
 from tests.support.played import play, remember_check
+from tests.support.replanned import propose
 from tests.support.row_exports import make_row_set
 from tests.support.store_story import Story
 
@@ -192,6 +193,8 @@ def ids(api, admin_api, editor, make_run, person, here) -> dict[str, object]:
     session = program_session(made(api, "runs", {"spec": {**PROGRAM, "sampling": {"task_sampler": "greso"}}}))
     differs = made(api, "runs", {"spec": {**SPEC, "evaluation": {"tasks": 16}}})
     told, dataset = make_run(editor, RunStatus.RUNNING, agents=agents), make_dataset(actor_of_user(editor))
+    Run.objects.filter(pk=(moving := make_run(editor, RunStatus.RUNNING)).pk).update(parent=run)
+    propose(moving)
     served(told, "rack")  # last: what workers report counts for some seconds
     _add_swaps(told)
     return {
@@ -204,7 +207,7 @@ def ids(api, admin_api, editor, make_run, person, here) -> dict[str, object]:
         "dataset_id": dataset.dataset_id, "place": 1, "digest": dataset.file.digest,
         "fetch_id": _listed(editor), "row_set_id": make_row_set(actor_of_user(editor)).id,
         "run_id": run.id, "runs_lag.run_id": lagging.id, "runs_load.run_id": told.id,
-        "runs_engine_moves.run_id": told.id, "runs_swaps.run_id": told.id,
+        "runs_replan_read.run_id": moving.id, "runs_engine_moves.run_id": told.id, "runs_swaps.run_id": told.id,
         "runs_checkpoints.run_id": kept, "checkpoints_read.run_id": kept, "step": 4, "runs_lineage.run_id": forked,
         "other": other["id"], "role": "speaker", "draw": 1, "trajectory_id": played.trajectory,
         "operation_id": operation["id"], "device_id": "box.cpu0", "nodes_read.name": "box", "pools_read.name": "gpu",

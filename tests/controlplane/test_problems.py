@@ -77,7 +77,7 @@ def _kinds(base: type[ProblemError]) -> list[type[ProblemError]]:
         (
             {"mapping": {}},
             "/mapping",
-            "mapping: name the column of the prompt or that of the messages, one of the two.",
+            "mapping: name the column of the prompt, of the messages or of the request, one of the three.",
         ),
     ],
 )

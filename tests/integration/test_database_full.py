@@ -6,6 +6,7 @@ The server lives on a file system of its own, a small one in memory, so that it 
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,11 +64,18 @@ def server(disk: Path) -> Iterator[EmbeddedPostgres]:
 
 def fill(disk: Path, left: int) -> Path:
     """Take what is free on the disk, but for so many bytes."""
-    filler = disk / "filler"
-    state = os.statvfs(disk)
+    filler, size = disk / "filler", 0
     with filler.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, state.f_bavail * state.f_frsize - left)
+        while (free := _free(disk)) > left:  # others write meanwhile, so what is free now may be gone a moment later
+            with suppress(OSError):
+                os.posix_fallocate(file.fileno(), size, part := min(free - left, 2**20))
+                size += part
     return filler
+
+
+def _free(disk: Path) -> int:
+    state = os.statvfs(disk)
+    return state.f_bavail * state.f_frsize
 
 
 def large(group: SettledGroup) -> SettledGroup:

@@ -166,7 +166,7 @@ def test_the_commands_of_the_documentation_bring_a_dataset(system: System) -> No
     except UnsupportedModel as missing:
         pytest.skip(str(missing))
     uploaded, preview, version, run = said_by_commands(system, "Bring your dataset", 4)
-    assert version["mapping"] == {"messages": "", **uploaded["mapping"]}
+    assert version["mapping"] == {"messages": "", "request": "", **uploaded["mapping"]}
     assert (version["training"], version["held_out"]) == (preview["training"], preview["held_out"])
     named = {name: run["spec"]["environment"]["dataset"][name] for name in ("name", "version", "digest")}
     assert named == {"name": "sums", "version": version["number"], "digest": version["digest"]}

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -33,6 +33,8 @@ WORDS = tokenizer()
 SPEC = ProgramEnvironment(seats=("solver", "reviser"), boot_timeout_s=60, run_timeout_s=60, reply_tokens=200)
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 3}}\n</tool_call>'
 HOT_COLD = {"agents": {"guesser": {}, "hinter": {}}, "environment": {"type": "hot_cold"}}
+
+Client = TypeVar("Client", AsyncOpenAI, AsyncAnthropic)
 
 
 class Scripted:
@@ -69,6 +71,7 @@ class Stand:
         self.template = CHATML
         self.held: HeldSlots | None = None
         self.playing: asyncio.Task[EpisodeAttempt] | None = None
+        self._clients: list[AsyncOpenAI | AsyncAnthropic] = []
 
     async def begin(self, instructions: str = "", trained: Collection[str] = (), **settings: Any) -> AsyncOpenAI:
         """Have a program take a session; `instructions` are those of its agents, of which some are trained."""
@@ -105,14 +108,23 @@ class Stand:
         return program_sessions.take(self.conn, RUN, sha256(self.key.encode()).hexdigest())
 
     def client(self, **options: Any) -> AsyncOpenAI:
-        return AsyncOpenAI(base_url=f"{self.url}/v1", **{**self.options(), **options})
+        return self._made(AsyncOpenAI(base_url=f"{self.url}/v1", **{**self.options(), **options}))
 
     def options(self) -> dict[str, Any]:
         """Clients give up after 5 s without a connection; one process is all of them, and may be busy for as long."""
         return {"api_key": self.key, "max_retries": 0, "timeout": 120.0}
 
     def anthropic(self, **options: Any) -> AsyncAnthropic:
-        return AsyncAnthropic(base_url=self.url, **{**self.options(), **options})
+        return self._made(AsyncAnthropic(base_url=self.url, **{**self.options(), **options}))
+
+    def _made(self, client: Client) -> Client:
+        self._clients.append(client)
+        return client
+
+    async def close(self) -> None:
+        """Close the clients: what is left of one would close itself in the event loop of another test."""
+        for client in self._clients:
+            await client.close()
 
     def awake(self) -> None:
         """Say that the worker is there: on a busy machine one process that is all of them may be silent for long."""
@@ -172,6 +184,7 @@ async def standing(store_conn: psycopg.Connection, store_url: str) -> AsyncItera
         gateway = Gateway(GatewayPlace(), store)
         made = Stand(store_conn, gateway, Scripted())
         yield made
+        await made.close()
         if made.playing is not None:
             made.playing.cancel()
             await asyncio.wait([made.playing])

@@ -44,6 +44,8 @@ DONE = {
     "finish": "finished",
     "clone": "cloned",
     "fork": "forked",
+    "replan": "went on elsewhere with",
+    "replan_dismiss": "set aside the devices proposed to",
     "build": "asked to be built",
     "check": "checked",
     "import": "imported",

@@ -100,7 +100,7 @@ def test_what_counts_turns_reads_each(story: Story) -> None:
     turns = recorded.stretch(story.conn, 1, 10).turns
     assert {(prompt, reply) for _, _, _, _, prompt, reply, _ in turns} == lengths
     assert sorted({turn for _, _, _, turn, *_ in turns}) == [0, 1, 2, 3]
-    (role,) = timings._roles(story.conn, 1)
+    (role,) = timings._roles(story.conn, 1, None)
     assert (role.prompt, role.reply) == (5.0, 1.5)
     (moment,) = advisor_inputs.moments(story.conn, [1], [])
     assert moment.samples == {"solver": (2, 8)}

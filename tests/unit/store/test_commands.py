@@ -5,10 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from flexmarl.contracts.commands import LoadWeights
+from flexmarl.contracts.commands import Accumulate, LoadWeights
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.store.control import commands
 from flexmarl.store.control.commands import ClaimStatus
+from flexmarl.store.data import micro_batches, ready_commands
 from flexmarl.store.errors import EpochStale, TokenLost
 from tests.support.store_story import DIGEST
 
@@ -126,6 +127,21 @@ def test_node_commands_name_their_node_and_come_in_order(story):
     assert commands.take_next(story.conn, lease_id, 30) is None  # the older one is in work
     commands.finish(story.conn, taken)
     assert commands.take_next(story.conn, lease_id, 30).no == second
+
+
+def test_a_command_comes_with_the_rows_that_it_accumulates_and_without_those_that_are_not_there(story):
+    lease_id = story.granted()[DeviceUse.TRAINER]
+    story.hosted(lease_id, DeviceUse.TRAINER, "t1")
+    assert ready_commands.take_next(story.conn, lease_id, 30) is None
+    for number in (1, 9):
+        order = {"micro_batch": number, "accumulator": "1:t1", "entropy_coef": 0.0}
+        story.issue(Accumulate(lease_id=lease_id, policy="solver", **order))
+    story.settle(1, 2)
+    story.cut(1, 1, 2)
+    first = ready_commands.take_next(story.conn, lease_id, 30)
+    assert first.batch == micro_batches.read(story.conn, 1, "solver", 1)
+    second = ready_commands.take_next(story.conn, lease_id, 30, first.taken.no)
+    assert (second.taken.command.micro_batch, second.batch) == (9, None), "taken nevertheless"
 
 
 def test_a_lane_whose_answer_was_lost_takes_its_command_anew(story):

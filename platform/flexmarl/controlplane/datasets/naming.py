@@ -13,7 +13,7 @@ MOST = 2**31
 WHERE = "/environment/dataset"
 PROGRAM = "program"
 """Environment whose tasks are rows only where it says so."""
-OF_ROWS = ("dataset", "logged")
+OF_ROWS = ("dataset", "logged", "nemo_gym_url")
 """Environments whose tasks are rows."""
 
 

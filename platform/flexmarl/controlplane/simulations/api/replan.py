@@ -92,6 +92,7 @@ class ReplanView(ApiView):
 
 class ReplanApplyView(ApiView):
     scopes = {"POST": Scope.RUNS_ACT}
+    versioned = {"POST": False}
 
     @extend_schema(operation_id="runs_replan_apply", request=None, responses={201: RunDetailSerializer})
     def post(self, request: Request, run_id: str) -> Response:
@@ -102,6 +103,7 @@ class ReplanApplyView(ApiView):
 
 class ReplanDismissView(ApiView):
     scopes = {"POST": Scope.RUNS_ACT}
+    versioned = {"POST": False}
 
     @extend_schema(operation_id="runs_replan_dismiss", request=None, responses=ReplanSerializer)
     def post(self, request: Request, run_id: str) -> Response:
