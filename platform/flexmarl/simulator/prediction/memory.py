@@ -27,6 +27,8 @@ CHUNK_BYTES = 5 * 2**24
 """Of the scores of a chunk of tokens, in fp32: logits, their exponentials, and the gradient by them."""
 KERNEL_BYTES = 13 * 2**23
 """Of what oneDNN compiles for the shapes of a model in bf16."""
+SERVED_KERNELS = (0.0, 0.25, 1.0)
+"""Share of it that an engine has: all on one processor that was measured, nothing on another."""
 DRAW_BYTES = 21
 """Of a logit while a token is drawn: itself, its logarithm and exponential in fp32, their sum in fp64, and a mark."""
 SPARE = 1.1
@@ -120,7 +122,7 @@ def engine(
     program = PROGRAM if devices == 1 else _of_ranks(spec, policies)
     parts = (
         _range("program", program), _exactly("weights", weights / devices), _range("cache", cache),
-        _range("logits", logits), _exactly("kernels", kernels),
+        _range("logits", logits), _range("kernels", [share * kernels for share in SERVED_KERNELS]),
     )  # fmt: skip
     return DeviceMemory(use="engine", policies=tuple(policies), parts=_present(parts))
 
