@@ -65,7 +65,7 @@ def test_lines_that_connect_frameworks_are_lines_of_their_examples() -> None:
     assert {name for name, _ in found} == {path.name for path in examples.glob("with_*.py")}
     for name, lines in found:
         known = {line.strip() for line in (examples / name).read_text().splitlines()}
-        assert [line for line in lines.splitlines() if line not in known] == [], name
+        assert [line for line in lines.splitlines() if line.strip() not in known] == [], name
 
 
 @pytest.mark.parametrize("name", names())

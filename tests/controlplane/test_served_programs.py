@@ -36,6 +36,7 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 SHELL = (call("Bash", command="echo $((2+3))"), "5")
+OPENCODE = (call("bash", command="echo $((2+3))"), "5")
 CODEX = (call("exec_command", cmd="echo $((2+3))"), "5")
 
 
@@ -59,6 +60,9 @@ PROGRAMS: list[tuple[str, str, tuple[str, ...], tuple[str, ...]]] = [
     ("claude-code.json", "with_claude_code.py", (), SHELL),
     ("codex.json", "with_codex.py", (), CODEX),
     ("langgraph.txt", "with_langgraph.py", (), ADDS),
+    ("autogen.txt", "with_autogen.py", ("--stream",), ADDS),
+    ("crewai.txt", "with_crewai.py", (), ADDS),
+    ("opencode.json", "with_opencode.py", (), OPENCODE),
 ]
 """What a program needs, the program, its options, and what its agent says."""
 
@@ -71,7 +75,8 @@ def test_programs_of_sessions_ask_a_finished_agent(server, stage, person, tmp_pa
     for calls, (requirements, example, options, texts) in enumerate(PROGRAMS, 1):
         stage.engine.asked.clear()
         stage.will_say(*texts)
-        assert last_word(install(requirements), example, options, {"base_url": f"{server}/v1", "key": text}) == "5"
+        session = {"base_url": f"{server}/v1", "key": text}
+        assert last_word(install(requirements), example, options, session, tmp_path) == "5"
         first, second = stage.prompts()
         assert "<tool_response>" not in first, example
         assert "5" in second.rpartition("<tool_response>")[2], "what the tool answered was read"
@@ -81,9 +86,9 @@ def test_programs_of_sessions_ask_a_finished_agent(server, stage, person, tmp_pa
         assert (day.requests, day.refused, day.prompt_tokens) == (2 * calls, 0, read), example
 
 
-def last_word(program: Installed, example: str, options: tuple[str, ...], session: dict[str, str]) -> str:
+def last_word(program: Installed, example: str, options: tuple[str, ...], session: dict[str, str], home: Path) -> str:
     command = [program.python, ROOT / "examples/programs" / example, *options]
-    there = {"PATH": f"{program.commands}:{os.environ['PATH']}"}
+    there = {"PATH": f"{program.commands}:{os.environ['PATH']}", "HOME": str(home)}
     done = subprocess.run(command, input=json.dumps(session).encode(), capture_output=True, env=there, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode().split()[-1]
