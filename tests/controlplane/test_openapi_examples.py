@@ -103,6 +103,7 @@ def test_if_match_is_told_where_it_is_honoured(document) -> None:
         "node_tokens_revoke", "node_tokens_rotate", "models_cancel", "models_archive", "models_restore",
         "packages_cancel", "packages_archive", "packages_restore", "datasets_archive", "datasets_restore",
         "datasets_fetch_cancel", "row_sets_archive", "row_sets_restore",
+        "runs_replan_apply", "runs_replan_dismiss",
     }  # fmt: skip
 
 
