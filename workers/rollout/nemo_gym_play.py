@@ -20,7 +20,7 @@ from flexmarl.language.messages import Message, ToolCall
 from workers.external_access import SAID, ExternalError, ExternalFailure
 from workers.packages.inside.shapes import NoReward, NotFinite, ProgramFault
 from workers.rollout.environments.base import Reply
-from workers.rollout.nemo_gym_wire import GymSession
+from workers.rollout.nemo_gym_wire import GymSession, storable
 
 RESERVED = frozenset({"verify", "seed_session", "close_session", "aggregate_metrics", "reverify_mode", "mcp"})
 """Endpoints of a server that are no tools."""
@@ -258,7 +258,7 @@ def _observed(said: Mapping[str, Any], path: str) -> tuple[Message, ...]:
     text = said.get("observation")
     if text is not None and not isinstance(text, str):
         raise ProgramFault(f"garbage: the observation of {path} is no text")
-    return (Message("user", _storable(text)),) if text else ()
+    return (Message("user", storable(text)),) if text else ()
 
 
 def _results(said: Mapping[str, Any]) -> list[Message]:
@@ -271,10 +271,5 @@ def _results(said: Mapping[str, Any]) -> list[Message]:
             raise ProgramFault("garbage: info.tool_outputs of /step has a result without the call_id of a call")
         output = one.get("output")
         text = output if isinstance(output, str) else json.dumps(output)
-        found.append(Message("tool", _storable(text), tool_call_id=one["call_id"]))
+        found.append(Message("tool", storable(text), tool_call_id=one["call_id"]))
     return found
-
-
-def _storable(text: str) -> str:
-    """Return a text without what PostgreSQL cannot keep."""
-    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()

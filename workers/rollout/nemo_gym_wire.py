@@ -33,7 +33,7 @@ class GymAnswer:
 
     @property
     def text(self) -> str:
-        return self.body.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
+        return storable(self.body.decode("utf-8", "replace"))
 
 
 class GymSession:
@@ -114,3 +114,8 @@ async def _whole(response: aiohttp.ClientResponse) -> bytes:
         if len(read) > MOST_LINE:
             raise TooLarge(f"oversized: its answer has more than {MOST_LINE} bytes")
     return bytes(read)
+
+
+def storable(text: str) -> str:
+    """Return a text without what PostgreSQL cannot keep."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
