@@ -5,16 +5,19 @@ either in turns, and a figure is the median time of a step, from the times that 
 the first few. `steps_ratio` is direct over token, pair by pair: what share of the steps per second is left, and as a
 step has as many rows on either road, of the rows per second. `cpu_ratio` is the same of the processor time that all
 processes of the installation and of both nodes took for a run, which other work on the machine changes less.
-`operation_ms` is the time of one small operation of the
-store, asked for behind another by one thread.
+`operation_ms` is the time of one small operation of the store, asked for behind another by one thread. With `--tls`
+the node asks an HAProxy that ends TLS in front of the service and is counted with its processes.
 """
 
 import argparse
 import contextlib
 import os
+import shutil
 import statistics
+import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -22,8 +25,10 @@ from pathlib import Path
 import psutil
 from harness import interleave, paired_ratios, start
 
+from flexmarl.launcher.processes import free_port
 from flexmarl.store.control import commands
 from tests.support.door_node import DoorNode
+from tests.support.far_link import make_certificate
 from tests.support.machine import wait_for
 from tests.support.system import Api, System
 from workers.door.address import DoorAddress
@@ -45,10 +50,13 @@ def main() -> None:
         with System(Path(folder) / "home") as system:
             api = system.api()
             made = api.post("/node-tokens", {"node": "far-1", "pool": "far"})
-            with DoorNode(Path(folder) / "far", system.url, made["secret"]) as far:
+            with (
+                in_front(Path(folder), system.url, report.settings["tls"]) as (url, proxies),
+                DoorNode(Path(folder) / "far", url, made["secret"], **trusted()) as far,
+            ):
                 wait_for(lambda: "far-1" in {row["name"] for row in api.get("/nodes")["results"]}, 120)
-                report.figures["operation_ms"] = operation_ms(system.url, made["secret"])
-                roots = [system.pid, *(process.pid for process in far.processes.values())]
+                report.figures["operation_ms"] = operation_ms(url, made["secret"])
+                roots = [system.pid, *proxies, *(process.pid for process in far.processes.values())]
                 used: dict[str, list[float]] = {"default": [], "far": []}
 
                 def trained(pool: str) -> float:
@@ -69,7 +77,50 @@ def main() -> None:
 
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--tls", action="store_true", help="with TLS, by HAProxy in front of the service")
     parser.add_argument("--steps", type=int, default=30, help=f"of each run; the first {WARM_UP} do not count")
+
+
+PROXY = """
+global
+  maxconn 1000
+defaults
+  mode http
+  timeout connect 5s
+  timeout client 120s
+  timeout server 120s
+frontend web
+  bind 127.0.0.1:{port} ssl crt {certificate}
+  default_backend service
+backend service
+  server one {service}
+"""
+
+
+@contextlib.contextmanager
+def in_front(folder: Path, service: str, tls: object) -> Iterator[tuple[str, list[int]]]:
+    """Yield the address that a node is given, and the processes behind it that the installation does not have."""
+    if not tls:
+        yield service, []
+        return
+    program = shutil.which("haproxy") or "/usr/sbin/haproxy"
+    certificate, both, port = folder / "proxy.pem", folder / "both.pem", free_port()
+    make_certificate(certificate, folder / "proxy.key", "127.0.0.1")
+    both.write_bytes(certificate.read_bytes() + (folder / "proxy.key").read_bytes())
+    settings = folder / "haproxy.cfg"
+    settings.write_text(PROXY.format(port=port, certificate=both, service=service.removeprefix("http://")))
+    os.environ["SSL_CERT_FILE"] = str(certificate)  # of this process, which asks as a node does
+    proxy = subprocess.Popen([program, "-f", str(settings)])
+    try:
+        yield f"https://127.0.0.1:{port}", [proxy.pid]
+    finally:
+        proxy.terminate()
+        proxy.wait(30)
+
+
+def trusted() -> dict[str, str]:
+    """Return whose certificates a node's processes believe beside those of the system."""
+    return {name: os.environ[name] for name in ("SSL_CERT_FILE",) if name in os.environ}
 
 
 def step_seconds(api: Api, pool: str, steps: int) -> float:
