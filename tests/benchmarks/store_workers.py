@@ -146,10 +146,12 @@ def read(pipe: Pipe, hint: Event, url: str, volatile: bool, number: int) -> None
         found, last = 0, rows // len(AGENTS) * len(agents_of(number))
         while last:
             hint.clear()
-            taken = commands.take_next(conn, lease_id, TTL_S)
-            if taken is None:
+            following = commands.take_next(conn, lease_id, TTL_S)
+            if following is None:
                 hint.wait(POLL_S)
-            elif isinstance(taken.command, Accumulate):
+                continue
+            taken = following.taken
+            if isinstance(taken.command, Accumulate):
                 found += _accumulate(conn, taken, taken.command)
             elif isinstance(taken.command, OptimizerStep):
                 last -= _step(conn, taken, taken.command)

@@ -147,14 +147,20 @@ def test_a_run_is_hosted_played_and_trained_over_the_door(story: Story, door: An
     assert tool_listings.pin(story.conn, story.run_id, 0, "[]") == tools, "the first is kept"
     assert tool_listings.pin(door, story.run_id, 1, "[]") == "[]"
 
-    played = commands.take(door, story.run_id, story.play(1, 2), TTL_S)
-    assert played is not None
+    ready = ready_commands.take(door, story.run_id, story.play(1, 2), TTL_S)
+    assert ready is not None
+    played = ready.taken
+    assert ready.settled == {}
     assert commands.extend(door, [played], TTL_S) == [commands.ClaimStatus.GOES_ON]
     settled = [story.group(draw, played) for draw in (1, 2)]
     assert groups.put_groups(door, played, settled) == 2
     assert groups.put_groups(door, played, settled) == 0, "what was written before its answer was lost"
-    assert groups.settled_members(door, story.run_id, [1, 2, 3]) == {1: {0, 1}, 2: {0, 1}}
-    commands.finish(door, played)
+    commands.reopen(door, played)
+    again = ready_commands.take(door, story.run_id, played.no, TTL_S)
+    assert again is not None
+    played = again.taken
+    assert again.settled == {1: {0, 1}, 2: {0, 1}}
+    assert groups.put_groups(door, played, settled[:1], last=True) == 0
     with pytest.raises(TokenLost) as lost:
         commands.finish(door, played)
     assert (lost.value.run_id, lost.value.no, lost.value.code) == (story.run_id, played.no, "token_lost")
@@ -189,7 +195,7 @@ def test_reports_cross_the_wire_with_every_bit(story: Story, door: Any) -> None:
     assert process_heartbeats.pids_of(door, "rollout", "far-1") == [7]
     many = list(range(10**6, 10**6 + 700_000))
     assert len(node_wire.encode(many)) > 2_621_440, "more than a body of the API may have"
-    assert groups.settled_members(door, story.run_id, many) == {}
+    logs.put(door, story.run_id, [logs.LogLine(story.run_id, 1.0, "info", "rollout", "much", fields={"a": many})])
 
 
 def refused(door: Any, call: Any) -> str:

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import os
+import signal
 import statistics
 import time
 import urllib.error
@@ -198,9 +200,6 @@ def test_a_child_lost_in_work_gives_the_command_back_to_its_successor(node):
     node.ended(node.tell(node.bind()))
     before = node.incarnation(node.trainer)
     pid = node.story.conn.execute("SELECT pid FROM store.lease WHERE id = %s", [node.trainer]).fetchone()[0]
-    import os
-    import signal
-
     os.kill(pid, signal.SIGSTOP)  # it neither answers nor ends
     [no] = node.tell(node.bind(0))
     wait_for(lambda: node.status(no) == "taken")
@@ -213,10 +212,21 @@ def test_a_child_lost_in_work_gives_the_command_back_to_its_successor(node):
     assert "child_lost" in node.story.kinds()
 
 
-def test_a_killed_agent_leaves_its_command_to_the_next_one(node):
-    import os
-    import signal
+def test_what_comes_while_the_child_works_is_taken_then_and_carried_out_behind_it(node):
+    node.ended(node.tell(node.bind()))
+    pid = node.story.conn.execute("SELECT pid FROM store.lease WHERE id = %s", [node.trainer]).fetchone()[0]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        [first] = node.tell(node.bind(0))
+        wait_for(lambda: node.status(first) == "taken")
+        [second] = node.tell(node.bind(0))
+        wait_for(lambda: node.status(second) == "taken")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert node.ended([first, second]) == ["done"] * 2
 
+
+def test_a_killed_agent_leaves_its_command_to_the_next_one(node):
     node.ended(node.tell(node.bind()))
     pid = node.story.conn.execute("SELECT pid FROM store.lease WHERE id = %s", [node.trainer]).fetchone()[0]
     os.kill(pid, signal.SIGSTOP)

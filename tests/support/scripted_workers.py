@@ -172,8 +172,8 @@ class ScriptedWorkers:
     def _next(self, conn: psycopg.Connection, lease_id: int) -> tuple[commands.Taken, FakeChild] | None:
         """Take a command for the child that lives now: its predecessor would be refused for ever."""
         child = self.children.get(lease_id)
-        taken = None if child is None else commands.take_next(conn, lease_id, NODE_TTL_S)
-        return None if taken is None else (taken, child)
+        found = None if child is None else commands.take_next(conn, lease_id, NODE_TTL_S)
+        return None if found is None else (found.taken, child)
 
     def _carry_out(self, conn: psycopg.Connection, taken: commands.Taken, child: FakeChild) -> None:
         try:

@@ -65,6 +65,8 @@ class Prepared:
 
     taken: Taken
     request: msgspec.Struct
+    more: bool = False
+    """Another command of the child was open behind it."""
 
 
 def prepare(conn: psycopg.Connection, taken: Taken, batch: MicroBatch | None = None) -> Prepared:

@@ -85,7 +85,10 @@ class CommandLane:
         self._store = store
         self._wake = asyncio.Event()
         self._wake.set()
+        self._ahead: asyncio.Task[Prepared | None] | None = None
+        """Takes the command behind the one that the child works on."""
         self._early = False
+        """What was behind it could not be read yet."""
         self._holder = f"lane:{secrets.token_hex(8)}"
         """Under this name a command is taken anew whose number a failing database never told."""
         self._log = log.bind(run_id=child.run_id, lease_id=child.lease_id, incarnation=child.incarnation)
@@ -118,29 +121,35 @@ class CommandLane:
     async def _drain(self) -> None:
         """Carry out commands until none is left.
 
-        A pipeline of three: while the child works on one, the next is taken and read and the former is committed.
+        A pipeline of three: while the child works on one, the next is taken and read, if there is one or as soon as a
+        hint says so, and the former is committed.
         """
         last = 0
-        ahead = self._begin_next(last)
+        self._ahead = self._begin_next(last)
         committing = asyncio.create_task(asyncio.sleep(0))
         try:
-            while (prepared := await ahead) is not None or (self._wake.is_set() and not self._early):
-                self._wake.clear()
-                last = prepared.taken.no if prepared else last
-                ahead = self._begin_next(last)
-                if prepared is not None:
-                    outcome = await self._worked(prepared, ahead)
-                    await committing
-                    committing = asyncio.create_task(self._settle(prepared, outcome))
+            while self._ahead is not None or (self._wake.is_set() and not self._early):
+                self._ahead = self._ahead or self._begin_next(last)
+                prepared = await self._ahead
+                self._ahead = None
+                if prepared is None:
+                    continue
+                last = prepared.taken.no
+                if prepared.more:
+                    self._ahead = self._begin_next(last)
+                outcome = await self._worked(prepared)
+                await committing
+                committing = asyncio.create_task(self._settle(prepared, outcome))
             await committing
             if self._early:
                 self._early = False
                 self._wake.set()  # what could not be read too early is read again, behind the commit
         except (psycopg.Error, ChildUnreachable, LeaseLost, asyncio.CancelledError):
-            await asyncio.shield(self._abandon(ahead, committing))
+            await asyncio.shield(self._abandon(committing))
             raise
 
     def _begin_next(self, after: int) -> "asyncio.Task[Prepared | None]":
+        self._wake.clear()
         return asyncio.create_task(self._next(after))
 
     async def _next(self, after: int) -> Prepared | None:
@@ -158,7 +167,7 @@ class CommandLane:
             return None
         taken = ready.taken
         try:
-            return prepare(conn, taken, ready.batch)
+            return replace(prepare(conn, taken, ready.batch), more=ready.more)
         except Refused as refused:
             if after:
                 commands.reopen(conn, taken)
@@ -166,20 +175,26 @@ class CommandLane:
                 commands.fail(conn, taken, refused.code, str(refused), refused.code in RETRYABLE)
             return taken
 
-    async def _worked(self, prepared: Prepared, ahead: "asyncio.Task[Prepared | None]") -> Commit | ChildRefused | None:
+    async def _worked(self, prepared: Prepared) -> Commit | ChildRefused | None:
         """Wait for the child, holding this command and the next as long as it takes; None when it was withdrawn.
 
         Raises ChildUnreachable after giving the command back.
         """
         work = asyncio.ensure_future(self._performed(prepared))
+        hint = asyncio.ensure_future(self._wake.wait())
         try:
             while True:
-                done, _ = await asyncio.wait({work}, timeout=EXTEND_S)
-                if done:
+                waits = {work} if self._ahead is not None else {work, hint}
+                done, _ = await asyncio.wait(waits, timeout=EXTEND_S, return_when=asyncio.FIRST_COMPLETED)
+                if work in done:
                     return work.result()
+                if hint in done:
+                    self._ahead = self._begin_next(prepared.taken.no)
+                    continue
                 if not await self._extended(prepared.taken):
                     return None
-                following = ahead.result() if ahead.done() and not ahead.cancelled() else None
+                ahead = self._ahead
+                following = ahead.result() if ahead and ahead.done() and not ahead.cancelled() else None
                 if following is not None:
                     await self._extended(following.taken)
         except ChildRefused as refused:
@@ -191,6 +206,7 @@ class CommandLane:
             raise
         finally:
             work.cancel()
+            hint.cancel()
 
     async def _performed(self, prepared: Prepared) -> Commit:
         run_id, request = prepared.taken.run_id, prepared.request
@@ -234,11 +250,13 @@ class CommandLane:
             await self._give_back(taken)
             raise
 
-    async def _abandon(self, ahead: "asyncio.Task[Prepared | None]", committing: "asyncio.Task[None]") -> None:
+    async def _abandon(self, committing: "asyncio.Task[None]") -> None:
         """Let what is being written finish, and give back what was taken ahead."""
-        results = await asyncio.gather(ahead, committing, return_exceptions=True)
-        if isinstance(results[0], Prepared):
-            await self._give_back(results[0].taken)
+        await asyncio.gather(committing, return_exceptions=True)
+        if self._ahead is not None:
+            [taken] = await asyncio.gather(self._ahead, return_exceptions=True)
+            if isinstance(taken, Prepared):
+                await self._give_back(taken.taken)
 
     async def _refused(self, taken: Taken, refused: ChildRefused | Refused) -> None:
         kind, detail = taken.command.kind, str(refused)

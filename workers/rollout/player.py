@@ -33,7 +33,8 @@ from flexmarl.contracts.wire import Origin
 from flexmarl.language.chat_format import ChatFormat
 from flexmarl.store.control import commands, demand, engines, runs
 from flexmarl.store.control.commands import ClaimStatus, Taken
-from flexmarl.store.data import dataset_contents, groups, tokenizers, tool_listings
+from flexmarl.store.data import dataset_contents, groups, ready_commands, tokenizers, tool_listings
+from flexmarl.store.data.ready_commands import ReadyPlay
 from flexmarl.store.data.segments import SegmentFolder
 from flexmarl.store.errors import EpochStale, SamplesAway, StoreFull, TokenLost
 from flexmarl.store.telemetry import load_reports, sharing_reports
@@ -112,12 +113,13 @@ class Player:
 
     async def play(self, run_id: int, no: int) -> None:
         """Carry out one command; returns when it is done, failed, or no longer ours."""
-        taken = await self._store(lambda conn: commands.take(conn, run_id, no, TTL_S, self._holder))
-        if taken is None:
+        ready = await self._store(lambda conn: ready_commands.take(conn, run_id, no, TTL_S, self._holder))
+        if ready is None:
             return
+        taken = ready.taken
         bound = log.bind(run_id=run_id, command=no)
         hold = Hold(taken.held)
-        work = asyncio.create_task(self._carry_out(taken, hold))
+        work = asyncio.create_task(self._carry_out(ready, hold))
         try:
             with self._keeper.keeping(taken, work, hold):
                 await work
@@ -164,20 +166,17 @@ class Player:
         self._contexts.clear()
         await self._gateway.close()
 
-    async def _carry_out(self, taken: Taken, hold: Hold) -> None:
-        order = taken.command
+    async def _carry_out(self, ready: ReadyPlay, hold: Hold) -> None:
+        taken, order = ready.taken, ready.taken.command
         if not isinstance(order, PlayGroups):
             raise TypeError(f"a rollout worker does not know {order.kind}")
         context = await self._context(taken.run_id)
-        settled = await self._store(
-            lambda conn: groups.settled_members(conn, taken.run_id, [group.draw for group in order.groups])
-        )
         playing, trains = begin(taken, order, context, hold), order.origin is Origin.TRAIN
         queue: asyncio.Queue[groups.SettledGroup] = asyncio.Queue()
         async with asyncio.TaskGroup() as tasks:
             expected = 0
             for group in order.groups:
-                done = settled.get(group.draw, set())
+                done = ready.settled.get(group.draw, set())
                 if order.by_episode:
                     left = [member for member in range(group.members) if member not in done]
                     tasks.create_task(play_each(playing, group, left, queue))
@@ -186,30 +185,32 @@ class Player:
                     tasks.create_task(_play_whole(playing, group, queue))
                     expected += 1
             tasks.create_task(self._write(taken, queue, expected, context.sharing if trains else None))
-        await self._store(lambda conn: commands.finish(conn, taken))
+        if not expected:
+            await self._store(lambda conn: commands.finish(conn, taken))
         if news := context.client.counters.news():
             log.info("turns routed", run_id=taken.run_id, command=taken.no, **news)
 
     async def _write(
         self, taken: Taken, queue: "asyncio.Queue[groups.SettledGroup]", expected: int, sharing: Sharing | None
     ) -> None:
-        """Write settled groups as they come: whatever settles during a write goes out with the next one."""
+        """Write settled groups as they come: whatever settles during a write goes out with the next one, and with the
+        last ones the command is done."""
         written = 0
         while written < expected:
             batch = [await queue.get()]
             while not queue.empty():
                 batch.append(queue.get_nowait())
-            await self._put(taken, batch)
             written += len(batch)
+            await self._put(taken, batch, last=written == expected)
             if sharing is not None:
                 sharing.offer(batch)
 
-    async def _put(self, taken: Taken, batch: list[groups.SettledGroup]) -> None:
+    async def _put(self, taken: Taken, batch: list[groups.SettledGroup], last: bool) -> None:
         """Write groups; while the store takes none they wait here, and the command with them, until it does."""
         told = False
         while True:
             try:
-                await self._store(partial(groups.put_groups, taken=taken, groups=batch, folder=self._folder))
+                await self._store(partial(groups.put_groups, taken=taken, groups=batch, folder=self._folder, last=last))
                 return
             except (StoreFull, SamplesAway) as refused:
                 if not told:

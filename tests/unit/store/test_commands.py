@@ -122,11 +122,11 @@ def test_node_commands_name_their_node_and_come_in_order(story):
         (second, "127.0.0.1:1", lease_id),
     ]
     assert commands.open_on_node(story.conn, "box") == [(1, first, lease_id), (1, second, lease_id)]
-    taken = commands.take_next(story.conn, lease_id, 30)
+    taken = commands.take_next(story.conn, lease_id, 30).taken
     assert taken.no == first
     assert commands.take_next(story.conn, lease_id, 30) is None  # the older one is in work
     commands.finish(story.conn, taken)
-    assert commands.take_next(story.conn, lease_id, 30).no == second
+    assert commands.take_next(story.conn, lease_id, 30).taken.no == second
 
 
 def test_a_command_comes_with_the_rows_that_it_accumulates_and_without_those_that_are_not_there(story):
@@ -139,22 +139,24 @@ def test_a_command_comes_with_the_rows_that_it_accumulates_and_without_those_tha
     story.settle(1, 2)
     story.cut(1, 1, 2)
     first = ready_commands.take_next(story.conn, lease_id, 30)
+    assert first.more
     assert first.batch == micro_batches.read(story.conn, 1, "solver", 1)
     second = ready_commands.take_next(story.conn, lease_id, 30, first.taken.no)
     assert (second.taken.command.micro_batch, second.batch) == (9, None), "taken nevertheless"
+    assert not second.more
 
 
 def test_a_lane_whose_answer_was_lost_takes_its_command_anew(story):
     lease_id = story.granted()[DeviceUse.ENGINE]
     story.hosted(lease_id, DeviceUse.ENGINE, "e1")
     first, second = story.issue(load(lease_id, 0)), story.issue(load(lease_id, 1))
-    lost = commands.take_next(story.conn, lease_id, 30, holder="lane:a")
+    lost = commands.take_next(story.conn, lease_id, 30, holder="lane:a").taken
     assert commands.take_next(story.conn, lease_id, 30, holder="lane:b") is None, "another lane waits"
-    again = commands.take_next(story.conn, lease_id, 30, holder="lane:a")
+    again = commands.take_next(story.conn, lease_id, 30, holder="lane:a").taken
     assert (again.no, again.takes) == (first, 2)
     with pytest.raises(TokenLost):
         commands.guard(story.conn, lost)
-    assert commands.take_next(story.conn, lease_id, 30, first, "lane:a").no == second
+    assert commands.take_next(story.conn, lease_id, 30, first, "lane:a").taken.no == second
     assert commands.take_next(story.conn, lease_id, 30, first, "lane:a") is None, "who holds one took ahead knowingly"
 
 

@@ -51,6 +51,15 @@ class Taken:
     """What it plays stood still when it was taken."""
 
 
+@dataclass(frozen=True, slots=True)
+class NextCommand:
+    """What a child carries out next."""
+
+    taken: Taken
+    more: bool
+    """Another command of the child was open behind it."""
+
+
 class ClaimStatus(StrEnum):
     """State of a claimed command."""
 
@@ -112,7 +121,7 @@ def take(conn: Connection, run_id: int, no: int, ttl_s: float, holder: str = "")
     return None if row is None else _taken(*row)
 
 
-def take_next(conn: Connection, lease_id: int, ttl_s: float, after: int = 0, holder: str = "") -> Taken | None:
+def take_next(conn: Connection, lease_id: int, ttl_s: float, after: int = 0, holder: str = "") -> NextCommand | None:
     """Take the oldest command that the child of a lease should carry out. None while an older one is held.
 
     Who holds one may take ahead by naming it in `after`. Who names no such one holds nothing: what the same `holder`
@@ -133,11 +142,13 @@ def take_next(conn: Connection, lease_id: int, ttl_s: float, after: int = 0, hol
         WHERE c.run_id = oldest.run_id AND c.no = oldest.no
           AND (c.status = 'open' OR (c.status = 'taken' AND (c.deadline < clock_timestamp()
             OR (c.holder = %(holder)s AND c.holder <> '' AND %(after)s = 0))))
-        RETURNING c.run_id, c.no, c.token, c.takes, c.epoch, c.body::text, c.held
+        RETURNING c.run_id, c.no, c.token, c.takes, c.epoch, c.body::text, c.held, EXISTS (
+          SELECT 1 FROM store.command n
+          WHERE n.lease_id = c.lease_id AND n.route = 'node' AND n.status = 'open' AND n.no > c.no)
         """.encode(),
         {"lease": lease_id, "ttl": ttl_s, "after": after, "holder": holder},
     ).fetchone()
-    return None if row is None else _taken(*row)
+    return None if row is None else NextCommand(_taken(*row[:-1]), row[-1])
 
 
 def _taken(run_id: int, no: int, token: UUID, takes: int, epoch: int, body: str, held: bool) -> Taken:

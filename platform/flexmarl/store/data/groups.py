@@ -18,14 +18,14 @@ from psycopg.errors import CheckViolation, DiskFull
 from flexmarl.contracts.commands import PlayGroups
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.wire import EpisodeStatus, Origin
-from flexmarl.store.control.commands import Taken, guard
+from flexmarl.store.control.commands import Taken, finish, guard
 from flexmarl.store.control.inbox import put_events
 from flexmarl.store.data import reply_grammars, said, sample_copy
 from flexmarl.store.data.payload import Floats, Ints, allowed_length, pack
 from flexmarl.store.data.segments import Placed, SegmentFolder
 from flexmarl.store.data.spans import Span, encoded
 from flexmarl.store.errors import Refused, SamplesAway, StoreFull
-from flexmarl.store.node_operations import for_nodes, run_with_work, taken_command
+from flexmarl.store.node_operations import for_nodes, taken_command
 from flexmarl.store.wire_lists import Listed
 
 
@@ -111,9 +111,13 @@ class _Stored:
 
 @for_nodes(taken_command("taken"), given=["folder"])
 def put_groups(
-    conn: Connection, taken: Taken, groups: Listed[SettledGroup], folder: SegmentFolder | None = None
+    conn: Connection,
+    taken: Taken,
+    groups: Listed[SettledGroup],
+    folder: SegmentFolder | None = None,
+    last: bool = False,
 ) -> int:
-    """Write settled groups and their events; returns how many were new.
+    """Write settled groups and their events; returns how many were new. With the `last` ones the command is done.
 
     Large payloads go to the folder's segment files, without a folder every payload stays in its row. Raises TokenLost,
     EpochStale, StoreFull, SamplesAway, or Refused for rows that the command does not order, with nothing written.
@@ -121,7 +125,7 @@ def put_groups(
     _within(taken, groups)
     stored = _store_payloads(taken, groups, folder)
     try:
-        return _put(conn, taken, stored, folder)
+        return _put(conn, taken, stored, folder, last)
     except DiskFull as error:
         raise StoreFull("the database", str(error).strip()) from error
     except CheckViolation as error:
@@ -143,7 +147,11 @@ def _within(taken: Taken, groups: Sequence[SettledGroup]) -> None:
 
 
 def _put(
-    conn: Connection, taken: Taken, stored: Sequence[tuple[SettledGroup, list[_Stored]]], folder: SegmentFolder | None
+    conn: Connection,
+    taken: Taken,
+    stored: Sequence[tuple[SettledGroup, list[_Stored]]],
+    folder: SegmentFolder | None,
+    last: bool,
 ) -> int:
     with conn.transaction():
         guard(conn, taken)
@@ -158,6 +166,8 @@ def _put(
                 folder.register(conn, taken.run_id, taken.epoch, placed)
             _copy_samples(conn, taken.run_id, samples)
             put_events(conn, taken.run_id, [(_event_key(group.event), group.event) for group, _ in new])
+        if last:
+            finish(conn, taken)
     return len(new)
 
 
@@ -193,7 +203,6 @@ def _store_payloads(
     return [(group, list(islice(stored, len(group.samples)))) for group in groups]
 
 
-@for_nodes(run_with_work("run_id"))
 def settled_members(conn: Connection, run_id: int, draws: Sequence[int]) -> dict[int, set[int]]:
     """Return which members of the draws have their rows already; a draw without any is left out."""
     rows = conn.execute(
