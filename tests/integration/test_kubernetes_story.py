@@ -17,7 +17,7 @@ from tests.support.kubernetes_cluster import KubernetesCluster, kubernetes_clust
 from tests.support.ray_cluster import processes_of
 from tests.support.system import Api, System
 
-pytestmark = [pytest.mark.services, pytest.mark.slow]
+pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.full]
 
 SMALL = {
     "name": "grows",

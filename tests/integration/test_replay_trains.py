@@ -110,6 +110,7 @@ def test_a_success_of_an_earlier_step_stands_in_groups_that_failed(system: Syste
     assert any(value < 0 for value in others[1].values())
 
 
+@pytest.mark.full
 def test_a_run_with_lag_replays_what_is_young_enough(system: System, tmp_path: Path) -> None:
     api = system.api()
     rule = ARCHIVE | {"max_age": 4, "max_uses": 2, "order": "newest"}
