@@ -3,7 +3,9 @@
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
+from flexmarl.controlplane.runs.model_sources import CheckpointSources
 from tests.controlplane.test_datasets import CHAT, errors, post, save
 from tests.controlplane.test_demonstrations import lines, refused, talks
 from tests.support.controlplane import key
@@ -66,6 +68,28 @@ def test_what_cannot_be_replayed_is_refused_with_field_and_rule(api, environment
     [(pointer, code, hint)] = refused(plan(api, {"name": "talks"}, **environment))
     assert pointer == wrong[0]
     assert not wrong[1] or (code == wrong[1] and hint.startswith(wrong[2]))
+
+
+def gone_meanwhile(monkeypatch, archive) -> None:
+    """Let something be archived between the look that pins it and the one that reads it."""
+    reading = CheckpointSources.refusals
+
+    def late(self, spec):
+        archive()
+        return reading(self, spec)
+
+    monkeypatch.setattr(CheckpointSources, "refusals", late)
+
+
+@pytest.mark.parametrize("template", ["chat_logged", "chat_dataset"])
+def test_a_dataset_that_is_archived_while_its_run_is_submitted_is_refused(api, monkeypatch, template) -> None:
+    from flexmarl.controlplane.datasets.models import Dataset
+
+    talks(api, TALKS)
+    gone_meanwhile(monkeypatch, lambda: Dataset.objects.update(archived_at=timezone.now()))
+    whole = {"environment": {"dataset": {"name": "talks"}}, "policies": {"solver": {"model": CHAT}}}
+    found = refused(post(api, "runs/plan", {"template": template, "spec": whole}))
+    assert ("/environment/dataset/name", "unknown_dataset") in [one[:2] for one in found]
 
 
 def test_another_dataset_and_one_that_nobody_named_are_refused(api, person, client_of) -> None:

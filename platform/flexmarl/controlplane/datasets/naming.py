@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flexmarl.contracts.problems import Problem, nearest
+from flexmarl.contracts.specification.dataset import NamedDataset
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.datasets import queries
 
@@ -63,6 +64,13 @@ def pinned(
     known = f"Did you mean {close}?" if close else f"It has {', '.join(names[:SHOWN])}." if names else ""
     detail = f"There is no dataset {name} in {home}, or you may not read it."
     hint = known or "Import it first, on the page of datasets."
+    return Problem(pointer=f"{where}/name", code="unknown_dataset", detail=detail, hint=hint)
+
+
+def gone(dataset: NamedDataset, where: str = WHERE) -> Problem:
+    """Return the refusal of a pinned dataset that was archived, or closed to its reader, before its run was made."""
+    detail = f"{dataset.name} {dataset.version} of {dataset.project} is not there any more, or you may not read it."
+    hint = "Name another dataset, or restore it on its page and submit the run again."
     return Problem(pointer=f"{where}/name", code="unknown_dataset", detail=detail, hint=hint)
 
 

@@ -42,7 +42,10 @@ def refusals(actor: Actor, project: str, name: str, shown: DatasetDemonstrations
     one that was found here."""
     dataset, where = shown.dataset, f"{_where(name)}/column"
     found = queries.usable(actor, dataset.project, dataset.name).filter(number=dataset.version or 0).first()
-    if found is None or not dataset.digest or found.digest != dataset.digest:
+    if found is None:
+        yield naming.gone(dataset, f"{_where(name)}/dataset")
+        return
+    if not dataset.digest or found.digest != dataset.digest:
         raise AssertionError(f"policies.{name}.warmup.demonstrations was not completed")
     columns = ", ".join(found.columns[:10]) or "none beside prompt and answer"
     if shown.column and shown.column not in found.columns:

@@ -128,7 +128,7 @@ class CheckpointSources:
             if policy.warmup is not None and (rows := policy.warmup.rows) is not None:
                 yield from row_set_naming.refusals(self.actor, spec, name, rows)
             if isinstance(policy.model, RegisteredModel):
-                self._check_pinned(name, policy.model)
+                yield from self._model_refusals(name, policy.model)
             if not isinstance(policy.model, CheckpointModel):
                 continue
             parent = ExperimentSpec.model_validate(queries.find_run(self.actor, policy.model.run).spec)
@@ -143,10 +143,12 @@ class CheckpointSources:
                 where = f"/policies/{name}/tuning/adapter"
                 yield Problem(pointer=where, code="incompatible", detail=detail, hint="Remove adapter.")
 
-    def _check_pinned(self, name: str, model: RegisteredModel) -> None:
-        """Make sure that the digest is the one that was found here, never one that somebody sent."""
+    def _model_refusals(self, name: str, model: RegisteredModel) -> Iterator[Problem]:
+        """Refuse a model that went meanwhile; make sure that the digest of another is the one that was found here."""
         found = naming.pinned(self.actor, self.project, name, model.model_dump())
-        if isinstance(found, Problem) or found["digest"] != model.digest or not model.digest:
+        if isinstance(found, Problem):
+            yield found
+        elif found["digest"] != model.digest or not model.digest:
             raise AssertionError(f"policies.{name}.model was not completed")
 
     def _row_refusals(self, environment: EnvironmentSpec) -> Iterator[Problem]:
@@ -169,7 +171,9 @@ class CheckpointSources:
             yield Problem(pointer=f"{datasets.WHERE}/name", code="required", detail=detail, hint=hint)
             return
         found = datasets.pinned(self.actor, self.project, dataset.model_dump())
-        if isinstance(found, Problem) or found["digest"] != dataset.digest:
+        if isinstance(found, Problem):
+            yield datasets.gone(dataset)
+        elif found["digest"] != dataset.digest:
             raise AssertionError("environment.dataset was not completed")
 
     def _package_refusals(self, environment: EnvironmentSpec) -> Iterator[Problem]:

@@ -36,7 +36,12 @@ def refusals(actor: Actor, spec: ExperimentSpec, policy: str, shown: ImportedRow
     """Refuse rows of another environment or of other roles than the policy plays, and those that are all filtered out;
     make sure that the digest is the one that was found here."""
     found = queries.usable(actor, shown.project).filter(name=shown.name).first()
-    if found is None or not shown.digest or found.digest != shown.digest:
+    if found is None:
+        detail = f"The imported rows {shown.name} are not there any more, or you may not read them."
+        hint = "Name others, or import them again."
+        yield Problem(pointer=f"{_where(policy)}/name", code="unknown_rows", detail=detail, hint=hint)
+        return
+    if not shown.digest or found.digest != shown.digest:
         raise AssertionError(f"policies.{policy}.warmup.rows was not completed")
     where, mine = f"{_where(policy)}/name", game_of(spec.environment.model_dump(mode="json"))
     theirs = game_of(found.environment)
