@@ -42,6 +42,7 @@ from workers.models.opening import allow
 from workers.training.trainer import CREATE, Trainer
 from workers.training.wire import AccumulateRequest, BindRequest, StepRequest, TrainRow
 from workers.transfer import LocalTier
+from workers.transfer.base import Source
 from workers.transfer.deltas import Deltas
 from workers.transfer.plane import Plane
 
@@ -210,7 +211,7 @@ def stepped(home: Path, model: Path, precision: str, rate: float) -> tuple[str, 
     return digests[1], digests[2]
 
 
-class Beside:
+class Beside(Source):
     """The state plane of another host, without a network between."""
 
     name = "beside"

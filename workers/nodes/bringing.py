@@ -15,7 +15,7 @@ import msgspec
 import psycopg
 import structlog
 
-from flexmarl.store.control.nodes import addresses_for
+from flexmarl.store.control.nodes import addresses_for, receivers_of
 from flexmarl.store.control.runs import publication_content
 from workers.door.contents import DoorPeer
 from workers.rollout.engines.wire import LoadRequest
@@ -26,6 +26,7 @@ from workers.transfer.base import Source
 from workers.transfer.objects import ObjectStore
 from workers.transfer.peer import Peer
 from workers.transfer.plane import Plane, digest_of
+from workers.transfer.relay import Relayed
 
 log = structlog.get_logger(__name__)
 
@@ -41,6 +42,8 @@ class Elsewhere:
 
     addresses: list[str]
     content: str = "full"
+    receivers: tuple[str, ...] = ()
+    """Nodes whose engines take in the same."""
 
 
 class Bringing:
@@ -67,11 +70,21 @@ class Bringing:
             log.warning("cannot ask for other nodes", error=str(error))
             return False
         sources: list[Source] = [*peers_at(self._settings, there.addresses, self._address), *self._objects]
+        if sources and isinstance(request, LoadRequest):
+            sources[0] = self._relayed(sources[0], there)
         return bool(sources) and await asyncio.to_thread(self._bring, missing, sources, MOST[there.content])
 
     def _elsewhere(self, conn: psycopg.Connection, run_id: int) -> Elsewhere:
-        addresses = [] if self._settings.door else addresses_for(conn, run_id)
-        return Elsewhere(addresses, publication_content(conn, run_id))
+        content = publication_content(conn, run_id)
+        if self._settings.door:
+            return Elsewhere([], content)
+        return Elsewhere(addresses_for(conn, run_id), content, tuple(receivers_of(conn, run_id)))
+
+    def _relayed(self, origin: Source, there: Elsewhere) -> Source:
+        """Return an origin of weights that other nodes with engines of the run pass on, where there are such nodes."""
+        passing = [address for address in there.receivers if address not in (self._address, *there.addresses[:1])]
+        others = {address: Peer(address, self._settings.cluster_key) for address in passing}
+        return Relayed(origin, self._address, others) if others else origin
 
     def _missing(self, digests: Iterable[str]) -> list[str]:
         return [digest for digest in digests if not self._here(digest)]

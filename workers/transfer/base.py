@@ -82,6 +82,10 @@ class StatePlane(Protocol):
         """Give up every claim of this owner that is not in `keep` and older than `grace_s`; return their digests."""
 
 
+class NotYet(StateMissing):
+    """A source is about to have it; who asks again a little later may get it."""
+
+
 class Source(Protocol):
     """Where contents can be fetched from, chunk by chunk. Nothing it gives is trusted: who fetches checks it."""
 
@@ -91,7 +95,11 @@ class Source(Protocol):
         """Return a content's manifest. Raises StateMissing, or StateError when the source cannot be reached."""
 
     def fetch(self, digest: str, chunk: str, room: memoryview) -> None:
-        """Fill memory with a chunk. Raises like `manifest`, and CorruptState for one of another length."""
+        """Fill memory with a chunk. Raises like `manifest`, CorruptState for one of another length, and NotYet."""
+
+    def order(self, chunks: Sequence[str]) -> Sequence[int]:
+        """Return in which order chunks are best fetched, by their places."""
+        return range(len(chunks))
 
     def delta(self, digest: str, bases: Sequence[str], most: float) -> str | None:
         """Return the digest of what makes a content of one of the bases, of at most that share of its bytes.

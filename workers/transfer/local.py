@@ -13,7 +13,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,7 +34,7 @@ from workers.transfer.base import (
 from workers.transfer.contents import Description, Encoded, Pieces, decode, encode, make_room, room_in, tensors_over
 from workers.transfer.files import ChunkFiles, full_told, gone_is_fine
 from workers.transfer.mapping import MappedMemory
-from workers.transfer.parallel import Rooms, in_threads
+from workers.transfer.parallel import Rooms, again_and_again, in_threads
 from workers.transfer.whole_files import WholeFiles
 
 if TYPE_CHECKING:
@@ -75,15 +75,21 @@ class LocalTier:
         return self.take_in(encoded.digest, encoded.manifest, encoded.description, write)
 
     def take_in(
-        self, digest: str, manifest: bytes, description: Description, write: Callable[[int], None]
+        self,
+        digest: str,
+        manifest: bytes,
+        description: Description,
+        write: Callable[[int], None],
+        order: Sequence[int] | None = None,
     ) -> ContentManifest:
-        """Make a content lie here by having each of its chunks written; claim it.
+        """Make a content lie here by having each of its chunks written, in an order where one is given; claim it. What
+        cannot be had yet is written behind the others.
 
         Raises StateFull, after which nothing of it stays, or what `write` raises; then chunks that came stay for a
         while, for whoever tries again.
         """
         with self._room(digest, description), self.intending(digest, manifest):
-            in_threads(write, range(len(description.chunks)))
+            again_and_again(write, range(len(description.chunks)) if order is None else order)
             return self.complete(digest, manifest, description)
 
     def complete(self, digest: str, manifest: bytes, description: Description) -> ContentManifest:
@@ -118,7 +124,7 @@ class LocalTier:
             source.fetch(digest, name, room)
             self._chunks.accept(digest, name, [room])
 
-        return self.take_in(digest, manifest, description, write)
+        return self.take_in(digest, manifest, description, write, source.order(description.chunks))
 
     def description(self, digest: str) -> Description:
         """Return what is written about a content in chunks. Raises StateMissing or CorruptState."""

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from workers.transfer.base import ContentManifest, CorruptState, StateError, StateMissing
+from workers.transfer.base import ContentManifest, CorruptState, Source, StateError, StateMissing
 from workers.transfer.contents import Description, Encoded, Pieces, decode
 from workers.transfer.files import full_told
 from workers.transfer.parallel import in_threads
@@ -38,7 +38,7 @@ def check_url(url: str) -> None:
         raise ValueError(f"{protocol!r} needs a package that is not installed here: {missing}") from None
 
 
-class ObjectStore:
+class ObjectStore(Source):
     """A folder of an fsspec file system: keeps what is put, and is a `Source`."""
 
     def __init__(self, url: str, **options: Any) -> None:

@@ -2,10 +2,13 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
+
+from workers.transfer.base import NotYet
 
 if TYPE_CHECKING:
     import torch
@@ -15,6 +18,7 @@ R = TypeVar("R")
 
 THREADS_MOST = 4
 """Beyond that memory is the limit."""
+AGAIN_S = 0.05
 _SLICE = 4 * 2**20
 """Elements that one thread copies at a time."""
 
@@ -24,6 +28,24 @@ def in_threads(work: Callable[[T], R], things: Sequence[T]) -> list[R]:
     if len(things) < 2:
         return [work(thing) for thing in things]
     return _settled(_pool().submit(work, thing) for thing in things)
+
+
+def again_and_again(work: Callable[[T], object], things: Sequence[T]) -> None:
+    """Do the work for each thing, and again behind the others for those of which it raises NotYet."""
+    left = list(things)
+    while left:
+        later: list[T] = []
+
+        def tried(thing: T, later: list[T] = later) -> None:
+            try:
+                work(thing)
+            except NotYet:
+                later.append(thing)
+
+        in_threads(tried, left)
+        left = [thing for thing in left if thing in later]
+        if left:
+            time.sleep(AGAIN_S)
 
 
 def copy(pairs: "Sequence[tuple[torch.Tensor, torch.Tensor]]") -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from workers.transfer.base import CorruptState, StateError, StateMissing
+from workers.transfer.base import CorruptState, Source, StateError, StateMissing
 from workers.transfer.deltas import BASES_AT_MOST, Deltas
 from workers.transfer.local import LocalTier
 
@@ -33,7 +33,7 @@ class _Made(msgspec.Struct):
     delta: str
 
 
-class Peer:
+class Peer(Source):
     """A node's state folder, as a `Source`."""
 
     def __init__(self, address: str, key: str) -> None:

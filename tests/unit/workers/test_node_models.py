@@ -29,6 +29,7 @@ from workers.nodes import models as node_models
 from workers.nodes.models import Holding, Importing
 from workers.training.folders import root_of, write_manifest
 from workers.transfer import LocalTier
+from workers.transfer.base import Source
 
 
 class Node:
@@ -237,7 +238,7 @@ def test_a_node_fetches_what_its_devices_need_and_keeps_what_it_imported(node: N
     digest = put_model(theirs, str(node.model)).digest
     other = LocalTier(theirs, "peer")
 
-    class Peer:
+    class Peer(Source):
         name = "peer"
 
         def manifest(self, wanted: str) -> bytes:

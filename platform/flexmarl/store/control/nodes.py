@@ -234,6 +234,21 @@ def addresses_for(conn: Connection, run_id: int) -> list[str]:
     return [address for (address,) in rows]
 
 
+def receivers_of(conn: Connection, run_id: int) -> list[str]:
+    """List the endpoints of living nodes whose engines take a run's weights in."""
+    rows = conn.execute(
+        """
+        SELECT DISTINCT n.address FROM store.lease l JOIN store.device d ON d.id = l.device_id
+        JOIN store.node n ON n.name = d.node
+        WHERE l.run_id = %s AND l.use = 'engine' AND l.state = 'held' AND n.address <> ''
+          AND n.heartbeat_at > clock_timestamp() - make_interval(secs => %s)
+        ORDER BY n.address
+        """,
+        [run_id, ALIVE_S],
+    ).fetchall()
+    return [address for (address,) in rows]
+
+
 def address_of(conn: Connection, node: str) -> str:
     """Return the endpoint of a node; empty where it is not registered."""
     row = conn.execute("SELECT address FROM store.node WHERE name = %s", [node]).fetchone()
