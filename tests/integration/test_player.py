@@ -375,3 +375,26 @@ async def test_a_group_that_branches_is_settled_with_an_answer_of_every_member_t
         "SELECT count(*) FROM store.episode, jsonb_array_elements(transcript) AS t WHERE t ->> 2 LIKE '%went on%'"
     ).fetchone()
     assert went_on == (len(turns),)
+
+
+async def test_a_group_whose_members_continue_others_is_settled_once_with_what_each_said_itself(
+    store_conn: psycopg.Connection, player: Player, engine: ScriptedEngine
+) -> None:
+    spec = resolve({**SPEC.document, "sampling": {"branch_controller": "trace"}})
+    make_run(store_conn, spec.document)
+    announce(store_conn, engine)
+    put_command(store_conn, 1, order(10, 11))
+    await player.play(RUN, 1)
+    asked = sum(len(request.prompt) for request in engine.requests)
+    assert counts(store_conn) == (8, asked, 2), "each turn that was asked for, once"
+    told = store_conn.execute(
+        "SELECT (body ->> 'draw')::int, (e ->> 'member')::int, (e -> 'branch' ->> 'root')::int, "
+        "(e -> 'branch' ->> 'turns')::int FROM store.inbox, jsonb_array_elements(body -> 'episodes') AS e ORDER BY 1, 2"
+    ).fetchall()
+    assert all((root == -1) == (member < 2) for _, member, root, _ in told)
+    for draw, member, _, turns in [one for one in told if one[1] >= 2]:
+        first = store_conn.execute(
+            "SELECT role, min(turn) FROM store.sample WHERE draw = %s AND member = %s GROUP BY 1", [draw, member]
+        ).fetchall()
+        before = {"guesser": (turns + 1) // 2, "hinter": turns // 2}
+        assert dict(first) == {role: before[role] for role, _ in first}, "what was said before is its root's"

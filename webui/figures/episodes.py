@@ -149,6 +149,8 @@ def _beside_members(rule: Mapping[str, Any]) -> list[str]:
     parts = []
     if rule.get("branches", "none") != "none":
         parts.append("the reward of each answer, since all members answered the turns of one episode")
+    if rule.get("continues"):
+        parts.append("the tree of the group: a turn is compared with what other members said in its place")
     if rule.get("keep_members") and rule.get("keep_rule", "variance") == "variance":
         parts.append(f"only the {rule['keep_members']} members whose scores differ most")
     if rule.get("rescues"):

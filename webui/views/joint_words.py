@@ -26,6 +26,7 @@ DECISIONS = {kind: about.word for kind, about in COMMAND_KINDS.items()} | {
     "engine_emptied": "Empty an engine",
     "cohort_settled": "Cohort settled",
     "group_refused": "Refuse a group",
+    "group_branched": "Continue episodes",
     "group_rescued": "Inject a success",
     "group_sized": "Size a group",
     "group_dropped": "Drop a group",

@@ -37,11 +37,18 @@ def _credit(spec: dict[str, Any], group: Sequence[dict[str, Any]]) -> dict[str, 
         **algorithm["advantage"],
         "group_key": algorithm["group_key"],
         "shaping": algorithm.get("shaping", {}).get("type", "none"),
-        "branches": spec["sampling"]["branch_controller"]["type"],
+        "branches": "none" if _continues(spec) is not None else spec["sampling"]["branch_controller"]["type"],
+        "continues": bool(_continues(spec)),
         "keep_members": spec["sampling"].get("keep_members"),
         "keep_rule": spec["sampling"].get("keep_rule", "variance"),
         "rescues": _rescues(spec) and not any(member["solved"] for member in group),
     }
+
+
+def _continues(spec: dict[str, Any]) -> float | None:
+    """Return the share of a group's members that continue others; None where the run's controller continues nobody."""
+    share = spec["sampling"]["branch_controller"].get("share")
+    return None if share is None else float(share)
 
 
 def _rescues(spec: dict[str, Any]) -> bool:

@@ -20,7 +20,7 @@ import msgspec
 from flexmarl.algorithms.seeds import derive, episode_seed, turn_seed
 from flexmarl.contracts.reply_grammars import LIBRARY
 from flexmarl.contracts.specification.environment_base import Latency
-from flexmarl.contracts.wire import EpisodeStatus
+from flexmarl.contracts.wire import Branch, EpisodeStatus
 from flexmarl.store.server_paths import without_paths
 from workers.external_access import ExternalAccess, ExternalError
 from workers.rollout.engines.wire import SamplingParameters
@@ -31,6 +31,7 @@ from workers.rollout.live_episode import LiveEpisode, RewardedLater
 from workers.rollout.slots import HeldSlots, Slots, slots
 from workers.rollout.speech import Seat, Speech, prompt_tokens
 from workers.rollout.stages import Stage, begin
+from workers.rollout.tracks import Track
 from workers.rollout.turn_barrier import TurnBarrier
 from workers.rollout.turns import (
     TooManyMovesError,
@@ -124,6 +125,8 @@ class EpisodeAttempt:
     started_at: float = 0.0
     finished_at: float = 0.0
     """When nothing of it was left to play; a reward may have come later."""
+    branch: Branch | None = None
+    """Its place in the tree of its group, where members continue others."""
 
     @property
     def unscored(self) -> bool:
@@ -144,35 +147,35 @@ async def play_episode(
     external: ExternalClient | None = None,
     together: TurnBarrier | None = None,
     held: HeldSlots | None = None,
+    track: Track | None = None,
 ) -> EpisodeAttempt:
     """Play one attempt to its end, turn by turn with those it plays `together` with.
 
-    It leaves the places that are `held` for it where nothing but its reward is waited for.
+    It leaves the places that are `held` for it where nothing but its reward is waited for. `track`: where it begins and
+    what is kept of it, in a group whose members continue others.
     """
     with nullcontext() if together is None else together.playing():
         asking = Asking(client, external or ExternalClient(ExternalAccess()), slots(order.agents), together)
-        return await _attempt(order, stage, seats, asking, held or HeldSlots())
+        return await _attempt(order, stage, seats, asking, held or HeldSlots(), track or Track())
 
 
 async def _attempt(
-    order: EpisodeOrder, stage: Stage, seats: dict[str, Seat], asking: "Asking", held: HeldSlots
+    order: EpisodeOrder, stage: Stage, seats: dict[str, Seat], asking: "Asking", held: HeldSlots, track: Track
 ) -> EpisodeAttempt:
-    attempt = EpisodeAttempt(order, started_at=time.time())
+    attempt = EpisodeAttempt(order, started_at=time.time(), branch=track.branch)
     live: LiveEpisode | None = None
     try:
-        # A generator of its own: what happens inside an episode depends neither on its neighbours nor on lost tries.
-        seed = episode_seed(order.sampling_seed, order.draw, order.member, order.breakdowns)
-        count = partial(prompt_tokens, seats)
-        live = await begin(stage, order.task_seed, order.held_out, seed, order.key, count)
+        live, speech = await _begun(order, stage, seats, attempt, track)
         attempt.task = live.task
         # An environment that starts slowly has a deadline of its own.
         deadline = time.monotonic() + order.timeout_s
-        await _play(live, attempt, seats, asking, deadline)
+        await _play(live, attempt, speech, asking, deadline, track)
         if isinstance(live, RewardedLater) and live.awaits_reward:
             attempt.finished_at = time.time()
             await held.leave()
             await live.rewarded()
         attempt.outcome = checked(live.outcome(), seats)
+        attempt.branch = track.told([turn.reply for turn in attempt.turns])
         attempt.status = EpisodeStatus.FINISHED
     except Exception as error:  # an environment is foreign code: whatever it raises is the attempt's failure
         attempt.reason, attempt.broke = blamed(error, order.timeout_s)
@@ -181,6 +184,20 @@ async def _attempt(
             live.leave(attempt.reason)
     attempt.finished_at = attempt.finished_at or time.time()
     return attempt
+
+
+async def _begun(
+    order: EpisodeOrder, stage: Stage, seats: dict[str, Seat], attempt: EpisodeAttempt, track: Track
+) -> tuple[LiveEpisode, Speech]:
+    """Begin an episode, or go on from where another was."""
+    track.kept.clear()
+    if track.start is not None:
+        return track.start.live.copied(), track.start.speech.continued(attempt.breaks)
+    # A generator of its own: what happens inside an episode depends neither on its neighbours nor on lost tries.
+    seed = episode_seed(order.sampling_seed, order.draw, order.member, order.breakdowns)
+    count = partial(prompt_tokens, seats)
+    live = await begin(stage, order.task_seed, order.held_out, seed, order.key, count)
+    return live, Speech(seats, breaks=attempt.breaks)
 
 
 def blamed(error: Exception, timeout_s: float) -> tuple[str, bool]:
@@ -245,15 +262,12 @@ class Asking:
 
 
 async def _play(
-    live: LiveEpisode,
-    attempt: EpisodeAttempt,
-    seats: dict[str, Seat],
-    asking: Asking,
-    deadline: float,
+    live: LiveEpisode, attempt: EpisodeAttempt, speech: Speech, asking: Asking, deadline: float, track: Track
 ) -> None:
-    order, speech = attempt.order, Speech(seats, breaks=attempt.breaks)
+    order, seats = attempt.order, dict(speech.seats)
     waits = waits_of(order)
     while asks := live.asks():
+        track.keep(live, speech, len(attempt.turns))
         if asking.together is not None:
             deadline += await asking.together.turn()  # the others' time is not the episode's own
         prompts = [await speech.prompted(ask) for ask in asks]

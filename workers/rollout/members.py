@@ -20,6 +20,7 @@ from flexmarl.contracts.wire import EpisodeStatus, Origin, PolicyPin
 from flexmarl.store.control.commands import Taken
 from flexmarl.store.data.groups import SettledGroup
 from workers.rollout.branching import Branching, play_branches
+from workers.rollout.continuing import Tree, play_tree
 from workers.rollout.engines.parameters import parameters_of
 from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, play_episode, tokens_of
 from workers.rollout.pausing import FREE, Hold
@@ -29,6 +30,7 @@ from workers.rollout.sharing import Sharing
 from workers.rollout.slots import HeldSlots, Slots, slots
 from workers.rollout.spares import play_with_spares
 from workers.rollout.speech import Seat
+from workers.rollout.tracks import Track
 from workers.rollout.turn_barrier import TurnBarrier
 
 log = structlog.get_logger(__name__)
@@ -46,7 +48,8 @@ class CommandPlay:
     """Where its episodes wait for each other before every turn; None: they do not."""
 
     def settled(self, attempts: list[EpisodeAttempt]) -> SettledGroup:
-        return settled_group(self.order, self.taken.no, attempts, self.seats)
+        surprisals = self.context.spec.sampling.turn_quantile > 0 and self.order.origin is Origin.TRAIN
+        return settled_group(self.order, self.taken.no, attempts, self.seats, surprisals)
 
 
 def begin(taken: Taken, order: PlayGroups, context: RunContext, hold: Hold = FREE) -> CommandPlay:
@@ -82,6 +85,10 @@ async def play_group(playing: CommandPlay, group: GroupOrder) -> SettledGroup:
     if spec.sampling.branches and playing.order.origin is Origin.TRAIN:
         return playing.settled(await _branched(playing, group))
     sharing, places = playing.context.sharing, slots(spec.mechanisms.parallel.members)
+    if (count := spec.sampling.branch_controller.continuations(group.members)) and playing.order.origin is Origin.TRAIN:
+        play = partial(_play_member, playing, group, places=places)
+        tree = Tree(group.draw, range(group.members - count), range(group.members - count, group.members))
+        return playing.settled(await play_tree(tree, playing.order, playing.context.spec, playing.seats, play))
     if sharing is not None and sharing.foreign and playing.order.origin is Origin.TRAIN:
         return playing.settled(await _with_others(playing, group, sharing, places))
     async with asyncio.TaskGroup() as tasks:
@@ -206,25 +213,32 @@ def _episode(playing: CommandPlay, group: GroupOrder, member: int, tried: int, b
 
 
 async def _play_member(
-    playing: CommandPlay, group: GroupOrder, member: int, places: Slots, before: int = 0
+    playing: CommandPlay,
+    group: GroupOrder,
+    member: int,
+    places: Slots,
+    before: int = 0,
+    track: Track | None = None,
 ) -> EpisodeAttempt:
     """Play a member once it has its places, which it leaves before it waits for its reward."""
     async with HeldSlots(places, playing.context.episodes) as held:
-        attempt = await _tried(playing, group, member, before, held)
+        attempt = await _tried(playing, group, member, before, held, track)
     rewards = playing.context.rewards
     if rewards is None or attempt.status is not EpisodeStatus.FINISHED:
         return attempt
     return await rewards.given(playing.taken, playing.order.pool, attempt, playing.seats)
 
 
-async def _tried(playing: CommandPlay, group: GroupOrder, member: int, before: int, held: HeldSlots) -> EpisodeAttempt:
+async def _tried(
+    playing: CommandPlay, group: GroupOrder, member: int, before: int, held: HeldSlots, track: Track | None
+) -> EpisodeAttempt:
     """Try an episode until an attempt finishes or the attempts are used up; they are numbered behind `before`."""
     context, together = playing.context, playing.together
     attempt, breakdowns, wasted = None, 0, 0
     for tried in range(1, context.spec.batch.max_attempts + 1):
         episode = _episode(playing, group, member, before + tried, breakdowns)
         await held.take()
-        others = context.client, context.external, together, held
+        others = context.client, context.external, together, held, track
         attempt = await play_episode(episode, context.stage, playing.seats, *others)
         attempt.wasted = wasted
         if attempt.status is EpisodeStatus.FINISHED or attempt.unscored:

@@ -21,21 +21,25 @@ from flexmarl.store.data.spans import Span
 from workers.rollout.engines import version_segments
 from workers.rollout.episode import EpisodeAttempt, Turn, tokens_of
 from workers.rollout.speech import Seat
+from workers.rollout.tracks import mean_logprob
 
 SHARED = "shared:"
 """With what the engine of a turn is named that another installation said; its name follows."""
 
 
 def settled_group(
-    order: PlayGroups, command_no: int, attempts: list[EpisodeAttempt], seats: dict[str, Seat]
+    order: PlayGroups, command_no: int, attempts: list[EpisodeAttempt], seats: dict[str, Seat], surprisals: bool = False
 ) -> SettledGroup:
-    """Record members of one draw; `attempts` holds each member's last attempt, in member order."""
+    """Record members of one draw; `attempts` holds each member's last attempt, in member order.
+
+    `surprisals`: the event tells of each turn how improbable what was said in it was.
+    """
     event = GroupSettled(
         draw=attempts[0].order.draw,
         origin=order.origin,
         epoch=order.epoch,
         command_no=command_no,
-        episodes=tuple(_outcome(attempt, seats) for attempt in attempts),
+        episodes=tuple(outcome_of(attempt, seats, surprisals) for attempt in attempts),
         started_at=min(attempt.started_at for attempt in attempts),
         finished_at=max(attempt.finished_at for attempt in attempts),
         versions={name: pin.version for name, pin in order.pins.items()},
@@ -65,7 +69,8 @@ def _grammar(turn: Turn, seat: Seat) -> str:
     ).model_dump_json()
 
 
-def _outcome(attempt: EpisodeAttempt, seats: dict[str, Seat]) -> EpisodeOutcome:
+def outcome_of(attempt: EpisodeAttempt, seats: dict[str, Seat], surprisals: bool = False) -> EpisodeOutcome:
+    """Return how an attempt ended, as its group's event tells it."""
     unscored = EpisodeOutcome(
         member=attempt.order.member,
         attempt=attempt.order.attempt,
@@ -76,6 +81,7 @@ def _outcome(attempt: EpisodeAttempt, seats: dict[str, Seat]) -> EpisodeOutcome:
         duration_s=attempt.finished_at - attempt.started_at,
         wasted=attempt.wasted + (0 if attempt.outcome else tokens_of(attempt)),
         breaks={cause: len(at) for cause, at in attempt.breaks.items()},
+        branch=attempt.branch,
     )
     outcome = attempt.outcome
     if outcome is None:
@@ -97,6 +103,7 @@ def _outcome(attempt: EpisodeAttempt, seats: dict[str, Seat]) -> EpisodeOutcome:
         "solved": outcome.solved,
         "samples": samples,
         "facts": outcome.facts,
+        "surprisals": tuple(-mean_logprob([turn.reply]) for turn in attempt.turns) if surprisals else (),
     }
     return unscored.model_copy(update=account)
 
@@ -123,7 +130,10 @@ def _episode_row(order: PlayGroups, attempt: EpisodeAttempt, seats: dict[str, Se
         tokens=tokens_of(attempt),
         pins={seats[role].policy: seats[role].pin.version for role in seats},
         task=attempt.task,
-        transcript=[_entry(turn, outcome.remarks if outcome else {}) for turn in attempt.turns],
+        transcript=[
+            _entry(turn, outcome.remarks if outcome else {}, _continued(attempt) if turn is attempt.turns[0] else "")
+            for turn in attempt.turns
+        ],
         started_at=attempt.started_at,
         finished_at=attempt.finished_at,
         cohort=order.cohort,
@@ -134,11 +144,20 @@ def _episode_row(order: PlayGroups, attempt: EpisodeAttempt, seats: dict[str, Se
     )
 
 
-def _entry(turn: Turn, remarks: Mapping[tuple[str, int], str]) -> list[object]:
+def _continued(attempt: EpisodeAttempt) -> str:
+    """Say what a member continues; nothing where it plays its own episode from the start."""
+    branch = attempt.branch
+    if branch is None or branch.root < 0:
+        return ""
+    return f"goes on from member {branch.root} after {branch.turns} of its turns"
+
+
+def _entry(turn: Turn, remarks: Mapping[tuple[str, int], str], continued: str) -> list[object]:
     """Name a turn in the transcript; what is out of the ordinary with it is said."""
     moves = turn.reply.moves
     times = "once" if moves == 1 else f"{moves} times"
-    notes = [f"moved {times} between engines during generation"] if moves else []
+    notes = [continued] if continued else []
+    notes += [f"moved {times} between engines during generation"] if moves else []
     notes += ["the episode went on with this answer"] if turn.carried else []
     said_by = turn.reply.incarnation
     notes += [f"said by the installation {said_by.removeprefix(SHARED)}"] if said_by.startswith(SHARED) else []

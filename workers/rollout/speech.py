@@ -182,6 +182,13 @@ class Speech:
             {cause: list(at) for cause, at in self.breaks.items()},
         )
 
+    def continued(self, breaks: dict[str, list[tuple[str, int]]]) -> "Speech":
+        """Return a copy for another episode that goes on from here: its rows begin with what it says itself."""
+        copied = self.copied()
+        copied.rows.clear()
+        copied.breaks = breaks
+        return copied
+
 
 def _refuse_format(seat: Seat, ask: Ask) -> None:
     """Raise FormatRefused where a seat's reply cannot be held to a format, or is not to be."""

@@ -73,7 +73,7 @@ class Grpo(Advantage[GrpoOptions]):
     def estimate(self, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]) -> Advantages:
         """Reward minus the mean of its peers, divided by their standard deviation where the options ask."""
         peers = dict(_compared(self.options, key, episodes, rewards))
-        scales = {row_key: _scale(own.values(), self.options.divide_by_std) for row_key, own in peers.items()}
+        scales = {row_key: scale(own.values(), self.options.divide_by_std) for row_key, own in peers.items()}
         return [
             [(reward - scales[row_key][0]) * scales[row_key][1] for row_key, reward in zip(keys, own, strict=True)]
             for keys, own in zip(_keys(self.options, key, episodes), rewards, strict=True)
@@ -116,7 +116,7 @@ class TwoLevel(Advantage[TwoLevelOptions]):
     def _part(self, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]) -> Advantages:
         """Return rewards minus the mean of their peers, over the deviation of these where the options ask."""
         peers, others = dict(_compared(self.options, key, episodes, rewards)), self.options.leave_one_out
-        scales = {row_key: _scale(own.values(), self.options.divide_by_std) for row_key, own in peers.items()}
+        scales = {row_key: scale(own.values(), self.options.divide_by_std) for row_key, own in peers.items()}
         means = {row_key: _means_of_others(own) if others else {} for row_key, own in peers.items()}
         return [
             [
@@ -203,8 +203,8 @@ class BestWorst(Advantage[BestWorstOptions]):
         ]
 
 
-def _scale(values: Sequence[float], divides: bool) -> tuple[float, float]:
-    """Return the mean and the factor of one key's sorted rewards; the factor is 0 where nothing can be compared."""
+def scale(values: Sequence[float], divides: bool) -> tuple[float, float]:
+    """Return the mean and the factor of sorted rewards that are compared; the factor is 0 where these are equal."""
     mean = sum(values) / len(values)
     if values[0] == values[-1]:
         return mean, 0.0

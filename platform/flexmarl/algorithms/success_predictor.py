@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flexmarl.algorithms import logistic
 from flexmarl.algorithms.task_belief import TaskBelief
 
 if TYPE_CHECKING:
@@ -26,10 +27,6 @@ LOWEST, HIGHEST = 0.01, 0.99
 RIDGE = 1.0
 LATEST = 4096
 """Tasks that a fit looks at, and those that were played in the same step as the last of them."""
-ROUNDS = 8
-"""Newton steps of a fit."""
-HALVINGS = 20
-"""Of a step that leads too far."""
 PRIOR = np.array([0.0, 0.0, 1.0])
 """The moving mean itself; of a task that was not played, one half."""
 
@@ -52,7 +49,7 @@ def predicted(belief: TaskBelief, tasks: "Numbers", weights: "Floats | None" = N
     if not len(known):
         return np.full(len(tasks), 0.5)
     features = _features(means_of(belief, tasks), known[tasks] > 0)
-    return np.clip(_chance(features @ (fitted(belief) if weights is None else weights)), LOWEST, HIGHEST)
+    return np.clip(logistic.chances(features @ (fitted(belief) if weights is None else weights)), LOWEST, HIGHEST)
 
 
 def means_of(belief: TaskBelief, tasks: "Numbers") -> "Floats":
@@ -69,41 +66,14 @@ def fitted(belief: TaskBelief) -> "Floats":
     if len(rows) > LATEST:
         oldest = np.partition(as_of[rows], -LATEST)[-LATEST]
         rows = rows[as_of[rows] >= oldest]
-    weights = PRIOR.copy()
     if not len(rows):
-        return weights
+        return PRIOR.copy()
     own = before[rows].astype(np.float64)
     features, targets = _features(own, own >= 0.0), last[rows].astype(np.float64)
-    for _ in range(ROUNDS):
-        chances = _chance(features @ weights)
-        slope = features.T @ (targets - chances) - RIDGE * (weights - PRIOR)
-        curve = (features * (chances * (1.0 - chances))[:, None]).T @ features + RIDGE * np.eye(3)
-        weights = _descended(features, targets, weights, np.linalg.solve(curve, slope))
-    return weights
-
-
-def _descended(features: "Floats", targets: "Floats", weights: "Floats", step: "Floats") -> "Floats":
-    """Return the weights after a step, halved until it lowers the loss: a whole one may lead further and further away
-    where earlier groups say nothing of later ones."""
-    before = _loss(features, targets, weights)
-    for _ in range(HALVINGS):
-        if _loss(features, targets, weights + step) <= before:
-            return weights + step
-        step = step / 2.0
-    return weights
-
-
-def _loss(features: "Floats", targets: "Floats", weights: "Floats") -> float:
-    values = features @ weights
-    ridge = 0.5 * RIDGE * float(((weights - PRIOR) ** 2).sum())
-    return float((np.logaddexp(0.0, values) - targets * values).sum()) + ridge
+    return logistic.fitted(features, targets, np.ones(len(rows)), PRIOR, RIDGE)
 
 
 def _features(means: "Floats", known: "np.ndarray[tuple[int, ...], np.dtype[np.bool_]]") -> "Floats":
     bounded = np.clip(means, LOWEST, HIGHEST)
     logits = np.where(known, np.log(bounded / (1.0 - bounded)), 0.0)
     return np.stack([np.ones(len(means)), known.astype(np.float64), logits], axis=1)
-
-
-def _chance(values: "Floats") -> "Floats":
-    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(values, -30.0, 30.0))))

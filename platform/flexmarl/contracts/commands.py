@@ -100,6 +100,8 @@ class PlayGroups(Record):
     """Lease of the engine that answers their turns, as long as it holds the weights; 0: any that does."""
     pauses: bool = False
     """It may be held: whoever plays it looks often whether it is."""
+    predictor: tuple[float, ...] = Field(default=(), exclude_if=lambda weights: not weights)
+    """Where members continue others: weights of `flexmarl.algorithms.prefix_predictor`. Empty: nothing is known yet."""
 
 
 class HoldGroups(Record):

@@ -17,6 +17,28 @@ def learning_rules(spec: ExperimentSpec) -> Iterator[Problem]:
         yield from options.refusals(spec)
     yield from _reference(spec)
     yield from _members(spec)
+    yield from _turns(spec)
+
+
+def _turns(spec: ExperimentSpec) -> Iterator[Problem]:
+    """A turn is left out by its advantage, which the trainer must take as it comes, and by what its engine reported."""
+    algorithm, sharing = spec.algorithm, spec.sampling.sharing
+    if not spec.sampling.turn_quantile:
+        return
+    if algorithm.loss.paired or algorithm.advantage.has_critic:
+        yield Problem(
+            pointer="/sampling/turn_quantile",
+            code="not_with_turns",
+            detail="Turns are left out by an advantage of 0, which is none for pairs and for a critic.",
+            hint="Set 0, or under /algorithm loss: ppo_clip and advantage: grpo.",
+        )
+    if sharing.on and sharing.foreign:
+        yield Problem(
+            pointer="/sampling/turn_quantile",
+            code="not_with_sharing",
+            detail="Nobody knows how probable what others said was to them.",
+            hint="Set 0, or foreign: 0 in /sampling/sharing.",
+        )
 
 
 def _pairs(spec: ExperimentSpec) -> Iterator[Problem]:

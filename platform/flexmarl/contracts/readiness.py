@@ -17,6 +17,8 @@ def needs(spec: ExperimentSpec) -> dict[str, Readiness]:
     }
     if spec.sampling.keep_members is not None:
         found["/sampling/keep_members"] = Readiness.GROUP
+    if spec.sampling.turn_quantile:
+        found["/sampling/turn_quantile"] = Readiness.GROUP
     return found
 
 

@@ -14,6 +14,8 @@ class RulingKind(StrEnum):
     """Every group of a cohort is settled: its barrier is down."""
     GROUP_REFUSED = "group_refused"
     """The filter keeps a group's rows out of training; they stay recorded."""
+    GROUP_BRANCHED = "group_branched"
+    """Members of a group continued others; the reason says after which turns, and why there."""
     GROUP_RESCUED = "group_rescued"
     """A group of which nobody solved the task is compared with an earlier success of it, which is trained again."""
     GROUP_SIZED = "group_sized"

@@ -77,7 +77,7 @@ def _members(spec: ExperimentSpec) -> Iterator[Problem]:
 
 def _sampling(spec: ExperimentSpec) -> Iterator[Problem]:
     sampling = spec.sampling
-    if sampling.branches:
+    if sampling.copies:
         yield _refused(
             "/sampling/branch_controller/type", "The members of a group that branches share their turns.", "Set none"
         )

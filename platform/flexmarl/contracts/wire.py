@@ -58,6 +58,30 @@ CONTEXT_OVERFLOW = "engine: context_overflow:"
 """With what the reason of an episode begins that ended because a prompt no longer fitted its model's context."""
 
 
+class Prefix(Record):
+    """The beginning of an episode, after which it may be continued by other members of its group."""
+
+    turns: int = Field(ge=1)
+    """How many turns of the episode it has."""
+    logprob: float
+    """Mean log-probability of the tokens that were sampled in its last round of turns."""
+
+
+class Branch(Record):
+    """Where a member stands in the tree of its group. Its turns are those that it played itself."""
+
+    root: int = Field(default=-1, ge=-1)
+    """Member whose episode it continues; -1: it played its own from the start."""
+    turns: int = Field(default=0, ge=0)
+    """Turns of that episode after which it went on."""
+    predicted: float = 0.5
+    """Chance of success there, as it was predicted."""
+    value: float = 0.0
+    """What it added to the chance that some continuation from there ends otherwise than the root did."""
+    prefixes: tuple[Prefix, ...] = ()
+    """Of a member that played from the start: after which of its turns it could be continued, in their order."""
+
+
 class EpisodeOutcome(Record):
     """How the winning attempt of one member of an episode group ended."""
 
@@ -82,6 +106,10 @@ class EpisodeOutcome(Record):
     duration_s: float = 0.0
     facts: dict[str, float] = {}
     """Environment's own named figures, averaged into metrics (e.g. `dishes`, `verifier_accept`)."""
+    branch: Branch | None = Field(default=None, exclude_if=lambda branch: branch is None)
+    """Its place in the tree of its group, where members continue others."""
+    surprisals: tuple[float, ...] = Field(default=(), exclude_if=lambda figures: not figures)
+    """Of each sample, the mean of -log p over its tokens, where turns are kept by it."""
 
     @property
     def overflowed(self) -> bool:

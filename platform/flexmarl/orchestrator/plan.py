@@ -13,9 +13,12 @@ from flexmarl.algorithms.rewards import RowRewards, answer_rewards
 from flexmarl.algorithms.schedules import entropy_coefficient, learning_rate
 from flexmarl.algorithms.shaping import SHAPERS, Shaper
 from flexmarl.algorithms.task_sampler import TASK_SAMPLERS, TaskSampler
+from flexmarl.algorithms.tree_advantage import TreeGrpo
 from flexmarl.contracts.commands import Follow
 from flexmarl.contracts.plugins import Readiness
 from flexmarl.contracts.readiness import readiness
+from flexmarl.contracts.specification.advantages import GrpoOptions
+from flexmarl.contracts.specification.branch_controllers import ContinuingOptions
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.specification.scaling import Scaling
 
@@ -261,6 +264,9 @@ def _lag_plan(spec: ExperimentSpec) -> LagPlan:
 def _settlement_plan(spec: ExperimentSpec) -> SettlementPlan:
     algorithm = spec.algorithm
     advantage = ADVANTAGES.make(algorithm.advantage)
+    controller = spec.sampling.branch_controller
+    if isinstance(controller, ContinuingOptions) and isinstance(algorithm.advantage, GrpoOptions):
+        advantage = TreeGrpo(algorithm.advantage, controller.lone_turns == "nearest")
     return SettlementPlan(
         rewards=answer_rewards if spec.sampling.branches else advantage.rewards,
         advantage=advantage,

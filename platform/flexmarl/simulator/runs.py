@@ -32,7 +32,7 @@ def examine(scenario: Scenario) -> tuple[SimulationReport, list[SchedulingFault]
 
 
 def _play(scenario: Scenario, watch: Callable[[Cluster], None]) -> SimulationReport:
-    if scenario.spec.sampling.branches:
+    if scenario.spec.sampling.copies:
         raise SimulationError("Branching members are not simulated; set sampling.branch_controller: none.")
     if scenario.granularity == "episode" and isinstance(scenario.workload, RecordedWorkload):
         raise SimulationError("A recorded load needs granularity: turn.")

@@ -43,7 +43,7 @@ class Arrival(Strict):
     def _without_faults(cls, scenario: Scenario) -> Scenario:
         if scenario.faults != Faults():
             raise broken_at(("faults",), "runs that share a pool are simulated without faults: remove `faults`")
-        if scenario.spec.sampling.branches:
+        if scenario.spec.sampling.copies:
             raise broken_at(("spec", "sampling", "branch_controller"), "branching members are not simulated: set none")
         return scenario
 

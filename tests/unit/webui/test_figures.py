@@ -316,6 +316,7 @@ def test_no_single_figure_is_claimed_when_more_than_the_team_score_counts() -> N
         ({"keep_members": 4}, "only the 4 members"),
         ({"rescues": True}, "an earlier success of the task"),
         ({"branches": "at_grpo_tree"}, "the reward of each answer"),
+        ({"continues": True}, "what other members said in its place"),
     ],
 )
 def test_what_else_decides_an_advantage_is_named(change: dict, words: str) -> None:

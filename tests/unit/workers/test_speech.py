@@ -104,3 +104,19 @@ def test_a_reply_is_as_long_as_it_is_asked_for_unless_its_agent_sets_less(
     said = Speech({"solver": replace(speech(solver="").seats["solver"], max_tokens=limit)})
     order, ask = EpisodeOrder(0, 0, 1, 7, False, 0, 60.0, 60.0, None), replace(asked(QUESTION), max_tokens=asked_for)
     assert request_of(order, ask, said, said.prompt(ask)).max_tokens == longest
+
+
+def test_whoever_goes_on_from_a_copy_has_rows_of_its_own_and_the_whole_talk_as_its_prompt() -> None:
+    spoken = speech(solver="")
+    first = asked(OWN, QUESTION)
+    read = spoken.prompt(first)
+    reply = RENDERER.encode("5<|im_end|>")
+    spoken.hear(first, CompletionChoice(0, list(reply), [0.0] * len(reply), "stop", [1, len(reply)]))
+    later, breaks = asked(Message("user", "Sure?")), {}
+    other = spoken.continued(breaks)
+    prompts = other.prompt(later), spoken.prompt(later)
+    assert prompts[0] == prompts[1]
+    assert prompts[0][: len(read) + len(reply)] == (*read, *reply)
+    assert (other.turn_of(later), other.begins(later)) == (1, 1), "its row begins with what it says itself"
+    assert (spoken.turn_of(later), spoken.begins(later)) == (1, 0)
+    assert other.breaks is breaks

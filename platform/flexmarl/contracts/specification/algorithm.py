@@ -107,6 +107,9 @@ class SamplingFamily(Strict):
     )
     """`variance` (PODS): those whose team scores have the largest variance, compared with each other alone. `pairs`
     (Shuffle-R1; experimental): the best half with the worst half, with the advantages of the whole group."""
+    turn_quantile: float = Field(default=0.0, ge=0.0, le=0.99)
+    """Turns of a role that were said with less surprise, the mean of -log p over their tokens, than this quantile of
+    the role's turns in the group get advantage 0; 0: none. DART takes 0.2 of entropies. Experimental."""
     replay: ReplayOptions = ReplayOptions()
     """Earlier groups of the run that are trained again."""
     sharing: SharingOptions = SharingOptions()
@@ -116,6 +119,11 @@ class SamplingFamily(Strict):
     def branches(self) -> bool:
         """Tell whether the members of a group answer the turns of one episode."""
         return self.branch_controller.branches
+
+    @property
+    def copies(self) -> bool:
+        """Tell whether members go on from copies of an episode."""
+        return self.branch_controller.branches or self.branch_controller.continues
 
 
 class Batch(Strict):

@@ -1,11 +1,13 @@
 """Branch controllers: how the members of a group branch. Code: `flexmarl.algorithms.branching`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
 
 from flexmarl.contracts.plugins import Kind, PluginOptions
 from flexmarl.contracts.problems import Problem
-from flexmarl.contracts.specification.advantages import ADVANTAGE
+from flexmarl.contracts.specification.advantages import ADVANTAGE, GrpoOptions
 from flexmarl.contracts.specification.dataset import DatasetTasks
 from flexmarl.contracts.specification.environment import ENVIRONMENT
 from flexmarl.contracts.specification.redundancies import Beyond
@@ -22,11 +24,17 @@ class BranchControllerOptions(PluginOptions):
 
     branches: ClassVar[bool] = True
     """Whether all members answer the turns of one episode."""
+    continues: ClassVar[bool] = False
+    """Whether some members continue the episodes of others."""
 
     @property
     def plays_out(self) -> bool:
         """Whether answers are scored by playing the episode on from them, and not by what their turn brought."""
         return False
+
+    def continuations(self, members: int) -> int:
+        """Return how many of a group's members continue others: its last ones."""
+        return 0
 
 
 class NoBranchesOptions(BranchControllerOptions):
@@ -37,7 +45,41 @@ class NoBranchesOptions(BranchControllerOptions):
     branches: ClassVar[bool] = False
 
 
-class BranchingOptions(BranchControllerOptions):
+class CopyingOptions(BranchControllerOptions):
+    """Members go on from copies of an episode."""
+
+    def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
+        """Refuse environments of which no copies can be made."""
+        environment = spec.environment
+        if isinstance(environment, DatasetTasks) and environment.tools.servers:
+            yield Problem(
+                pointer="/environment/tools/servers",
+                code="not_copyable",
+                detail="A session with a server of tools cannot be copied, so no episode can go on in several ways.",
+                hint="Set [], or branch_controller: none in /sampling.",
+            )
+        if environment.isolated:
+            others = [name for name, options in ENVIRONMENT.variants().items() if not options.isolated]
+            yield Problem(
+                pointer="/environment/type",
+                code="not_copyable",
+                detail=f"{environment.type} runs in processes whose state cannot be copied, so no episode can go on in "
+                "several ways.",
+                hint=f"Set branch_controller: none, or an environment that can be copied: {', '.join(others)}.",
+            )
+
+    def _demanded(self, demands: "Iterable[_Demand]") -> Iterator[Problem]:
+        for pointer, value, legal, why in demands:
+            if value not in legal:
+                yield Problem(
+                    pointer=pointer,
+                    code="not_with_branches",
+                    detail=f"{self.type} {why}; {pointer.rpartition('/')[2]} is {str(value).lower()}.",
+                    hint=f"Set {_words(legal)}, or branch_controller: none in /sampling.",
+                )
+
+
+class BranchingOptions(CopyingOptions):
     """All members answer every turn of one episode from the same state, and one answer continues it."""
 
     score: Literal["turn", "played_out"] = "turn"
@@ -51,46 +93,16 @@ class BranchingOptions(BranchControllerOptions):
 
     def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
         """Refuse environments without copies, and whatever speaks of a member's own episode."""
-        yield from self._environment(spec)
-        yield from self._whole_episodes(spec)
-
-    def _environment(self, spec: "ExperimentSpec") -> Iterator[Problem]:
-        """Every answer is tried on a copy of the episode, and earns something by itself."""
+        yield from super().refusals(spec)
         environment = spec.environment
-        if isinstance(environment, DatasetTasks) and environment.tools.servers:
-            yield Problem(
-                pointer="/environment/tools/servers",
-                code="not_copyable",
-                detail="A session with a server of tools cannot be copied, so no turn can be answered several times.",
-                hint="Set [], or branch_controller: none in /sampling.",
-            )
-        if environment.isolated:
-            others = [name for name, options in ENVIRONMENT.variants().items() if not options.isolated]
-            yield Problem(
-                pointer="/environment/type",
-                code="not_copyable",
-                detail=f"{environment.type} runs in processes whose state cannot be copied, so no turn can be answered "
-                "several times.",
-                hint=f"Set branch_controller: none, or an environment that can be copied: {', '.join(others)}.",
-            )
-        elif self.score == "turn" and not environment.facts().rewards_turns:
+        if not environment.isolated and self.score == "turn" and not environment.facts().rewards_turns:
             yield Problem(
                 pointer="/sampling/branch_controller/score",
                 code="needs_turn_rewards",
                 detail=f"{environment.type} rewards episodes, not turns.",
                 hint="Set played_out, or an environment that rewards turns: arithmetic, kitchen.",
             )
-
-    def _whole_episodes(self, spec: "ExperimentSpec") -> Iterator[Problem]:
-        """There is one episode, played by all."""
-        for pointer, value, legal, why in (*_of_learning(spec), *_of_playing(spec)):
-            if value not in legal:
-                yield Problem(
-                    pointer=pointer,
-                    code="not_with_branches",
-                    detail=f"{self.type} {why}; {pointer.rpartition('/')[2]} is {str(value).lower()}.",
-                    hint=f"Set {_words(legal)}, or branch_controller: none in /sampling.",
-                )
+        yield from self._demanded((*_of_learning(spec), *_of_playing(spec)))
 
 
 class AtGrpoTreeOptions(BranchingOptions):
@@ -131,6 +143,59 @@ class AtGrpoTreeOptions(BranchingOptions):
             )
 
 
+class ContinuingOptions(CopyingOptions):
+    """Some members continue the episodes of others, after a turn that is chosen once these have ended."""
+
+    branches: ClassVar[bool] = False
+    continues: ClassVar[bool] = True
+
+    share: float = Field(default=0.5, ge=0.0, le=0.9)
+    """Share of a group's members that continue others; two at least play episodes of their own. 0: nobody continues."""
+    most_per_prefix: int = Field(default=2, ge=1, le=64)
+    """Most members that go on after the same turn of the same episode."""
+    predictor: Literal["fitted", "none"] = "fitted"
+    """Where outcomes are expected to change: by a model that is fitted after every step (`fitted`), or nowhere more
+    than elsewhere, so that continuations are spread evenly by chance (`none`)."""
+    lone_turns: Literal["root", "nearest"] = "root"
+    """What a turn is compared with in whose place nobody else said anything: the first turns of the group's own
+    episodes (`root`), or what the nearest turn before it is compared with (`nearest`)."""
+
+    def continuations(self, members: int) -> int:
+        """Return how many of a group's members continue others: its last ones."""
+        return max(0, min(int(members * self.share + 1e-9), members - 2))
+
+    def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
+        """Refuse whatever takes a member for a whole episode, or groups for less than whole."""
+        yield from super().refusals(spec)
+        members, environment = spec.batch.episodes_per_task, spec.environment
+        if self.share and not self.continuations(members):
+            yield Problem(
+                pointer="/batch/episodes_per_task",
+                code="out_of_range",
+                detail=f"Two of {members} members at least play episodes of their own, and with share {self.share:g} "
+                "nobody is left to continue them.",
+                hint="Set 4 or more with share: 0.5, or branch_controller: none in /sampling.",
+            )
+        if not environment.isolated and sum(role.max_turns for role in environment.facts().roles) < 2:
+            yield Problem(
+                pointer="/sampling/branch_controller/type",
+                code="nothing_to_continue",
+                detail=f"Episodes of {environment.type} have one turn, after which nothing is left to play.",
+                hint="Set none, or an environment of several turns.",
+            )
+        yield from self._demanded((*_of_trees(spec), *_of_waves(spec)))
+
+
+class TraceOptions(ContinuingOptions):
+    """Members continue others where an outcome most likely changes, as in the second stage of TRACE. Experimental."""
+
+    type: Literal["trace"] = "trace"
+
+    bias: ClassVar[str] = (
+        "Values of shared turns are means over the episodes through them, and which these are follows from outcomes."
+    )
+
+
 _Demand = tuple[str, object, tuple[object, ...], str]
 """Pointer, value, legal values, and why."""
 
@@ -150,19 +215,51 @@ def _of_learning(spec: "ExperimentSpec") -> Iterator[_Demand]:
 
 
 def _of_playing(spec: "ExperimentSpec") -> Iterator[_Demand]:
-    batch, parallel, redundancy = spec.batch, spec.mechanisms.parallel, spec.mechanisms.redundancy
+    batch, parallel = spec.batch, spec.mechanisms.parallel
     yield "/batch/settle", batch.settle, ("group",), "ends all members at once"
     yield "/batch/min_members", batch.min_members, (None,), "finishes all members or none"
+    yield from _of_redundancy(spec)
+    yield "/mechanisms/parallel/members", parallel.members, (None,), "queries all members at once"
+    yield "/mechanisms/parallel/turns", parallel.turns, ("own",), "queries all members at once"
+    yield "/reward/type", spec.reward.type, ("environment",), "needs rewards while the episode plays"
+
+
+def _of_redundancy(spec: "ExperimentSpec") -> Iterator[_Demand]:
+    redundancy, why = spec.mechanisms.redundancy, "needs all its members"
     if redundancy.beyond - {Beyond.GROUPS}:
         members = getattr(redundancy, "extra_members", None)
-        why = "needs all its members"
         if members is None:
             yield "/mechanisms/redundancy/type", redundancy.type, ("none", "extra_groups"), why
         else:
             yield "/mechanisms/redundancy/extra_members", members, (0,), why
-    yield "/mechanisms/parallel/members", parallel.members, (None,), "queries all members at once"
-    yield "/mechanisms/parallel/turns", parallel.turns, ("own",), "queries all members at once"
-    yield "/reward/type", spec.reward.type, ("environment",), "needs rewards while the episode plays"
+
+
+def _of_trees(spec: "ExperimentSpec") -> Iterator[_Demand]:
+    algorithm, sampling = spec.algorithm, spec.sampling
+    advantage = algorithm.advantage
+    why = "compares turns by what the episodes through them came to"
+    yield "/algorithm/advantage/type", advantage.type, ("grpo",), why
+    yield "/algorithm/advantage/per_turn", advantage.per_turn, (False,), why
+    if isinstance(advantage, GrpoOptions):
+        yield "/algorithm/advantage/baseline_over", advantage.baseline_over, ("episodes",), why
+    yield "/algorithm/group_key", algorithm.group_key, ("episode_group",), why
+    yield "/algorithm/shaping/type", algorithm.shaping.type, ("none",), why
+    yield "/sampling/keep_members", sampling.keep_members, (None,), "needs the whole tree"
+    yield "/sampling/replay/type", sampling.replay.type, ("none", "archive"), "needs the whole tree"
+
+
+def _of_waves(spec: "ExperimentSpec") -> Iterator[_Demand]:
+    batch, mechanisms = spec.batch, spec.mechanisms
+    why = "continues episodes once all of a group's first ones have ended"
+    yield "/batch/settle", batch.settle, ("group",), why
+    yield "/batch/min_members", batch.min_members, (None,), "needs the whole tree"
+    yield "/batch/incomplete_group", batch.incomplete_group, ("drop_group",), "needs the whole tree"
+    yield from _of_redundancy(spec)
+    yield "/mechanisms/parallel/turns", mechanisms.parallel.turns, ("own",), why
+    yield "/reward/type", spec.reward.type, ("environment",), "needs outcomes as soon as episodes end"
+    if mechanisms.ordered:
+        fits = "is fitted to the groups of the step before, which an ordered run must know"
+        yield "/mechanisms/publication/type", mechanisms.publication.type, ("cohort", "wavefront"), fits
 
 
 def _words(legal: tuple[object, ...]) -> str:
@@ -173,6 +270,6 @@ BRANCH_CONTROLLER: Kind[BranchControllerOptions] = Kind(
     "branch_controller",
     "/sampling/branch_controller",
     BranchControllerOptions,
-    (NoBranchesOptions, AtGrpoTreeOptions),
-    BranchingOptions,
+    (NoBranchesOptions, AtGrpoTreeOptions, TraceOptions),
+    CopyingOptions,
 )

@@ -103,7 +103,7 @@ class LoggedEpisodes(RowTasks):
             detail = f"{WRITER} is told the logged turn; trained on that, it would learn to say what it was told."
             hint = "Set false."
             yield Problem(pointer=f"/agents/{WRITER}/trainable", code="writer_is_frozen", detail=detail, hint=hint)
-        if spec.sampling.branches:
+        if spec.sampling.copies:
             yield Problem(
                 pointer="/sampling/branch_controller/type",
                 code="not_with_logged",

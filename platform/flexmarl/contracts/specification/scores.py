@@ -289,7 +289,7 @@ class JudgeOptions(ScoreOptions):
                 detail=f"{self.agent} grades answers; a judge that is trained would learn to grade as it pleases.",
                 hint="Set false.",
             )
-        if spec.sampling.branches:
+        if spec.sampling.copies:
             yield Problem(
                 pointer="/sampling/branch_controller/type",
                 code="not_with_judge",

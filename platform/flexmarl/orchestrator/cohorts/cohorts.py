@@ -13,12 +13,14 @@ from flexmarl.algorithms.advantages import Advantages
 from flexmarl.algorithms.filters import Signal, signal_of
 from flexmarl.algorithms.replay import Row
 from flexmarl.algorithms.selection import max_variance, widest_pairs
+from flexmarl.algorithms.turn_mask import masked
 from flexmarl.contracts.decisions import NoteLevel
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunReason, RunStatus
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from flexmarl.orchestrator.cohorts.admission import may_fill
+from flexmarl.orchestrator.cohorts.continuations import learn_prefixes, tell_predictor
 from flexmarl.orchestrator.cohorts.credit import propose, unfilled
 from flexmarl.orchestrator.cohorts.cutting import cut_ready, stop_idling
 from flexmarl.orchestrator.cohorts.ordered import watch_the_clock
@@ -115,6 +117,7 @@ def on_train_group(ctx: Context, event: GroupSettled) -> None:
     to_train = count_tokens(ctx.state.totals.tokens, event.episodes, ctx.plan.trained_roles)
     rows = cohort.tally.samples - before[0]
     tell_sampler(ctx, cohort, event.draw, finished)
+    tell_predictor(ctx, cohort, event.draw, finished)
     kept = _keep(ctx, cohort, event, finished)
     if kept is None:
         ctx.state.totals.samples_recorded += rows
@@ -192,6 +195,7 @@ def _keep(ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[
         _rule_out(ctx, RulingKind.GROUP_REFUSED, cohort, event, finished, text)
         return None
     kept, advantages = _kept(ctx, finished, advantages)
+    advantages = masked(kept, advantages, plan.spec.sampling.turn_quantile)
     cohort.groups.members += len(finished)
     cohort.groups.members_kept += len(kept)
     group = PendingGroup(event.draw, _rows(ctx, kept, advantages), ages_of(ctx, cohort, event, kept))
@@ -204,6 +208,7 @@ def _with_a_success(ctx: Context, cohort: Cohort, event: GroupSettled, saved: Re
     *advantages, of_success = _advantages(ctx, saved.compared)
     if not any(of_success):
         return None
+    advantages = masked(saved.fresh, advantages, ctx.plan.spec.sampling.turn_quantile)
     cohort.groups.members += len(saved.compared)
     cohort.groups.members_kept += len(saved.fresh)
     group = PendingGroup(event.draw, _rows(ctx, saved.fresh, advantages), ages_of(ctx, cohort, event, saved.fresh))
@@ -360,6 +365,7 @@ def _settle_cohort(ctx: Context, cohort: Cohort) -> None:
     if cohort is ctx.state.cohort and beyond(ctx, cohort):
         pass_on(ctx, cohort, _next_for(ctx))
     cohort.times.settled_at = ctx.now
+    learn_prefixes(ctx, cohort)
     groups, past = cohort.groups, ctx.state.past_cohorts
     text = f"every group is settled: {groups.kept} kept, {groups.refused} refused, {groups.dropped} dropped"
     if groups.handed_on or groups.cancelled:

@@ -71,6 +71,7 @@ def _command(
         cohort=parts.no if isinstance(parts, Cohort) else parts.step,
         engine=engine,
         pauses=training and ctx.plan.spec.mechanisms.redundancy.fate == "pause",
+        predictor=tuple(ctx.state.choice.prefixes.weights) if training else (),
     )
 
 

@@ -56,4 +56,5 @@ def renew(ctx: Context) -> None:
     state.lifecycle.ending.uncertain_replayed.clear()
     state.archive.clear()
     state.choice.successes.clear()
+    state.choice.prefixes.waiting.clear()
     state.history.archive.clear()

@@ -8,6 +8,7 @@ core's modules. Times are seconds of the driver's clock.
 from dataclasses import dataclass, field
 from typing import Literal
 
+from flexmarl.algorithms.prefix_predictor import PrefixBelief
 from flexmarl.algorithms.replay import ArchivedGroup
 from flexmarl.algorithms.rescue import StoredSuccess
 from flexmarl.algorithms.task_belief import TaskBelief
@@ -98,6 +99,8 @@ class TaskChoice:
     """What is believed of tasks by whoever counts members. Owner: `cohorts.member_counts`."""
     successes: dict[int, StoredSuccess] = field(default_factory=dict)
     """Task -> newest success that may stand in a later group of it. Owner: `cohorts.rescue`."""
+    prefixes: PrefixBelief = field(default_factory=PrefixBelief)
+    """What is known of where members may continue others. Owner: `cohorts.continuations`."""
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from flexmarl.contracts.base import known
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 
 _SAMPLE = {"role", "turn", "tokens", "segments"}
-_OUTCOME = set(EpisodeOutcome.model_fields) - {"by_clock", "solved", "wasted", "breaks"}
+_OUTCOME = set(EpisodeOutcome.model_fields) - {"by_clock", "solved", "wasted", "breaks", "branch", "surprisals"}
 _SETTLED = set(e.GroupSettled.model_fields) - {"kind"}
 _DEMAND = set(e.DemandReported.model_fields) - {"kind"}
 
@@ -35,6 +35,7 @@ def outcome(
         "member": member, "attempt": attempt, "status": EpisodeStatus.FAILED if why else EpisodeStatus.FINISHED,
         "reason": why, "by_clock": False, "replaced": replaced, "scores": scores, "team_score": score, "solved": False,
         "samples": samples, "wasted": 0, "breaks": {}, "duration_s": duration_s, "facts": {},
+        "branch": None, "surprisals": (),
     }  # fmt: skip
     return known(EpisodeOutcome, values, _OUTCOME)
 
