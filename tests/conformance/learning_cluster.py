@@ -34,6 +34,8 @@ class LearningCluster(FakeCluster):
         """Policy -> its logits [what it hears, what it says] by version."""
         self.corrected: list[float] = []
         """Of each step, the share of its rows that the correction truncated or left out."""
+        self.clipped: list[float] = []
+        """Of each step, the share of its rows that the loss clipped or the correction cut off."""
         self._said: dict[tuple[int, int, str], tuple[int, int, float, int]] = {}
 
     def _start(self) -> torch.Tensor:
@@ -106,6 +108,7 @@ class LearningCluster(FakeCluster):
         heard, words = (torch.tensor([one[place] for one in said]) for place in (0, 1))
         scores = logits.log_softmax(-1)[heard]
         column = torch.ones(len(cut), 1, dtype=torch.float64)
+        weights = torch.tensor([[s.weight] for s in cut], dtype=torch.float64)
         rows = Rows.masked(
             scores.gather(1, words[:, None]),
             torch.tensor([[one[2]] for one in said], dtype=torch.float64),
@@ -114,9 +117,11 @@ class LearningCluster(FakeCluster):
             torch.tensor([[float(command.next_version - 1 - one[3])] for one in said], dtype=torch.float64),
         )
         entropy = -(scores.exp() * scores).sum(-1, keepdim=True)
-        objective = self._objective.surveyed([rows]) if self._objective.surveys else self._objective
-        value, sums = total(rows, entropy, column * objective.aggregate(1)[0], objective, 0.02)
+        objective = self._objective.compared([rows])
+        objective = objective.surveyed([rows]) if objective.surveys else objective
+        value, sums = total(rows, entropy, weights * objective.aggregate(1)[0], objective, 0.02)
         self.corrected.append(sums.corrected / len(cut))
+        self.clipped.append(sums.clipped / len(cut))
         value.backward()
         assert logits.grad is not None
         return table - self._rate * logits.grad / (len(cut) * self._objective.aggregate(1)[1])

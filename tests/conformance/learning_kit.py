@@ -313,6 +313,20 @@ def check_shaper(shaper: Shaper[Any]) -> None:
         again = shaper.shape(limits, turned, [rewards[n] for n in order])
         assert again == [found[n] for n in order]
         assert rewards == [sample.reward for sample in one.samples]
+    _check_shaped_groups(shaper, limits)
+
+
+def _check_shaped_groups(shaper: Shaper[Any], limits: dict[str, int]) -> None:
+    """Check a shaping of whole groups: aligned, in any order of members, and of none."""
+    voted = [one.model_copy(update={"answer": "17"[n % 2] if n % 3 else ""}) for n, one in enumerate(group(7))]
+    earned = [[sample.reward for sample in one.samples] for one in voted]
+    found, order = shaper.shape_group(limits, voted, earned), random.Random(9).sample(range(len(voted)), len(voted))
+    assert [len(own) for own in found] == [len(one.samples) for one in voted]
+    turned = [voted[n] for n in order]
+    assert shaper.shape_group(limits, turned, [earned[n] for n in order]) == [found[n] for n in order]
+    assert (shaper.refusal(turned), shaper.figures(turned)) == (shaper.refusal(voted), shaper.figures(voted))
+    assert earned == [[sample.reward for sample in one.samples] for one in voted]
+    assert shaper.shape_group(limits, [], []) == []
 
 
 def check_normaliser(normaliser: Callable[[Sequence[float]], list[float]]) -> None:

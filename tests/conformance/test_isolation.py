@@ -188,7 +188,10 @@ def test_what_one_policy_earns_changes_no_advantage_of_another(name: str, key: s
             settle(
                 cluster,
                 draw,
-                [outcome(3 * draw + member, scale).model_copy(update={"member": member}) for member in range(3)],
+                [
+                    outcome(3 * draw + member, scale).model_copy(update={"member": member, "answer": "112"[member]})
+                    for member in range(3)
+                ],
             )
         return [
             [(s.draw, s.member, s.turn, s.advantages[0]) for s in found.samples]

@@ -13,6 +13,10 @@ FACT = re.compile(r'"(warmup_\w+)":')
 """What the trainer says of a warm-up: facts of a policy that have titles of their own."""
 
 
+VOTE = re.compile(r'"(vote_\w+)":')
+"""What a vote of a group says: facts of the team with titles of their own."""
+
+
 def written() -> set[str]:
     names = {"policy/version"}
     for path in (ROOT / "platform/flexmarl/orchestrator").rglob("*.py"):
@@ -26,6 +30,8 @@ def test_every_written_series_is_defined_and_no_other() -> None:
     for module in ("warmup", "conversations", "exported_rows"):
         text = (ROOT / f"workers/training/{module}.py").read_text(encoding="utf-8")
         plain |= {f"fact/{name}" for name in FACT.findall(text)}
+    shaping = (ROOT / "platform/flexmarl/algorithms/shaping.py").read_text(encoding="utf-8")
+    plain |= {f"fact/{name}" for name in VOTE.findall(shaping)}
     assert plain == set(DEFINITIONS)
     made = {name.split("{")[0] for name in written() if "{" in name}
     assert made == set(FAMILIES) - {USER_PREFIX}

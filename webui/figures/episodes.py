@@ -139,7 +139,9 @@ def _beside_team_scores(rule: Mapping[str, Any]) -> list[str]:
         parts.append("a mean over rows instead of episodes")
     if rule.get("group_key", "episode_group") != "episode_group":
         parts.append(f"the group key {rule['group_key']}")
-    if rule.get("shaping", "none") != "none":
+    if rule.get("shaping", "none") == "majority_vote":
+        parts.append("the vote of the group, which takes the place of all scores")
+    elif rule.get("shaping", "none") != "none":
         parts.append(f"the shaping {rule['shaping']}")
     return parts + _beside_members(rule)
 

@@ -24,6 +24,7 @@ KIND_TITLES = {
     "group_filter": "Group filters",
     "task_sampler": "Task samplers",
     "member_count": "Numbers of members",
+    "arranger": "Arrangers of rows",
     "router": "Routers",
 }
 VERDICTS = ("healthy", "watch", "degraded", "stalled")

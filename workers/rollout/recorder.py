@@ -16,6 +16,7 @@ from flexmarl.contracts.commands import PlayGroups
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.reply_grammars import LIBRARY, ReplyGrammar, digest_of
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
+from flexmarl.language.answers import comparable
 from flexmarl.store.data.groups import EpisodeRow, SampleRow, SettledGroup
 from flexmarl.store.data.spans import Span
 from workers.rollout.engines import version_segments
@@ -102,6 +103,7 @@ def outcome_of(attempt: EpisodeAttempt, seats: dict[str, Seat], surprisals: bool
         "team_score": outcome.team_score,
         "solved": outcome.solved,
         "samples": samples,
+        "answer": comparable(outcome.answer),
         "facts": outcome.facts,
         "surprisals": tuple(-mean_logprob([turn.reply]) for turn in attempt.turns) if surprisals else (),
     }

@@ -22,7 +22,7 @@ from workers.training.critic import Critic, Judged
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.held_replies import HeldReplies
 from workers.training.high_entropy import least_certain
-from workers.training.objective import BatchSums, Objective, evaluate, survey
+from workers.training.objective import BatchSums, Objective, evaluate, recorded, survey
 from workers.training.optimizer import FlatAdamW
 from workers.training.packing import pack
 from workers.training.pairs import preferred
@@ -175,6 +175,8 @@ class Learner:
         batches = pack(blocks, self.decoder.vocabulary, self._budget)
         if objective.entropy_quantile:
             batches = least_certain(self.decoder, batches, objective.entropy_quantile, self._beat)
+        if objective.loss.options.compares:
+            objective = objective.compared(recorded(batches, objective))
         if objective.surveys:
             objective = survey(self.decoder, batches, objective, self._beat)
         for batch in batches:

@@ -62,6 +62,10 @@ class Objective:
         """Return the same for rows of a cohort on which so many steps were taken."""
         return self if since == self.since else replace(self, since=since)
 
+    def compared(self, rows: Sequence[Rows]) -> "Objective":
+        """Return the same for a micro-batch of these rows, of which only what engines reported is known yet."""
+        return replace(self, loss=self.loss.compared(rows)) if self.loss.options.compares else self
+
     @property
     def surveys(self) -> bool:
         """Tell whether a whole micro-batch must be seen before any of its rows is corrected."""
@@ -132,6 +136,13 @@ def rows_of(
     return Rows.masked(
         logprobs, behaviour, place(batch.present), place(batch.advantages), lags, reference, objective.since
     )
+
+
+def recorded(batches: Sequence[PackedTokens], objective: Objective) -> list[Rows]:
+    """Return batches before any forward pass, with the engine's log-probabilities in the place of the trained ones."""
+    import torch
+
+    return [rows_of(batch, torch.from_numpy(batch.behaviour), objective) for batch in batches]
 
 
 def survey(

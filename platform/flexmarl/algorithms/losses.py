@@ -96,6 +96,14 @@ CorrectionSettings = TypeVar("CorrectionSettings", bound=CorrectionOptions)
 class Loss(Plugin[LossSettings], ABC):
     """A loss per token of a reply. How tokens and rows are averaged is not its concern."""
 
+    def compared(self, rows: Sequence[Rows]) -> Self:
+        """Return the loss of one micro-batch, of which these are all rows, in any number of batches.
+
+        Only one whose options say `compares` is asked, before any row has gone through the trained weights: the rows'
+        `logprobs` are those of `behaviour`, which is above 0 where nobody knows them.
+        """
+        return self
+
     @abstractmethod
     def terms(self, rows: Rows) -> TokenTerms:
         """Return l_it of the normal form."""

@@ -6,7 +6,8 @@ A seed is 63 bits, so that it is a non-negative signed 64-bit integer everywhere
 import hashlib
 import struct
 
-_BITS = 63
+BITS = 63
+"""Of a seed."""
 
 
 def derive(*parts: int | str) -> int:
@@ -18,7 +19,7 @@ def derive(*parts: int | str) -> int:
             digest.update(b"s" + struct.pack("<I", len(raw)) + raw)
         else:
             digest.update(b"i" + struct.pack("<q", part))
-    return int.from_bytes(digest.digest(), "little") >> (64 - _BITS)
+    return int.from_bytes(digest.digest(), "little") >> (64 - BITS)
 
 
 def turn_seed(run_seed: int, draw: int, member: int, role: str, turn: int) -> int:

@@ -13,6 +13,7 @@ from flexmarl.contracts.packaged_models import READERS, install_command
 from flexmarl.contracts.plugins import Kind
 from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.specification.advantages import ADVANTAGE
+from flexmarl.contracts.specification.arrangers import ARRANGER
 from flexmarl.contracts.specification.branch_controllers import BRANCH_CONTROLLER
 from flexmarl.contracts.specification.corrections import CORRECTION
 from flexmarl.contracts.specification.environment import ENVIRONMENT
@@ -45,7 +46,9 @@ SLOTS: dict[str, Slot] = {
     "/algorithm/group_key": Slot(
         ("episode_group", "agent_turn", "team"), (), {"agent": "group_key: episode_group, which compares a role's rows"}
     ),
-    "/algorithm/shaping/type": Slot(_names(SHAPING), ()),
+    "/algorithm/shaping/type": Slot(
+        _names(SHAPING), (), {"echo": "shaping: majority_vote", "ttrl": "shaping: majority_vote"}
+    ),
     "/algorithm/advantage/type": Slot(
         _names(ADVANTAGE),
         (),
@@ -91,6 +94,7 @@ SLOTS: dict[str, Slot] = {
             "shuffle_r1": "sampling: {keep_members: 8, keep_rule: pairs}, with twice as many episodes_per_task",
         },
     ),
+    "/sampling/arranger/type": Slot(_names(ARRANGER), (), {"shuffle_r1": "arranger: advantage_shuffle"}),
     "/sampling/replay/type": Slot(("none", "archive", "rescue"), ()),
     "/mechanisms/lag_policy/at_admission": Slot(("admit", "wait", "trained"), ()),
     "/mechanisms/lag_policy/in_flight": Slot(("finish", "continue", "resume", "restart_turn", "discard"), ()),

@@ -14,12 +14,18 @@ def needs(spec: ExperimentSpec) -> dict[str, Readiness]:
         "/algorithm/advantage/type": spec.algorithm.advantage.needs,
         "/sampling/group_filter/type": spec.sampling.group_filter.needs,
         "/algorithm/shaping/type": spec.algorithm.shaping.needs,
+        "/sampling/arranger/type": spec.sampling.arranger.needs,
     }
     if spec.sampling.keep_members is not None:
         found["/sampling/keep_members"] = Readiness.GROUP
     if spec.sampling.turn_quantile:
         found["/sampling/turn_quantile"] = Readiness.GROUP
     return found
+
+
+def less_demanding(pointer: str) -> str:
+    """Return a plug-in that needs no whole batch, for the field of one that does."""
+    return "grpo" if pointer.startswith("/algorithm/advantage") else "none"
 
 
 def readiness(spec: ExperimentSpec) -> Readiness:

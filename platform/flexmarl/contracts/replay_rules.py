@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from flexmarl.contracts.plugins import Readiness
 from flexmarl.contracts.problems import Problem
-from flexmarl.contracts.readiness import needs
+from flexmarl.contracts.readiness import less_demanding, needs
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.specification.redundancies import Beyond
 
@@ -59,7 +59,7 @@ def _objective(spec: ExperimentSpec) -> Iterator[Problem]:
             yield _refused(
                 pointer,
                 f"The plug-in at {pointer} compares all rows of a step, and replayed ones were compared in theirs.",
-                "Set grpo, or replay: none in /sampling.",
+                f"Set {less_demanding(pointer)}, or replay: none in /sampling.",
             )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from flexmarl.contracts.plugins import Readiness
 from flexmarl.contracts.problems import Problem
-from flexmarl.contracts.readiness import needs
+from flexmarl.contracts.readiness import less_demanding, needs
 from flexmarl.contracts.specification.dataset import DatasetTasks
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 
@@ -113,7 +113,11 @@ def _objective(spec: ExperimentSpec) -> Iterator[Problem]:
         )
     for pointer, need in needs(spec).items():
         if need is Readiness.BATCH:
-            yield _refused(pointer, "It compares all rows of a step, and shared ones are others'.", "Set grpo")
+            yield _refused(
+                pointer,
+                "It compares all rows of a step, and shared ones are others'.",
+                f"Set {less_demanding(pointer)}",
+            )
     if algorithm.correction.type == "mask_stale":
         yield _refused("/algorithm/correction/type", "Shared rows are of no version.", "Set none")
     if spec.mechanisms.trainer_protocol == "mini_batch":

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from flexmarl.contracts.plugins import Readiness
 from flexmarl.contracts.problems import Problem
-from flexmarl.contracts.readiness import needs
+from flexmarl.contracts.readiness import less_demanding, needs
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 
 STREAMING = ("micro_batch", "mini_batch", "per_group")
@@ -47,7 +47,7 @@ def _readiness(spec: ExperimentSpec) -> Iterator[Problem]:
                 code="needs_batch",
                 detail=f"{protocol} computes gradients while the cohort is still playing, but the plug-in at {where} "
                 "needs the whole batch first.",
-                hint="Set batch, or choose a plug-in that needs only the group, such as grpo.",
+                hint=f"Set batch, or choose a plug-in that needs only the group, such as {less_demanding(where)}.",
             )
 
 

@@ -1,14 +1,19 @@
 """The answer that a reply holds: all of it, its last line, its last number, what stands in tags or in \\boxed{}."""
 
 import re
+import unicodedata
+from hashlib import sha256
 from typing import Literal
 
 MOST_CHARACTERS = 20_000
 """Of a reply; what comes after them is not read."""
+MOST_COMPARED = 100
+"""Characters of an answer that are compared as they are."""
 Form = Literal["whole", "last_line", "number", "tag", "boxed"]
 
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _NUMBER = re.compile(r"-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,3})?")
+_PLAIN_NUMBER = re.compile(r"(-?)(\d+)(?:\.(\d*))?")
 _BOXED = "\\boxed{"
 
 
@@ -50,3 +55,17 @@ def _boxed(reply: str) -> str | None:
         if depth == 0:
             return reply[first:place].strip()
     return None
+
+
+def comparable(answer: str) -> str:
+    """Return an answer as votes count it: equal numbers and equal texts give the same, a long text a digest of it.
+
+    Texts are compared in their plain Unicode form, with single blanks; numbers by value, so that 12 is 12.0.
+    """
+    spaced = " ".join(unicodedata.normalize("NFKC", answer).split())
+    number = _PLAIN_NUMBER.fullmatch(spaced)
+    if number is not None:
+        sign, whole, part = number.group(1), number.group(2).lstrip("0") or "0", (number.group(3) or "").rstrip("0")
+        value = f"{whole}.{part}" if part else whole
+        spaced = value if value == "0" else sign + value
+    return spaced if len(spaced) <= MOST_COMPARED else sha256(spaced.encode()).hexdigest()

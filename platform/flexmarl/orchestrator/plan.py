@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 from flexmarl.algorithms.advantages import ADVANTAGES, Advantage
+from flexmarl.algorithms.arrangers import ARRANGERS, Arranger
 from flexmarl.algorithms.filters import GROUP_FILTERS, GroupFilter
 from flexmarl.algorithms.group_keys import GROUP_KEYS, GroupKey
 from flexmarl.algorithms.member_counts import MEMBER_COUNTS, MemberCount
@@ -56,6 +57,8 @@ class CuttingPlan:
     """Episode groups of one optimizer step: all of the cohort, or a mini-batch of it."""
     one_part: bool
     """A cohort is one optimizer step of each policy."""
+    arranger: Arranger[Any]
+    """Says how often rows of a settled cohort count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +251,7 @@ def _cutting_plan(spec: ExperimentSpec) -> CuttingPlan:
         streaming=protocol != "batch",
         part_groups=-(-batch.tasks_per_step // parts),
         one_part=parts == 1,
+        arranger=ARRANGERS.make(spec.sampling.arranger),
     )
 
 

@@ -36,7 +36,7 @@ def test_a_row_and_an_outcome():
         made = facts.outcome(2, 1, why, not why, 0.5, {"solver": 0.5}, (row,), 7.5)
         checked = EpisodeOutcome(
             member=2, attempt=1, status=status, reason=why, replaced=not why, scores={"solver": 0.5}, team_score=0.5,
-            samples=(row,), duration_s=7.5, facts={},
+            samples=(row,), duration_s=7.5, answer="" if why else "simulated", facts={},
         )  # fmt: skip
         alike(made, checked)
 

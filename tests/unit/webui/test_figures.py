@@ -313,6 +313,7 @@ def test_no_single_figure_is_claimed_when_more_than_the_team_score_counts() -> N
         ({"baseline_over": "rows"}, "a mean over rows"),
         ({"group_key": "team"}, "the group key team"),
         ({"shaping": "overlong"}, "the shaping overlong"),
+        ({"shaping": "majority_vote"}, "the vote of the group, which takes the place of all scores"),
         ({"keep_members": 4}, "only the 4 members"),
         ({"rescues": True}, "an earlier success of the task"),
         ({"branches": "at_grpo_tree"}, "the reward of each answer"),

@@ -87,6 +87,27 @@ def test_the_parts_of_the_last_reply_are_facts_and_so_is_the_epoch() -> None:
     assert evaluated.describe()["facts"]["answer"] == "2"  # type: ignore[index]
 
 
+@pytest.mark.parametrize(
+    ("form", "reply", "answer"),
+    [
+        ({}, " It is 7. ", "It is 7."),
+        ({"answer": "number"}, "3+4 is 7.", "7"),
+        ({"answer": "number"}, "I do not know", ""),
+        ({"answer": "boxed"}, "So \\boxed{7}", "7"),
+        ({"answer": "boxed", "graph": PAIR}, "7", ""),
+    ],
+    ids=str,
+)
+def test_the_teams_answer_is_what_the_setting_reads_of_its_last_reply(
+    form: dict[str, str], reply: str, answer: str
+) -> None:
+    episode = family(lines(9), **form).make(0, False, random.Random(0))
+    said = [reply, ""] if "graph" in form else [reply]
+    for seat, text in zip(("solver", "reviser"), said, strict=False):
+        episode.act([Reply(seat, text)])
+    assert episode.outcome().answer == answer
+
+
 def test_training_draws_play_every_row_once_per_epoch_and_never_a_held_out_one() -> None:
     made = family(lines(24))
     played = [made.make(draw, False, random.Random(0)).describe()["facts"]["answer"] for draw in range(40)]  # type: ignore[index]

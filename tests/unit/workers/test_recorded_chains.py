@@ -15,6 +15,7 @@ from tests.support.chat_templates import CHATML, END, FORGETTING, TRIMMING, rend
 from workers.rollout.engines.wire import CompletionChoice
 from workers.rollout.environments.base import Ask, Outcome
 from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, Turn
+from workers.rollout.isolation.lines import outcome_of, score_of
 from workers.rollout.recorder import settled_group
 from workers.rollout.speech import Seat, Speech
 from workers.rollout.turns import TurnReply
@@ -44,11 +45,11 @@ class Talk:
         self.seen: Seen = {}
         self.marks: dict[tuple[str, int], list[object]] = {}
 
-    def play(self) -> SettledGroup:
+    def play(self, answer: str = "") -> SettledGroup:
         for _ in range(self.chances.randrange(2, 9)):
             self.turn(self.chances.choice(("ann", "bob", "word")))
         rewards = {key: float(number) for number, key in enumerate(self.seen)}
-        self.attempt.outcome = Outcome({}, 1.0, True, rewards)
+        self.attempt.outcome = Outcome({}, 1.0, True, rewards, answer=answer)
         self.attempt.status = EpisodeStatus.FINISHED
         order = PlayGroups(pool="p", epoch=1, origin=Origin.TRAIN, groups=(), pins={"ann": PIN}, sampling_seed=0)
         return settled_group(order, 1, [self.attempt], self.seats)
@@ -94,6 +95,15 @@ def replayed(row: SampleRow) -> Seen:
         sequence, said = sequence + said[: span.sampled], said[span.sampled :]
     assert (read, said) == ([], [])
     return found
+
+
+def test_an_answer_is_told_as_votes_compare_it_and_crosses_processes() -> None:
+    for said, told in (("7.0", "7"), (" so  it\nis ", "so it is"), ("", "")):
+        talk = Talk(1, CHATML)
+        (outcome,) = talk.play(said).event.episodes
+        assert outcome.answer == told
+        assert talk.attempt.outcome is not None
+        assert outcome_of(score_of(talk.attempt.outcome)) == talk.attempt.outcome
 
 
 def test_each_turn_of_a_trained_seat_names_what_held_it_and_the_texts_come_once() -> None:

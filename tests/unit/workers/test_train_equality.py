@@ -25,7 +25,6 @@ from workers.models import architecture_of
 from workers.models.weights import initial_weights
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.learner import Learner, Objective
-from workers.training.losses import LOSSES
 from workers.training.wire import TrainRow
 
 pytestmark = pytest.mark.slow
@@ -39,8 +38,9 @@ PROTOCOLS = get_args(Mechanisms.model_fields["trainer_protocol"].annotation)
 SEVERAL_STEPS = {"mini_batch"}
 """Protocols that move the weights within a cohort."""
 RELATIVE_L2 = {"fp64": 1e-12, "fp32": 1e-5}
-WHOLE_LOSSES = [name for name in LOSSES.names() if not LOSS.variants()[name].paired]
-"""All but those of pairs, whose rows may not part: test_train_pairs.py."""
+WHOLE_LOSSES = [name for name, loss in LOSS.variants().items() if not (loss.paired or loss.compares)]
+"""All but those of pairs, whose rows may not part, and those that compare all rows of a micro-batch:
+test_train_pairs.py, test_confidence_clip.py."""
 OBJECTIVES = [
     pytest.param(LOSS.options(type=loss, aggregation=aggregation), id=f"{loss}-{aggregation}")
     for place, loss in enumerate(WHOLE_LOSSES)

@@ -91,6 +91,8 @@ class Outcome:
     """Where answers have several scores: each answer, in the order in which they were given."""
     remarks: dict[tuple[str, int], str] = field(default_factory=dict)
     """What people read behind single turns, by role and turn index."""
+    answer: str = ""
+    """What the team answered; empty where it has not, or where there are no answers."""
 
 
 class RewardMissing(Exception):

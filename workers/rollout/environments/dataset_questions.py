@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from flexmarl.algorithms.scores import RowScorer, ScorePart
 from flexmarl.contracts.specification.dataset import DatasetTasks
 from flexmarl.contracts.specification.scores import JudgeOptions
+from flexmarl.language.answers import Form, answer_in
 from flexmarl.language.dataset_rows import DatasetRow, from_line
 from flexmarl.language.messages import Message
 from workers.rollout.environments.base import Ask, Environment, JudgedAnswer, Outcome, Reply, RewardMissing
@@ -35,15 +36,18 @@ class DatasetFamily(RowFamily[DatasetTasks]):
 
     def make(self, task_seed: int, held_out: bool, rng: random.Random) -> Environment:
         line, epoch = self.line_of(task_seed, held_out)
-        return RowConversation(RowQuestion(line, self.scorer, self.apart, epoch), self.options)
+        return RowConversation(RowQuestion(line, self.scorer, self.apart, epoch, self.options.answer), self.options)
 
 
 class RowQuestion:
     """A row: its last message is what is asked."""
 
-    def __init__(self, line: bytes, scorer: RowScorer, apart: ApartScorer, epoch: int | None = None) -> None:
+    def __init__(
+        self, line: bytes, scorer: RowScorer, apart: ApartScorer, epoch: int | None = None, form: Form = "whole"
+    ) -> None:
         self.row: DatasetRow = from_line(line)
         self.epoch = epoch
+        self._form = form
         self.text = self.row.messages[-1].content
         self.scorer = scorer
         self._apart = apart
@@ -53,7 +57,7 @@ class RowQuestion:
     def judge(self, reply: str) -> AnswerScore:
         parts = self.parts(reply)
         broken = any(part.broken for part in parts.values())
-        return AnswerScore(self.scorer.worth(parts), NOT_SCORED if broken else "", reply.strip())
+        return AnswerScore(self.scorer.worth(parts), NOT_SCORED if broken else "", answer_in(self._form, reply) or "")
 
     def parts(self, reply: str) -> dict[str, ScorePart]:
         """Return what is known of a reply."""

@@ -157,7 +157,10 @@ class Conversation:
         team_score = self._team_score()
         own = {one.seat: one.own for one in self._said if one.own is not None and self._seats[one.seat].reward == "own"}
         scores = dict.fromkeys(self._seats, team_score) | own
-        return Outcome(scores, team_score, team_score >= 1.0, self.turn_rewards(), self._facts(team_score))
+        decided = self._graph.decided(self._said)
+        answer = decided.answer if decided else ""
+        solved, rewards = team_score >= 1.0, self.turn_rewards()
+        return Outcome(scores, team_score, solved, rewards, self._facts(team_score), answer=answer)
 
     def _facts(self, team_score: float) -> dict[str, float]:
         # Of each reason the share of answers, also where it is 0, so that its mean over episodes is the share of all.

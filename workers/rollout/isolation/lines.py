@@ -114,6 +114,7 @@ class Score(msgspec.Struct, frozen=True):
     solved: bool
     turn_rewards: list[tuple[str, int, float]]
     facts: dict[str, float]
+    answer: str = ""
 
 
 class EpisodeProgress(msgspec.Struct, frozen=True, tag="progress"):
@@ -234,9 +235,9 @@ def frame(what: bytes, pid: int = 0) -> bytes:
 
 def score_of(outcome: Outcome) -> Score:
     rewards = [(role, turn, reward) for (role, turn), reward in outcome.turn_rewards.items()]
-    return Score(outcome.scores, outcome.team_score, outcome.solved, rewards, outcome.facts)
+    return Score(outcome.scores, outcome.team_score, outcome.solved, rewards, outcome.facts, outcome.answer)
 
 
 def outcome_of(score: Score) -> Outcome:
     rewards = {(role, turn): reward for role, turn, reward in score.turn_rewards}
-    return Outcome(score.scores, score.team_score, score.solved, rewards, score.facts)
+    return Outcome(score.scores, score.team_score, score.solved, rewards, score.facts, answer=score.answer)

@@ -12,6 +12,7 @@ from flexmarl.algorithms.registry import Registry
 from flexmarl.contracts.specification.corrections import CORRECTION
 from flexmarl.contracts.specification.losses import LOSS
 from workers.training.losses.cispo import Cispo
+from workers.training.losses.confidence_clip import ConfidenceClip
 from workers.training.losses.decoupled_ppo import DecoupledPpo
 from workers.training.losses.gspo import Gspo
 from workers.training.losses.importance import MaskedImportance, TruncatedImportance
@@ -28,7 +29,7 @@ from workers.training.losses.unweighed import NoCorrection
 from workers.training.losses.vespo import Vespo
 
 LOSSES: Registry[Loss[Any]] = Registry(
-    LOSS, (PolicyGradient, PpoClip, Gspo, Cispo, Topr, Sapo, Vespo, DecoupledPpo, OnlineDpo)
+    LOSS, (PolicyGradient, PpoClip, Gspo, Cispo, ConfidenceClip, Topr, Sapo, Vespo, DecoupledPpo, OnlineDpo)
 )
 CORRECTIONS: Registry[Corrector[Any]] = Registry(
     CORRECTION,

@@ -7,6 +7,7 @@ from pydantic import Field
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.plugins import OneOf
 from flexmarl.contracts.specification.advantages import ADVANTAGE, AdvantageOptions, GrpoOptions
+from flexmarl.contracts.specification.arrangers import ARRANGER, ArrangerOptions, NoArrangerOptions
 from flexmarl.contracts.specification.branch_controllers import (
     BRANCH_CONTROLLER,
     BranchControllerOptions,
@@ -110,6 +111,8 @@ class SamplingFamily(Strict):
     turn_quantile: float = Field(default=0.0, ge=0.0, le=0.99)
     """Turns of a role that were said with less surprise, the mean of -log p over their tokens, than this quantile of
     the role's turns in the group get advantage 0; 0: none. DART takes 0.2 of entropies. Experimental."""
+    arranger: Annotated[ArrangerOptions, OneOf(ARRANGER)] = NoArrangerOptions()
+    """How often each row counts in a step."""
     replay: ReplayOptions = ReplayOptions()
     """Earlier groups of the run that are trained again."""
     sharing: SharingOptions = SharingOptions()

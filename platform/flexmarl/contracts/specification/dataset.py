@@ -70,9 +70,14 @@ class DatasetTasks(RowTasks):
     Score: weighted mean of the scores of the team's answer, from 0 to 1. For language models with a chat template.
     """
 
+    tells_answer: ClassVar[bool] = True
+
     type: Literal["dataset"] = "dataset"
     scores: Annotated[tuple[ScoreSpec, ...], AfterValidator(distinct)] = (ExactOptions(),)
     """What an answer is worth: each from 0 to 1; a weighted mean for each seat, and one for the team."""
+    answer: Literal["whole", "last_line", "number", "tag", "boxed"] = "whole"
+    """What of a reply is its answer where a team or a group votes: all of it, its last line, its last number, or what
+    stands between <answer> and </answer> or in \\boxed{}."""
     graph: GraphSpec = ALONE
     """Who speaks when in the team, and who reads what; as it comes, one solver answers."""
     reply_tokens: int = Field(default=256, ge=1, le=16_384)

@@ -206,6 +206,7 @@ class Sums(EnvironmentOptions):
 
     converses: ClassVar[bool] = True
     tells_task: ClassVar[bool] = True
+    tells_answer: ClassVar[bool] = True
     lists_held_out: ClassVar[bool] = True
 
     type: Literal["sums"] = "sums"

@@ -84,6 +84,8 @@ class EnvironmentOptions(PluginOptions):
     """Whether its training tasks are a list of which each is played once per epoch: a task's seed is its draw."""
     tells_task: ClassVar[bool] = False
     """Whether what it tells of a task before anybody speaks is all of it: others' replies to it can be checked."""
+    tells_answer: ClassVar[bool] = False
+    """Whether an episode ends with an answer, which can be compared with that of others to the same task."""
     demonstrates: ClassVar[bool] = False
     """Whether it has correct replies for a supervised warm-up."""
 

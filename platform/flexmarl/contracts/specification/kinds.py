@@ -4,6 +4,7 @@ from typing import Any
 
 from flexmarl.contracts.plugins import Kind
 from flexmarl.contracts.specification.advantages import ADVANTAGE
+from flexmarl.contracts.specification.arrangers import ARRANGER
 from flexmarl.contracts.specification.branch_controllers import BRANCH_CONTROLLER
 from flexmarl.contracts.specification.corrections import CORRECTION
 from flexmarl.contracts.specification.environment import ENVIRONMENT
@@ -29,6 +30,7 @@ KINDS: tuple[Kind[Any], ...] = (
     GROUP_FILTER,
     TASK_SAMPLER,
     MEMBER_COUNT,
+    ARRANGER,
     BRANCH_CONTROLLER,
     ROUTER,
     MOVER,

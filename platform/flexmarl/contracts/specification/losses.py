@@ -26,6 +26,8 @@ class LossOptions(PluginOptions):
     """Whether it accounts for rows of older weights itself, so that a correction by the same ratio counts it twice."""
     paired: ClassVar[bool] = False
     """Whether it compares two members of a group, better and worse, instead of taking rows one by one."""
+    compares: ClassVar[bool] = False
+    """Whether it compares what engines reported of all rows of a micro-batch before it takes the first."""
 
 
 class RowLossOptions(LossOptions):
@@ -122,6 +124,35 @@ class CispoOptions(ClippedLossOptions):
     type: Literal["cispo"] = "cispo"
 
 
+class ConfidenceClipOptions(RowLossOptions):
+    """The ratio p / p_engine, clipped in a range of its row: wider for one said with doubt (ECHO). Experimental."""
+
+    type: Literal["confidence_clip"] = "confidence_clip"
+    clip_least: float = Field(default=0.05, ge=0.0, le=1.0)
+    """Range of a row that was said with the most confidence: the ratio is kept within 1 - e and 1 + e."""
+    clip_most: float = Field(default=0.2, ge=0.0, le=1.0)
+    """Range of a row that was said with the most doubt; `clip_least` makes it the same for all rows."""
+    slope: float = Field(default=4.0, ge=0.0, le=1000.0)
+    """How fast the range narrows with confidence, around the median of the micro-batch; 0: not at all."""
+    tail_tokens: int = Field(default=16, ge=1, le=1_000_000)
+    """Last sampled tokens of a row whose mean probability is its confidence."""
+
+    compares: ClassVar[bool] = True
+
+    def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
+        """Refuse a range that is narrower for doubt, and a median of what no rank sees."""
+        yield from super().refusals(spec)
+        if self.clip_least > self.clip_most:
+            yield Problem(
+                pointer="/algorithm/loss/clip_least",
+                code="out_of_range",
+                detail=f"clip_least is {self.clip_least}, above clip_most, which is {self.clip_most}.",
+                hint=f"Set {self.clip_most} or less.",
+            )
+        if self.clip_least != self.clip_most:
+            yield from parted(spec, "/algorithm/loss/type", "confidence_clip", "ppo_clip")
+
+
 class ToprOptions(RowLossOptions):
     """Rows of negative advantage are tapered by their ratio; others count fully."""
 
@@ -212,6 +243,7 @@ LOSS: Kind[LossOptions] = Kind(
         PpoClipOptions,
         GspoOptions,
         CispoOptions,
+        ConfidenceClipOptions,
         ToprOptions,
         SapoOptions,
         VespoOptions,

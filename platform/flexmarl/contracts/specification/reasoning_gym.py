@@ -40,6 +40,7 @@ class ReasoningGym(IsolatedEnvironmentOptions):
     """
 
     converses: ClassVar[bool] = True
+    tells_answer: ClassVar[bool] = True
     lists_held_out: ClassVar[bool] = True
 
     type: Literal["reasoning_gym"] = "reasoning_gym"

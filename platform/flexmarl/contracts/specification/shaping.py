@@ -95,6 +95,62 @@ class MaporlOptions(ShapingOptions):
     of_turns: ClassVar[bool] = True
 
 
+class MajorityVoteOptions(ShapingOptions):
+    """Pays the answer that most members of a group give, in place of every score, as in ECHO. Experimental."""
+
+    type: Literal["majority_vote"] = "majority_vote"
+    least_share: float = Field(default=0.3, ge=0.0, le=1.0)
+    """Least share of a group's members that must agree; a group that agrees less is not trained on."""
+
+    needs: ClassVar[Readiness] = Readiness.GROUP
+    bias: ClassVar[str] = "The gradient is that of agreement, not of the score: where most are wrong, they are paid."
+
+    def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
+        """A vote needs answers to compare, and takes the place of the scores that others would choose by."""
+        yield from super().refusals(spec)
+        if not spec.environment.tells_answer:
+            yield Problem(
+                pointer="/environment/type",
+                code="needs_answers",
+                detail=f"majority_vote counts equal answers, and {spec.environment.type} has none to compare.",
+                hint="Set sums, dataset or reasoning_gym, or shaping: none in /algorithm.",
+            )
+        for pointer, value, legal, why in _beside_a_vote(spec):
+            if value != legal:
+                said, word = (str(one).lower() if isinstance(one, bool) else one for one in (value, legal))
+                yield Problem(
+                    pointer=pointer,
+                    code="not_with_majority_vote",
+                    detail=f"{why}; {pointer.removesuffix('/type').rpartition('/')[2]} is {said}.",
+                    hint=f"{'Remove it' if word is None else f'Set {word}'}, or shaping: none in /algorithm.",
+                )
+
+
+def _beside_a_vote(spec: "ExperimentSpec") -> Iterator[tuple[str, object, object, str]]:
+    """Return the pointer of each setting beside a vote, its value, the legal one, and why no other is."""
+    advantage, sampling = spec.algorithm.advantage, spec.sampling
+    scores = "majority_vote takes the place of scores, and by these"
+    yield "/algorithm/advantage/team_share", advantage.team_share, 1.0, "Every role is paid by the one vote"
+    yield "/algorithm/advantage/per_turn", advantage.per_turn, False, "A vote is on the answer of a whole episode"
+    if advantage.has_critic:
+        why = "A critic learns what turns earn, and a vote is on the answer of a whole episode"
+        yield "/algorithm/advantage/type", advantage.type, "grpo", why
+    yield "/sampling/group_filter/type", sampling.group_filter.type, "none", f"{scores} groups would be refused"
+    yield "/sampling/keep_members", sampling.keep_members, None, f"{scores} members would be chosen"
+    if sampling.task_sampler.chooses:
+        yield "/sampling/task_sampler/type", sampling.task_sampler.type, "uniform", f"{scores} tasks would be chosen"
+    if sampling.branches:
+        why = "The members of a group that branches share one episode, and give one answer"
+        yield "/sampling/branch_controller/type", sampling.branch_controller.type, "none", why
+    if sampling.sharing.on and sampling.sharing.foreign:
+        yield "/sampling/sharing/foreign", sampling.sharing.foreign, 0, "Others would have votes"
+    incomplete = spec.batch.incomplete_group
+    yield "/batch/incomplete_group", incomplete, "drop_group", "A member that failed has no score to be given"
+
+
 SHAPING: Kind[ShapingOptions] = Kind(
-    "shaping", "/algorithm/shaping", ShapingOptions, (NoShapingOptions, OverlongOptions, MartiOptions, MaporlOptions)
+    "shaping",
+    "/algorithm/shaping",
+    ShapingOptions,
+    (NoShapingOptions, OverlongOptions, MartiOptions, MaporlOptions, MajorityVoteOptions),
 )

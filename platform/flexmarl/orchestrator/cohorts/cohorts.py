@@ -42,7 +42,14 @@ from flexmarl.orchestrator.cohorts.task_choice import belief_text, forget_draws,
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.group_commands import drive_rollout, members_of, newly_ended, settle_draw
 from flexmarl.orchestrator.state.cohort import Cohort, CohortTimes, PendingGroup, Pin, PolicyCohort
-from flexmarl.orchestrator.state.group_counts import add_episode, count_fates, count_tokens, finished_of, said_by
+from flexmarl.orchestrator.state.group_counts import (
+    add_episode,
+    add_facts,
+    count_fates,
+    count_tokens,
+    finished_of,
+    said_by,
+)
 from flexmarl.orchestrator.state.tokens import Undelivered
 
 NOT_KEPT = "not_kept"
@@ -188,9 +195,13 @@ def _keep(ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[
     saved = rescued(ctx, cohort, event.draw, finished)
     if saved is not None and (with_success := _with_a_success(ctx, cohort, event, saved)) is not None:
         return with_success
+    add_facts(cohort.tally, plan.settlement.shaper.figures(finished))
+    why = plan.settlement.shaper.refusal(finished)
     if not plan.settlement.group_filter.keeps(Signal(signal)):
+        why = f"the filter {plan.spec.sampling.group_filter.type} keeps no {signal} group"
+    if why:
         cohort.groups.refused += 1
-        text = f"group {event.draw} refused: the filter {plan.spec.sampling.group_filter.type} keeps no {signal} group"
+        text = f"group {event.draw} refused: {why}"
         text += task_text(ctx, cohort, event.draw) + draw_again(ctx, cohort)
         _rule_out(ctx, RulingKind.GROUP_REFUSED, cohort, event, finished, text)
         return None
@@ -242,10 +253,7 @@ def _advantages(ctx: Context, episodes: Sequence[EpisodeOutcome], shaped: bool =
     plan = ctx.plan
     rewards = [plan.settlement.rewards(episode) for episode in episodes]
     if shaped:
-        rewards = [
-            plan.settlement.shaper.shape(plan.settlement.reply_limits, episode, own)
-            for episode, own in zip(episodes, rewards, strict=True)
-        ]
+        rewards = plan.settlement.shaper.shape_group(plan.settlement.reply_limits, episodes, rewards)
     return plan.settlement.advantage.estimate(plan.settlement.group_key, episodes, rewards)
 
 

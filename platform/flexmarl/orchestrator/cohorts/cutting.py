@@ -11,6 +11,7 @@ dropped, counted, recorded. What a settled cohort trains again is cut last (`rep
 from itertools import islice
 
 from flexmarl.algorithms.replay import Row
+from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.base import known
 from flexmarl.contracts.commands import CutMicroBatch
 from flexmarl.contracts.rulings import RulingKind
@@ -32,6 +33,7 @@ def cut_ready(ctx: Context, cohort: Cohort) -> None:
         return
     if not ctx.plan.cutting.streaming:
         _normalise(ctx, cohort)
+        _arrange(ctx, cohort)
     take = _next_by_draw if ctx.plan.ordered else _next_by_arrival
     while (found := take(ctx, cohort)) is not None:
         part, groups = found
@@ -72,6 +74,23 @@ def _normalise(ctx: Context, cohort: Cohort) -> None:
         values = iter(ctx.plan.settlement.advantage.normalise(turns))
         for rows in groups:
             rows[:] = [(*row[:4], tuple(islice(values, len(row[4]))), *row[5:]) for row in rows]
+
+
+def _arrange(ctx: Context, cohort: Cohort) -> None:
+    """Let the arranger say how often each row of a settled cohort counts, before any is cut.
+
+    By a policy's own rows and a seed of the cohort, so a run that is repeated draws the same.
+    """
+    arranger = ctx.plan.cutting.arranger
+    if not arranger.options.arranges:
+        return
+    for policy, own in cohort.policies.items():
+        groups = [group.rows[policy] for group in cohort.pending if policy in group.rows]
+        found = arranger.weights(groups, derive(ctx.plan.spec.seed, "arrange", cohort.no, policy))
+        for rows, weights in zip(groups, found, strict=True):
+            rows[:] = [(*row[:5], row[5] * weight, *row[6:]) for row, weight in zip(rows, weights, strict=True)]
+            own.rows.left_out += weights.count(0.0)
+            own.rows.most_repeats = max(own.rows.most_repeats, round(max(weights, default=0.0)))
 
 
 def _slice(ctx: Context, cohort: Cohort) -> tuple[int, int]:

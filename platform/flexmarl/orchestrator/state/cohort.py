@@ -63,6 +63,10 @@ class CohortRows:
     """Removed by the sweep."""
     replayed: dict[int, int] = field(default_factory=dict)
     """Age in versions -> rows that were drawn from the archive, or from the pool of successes."""
+    left_out: int = 0
+    """Rows that count 0 by the arranger."""
+    most_repeats: int = 0
+    """Times that a row counts at most by the arranger."""
     injected: list[ArchivedGroup] = field(default_factory=list)
     """Successes that stand in its groups, to be cut when the cohort is settled. Owner: `cohorts.rescue`."""
 

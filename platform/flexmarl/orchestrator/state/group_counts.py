@@ -1,6 +1,6 @@
 """Sums over settled groups. Every member of a group is counted exactly once, by the fate of its winning attempt."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from math import isfinite
 
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus
@@ -79,7 +79,12 @@ def add_episode(tally: Tally, episode: EpisodeOutcome) -> None:
         tally.roles.turns[sample.role] = tally.roles.turns.get(sample.role, 0) + 1
         tally.tokens += sample.tokens
         tally.samples += not sample.follows
-    for name, value in episode.facts.items():
+    add_facts(tally, episode.facts)
+
+
+def add_facts(tally: Tally, facts: Mapping[str, float]) -> None:
+    """Add figures by name; what is not finite has no mean."""
+    for name, value in facts.items():
         if isfinite(value):
             tally.facts.totals[name] = tally.facts.totals.get(name, 0.0) + value
             tally.facts.counts[name] = tally.facts.counts.get(name, 0) + 1

@@ -92,6 +92,8 @@ def _training(ctx: Context, name: str, own: PolicyCohort, cohort_no: int, step: 
     lag_metrics(ctx, name, own, step)
     if ctx.plan.spec.sampling.replay.on:
         replay_metrics(ctx, name, own, step)
+    if ctx.plan.cutting.arranger.options.arranges:
+        _arranged(ctx, name, own, step)
     version = ctx.state.policies[name].version
     if version is not None:
         ctx.metric(POLICY_VERSION, float(version), step, name, stat="last")
@@ -109,6 +111,14 @@ def _training(ctx: Context, name: str, own: PolicyCohort, cohort_no: int, step: 
     ctx.metric("train/learning_rate", own.step.learning_rate, step, name)
     ctx.metric("train/entropy_coef", ctx.plan.entropy_coefficient(cohort_no), step, name)
     ctx.metric("time/train", totals.seconds + own.step.seconds, step, name, stat="sum")
+
+
+def _arranged(ctx: Context, name: str, own: PolicyCohort, step: int) -> None:
+    """Write how often the rows of a step counted."""
+    rows = sum(one.new_rows for one in own.micro_batches)
+    if rows:
+        ctx.metric("rows/most_repeats", float(own.rows.most_repeats), step, name, stat="max")
+        ctx.metric("rows/left_out", own.rows.left_out / rows, step, name, stat="share")
 
 
 def _ratios(ctx: Context, name: str, totals: TrainTotals, step: int) -> None:

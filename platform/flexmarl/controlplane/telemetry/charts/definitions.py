@@ -88,6 +88,12 @@ DEFINITIONS: dict[str, Definition] = {
     "groups/members_kept": _team(
         "Members kept", "share", "Share of the members of the step's kept groups that are trained on."
     ),
+    "rows/most_repeats": _policy(
+        "Most repeats of a row", "times", "Times that a row of the step counted at most, as its pair was drawn."
+    ),
+    "rows/left_out": _policy(
+        "Rows not drawn", "share", "Share of the step's rows whose pair was drawn no time, so that they count nothing."
+    ),
     "groups/dropped": _team("Dropped groups", "groups", "Groups of the step dropped after members failed."),
     "groups/drawn": _team(
         "Groups drawn", "groups", "Groups drawn for the step, replacements of rejected ones included."
@@ -199,6 +205,14 @@ DEFINITIONS: dict[str, Definition] = {
     ),
     "fact/warmup_steps": _policy("Warm-up steps", "steps", "Optimizer steps of the warm-up before step 0."),
     "fact/warmup_tokens": _policy("Warm-up tokens", "tokens", "Tokens that the warm-up learned, in all its batches."),
+    "fact/vote_share": _team(
+        "Agreement of votes", "share", "Mean share of a group's members that gave its most frequent answer."
+    ),
+    "fact/vote_score": _team(
+        "Score of voted answers",
+        "",
+        "Mean score that the environment gives the answer a group voted for; 0 without one, or where it knows none.",
+    ),
     "episodes/failed": _team("Failed episodes", "episodes", "Training episodes of the step that failed."),
     "episodes/replaced": _team(
         "Replaced episodes", "episodes", "Episodes of the step that a second environment finished before the first."
