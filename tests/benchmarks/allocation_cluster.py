@@ -247,7 +247,7 @@ class Cluster:
             return wire.BindRequest(command.policy, **shared)
         own, first = self._states[command.policy, command.version], self._states[command.policy, 0]
         return wire.BindRequest(
-            command.policy, command.version, own.digest, own.state, reference=first.digest, resume=command.resume,
+            command.policy, command.version, own.digest, own.state, references=[first.digest], resume=command.resume,
             accumulator=command.accumulator, **shared,
         )  # fmt: skip
 

@@ -185,7 +185,7 @@ def test_what_a_gang_had_gathered_is_suspended_and_goes_on_at_another_size(
     ranks.meeting += 1
     gang = ranks.children[: sizes[1]]
     asked = BindRequest(
-        "speaker", 0, known.digest, known.state, reference=known.digest, resume=left.ticket, accumulator=epoch
+        "speaker", 0, known.digest, known.state, references=[known.digest], resume=left.ticket, accumulator=epoch
     )
     back = bind(gang, "speaker", ranks.meeting, asked=asked)
     assert back.resumed

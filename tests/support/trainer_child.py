@@ -125,7 +125,7 @@ def bind(
     if asked is None:
         asked = BindRequest(policy, CREATE)
         if known is not None:
-            asked = BindRequest(policy, known.version, known.digest, known.state, reference=first)
+            asked = BindRequest(policy, known.version, known.digest, known.state, references=[first])
     if len(gang) > 1:
         asked = msgspec.structs.replace(asked, gang=[child.lease for child in gang], meeting=meeting)
     for child in gang[1:]:

@@ -133,6 +133,8 @@ def _beside_team_scores(rule: Mapping[str, Any]) -> list[str]:
         parts.append("the reward from each turn on, compared with the same turn of the others")
     if rule.get("type", "grpo") == "gae":
         parts.append("the trainer's critic, whose expected values are subtracted from the figures next to the turns")
+    elif rule.get("type", "grpo") == "habc":
+        parts.append("whether the episode was solved, and how likely and how near the trainer's heads expected it")
     elif rule.get("type", "grpo") != "grpo":
         parts.append(f"the estimator {rule['type']}")
     if rule.get("baseline_over", "episodes") != "episodes":

@@ -127,8 +127,8 @@ def named_in(request: msgspec.Struct) -> list[str]:
             return [digest]
         case BindRequest() as bind:
             suspended = [digest_of(bind.resume)] if bind.resume else []
-            redone = [digest for step in bind.redo for digest in (step.digest, step.reference)]
-            return [bind.digest, bind.state, bind.base, bind.reference, *redone, *suspended]
+            redone = [digest for step in bind.redo for digest in (step.digest, *step.references)]
+            return [bind.digest, bind.state, bind.base, *bind.references, *redone, *suspended]
         case CheckpointRequest() as checkpoint:
             return list(checkpoint.digests.values())
         case _:

@@ -182,7 +182,7 @@ def _bind_request(conn: psycopg.Connection, run_id: int, order: BindPolicy) -> B
     near = _references(conn, run_id, policy)
     if not behind:
         return BindRequest(
-            policy, version, base.digest, base.state, reference=near(version), gang=gang, meeting=meeting
+            policy, version, base.digest, base.state, references=near(version), gang=gang, meeting=meeting
         )
     redo = [
         RedoStep(step.version, step.digest, step.learning_rate, [
@@ -196,12 +196,12 @@ def _bind_request(conn: psycopg.Connection, run_id: int, order: BindPolicy) -> B
     )
 
 
-def _references(conn: psycopg.Connection, run_id: int, policy: str) -> Callable[[int], str]:
-    """Return by what digest to know the version that one is compared with; empty where nothing is compared."""
+def _references(conn: psycopg.Connection, run_id: int, policy: str) -> Callable[[int], list[str]]:
+    """Return by what digests to know the versions that one is compared with."""
     algorithm = AlgorithmSpec.model_validate(runs.load_spec(conn, run_id).get("algorithm", {}))
-    if not algorithm.needs_reference:
-        return lambda version: ""
-    return lambda version: steps.version_of(conn, run_id, policy, algorithm.reference_of(version)).digest
+    return lambda version: [
+        steps.version_of(conn, run_id, policy, number).digest for number in algorithm.compared_with(version)
+    ]
 
 
 def _join_request(conn: psycopg.Connection, run_id: int, order: JoinGang) -> JoinRequest:
@@ -220,7 +220,7 @@ def _resume_request(conn: psycopg.Connection, run_id: int, order: BindPolicy, ve
     own = steps.version_of(conn, run_id, order.policy, version)
     near = _references(conn, run_id, order.policy)(version)
     return BindRequest(
-        order.policy, version, own.digest, own.state, reference=near, resume=order.resume,
+        order.policy, version, own.digest, own.state, references=near, resume=order.resume,
         accumulator=order.accumulator, gang=list(order.gang), meeting=order.meeting,
     )  # fmt: skip
 

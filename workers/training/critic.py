@@ -10,6 +10,7 @@ hold exactly the micro-batches that the accumulator beside it holds, and are clo
 of the training state, so that a restored or suspended policy goes on bit for bit.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -34,20 +35,41 @@ class Judged:
     rows: int
     """Turns"""
     loss: float
-    """Half the squared distance of values from what they are drawn to, summed over turns."""
+    """Of what the heads expect, summed over turns."""
 
 
-class Critic:
-    def __init__(self, width: int, settings: GaeOptions) -> None:
-        """`width`: figures that it reads of a turn."""
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What heads think of some turns."""
+
+    advantages: list[float]
+    gradient: "torch.Tensor"
+    """Of the heads' loss by their weights, flat."""
+    loss: float
+
+
+class LinearHeads(ABC):
+    """Heads that read what the policy's own head reads where a turn begins, and are fitted beside it."""
+
+    def __init__(self, width: int, heads: int, rate: float) -> None:
+        """`width`: figures that each head reads of a turn; `rate`: learning rate."""
         import torch
 
-        self._settings = settings
-        self.weights = torch.zeros(width + 1, dtype=torch.float64)
-        """Of each figure, and what is expected of every turn."""
+        self.weights = torch.zeros(heads * (width + 1), dtype=torch.float64)
+        """Head by head, of each figure, and what is expected of every turn."""
+        self._rate = rate
         self._optimizer = FlatAdamW(self.weights, AdamW(weight_decay=0.0))
         self._total = torch.zeros_like(self.weights)
         self._rows = 0
+
+    @abstractmethod
+    def opinion(self, turns: Sequence[TrainRow], inputs: "torch.Tensor") -> Opinion:
+        """Judge rows of one turn each; `inputs`: [turns, width + 1]."""
+
+    @property
+    def steps(self) -> int:
+        """Return how many steps were taken."""
+        return self._optimizer.steps
 
     def judge(self, rows: Sequence[TrainRow], read: "torch.Tensor") -> tuple[list[TrainRow], Judged]:
         """Turn what turns earned, which stands where their advantage will, into advantages. `read`: [turns, width]."""
@@ -58,14 +80,11 @@ class Critic:
         turns = [_one_turn(rows[number], turn) for number, turn in said]
         seen = read[[firsts[number] + turn for number, turn in said]]
         inputs = torch.cat((seen, torch.ones(len(turns), 1, dtype=torch.float64)), 1)
-        values = (inputs @ self.weights).tolist()
-        advantages = unexpected(turns, values, self._settings)
-        distances = torch.tensor([-advantage for advantage in advantages], dtype=torch.float64)
-        judged = Judged(inputs.t() @ distances, len(turns), float(distances.square().sum()) / 2.0)
+        opinion = self.opinion(turns, inputs)
         found = [structs.replace(row, advantages=[0.0] * len(row.advantages)) for row in rows]
-        for (number, turn), advantage in zip(said, advantages, strict=True):
+        for (number, turn), advantage in zip(said, opinion.advantages, strict=True):
             found[number].advantages[turn] = advantage
-        return found, judged
+        return found, Judged(opinion.gradient, len(turns), opinion.loss)
 
     def gather(self, judged: Judged, first: bool) -> None:
         """Take a micro-batch in; the first one of an accumulator begins a new sum."""
@@ -78,10 +97,10 @@ class Critic:
     def step(self) -> None:
         """Move along the mean of what was gathered."""
         if self._rows:
-            self._optimizer.step(self._total / self._rows, self._settings.critic_rate)
+            self._optimizer.step(self._total / self._rows, self._rate)
 
     def state(self) -> "torch.Tensor":
-        """Return everything between two steps, as one row of weights and moments: [3, width + 1], then the steps."""
+        """Return everything between two steps, as one row: weights, their moments, then the steps."""
         import torch
 
         moments = torch.stack((self.weights, self._optimizer.first, self._optimizer.second)).flatten()
@@ -110,6 +129,23 @@ class Critic:
         self.restore(state)
         self._total.copy_(total)
         self._rows = marks["rows"]
+
+
+class Critic(LinearHeads):
+    """One head: what a turn and those after it earn."""
+
+    def __init__(self, width: int, settings: GaeOptions) -> None:
+        """`width`: figures that it reads of a turn."""
+        super().__init__(width, 1, settings.critic_rate)
+        self._settings = settings
+
+    def opinion(self, turns: Sequence[TrainRow], inputs: "torch.Tensor") -> Opinion:
+        """Return generalised advantages, with half the squared distance of values from what they are drawn to."""
+        import torch
+
+        advantages = unexpected(turns, (inputs @ self.weights).tolist(), self._settings)
+        distances = torch.tensor([-advantage for advantage in advantages], dtype=torch.float64)
+        return Opinion(advantages, inputs.t() @ distances, float(distances.square().sum()) / 2.0)
 
 
 def _one_turn(row: TrainRow, turn: int) -> TrainRow:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flexmarl.contracts.specification.advantages import GaeOptions
+from flexmarl.contracts.specification.advantages import AdvantageOptions, GaeOptions, HabcOptions
 from flexmarl.contracts.specification.team import AdamW, Lora
 from flexmarl.contracts.wire import TrainStats
 from workers.models.families import Shape
@@ -18,7 +18,7 @@ from workers.training.accumulator import Accumulator
 from workers.training.adapted import LowRank
 from workers.training.back_ends import order_of, trained_model
 from workers.training.blocks import NO_VERSION, blocks_of
-from workers.training.critic import Critic, Judged
+from workers.training.critic import Critic, Judged, LinearHeads
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.held_replies import HeldReplies
 from workers.training.high_entropy import least_certain
@@ -28,7 +28,8 @@ from workers.training.packing import pack
 from workers.training.pairs import preferred
 from workers.training.parameters import FlatParameters
 from workers.training.row_figures import each_turn
-from workers.training.trained_model import TrainedModel
+from workers.training.success_heads import SuccessHeads
+from workers.training.trained_model import TokenScorer, TrainedModel
 from workers.training.wire import TrainRow
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Learned:
 
 
 class Learner:
-    critic: Critic | None = None
+    critic: LinearHeads | None = None
 
     def __init__(
         self,
@@ -85,9 +86,7 @@ class Learner:
             laid_over = LowRank(whole, adapter.weights, adapter.settings, precision, device)
         self.parameters = whole if laid_over is None else laid_over.parameters
         self.decoder: TrainedModel = trained_model(shape, whole, laid_over, recompute)
-        judged = objective.algorithm.advantage
-        if isinstance(judged, GaeOptions):
-            self.critic = Critic(self.decoder.width, judged)
+        self.critic = _heads(self.decoder.width, objective.algorithm.advantage)
         gathered = Accumulator(self.parameters.fresh, epoch, ordered, in_place=self.parameters.precision == "bf16")
         self._learn(gathered, objective, optimizer, device, beat)
 
@@ -110,7 +109,7 @@ class Learner:
         rows: Sequence[TrainRow],
         entropy_coef: float,
         version: int = NO_VERSION,
-        reference: TrainedModel | None = None,
+        reference: TokenScorer | None = None,
         proximal: int = NO_VERSION,
         replies: HeldReplies | None = None,
     ) -> TrainStats:
@@ -131,7 +130,7 @@ class Learner:
         self.accumulator.add(micro_batch, content, stats)
         return stats
 
-    def _judged(self, critic: Critic, rows: Sequence[TrainRow]) -> tuple[list[TrainRow], Judged]:
+    def _judged(self, critic: LinearHeads, rows: Sequence[TrainRow]) -> tuple[list[TrainRow], Judged]:
         """Let the critic see what the policy reads where each turn begins."""
         said, decoder = [row for row in rows if row.response], self.decoder
         read = each_turn(said, decoder.vocabulary, self._budget, decoder.openings, decoder.width)
@@ -143,7 +142,7 @@ class Learner:
         entropy_coef: float,
         objective: Objective,
         version: int = NO_VERSION,
-        reference: TrainedModel | None = None,
+        reference: TokenScorer | None = None,
         replies: HeldReplies | None = None,
     ) -> "tuple[torch.Tensor, TrainStats]":
         """Return the un-normalised gradient of rows, valid until the next call, with their figures.
@@ -160,12 +159,14 @@ class Learner:
         entropy_coef: float,
         objective: Objective,
         version: int,
-        reference: TrainedModel | None,
+        reference: TokenScorer | None,
         replies: HeldReplies | None = None,
     ) -> TrainStats:
         """Add the un-normalised gradient of rows to what the accumulator made ready; return their figures."""
         began = time.perf_counter()
         count, weighed = len(rows), None
+        if objective.clones:
+            rows = [row for row in rows if any(row.advantages)]
         if objective.paired:
             rows, weighed = preferred(rows, self.decoder, reference, objective, self._budget, replies)
             reference = None
@@ -189,8 +190,8 @@ class Learner:
             raise TrainerRefusal(RefusalCode.NONFINITE_GRADIENT, "the micro-batch's loss or gradient is not finite")
         stats = figures_of(rows, objective, sums, time.perf_counter() - began)
         if weighed is not None:
-            stats = stats.model_copy(update={"rows": count, "z": float(weighed.pairs), "loss_sum": weighed.loss})
-        return stats
+            stats = stats.model_copy(update={"z": float(weighed.pairs), "loss_sum": weighed.loss})
+        return stats.model_copy(update={"rows": count})
 
     @property
     def shapes(self) -> Mapping[str, list[int]]:
@@ -199,12 +200,11 @@ class Learner:
 
     def step(self, learning_rate: float) -> Learned:
         """Move the weights along the accumulated mean gradient. The caller opens the next epoch."""
-        if self.accumulator.z == 0.0:
-            return Learned(null_step=True, grad_norm=0.0)
-        norm = self.descend(self.accumulator.total, self.accumulator.z, learning_rate)
-        if self.critic is not None:
+        moves = self.accumulator.z != 0.0
+        norm = self.descend(self.accumulator.total, self.accumulator.z, learning_rate) if moves else 0.0
+        if self.critic is not None:  # it learns of episodes too that the policy does not imitate
             self.critic.step()
-        return Learned(False, norm)
+        return Learned(not moves, norm)
 
     def descend(self, total: "torch.Tensor", z: float, learning_rate: float) -> float:
         """Close a sum of gradients by Z, clip it, take one optimizer step and return the norm before clipping.
@@ -280,7 +280,7 @@ def figures_of(rows: Sequence[TrainRow], objective: Objective, sums: BatchSums, 
     return TrainStats(
         rows=len(rows),
         tokens=sum(lengths),
-        z=sum(objective.aggregate(length)[1] for length in lengths),
+        z=sum(objective.aggregate(n)[1] * _weight(row, objective) for row, n in zip(rows, lengths, strict=True)),
         loss_sum=sums.loss,
         entropy_sum=sums.entropy,
         kl_engine_sum=sums.kl_engine,
@@ -293,3 +293,22 @@ def figures_of(rows: Sequence[TrainRow], objective: Objective, sums: BatchSums, 
         kl_reference_sum=sums.kl_reference,
         seconds=seconds,
     )
+
+
+def _weight(row: TrainRow, objective: Objective) -> float:
+    """Return how often a row counts in Z: once, or as often as its mean token is imitated."""
+    if not objective.clones:
+        return 1.0
+    tokens = row.lengths()[1::2]
+    return sum(own * n for own, n in zip(row.advantages, tokens, strict=True)) / max(1, sum(tokens))
+
+
+def _heads(width: int, settings: AdvantageOptions) -> LinearHeads | None:
+    """Return what is learned beside a policy for its advantages."""
+    match settings:
+        case GaeOptions():
+            return Critic(width, settings)
+        case HabcOptions():
+            return SuccessHeads(width, settings)
+        case _:
+            return None

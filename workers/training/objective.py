@@ -20,7 +20,7 @@ from flexmarl.contracts.specification.losses import LossOptions, RowLossOptions
 from flexmarl.contracts.wire import UNKNOWN_LOGPROB
 from workers.training.losses import CORRECTIONS, KL_ESTIMATORS, LOSSES
 from workers.training.packing import PackedTokens
-from workers.training.trained_model import TrainedModel
+from workers.training.trained_model import TokenScorer, TrainedModel
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,6 +43,11 @@ class Objective:
     def paired(self) -> bool:
         """Tell whether rows are weighed in pairs before they are taken one by one."""
         return bool(self.loss.options.paired)
+
+    @property
+    def clones(self) -> bool:
+        """Tell whether advantages are weights of what is imitated, by whose sum a step divides."""
+        return self.algorithm.advantage.clones
 
     @property
     def entropy_quantile(self) -> float:
@@ -109,7 +114,7 @@ def evaluate(
     batch: PackedTokens,
     objective: Objective,
     entropy_coef: float,
-    reference: TrainedModel | None = None,
+    reference: TokenScorer | None = None,
 ) -> "tuple[torch.Tensor, BatchSums]":
     """Return the batch's un-normalised objective, ready for `backward`, and its figures."""
     import torch
@@ -195,7 +200,7 @@ def total(
         return value, BatchSums(*torch.stack(figures).double().tolist())
 
 
-def token_scores(decoder: TrainedModel, batch: PackedTokens) -> "tuple[torch.Tensor, torch.Tensor]":
+def token_scores(decoder: TokenScorer, batch: PackedTokens) -> "tuple[torch.Tensor, torch.Tensor]":
     """Return log-probability and entropy [B, R] of every response token of the batch's rows; padding repeats some."""
     import torch
 

@@ -1,10 +1,11 @@
 """Preferences between two members of a group, as weights of their turns.
 
 Of each pair the loss is a function of the lead h = log p / p_ref of all that the better member said, less that of the
-worse one: -log sigmoid(beta h) (DPO, arXiv 2305.18290), or (h - 1 / (2 beta))^2 (IPO, arXiv 2310.12036). Its gradient
-is that of -A log p with A = -dloss/dh for turns of the better member, held fixed, and -A for those of the worse one.
-So h is computed first, without gradient; then every row goes its own way. That costs one more forward pass of each
-model, and makes the gradient exact however rows are packed.
+worse one: -log sigmoid(beta h) (DPO, arXiv 2305.18290), or (h - 1 / (2 beta))^2 (IPO, arXiv 2310.12036). In MNPO (arXiv
+2509.23102) log p_ref is the weighted sum of what the reference and past policies say. The gradient is that of -A log p
+with A = -dloss/dh for turns of the better member, held fixed, and -A for those of the worse one. So h is computed
+first, without gradient; then every row goes its own way. That costs one more forward pass of each model, and makes the
+gradient exact however rows are packed.
 
 Invariant: both members of a pair are in one micro-batch, since cuts hold whole groups; half a pair is refused.
 """
@@ -27,7 +28,7 @@ from workers.training.wire import TrainRow
 if TYPE_CHECKING:
     import torch
 
-    from workers.training.trained_model import TrainedModel
+    from workers.training.trained_model import TokenScorer, TrainedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +75,24 @@ def _ipo(lead: float, beta: float) -> tuple[float, float]:
     return missing**2, 2.0 * missing
 
 
-_FORMS = {"sigmoid": _sigmoid, "ipo": _ipo}
+_FORMS = {"sigmoid": _sigmoid, "ipo": _ipo, "mnpo": _ipo}
 
 
 def preferred(
     rows: Sequence[TrainRow],
     decoder: "TrainedModel",
-    reference: "TrainedModel | None",
+    reference: "TokenScorer | None",
     objective: Objective,
     budget: int,
     replies: HeldReplies | None = None,
 ) -> tuple[list[TrainRow], Weighed]:
     """Return the rows of pairs with their weights as advantages; members of no pair are left out."""
-    if reference is None:
-        raise TrainerRefusal(RefusalCode.STATE, "pairs are compared with the first version, and the trainer has none")
-    near = reference
+    if reference is None and objective.algorithm.most_compared:
+        raise TrainerRefusal(RefusalCode.STATE, "pairs are compared with earlier versions, and the trainer has none")
 
     def log_ratios(batch: PackedTokens) -> "torch.Tensor":
-        return turn_sums(batch, token_scores(decoder, batch)[0] - token_scores(near, batch)[0])
+        own = token_scores(decoder, batch)[0]
+        return turn_sums(batch, own if reference is None else own - token_scores(reference, batch)[0])
 
     paired = [row for row in rows if any(row.advantages) and row.response]
     found = each_turn(paired, decoder.vocabulary, budget, log_ratios, 1, replies)

@@ -7,7 +7,7 @@ import msgspec
 
 from workers.training.held_replies import HeldReplies
 from workers.training.learner import Learner
-from workers.training.trained_model import TrainedModel
+from workers.training.trained_model import TokenScorer
 from workers.training.version_store import VersionStore
 from workers.training.wire import RedoStep, TrainRow
 
@@ -16,7 +16,7 @@ def redo(
     learner: Learner,
     step: RedoStep,
     store: VersionStore,
-    reference: TrainedModel | None = None,
+    reference: TokenScorer | None = None,
     replies: Callable[[], HeldReplies] | None = None,
 ) -> None:
     """Take a committed step again: the optimizer's state is made anew, the weights are the committed ones.

@@ -8,7 +8,15 @@ if TYPE_CHECKING:
     import torch
 
 
-class TrainedModel(Protocol):
+class TokenScorer(Protocol):
+    """Says how probable tokens were."""
+
+    def scores(self, batch: PackedTokens) -> "tuple[torch.Tensor, torch.Tensor]":
+        """Return the log-probabilities [m] of a pack's drawn tokens, and the entropies [n] of what drew them."""
+        ...
+
+
+class TrainedModel(TokenScorer, Protocol):
     """Computes with weights that lie in flat parameters, and holds none of its own."""
 
     @property
@@ -21,10 +29,6 @@ class TrainedModel(Protocol):
 
     def openings(self, batch: PackedTokens) -> "torch.Tensor":
         """Return [turns, width]: what the head reads where each turn's reply begins, of turns that have one."""
-        ...
-
-    def scores(self, batch: PackedTokens) -> "tuple[torch.Tensor, torch.Tensor]":
-        """Return the log-probabilities [m] of a pack's drawn tokens, and the entropies [n] of what drew them."""
         ...
 
     def logits(self, batch: PackedTokens) -> "torch.Tensor":

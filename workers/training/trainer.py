@@ -9,7 +9,7 @@ nothing meant for an earlier life or version is ever taken in.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -56,6 +56,8 @@ from workers.transfer import StateError, StateMissing
 
 if TYPE_CHECKING:
     import torch
+
+    Weights = Mapping[str, torch.Tensor]
 
 log = structlog.get_logger(__name__)
 
@@ -143,7 +145,8 @@ class Trainer:
         try:
             stored = self._making.keep(asked.policy, asked.next_version, learner)
             if self._references.begins(asked.next_version):
-                self._refer(asked.policy, stored.weights, asked.next_version, learner)
+                near = self._references.after(asked.policy, asked.next_version, stored.weights)
+                self._refer(asked.policy, near, asked.next_version, learner)
         except StateError as error:  # the disk is full: the step is taken again once the policy is bound
             raise refusal_of(error) from error
         durable = {}
@@ -199,13 +202,13 @@ class Trainer:
         self._making.find_base(asked.policy, asked.digest)
         make = partial(self._making.learner, asked.policy, self._epoch(asked.version))
         if asked.gang:
-            make = partial(self._led, asked, asked.reference, asked.version)
+            make = partial(self._led, asked, asked.references, asked.version)
         back: Suspended = self._suspension.resume(asked.resume, self._kind(asked.policy, bool(asked.gang)), make)
         stored = StoredVersion(back.rest["weights"], back.rest["state"])
         if (back.rest["version"], stored.weights) != (asked.version, asked.digest) or not store.adopt(stored):
             raise TrainerRefusal(RefusalCode.STATE, f"what was suspended is version {back.rest['version']}")
         back.learner.accumulator.go_on_as(asked.accumulator, self._epoch(asked.version))
-        self._refer(asked.policy, asked.reference, asked.version, back.learner)
+        self._refer(asked.policy, asked.references, asked.version, back.learner)
         if behind := {int(version): state for version, state in back.rest["behind"].items()}:
             self._behind[asked.policy] = behind
         held = self._hold(asked.policy, asked.version, self._making.spoken(asked.policy), back.learner, stored)
@@ -266,11 +269,11 @@ class Trainer:
             )
         stored = self._making.put_first(policy, learner)
         if asked.gang:  # one trainer makes the version, so that it is the same for any number of ranks
-            learner = self._led(asked, stored.weights, 0, learner.parameters.named())
+            learner = self._led(asked, [stored.weights], 0, learner.parameters.named())
             if first.state is not None:
                 learner.restore(first.state)
         else:
-            self._references.take(policy, stored.weights, 0, self._making.store(policy))
+            self._references.take(policy, [stored.weights], 0, self._making.store(policy))
         held = self._hold(policy, 0, spoken, learner, stored)
         held.created = reply_of(policy, held, created=True, facts=facts)
         return held.created
@@ -290,7 +293,7 @@ class Trainer:
         if asked.state and state is None:
             detail = f"training state {asked.state} does not belong to weights {base}"
             raise TrainerRefusal(RefusalCode.STATE, detail)
-        compared = [(step.reference, step.version - 1) for step in asked.redo] + [(asked.reference, asked.version)]
+        compared = [*((step.references, step.version - 1) for step in asked.redo), (asked.references, asked.version)]
         if asked.gang:
             learner = self._led(asked, *compared[0], weights)
         else:
@@ -325,19 +328,19 @@ class Trainer:
         if held.learner is not None:
             held.learner.accumulator.open(self._epoch(held.version))
 
-    def _new_learner(self, policy: str, version: int, weights: "Mapping[str, torch.Tensor]") -> Learner:
+    def _new_learner(self, policy: str, version: int, weights: "Weights") -> Learner:
         self._suspension.give_back()  # memory of another kind of policy would lie beside it
         return self._making.learner(policy, self._epoch(version), weights)
 
-    def _refer(self, policy: str, digest: str, version: int, learner: Learner) -> None:
-        """Compare a version with what lies under a digest from now on. Raises StateError when it cannot be had."""
+    def _refer(self, policy: str, digests: Sequence[str], version: int, learner: Learner) -> None:
+        """Compare a version with what lies under digests from now on. Raises StateError when it cannot be had."""
         store = self._making.store(policy)
         if not self.gangs.leads(policy):
-            self._references.take(policy, digest, version, store)
-        elif not self._references.shared_already(policy, digest):
-            self.gangs.refer(learner, self._references.shared(policy, digest, version, store))
+            self._references.take(policy, digests, version, store)
+        elif not self._references.shared_already(policy, digests, version):
+            self.gangs.refer(learner, self._references.shared(policy, digests, version, store))
 
-    def _led(self, asked: BindRequest, near: str, version: int, weights: "Mapping[str, torch.Tensor]") -> Learner:
+    def _led(self, asked: BindRequest, near: Sequence[str], version: int, weights: "Weights") -> Learner:
         """Return the learner of a gang that this trainer leads; `near` is what the version is compared with."""
         self._suspension.give_back()
         reference = self._references.shared(asked.policy, near, version, self._making.store(asked.policy))

@@ -96,8 +96,8 @@ class RedoStep(msgspec.Struct, forbid_unknown_fields=True):
     """That version's weights."""
     learning_rate: float
     batches: list[RedoBatch]
-    reference: str = ""
-    """Digest of what the version before it was compared with; empty: with nothing."""
+    references: list[str] = []
+    """Digests of what the version before it was compared with, as `AlgorithmSpec.compared_with` lists them."""
 
 
 class BindRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -111,8 +111,9 @@ class BindRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Where steps are redone: digest of the weights that the training state belongs to."""
     redo: list[RedoStep] = []
     """Committed steps behind the training state, oldest first; the last one made the version asked for."""
-    reference: str = ""
-    """Digest of what the version is compared with while it is trained, where that is not to be made; empty: nothing."""
+    references: list[str] = []
+    """Digests of what the version is compared with while it is trained, where that is not to be made, as
+    `AlgorithmSpec.compared_with` lists them; empty: nothing."""
     resume: str = ""
     """Ticket of its suspended state: it goes on as it was, with the gradients it had gathered."""
     accumulator: str = ""

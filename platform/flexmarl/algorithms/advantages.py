@@ -21,6 +21,7 @@ from flexmarl.contracts.specification.advantages import (
     BestWorstOptions,
     GaeOptions,
     GrpoOptions,
+    HabcOptions,
     ReinforceOptions,
     ReinforcePpOptions,
     RlooOptions,
@@ -175,6 +176,20 @@ class Gae(Advantage[GaeOptions]):
         return _as_earned(rewards)
 
 
+class Habc(Advantage[HabcOptions]):
+    """Source: hierarchical advantage-weighted behaviour cloning, read for turns of a language model."""
+
+    Options = HabcOptions
+
+    def rewards(self, episode: EpisodeOutcome) -> Rewards:
+        """Return whether the episode was solved, 1 or -1, at each of its turns."""
+        return [1.0 if episode.solved else -1.0] * len(episode.samples)
+
+    def estimate(self, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]) -> Advantages:
+        """Hand on how each row's episode ended: the trainer's heads make weights of it."""
+        return _as_earned(rewards)
+
+
 class BestWorst(Advantage[BestWorstOptions]):
     Options = BestWorstOptions
 
@@ -279,5 +294,5 @@ def _means_of_others(peers: _Peers) -> dict[int, float]:
 
 
 ADVANTAGES: Registry[Advantage[Any]] = Registry(
-    ADVANTAGE, (Grpo, Rloo, TwoLevel, Reinforce, ReinforcePp, BestWorst, Gae)
+    ADVANTAGE, (Grpo, Rloo, TwoLevel, Reinforce, ReinforcePp, BestWorst, Gae, Habc)
 )

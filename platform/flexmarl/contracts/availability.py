@@ -69,6 +69,7 @@ SLOTS: dict[str, Slot] = {
             "dapo": "loss: {type: ppo_clip, clip_high: 0.28}, advantage: {divide_by_std: true}",
             "m2po": "loss: {type: ppo_clip, clip_low: 1, clip_high: 10}, correction: second_moment, "
             "advantage: {divide_by_std: true}",
+            "mnpo": "loss: {type: online_dpo, form: mnpo, beta: 0.0075}, advantage: best_worst",
             "luspo": "loss: {type: gspo, aggregation: seq_mean_token_sum, clip_low: 0.0003, clip_high: 0.0004}",
         },
     ),

@@ -100,9 +100,7 @@ def _reference(spec: ExperimentSpec) -> Iterator[Problem]:
             detail=f"The reference is {reference.type}, but nothing is compared with it.",
             hint="Set first, or kl.coefficient above 0.",
         )
-    steps = spec.budget.train_steps
-    if spec.mechanisms.trainer_protocol == "mini_batch":
-        steps *= spec.batch.mini_batches
+    steps = spec.version_steps
     if isinstance(reference, NamedVersion) and reference.version >= steps:
         yield Problem(
             pointer="/algorithm/kl/reference/version",

@@ -49,6 +49,7 @@ def test_a_policy_on_two_devices_is_legal() -> None:
         ("not_with_ordered", {"mechanisms": {"ordered": True}}),
         ("not_trained", {"agents": {"speaker": {"trainable": False}, "listener": {}}}),
         ("not_with_gae", {"algorithm": {"advantage": {"type": "gae"}}}),
+        ("not_with_habc", {"algorithm": {"advantage": {"type": "habc"}}}),
         ("not_with_online_dpo", {"algorithm": {"loss": {"type": "online_dpo"}}}),
     ],
 )

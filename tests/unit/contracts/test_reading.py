@@ -17,6 +17,7 @@ POLICY = "speaker"
 WORLDS: dict[str, dict[str, object]] = {
     "as it comes": {},
     "gae": {"algorithm__advantage": {"type": "gae"}},
+    "habc": {"algorithm__advantage": {"type": "habc"}},
     "best_worst": {"algorithm__advantage": {"type": "best_worst"}},
     "pairs": {"algorithm__loss": {"type": "online_dpo"}, "algorithm__advantage": {"type": "best_worst"}},
     "sapo": {"algorithm__loss": {"type": "sapo"}},

@@ -5,6 +5,7 @@ import pytest
 from flexmarl.contracts.model_sizes import adapter_parameters
 from flexmarl.contracts.packaged_models import PACKAGED_MODELS
 from flexmarl.contracts.resolve import resolve
+from flexmarl.contracts.specification.losses import LOSS
 from flexmarl.contracts.specification.team import FolderModel, FullTuning
 from flexmarl.simulator.prediction import memory
 from flexmarl.simulator.prediction.memory_loads import LEAST, LoadRange, MemoryLoad, asked_of
@@ -79,6 +80,10 @@ def test_a_reference_and_what_reading_a_model_takes_are_counted() -> None:
     kept = spec.model_copy(update={"algorithm": near})
     adapter = adapter_parameters(spec.policies["solver"]) or 0
     assert part(memory.trainer(kept, ["solver"], sizes, small), "reference") == 2 * adapter
+    for history, versions in ((2, 3), (1, 2), (0, 1)):
+        loss = LOSS.options(type="online_dpo", form="mnpo", history=history)
+        kept = spec.model_copy(update={"algorithm": spec.algorithm.model_copy(update={"loss": loss})})
+        assert part(memory.trainer(kept, ["solver"], sizes, small), "reference") == versions * 2 * adapter
 
 
 def test_what_is_asked_for_at_once_follows_from_the_batch_and_measured_lengths() -> None:

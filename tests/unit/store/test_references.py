@@ -63,18 +63,19 @@ def test_a_run_says_what_other_hosts_receive(story):
 
 
 @pytest.mark.parametrize(
-    ("reference", "kept_versions"),
+    ("algorithm", "kept_versions"),
     [
-        ({"type": "first"}, {0, 17, 18, 19}),
-        ({"type": "version", "version": 6}, {0, 6, 17, 18, 19}),
-        ({"type": "renewed", "every": 4}, {0, 8, 12, 16, 17, 18, 19}),
+        ({"kl": {"reference": {"type": "first"}}}, {0, 17, 18, 19}),
+        ({"kl": {"reference": {"type": "version", "version": 6}}}, {0, 6, 17, 18, 19}),
+        ({"kl": {"reference": {"type": "renewed", "every": 4}}}, {0, 8, 12, 16, 17, 18, 19}),
+        ({"loss": {"form": "mnpo", "round_steps": 3}}, {0, 9, 12, 15, 17, 18, 19}),
+        ({"loss": {"form": "ipo", "round_steps": 3}}, {0, 17, 18, 19}),
     ],
 )
-def test_what_a_policy_is_compared_with_is_kept(story, reference: dict, kept_versions: set[int]):
+def test_what_a_policy_is_compared_with_is_kept(story, algorithm: dict, kept_versions: set[int]):
     story.conn.execute(
-        "UPDATE store.run_state SET spec = spec || jsonb_build_object('algorithm', jsonb_build_object('kl', "
-        "jsonb_build_object('reference', %s::jsonb))) WHERE run_id = 1",
-        [json.dumps(reference)],
+        "UPDATE store.run_state SET spec = spec || jsonb_build_object('algorithm', %s::jsonb) WHERE run_id = 1",
+        [json.dumps(algorithm)],
     )
     for version in range(20):
         put(story, version, policy="a")

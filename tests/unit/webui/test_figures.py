@@ -310,6 +310,7 @@ def test_no_single_figure_is_claimed_when_more_than_the_team_score_counts() -> N
     [
         ({"type": "rloo"}, "the estimator rloo"),
         ({"type": "gae"}, "the trainer's critic"),
+        ({"type": "habc"}, "whether the episode was solved"),
         ({"baseline_over": "rows"}, "a mean over rows"),
         ({"group_key": "team"}, "the group key team"),
         ({"shaping": "overlong"}, "the shaping overlong"),

@@ -366,7 +366,7 @@ def test_policies_and_their_references_share_one_base_in_the_trainer(tmp_path: P
     assert len({id(learner.parameters) for learner in learners}) == 2
     gone = weakref.ref(base)
     del base, decoders, learners, learner
-    own._references._decoders.clear()
+    own._references.clear()
     for policy in POLICIES:
         assert gone() is not None
         own.let_go(policy)

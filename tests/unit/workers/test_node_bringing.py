@@ -120,8 +120,10 @@ async def test_what_a_child_found_damaged_is_fetched_anew(tmp_path: Path):
 
 
 def test_requests_name_what_their_child_reads():
-    redo = [RedoStep(2, "two", 0.1, []), RedoStep(3, "three", 0.1, [])]
-    named = [digest for digest in named_in(BindRequest("p", 3, "three", "state", "base", redo)) if digest]
-    assert named == ["three", "state", "base", "two", "three"]
+    redo = [RedoStep(2, "two", 0.1, [], ["first", "opponent"]), RedoStep(3, "three", 0.1, [])]
+    bind = BindRequest("p", 3, "three", "state", "base", redo, ["first", "newer"])
+    assert [digest for digest in named_in(bind) if digest] == [
+        "three", "state", "base", "first", "newer", "two", "first", "opponent", "three",
+    ]  # fmt: skip
     assert named_in(CheckpointRequest("best", 1, {"p": 1}, {"p": "one"})) == ["one"]
     assert named_in(StepRequest("p", "0:a", [1], 1, 0.1)) == []

@@ -42,8 +42,8 @@ def test_a_new_life_keeps_near_the_same_policy(tmp_path: Path, durability: objec
     base = replies[since - 1]
     redo = recorded(replies, since)
     for step in redo:
-        step.reference = created.digest
-    request = BindRequest("speaker", 4, replies[-1].digest, base.state, base.digest, redo, created.digest)
+        step.references = [created.digest]
+    request = BindRequest("speaker", 4, replies[-1].digest, base.state, base.digest, redo, [created.digest])
     assert later.bind(request).version == 4
     assert train(later, range(4, 5), "b")[0].digest == uninterrupted.digest
 
@@ -64,10 +64,10 @@ def test_a_trainer_that_cannot_find_the_reference_refuses_the_policy(tmp_path: P
     create(trainer)
     [reply] = train(trainer, range(1))
     trainer.settle()
-    for unknown in ("", "0" * 64):
+    for unknown in ([], [""], ["0" * 64]):
         with refusal(RefusalCode.STATE):
             make_trainer(tmp_path, "b", **KEPT).bind(
-                BindRequest("speaker", 1, reply.digest, reply.state, reference=unknown)
+                BindRequest("speaker", 1, reply.digest, reply.state, references=unknown)
             )
 
 
@@ -123,9 +123,9 @@ def test_a_new_life_compares_each_step_with_what_the_last_one_did(
     since = max(reply.version for reply in replies if reply.state)
     redo = recorded(replies, since)
     for step in redo:
-        step.reference = digests[of(step.version - 1)]
+        step.references = [digests[of(step.version - 1)]]
     base = replies[since - 1]
-    request = BindRequest("speaker", 5, digests[5], base.state, base.digest, redo, digests[of(5)])
+    request = BindRequest("speaker", 5, digests[5], base.state, base.digest, redo, [digests[of(5)]])
     assert later.bind(request).version == 5
     assert train(later, range(5, 6), "b")[0].digest == uninterrupted.digest
 
@@ -143,5 +143,5 @@ def test_a_version_that_is_given_up_after_it_became_the_reference_leaves_the_one
     trainer.settle()
     fourth, seventh = replies[3], replies[6]
     later = make_trainer(tmp_path, "b", algorithm={"kl": kl})
-    later.bind(BindRequest("speaker", 7, seventh.digest, seventh.state, reference=fourth.digest))
+    later.bind(BindRequest("speaker", 7, seventh.digest, seventh.state, references=[fourth.digest]))
     assert train(later, range(7, 8), "b")[0].digest == replies[7].digest, "the same step, compared with the same"

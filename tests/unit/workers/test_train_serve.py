@@ -126,7 +126,7 @@ def test_a_trainer_that_gave_its_device_up_holds_nothing_and_binds_nothing_that_
     bound = child.ask("/bind", BindRequest("listener", CREATE), BindReply)[1]
     assert "listener" in child.ask("/vacate", VacateRequest(9), VacateReply)[1].left
     assert child.ask("/accumulate", AccumulateRequest("listener", "0:a", 4, 0.05, _rows(2)))[1].code == "not_bound"
-    again = BindRequest("listener", 0, bound.digest, bound.state, reference=bound.digest)
+    again = BindRequest("listener", 0, bound.digest, bound.state, references=[bound.digest])
     status, refused = child.ask("/bind", msgspec.structs.replace(again, order=8))
     assert (status, refused.code) == (409, "superseded")
     assert child.ask("/bind", msgspec.structs.replace(again, order=10), BindReply)[0] == 200

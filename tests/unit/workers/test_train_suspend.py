@@ -35,7 +35,9 @@ def suspend(trainer: Trainer, policy: str = "speaker", accumulator: str = "", re
 
 
 def resume(trainer: Trainer, left: SuspendReply, version: int, digest: str, policy: str = "speaker", was: str = "a"):
-    asked = BindRequest(policy, version, digest, resume=left.ticket, accumulator=f"{version}:{was}", reference=digest)
+    asked = BindRequest(
+        policy, version, digest, resume=left.ticket, accumulator=f"{version}:{was}", references=[digest]
+    )
     return trainer.bind(asked)
 
 

@@ -30,7 +30,7 @@ from workers.training.held_replies import HeldReplies
 from workers.training.learner import Learned, Learner, figures_of
 from workers.training.objective import BatchSums, Objective, evaluate
 from workers.training.packing import PackedTokens, pack
-from workers.training.trained_model import TrainedModel
+from workers.training.trained_model import TokenScorer
 from workers.training.wire import TrainRow
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class ShardedLearner(Learner):
         entropy_coef: float,
         objective: Objective,
         version: int = NO_VERSION,
-        reference: TrainedModel | None = None,
+        reference: TokenScorer | None = None,
         replies: HeldReplies | None = None,
     ) -> TrainStats:
         """Take this rank's part of the gradient of all rows; return the figures of all."""

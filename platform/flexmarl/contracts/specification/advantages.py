@@ -38,6 +38,8 @@ class AdvantageOptions(PluginOptions):
     """Whether `gamma` is read without `per_turn` too."""
     has_critic: ClassVar[bool] = False
     """Whether the trainer learns what to expect: then a row's gradient needs other rows of its micro-batch."""
+    clones: ClassVar[bool] = False
+    """Whether it is a weight, never below 0, of what is imitated: a step divides by the sum of weights."""
 
     @property
     def joint(self) -> bool:
@@ -205,9 +207,57 @@ class GaeOptions(AdvantageOptions):
                 )
 
 
+class HabcOptions(AdvantageOptions):
+    """Imitates what solved episodes said, the more a turn brought success nearer. Experimental."""
+
+    type: Literal["habc"] = "habc"
+    critic_rate: float = Field(default=0.01, gt=0.0, le=1.0)
+    """Learning rate of both heads: how likely success is, and how many turns there are to it."""
+    warmup_steps: int = Field(default=20, ge=0, le=1_000_000)
+    """Optimizer steps in which all turns of solved episodes count alike, while the heads learn."""
+    most_turns: int = Field(default=64, ge=1, le=100_000)
+    """Maximum turns to success that a head may expect."""
+
+    needs: ClassVar[Readiness] = Readiness.EPISODE
+    judges_answers: ClassVar[bool] = False
+    has_critic: ClassVar[bool] = True
+    clones: ClassVar[bool] = True
+
+    def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
+        """What is imitated has no ratio and is compared with nothing; an episode counts by whether it was solved."""
+        yield from super().refusals(spec)
+        algorithm = spec.algorithm
+        for pointer, value, wanted, why in (
+            ("/algorithm/loss/type", algorithm.loss.type, "policy_gradient", "weighs log-probabilities themselves"),
+            ("/algorithm/correction/type", algorithm.correction.type, "none", "imitates rows of any version alike"),
+            ("/algorithm/group_key", algorithm.group_key, "episode_group", "compares no rows"),
+            ("/algorithm/shaping/type", algorithm.shaping.type, "none", "reads whether an episode was solved"),
+            ("/algorithm/advantage/per_turn", self.per_turn, False, "reads whether an episode was solved"),
+            ("/algorithm/advantage/team_share", self.team_share, 1.0, "reads whether an episode was solved"),
+        ):
+            if value != wanted:
+                said, legal = (str(word).lower() if isinstance(word, bool) else word for word in (value, wanted))
+                name = pointer.removesuffix("/type").rpartition("/")[2]
+                yield Problem(
+                    pointer=pointer,
+                    code="not_with_habc",
+                    detail=f"habc {why}; {name} is {said}.",
+                    hint=f"Set {legal}, or another advantage than habc.",
+                )
+
+
 ADVANTAGE: Kind[AdvantageOptions] = Kind(
     "advantage",
     "/algorithm/advantage",
     AdvantageOptions,
-    (GrpoOptions, RlooOptions, TwoLevelOptions, ReinforceOptions, ReinforcePpOptions, BestWorstOptions, GaeOptions),
+    (
+        GrpoOptions,
+        RlooOptions,
+        TwoLevelOptions,
+        ReinforceOptions,
+        ReinforcePpOptions,
+        BestWorstOptions,
+        GaeOptions,
+        HabcOptions,
+    ),
 )

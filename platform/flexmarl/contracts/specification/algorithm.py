@@ -55,7 +55,10 @@ class ReferenceKl(Strict):
     gradient is that of the KL for older tokens too."""
     reference: AnyReference = Field(
         default=FirstVersion(),
-        json_schema_extra=read_when((_BY_ROWS, none_of("coefficient", 0)), (is_such(LOSS, "paired"),)),
+        json_schema_extra=read_when(
+            (_BY_ROWS, none_of("coefficient", 0)),
+            (is_such(LOSS, "paired"), none_of("/algorithm/loss/reference_share", 0)),
+        ),
     )
     """Reference version: version 0 (`first`), a given one as soon as it exists (`version`), or the newest one every so
     many steps (`renewed`). `online_dpo` uses it too."""
@@ -64,7 +67,7 @@ class ReferenceKl(Strict):
 class AlgorithmSpec(Strict):
     group_key: Literal["episode_group", "agent_turn", "team"] = Field(
         default="episode_group",
-        json_schema_extra=read_when((_BY_ROWS, none_of("/algorithm/advantage/type", "gae"))),
+        json_schema_extra=read_when((_BY_ROWS, none_of("/algorithm/advantage/type", "gae", "habc"))),
     )
     """Rows that share a baseline: those of one role (with `per_turn`, of one turn index); always of one turn index
     (`agent_turn`); or of all roles (`team`)."""
@@ -84,8 +87,21 @@ class AlgorithmSpec(Strict):
 
     @property
     def needs_reference(self) -> bool:
-        """Tell whether trained policies are compared with an earlier version."""
-        return self.kl.coefficient > 0 or self.loss.paired
+        """Tell whether trained policies are compared with the reference of `kl`."""
+        return self.kl.coefficient > 0 or self.loss.reference_weight > 0
+
+    @property
+    def most_compared(self) -> int:
+        """Most earlier versions of a policy that one is compared with while it is trained."""
+        return int(self.needs_reference) + self.loss.most_opponents
+
+    def compared_with(self, version: int) -> dict[int, float]:
+        """Return the versions that one is compared with while it is trained, with the weight of the log-probabilities
+        of each: the reference first, then opponents from the newest on. None is a later one."""
+        weights = {self.kl.reference.of(version): self.loss.reference_weight or 1.0} if self.needs_reference else {}
+        for number, weight in self.loss.opponents_of(version).items():
+            weights[number] = weights.get(number, 0.0) + weight
+        return weights
 
     def reference_of(self, version: int) -> int:
         """Return the version that one is compared with while it is trained; never a later one."""

@@ -86,6 +86,12 @@ class ExperimentSpec(Strict):
         return tuple(name for name in self.policies if any(self.agents[r].trainable for r in self.roles_of(name)))
 
     @property
+    def version_steps(self) -> int:
+        """Return how many optimizer steps of a policy the run has: the number of its last version."""
+        cohorts = self.budget.train_steps
+        return cohorts * self.batch.mini_batches if self.mechanisms.trainer_protocol == "mini_batch" else cohorts
+
+    @property
     def own_trainers(self) -> int:
         """Count the trainers that have devices of their own; the others share those of engines."""
         allocation = self.mechanisms.allocation

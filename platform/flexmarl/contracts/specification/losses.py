@@ -8,7 +8,8 @@ from pydantic import Field
 from flexmarl.contracts.plugins import Kind, PluginOptions
 from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.specification.micro_batches import parted
-from flexmarl.contracts.specification.reading import one_of, read_when
+from flexmarl.contracts.specification.reading import none_of, one_of, read_when
+from flexmarl.contracts.specification.reference import ends_of_rounds
 
 if TYPE_CHECKING:
     from flexmarl.contracts.specification.experiment import ExperimentSpec
@@ -28,6 +29,24 @@ class LossOptions(PluginOptions):
     """Whether it compares two members of a group, better and worse, instead of taking rows one by one."""
     compares: ClassVar[bool] = False
     """Whether it compares what engines reported of all rows of a micro-batch before it takes the first."""
+
+    @property
+    def reference_weight(self) -> float:
+        """Weight of the log-probabilities of `kl.reference` in what the loss itself compares with; 0: not compared."""
+        return 1.0 if self.paired else 0.0
+
+    @property
+    def most_opponents(self) -> int:
+        """Most earlier versions that it compares with besides the reference."""
+        return 0
+
+    def opponents_of(self, version: int) -> dict[int, float]:
+        """Return the versions that one is compared with besides the reference, and the weight of each."""
+        return {}
+
+    def round_of(self, version: int) -> int:
+        """Return the number of the round that a version is in; 0 where there are no rounds."""
+        return 0
 
 
 class RowLossOptions(LossOptions):
@@ -196,21 +215,113 @@ class DecoupledPpoOptions(ClippedLossOptions):
             )
 
 
+MOST_OPPONENTS = 2
+_IS_MNPO = one_of("form", "mnpo")
+_WITH_OPPONENTS = (_IS_MNPO, none_of("reference_share", 1))
+_MNPO, _OPPONENTS = read_when((_IS_MNPO,)), read_when(_WITH_OPPONENTS)
+
+
 class OnlineDpoOptions(LossOptions):
     """Prefers the best member of a group to its worst, relative to the reference."""
 
     type: Literal["online_dpo"] = "online_dpo"
     beta: float = Field(default=0.1, gt=0.0, le=100.0)
-    """Strength of the pull towards the reference: larger is stronger."""
-    form: Literal["sigmoid", "ipo"] = "sigmoid"
+    """Strength of the pull towards what the lead is measured from: larger is stronger. The eta of `mnpo`, published as
+    0.0075."""
+    form: Literal["sigmoid", "ipo", "mnpo"] = "sigmoid"
     """`sigmoid`: any lead of the better member over the worse one is made larger. `ipo` (arXiv 2310.12036): the lead is
-    drawn to 1 / (2 `beta`), from both sides, so that it stays bounded where one member is always preferred."""
+    drawn to 1 / (2 `beta`), from both sides, so that it stays bounded where one member is always preferred. `mnpo`
+    (arXiv 2509.23102; experimental): the same, with the lead measured from the reference and from the policies at the
+    ends of the last rounds together."""
+    reference_share: float = Field(default=1 / 3, ge=0.0, le=1.0, json_schema_extra=_MNPO)
+    """Weight of the reference in what `mnpo` compares with; the rest is that of the opponents. 1: it is `ipo`."""
+    history: int = Field(default=MOST_OPPONENTS, ge=0, le=MOST_OPPONENTS, json_schema_extra=_OPPONENTS)
+    """Maximum opponents of `mnpo`: the versions at the ends of the last rounds."""
+    newest_share: float = Field(
+        default=0.5, gt=0.0, lt=1.0, json_schema_extra=read_when((*_WITH_OPPONENTS, one_of("history", 2)))
+    )
+    """Weight of the newer one of two opponents; the rest is that of the older one. A single one has all."""
+    round_steps: int = Field(
+        default=20, ge=1, le=1_000_000, json_schema_extra=read_when((*_WITH_OPPONENTS, none_of("history", 0)))
+    )
+    """Optimizer steps of a round of `mnpo`. In the first one the opponent is version 0."""
 
     has_ratio: ClassVar[bool] = False
     paired: ClassVar[bool] = True
 
+    @property
+    def reference_weight(self) -> float:
+        """All of what a pair is seen from, or the part that opponents leave."""
+        return self.reference_share if self.form == "mnpo" else super().reference_weight
+
+    @property
+    def most_opponents(self) -> int:
+        """None but in `mnpo`."""
+        return self.history if self._leaves_some else 0
+
+    @property
+    def _leaves_some(self) -> bool:
+        """Whether the reference leaves a part of what is compared with to opponents."""
+        return self.form == "mnpo" and self.reference_share < 1.0
+
+    def opponents_of(self, version: int) -> dict[int, float]:
+        """Return the ends of the last rounds, newest first, with weights that add up to the opponents' share."""
+        ends = ends_of_rounds(version, self.round_steps, self.most_opponents)
+        weights = (self.newest_share, 1.0 - self.newest_share)[: len(ends)]
+        return {
+            end: (1.0 - self.reference_share) * (weight / sum(weights))
+            for end, weight in zip(ends, weights, strict=True)
+        }
+
+    def round_of(self, version: int) -> int:
+        """Return the number of the round that a version is in, from 0."""
+        return version // self.round_steps
+
+    def _unread(self) -> Iterator[tuple[str, str]]:
+        """Return settings that are not the default and say nothing here, each with why."""
+        default = {name: field.default for name, field in type(self).model_fields.items()}
+        reasons = {
+            "reference_share": (self.form == "mnpo", f"form {self.form} compares with the reference alone"),
+            "history": (self._leaves_some, "nothing is left for opponents"),
+            "newest_share": (self.most_opponents == MOST_OPPONENTS, "there are no two opponents"),
+            "round_steps": (self.most_opponents > 0, "there are no opponents"),
+        }
+        for name, (read, why) in reasons.items():
+            if not read and getattr(self, name) != default[name]:
+                yield name, why
+
+    def _rounds(self, spec: "ExperimentSpec") -> Iterator[Problem]:
+        """A round that is longer than the run has no end, and one that is too short is let go before it is needed."""
+        if not self.most_opponents:
+            return
+        steps, kept = spec.version_steps, spec.mechanisms.durability.every
+        if steps <= self.round_steps and steps > 1:
+            yield Problem(
+                pointer="/algorithm/loss/round_steps",
+                code="out_of_range",
+                detail=f"A round has {self.round_steps} steps and the run {steps}: no step would have another opponent "
+                "than version 0.",
+                hint=f"Set {steps - 1} or less, or form: ipo.",
+            )
+        if self.round_steps < kept:
+            yield Problem(
+                pointer="/algorithm/loss/round_steps",
+                code="out_of_range",
+                detail=f"After a failure, steps are repeated from a training state up to {kept} versions old, with the "
+                "opponents of each, so rounds must be at least as long.",
+                hint=f"Set {kept} or more, or a lower every in /mechanisms/durability.",
+            )
+
     def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
         """A preference is one between what a role said in two whole episodes of a group, seen from the reference."""
+        for name, why in self._unread():
+            yield Problem(
+                pointer=f"/algorithm/loss/{name}",
+                code="not_read",
+                detail=f"{name} is {getattr(self, name):g}, and {why}.",
+                hint=f"Remove it, or set {type(self).model_fields[name].default:g}.",
+            )
+        yield from self._rounds(spec)
         algorithm, advantage = spec.algorithm, spec.algorithm.advantage
         demands = (
             ("/algorithm/advantage/type", advantage.type, "best_worst",

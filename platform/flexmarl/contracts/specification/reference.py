@@ -50,6 +50,13 @@ def _typed(data: object) -> object:
     return {"type": data} if isinstance(data, str) else data
 
 
+def ends_of_rounds(version: int, steps: int, most: int) -> list[int]:
+    """Return the versions at which the last rounds of so many steps ended, newest first: the one that the round of a
+    version began with, and those before it. Version 0 counts as such an end."""
+    began = version // steps * steps
+    return list(range(began, -1, -steps))[:most]
+
+
 AnyReference = Annotated[
     Annotated[FirstVersion | NamedVersion | RenewedVersion, Field(discriminator="type")], BeforeValidator(_typed)
 ]

@@ -245,7 +245,7 @@ Tuning = Annotated[FullTuning | Lora, Field(discriminator="type")]
 _GANG = (
     one_of("/policies/*/tuning/type", "full"),
     one_of("/mechanisms/ordered", False),
-    none_of("/algorithm/advantage/type", "gae"),
+    none_of("/algorithm/advantage/type", "gae", "habc"),
     is_no_such(LOSS, "paired"),
 )
 """Ranks share out single rows of whole weights, and how many there are changes bits."""

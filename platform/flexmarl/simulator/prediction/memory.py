@@ -44,7 +44,7 @@ SCHEDULER = (0.5e9, 0.57e9, 0.65e9)
 PARTS = {
     "program": "interpreter, libraries and tokenizer",
     "weights": "models, and every version of them that is kept",
-    "reference": "the frozen version that a policy is kept near to",
+    "reference": "the frozen versions that a policy is compared with",
     "optimizer": "gradient, masters and moments of the weights that are trained",
     "loading": "what reading a model takes beyond a step",
     "cache": "keys and values of replies in generation",
@@ -156,8 +156,7 @@ def trainer(
             weights += each * trained / ranks
             loading = max(loading, each * size)  # as it is published, while it is copied
         optimizer += beside_weights(own) * trained / ranks
-        if spec.algorithm.needs_reference:
-            reference += each * trained / ranks
+        reference += spec.algorithm.most_compared * each * trained / ranks
         lies = [pass_bytes(own, tokens, size) for tokens in asked[name].tokens]
         activations = [max(pair) for pair in zip(activations, lies, strict=True)]  # one policy computes at a time
         kernels = max(kernels, _kernel_bytes(own, size))

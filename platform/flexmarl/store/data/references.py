@@ -19,6 +19,8 @@ STATES = 2
 """Versions whose training states are kept as well: the newest committed one, and one to spare."""
 RENEWED = 3
 """Versions that a policy was lately compared with, where its reference is renewed."""
+OPPONENTS = 4
+"""Ends of rounds that are kept where a policy is compared with those of the last two."""
 
 _REFERENCES = """
 WITH last AS (
@@ -28,12 +30,15 @@ WITH last AS (
 SELECT v.run_id, v.policy, v.digest, CASE WHEN n.named OR v.version > last.newest - %(states)s THEN v.state END
 FROM store.policy_version v JOIN last USING (run_id, policy)
   LEFT JOIN LATERAL (
-    SELECT spec #> '{algorithm,kl,reference}' AS near FROM store.run_state r WHERE r.run_id = v.run_id
+    SELECT spec #> '{algorithm,kl,reference}' AS near, CASE WHEN spec #>> '{algorithm,loss,form}' = 'mnpo'
+      THEN (spec #>> '{algorithm,loss,round_steps}')::int END AS round_steps
+    FROM store.run_state r WHERE r.run_id = v.run_id
   ) s ON true
   CROSS JOIN LATERAL (
     SELECT v.version = 0 OR v.version >= last.restorable OR v.version = (s.near ->> 'version')::int
       OR v.version %% (s.near ->> 'every')::int = 0
         AND v.version > last.newest - %(renewed)s * (s.near ->> 'every')::int
+      OR v.version %% s.round_steps = 0 AND v.version > last.newest - %(opponents)s * s.round_steps
       OR EXISTS (
         SELECT 1 FROM store.checkpoint c WHERE c.run_id = v.run_id AND (c.versions ->> v.policy)::int = v.version
       ) AS named
@@ -64,4 +69,5 @@ def of_ended(conn: Connection, ended_for_s: float) -> dict[int, dict[str, set[st
 
 
 def _rows(conn: Connection) -> list[Any]:
-    return conn.execute(_REFERENCES, {"newest": NEWEST, "states": STATES, "renewed": RENEWED}).fetchall()
+    counts = {"newest": NEWEST, "states": STATES, "renewed": RENEWED, "opponents": OPPONENTS}
+    return conn.execute(_REFERENCES, counts).fetchall()

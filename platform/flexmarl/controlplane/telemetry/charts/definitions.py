@@ -65,7 +65,9 @@ DEFINITIONS: dict[str, Definition] = {
         "Mean estimated KL divergence from the engine to the trainer, over tokens that older versions made.",
     ),
     "train/value_loss": _policy(
-        "Value loss", "", "Half the mean squared error of the critic's values against their targets."
+        "Value loss",
+        "",
+        "Mean loss of the critic per turn: half the squared error of its value, with habc that of both heads.",
     ),
     "train/clipped": _policy(
         "Clipped tokens", "share", "Share of trained tokens that the loss clipped, or the correction cut off."
