@@ -13,7 +13,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,21 +75,15 @@ class LocalTier:
         return self.take_in(encoded.digest, encoded.manifest, encoded.description, write)
 
     def take_in(
-        self,
-        digest: str,
-        manifest: bytes,
-        description: Description,
-        write: Callable[[int], None],
-        order: Sequence[int] | None = None,
+        self, digest: str, manifest: bytes, description: Description, write: Callable[[int], None]
     ) -> ContentManifest:
-        """Make a content lie here by having each of its chunks written, in an order where one is given; claim it. What
-        cannot be had yet is written behind the others.
+        """Make a content lie here by having each of its chunks written, NotYet ones behind the others; claim it.
 
         Raises StateFull, after which nothing of it stays, or what `write` raises; then chunks that came stay for a
         while, for whoever tries again.
         """
         with self._room(digest, description), self.intending(digest, manifest):
-            again_and_again(write, range(len(description.chunks)) if order is None else order)
+            again_and_again(write, range(len(description.chunks)))
             return self.complete(digest, manifest, description)
 
     def complete(self, digest: str, manifest: bytes, description: Description) -> ContentManifest:
@@ -111,8 +105,10 @@ class LocalTier:
         manifest = source.manifest(digest)
         description = decode(digest, manifest)
         rooms, fill = Rooms(description.chunk_bytes), shortcut and shortcut(digest, description)
+        order = source.order(description.chunks)
 
-        def write(number: int) -> None:
+        def write(place: int) -> None:
+            number = order[place]
             name, size = description.chunks[number], description.size(number)
             if self._chunks.whole(name, size):
                 return
@@ -124,7 +120,7 @@ class LocalTier:
             source.fetch(digest, name, room)
             self._chunks.accept(digest, name, [room])
 
-        return self.take_in(digest, manifest, description, write, source.order(description.chunks))
+        return self.take_in(digest, manifest, description, write)
 
     def description(self, digest: str) -> Description:
         """Return what is written about a content in chunks. Raises StateMissing or CorruptState."""

@@ -34,8 +34,9 @@ def outcome(
     values = {
         "member": member, "attempt": attempt, "status": EpisodeStatus.FAILED if why else EpisodeStatus.FINISHED,
         "reason": why, "by_clock": False, "replaced": replaced, "scores": scores, "team_score": score, "solved": False,
-        "samples": samples, "wasted": 0, "breaks": {}, "duration_s": duration_s, "branch": None, "surprisals": (),
+        "samples": samples, "wasted": 0, "breaks": {}, "duration_s": duration_s,
         "answer": "" if why else "simulated", "facts": {},  # all agree: a simulation is about time
+        "branch": None, "surprisals": (),
     }  # fmt: skip
     return known(EpisodeOutcome, values, _OUTCOME)
 
