@@ -126,6 +126,8 @@ LABELS_AT = {
     "/batch/max_attempts": "Max attempts",
     "/batch/weights_timeout_s": "Weight-load timeout, s",
     "/mechanisms/lag_policy/at_cut": "Stale samples at batch cut",
+    "/mechanisms/lag_policy/at_turn": "Stale episodes between turns",
+    "/mechanisms/dispatch": "Order of dispatch",
     "/mechanisms/redundancy/type": "Redundancy",
     "/mechanisms/redundancy/extra": "Extra groups",
     "/mechanisms/redundancy/share": "Extra share of groups",

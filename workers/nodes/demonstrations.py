@@ -14,9 +14,9 @@ import psycopg
 
 from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.row_files import ImportedRow, RowLine
+from flexmarl.contracts.row_order import row_of
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.specification.demonstrations import ImportedRows, SupervisedWarmup
-from flexmarl.language.dataset_rows import row_of
 from flexmarl.store.control import runs
 from flexmarl.store.data import dataset_contents
 from workers.errors import ChildRefused

@@ -11,7 +11,7 @@ say whether it lives.
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 import aiohttp
@@ -43,6 +43,8 @@ RETRY_FIRST_S = 0.02
 RETRY_LAST_S = 0.5
 LOOK_EVERY_S = 0.05
 """Pause of a turn that waits for weights to come: nothing is broken, they are being made."""
+FRESH_S = 0.5
+"""Age of what is known of the engines at which it is read again, where somebody asks what is newest."""
 SILENT_LOOKS = 5
 """Looks, `PROGRESS_S` apart, at a stream that says nothing before its engine is left: about five seconds."""
 FAILED_ALONE_S = 1.0
@@ -153,6 +155,15 @@ class EngineClient:
                 await asyncio.sleep(LOOK_EVERY_S)
                 await self._fleet.refresh()
         return time.monotonic() - began
+
+    async def newest(self) -> Mapping[str, int]:
+        """Return the newest version of each policy that an engine has, by a registry read at most `FRESH_S` ago.
+
+        While the registry is out of reach: by the last one that was read.
+        """
+        if time.monotonic() - self._fleet.read_at > FRESH_S:
+            await self._refresh("registry_unreachable", [])
+        return self._fleet.newest()
 
     def at_engines(self) -> AtEngines:
         """Return what each engine has, as its last reply and what was sent since say."""

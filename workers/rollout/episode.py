@@ -9,7 +9,7 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +20,7 @@ import msgspec
 from flexmarl.algorithms.seeds import derive, episode_seed, turn_seed
 from flexmarl.contracts.reply_grammars import LIBRARY
 from flexmarl.contracts.specification.environment_base import Latency
-from flexmarl.contracts.wire import Branch, EpisodeStatus
+from flexmarl.contracts.wire import TOO_OLD, Branch, EpisodeStatus
 from flexmarl.store.server_paths import without_paths
 from workers.external_access import ExternalAccess, ExternalError
 from workers.rollout.engines.wire import SamplingParameters
@@ -134,6 +134,14 @@ class EpisodeAttempt:
         return self.status is EpisodeStatus.FAILED and self.reason.startswith(f"{REWARD}:")
 
 
+Outgrown = Callable[[Sequence[Turn]], Awaitable[str]]
+"""Says why an episode with these turns is not worth another one; empty where it is."""
+
+
+class OutgrownError(Exception):
+    """No step may train what an episode said any more: it is given up before its next turn."""
+
+
 def tokens_of(attempt: EpisodeAttempt) -> int:
     """Count the tokens that were sampled in an attempt."""
     return sum(len(turn.reply.choice.token_ids) for turn in attempt.turns)
@@ -148,14 +156,16 @@ async def play_episode(
     together: TurnBarrier | None = None,
     held: HeldSlots | None = None,
     track: Track | None = None,
+    outgrown: Outgrown | None = None,
 ) -> EpisodeAttempt:
     """Play one attempt to its end, turn by turn with those it plays `together` with.
 
     It leaves the places that are `held` for it where nothing but its reward is waited for. `track`: where it begins and
-    what is kept of it, in a group whose members continue others.
+    what is kept of it, in a group whose members continue others. It ends as cancelled where `outgrown` says between two
+    turns that it is too old.
     """
     with nullcontext() if together is None else together.playing():
-        asking = Asking(client, external or ExternalClient(ExternalAccess()), slots(order.agents), together)
+        asking = Asking(client, external or ExternalClient(ExternalAccess()), slots(order.agents), together, outgrown)
         return await _attempt(order, stage, seats, asking, held or HeldSlots(), track or Track())
 
 
@@ -177,6 +187,8 @@ async def _attempt(
         attempt.outcome = checked(live.outcome(), seats)
         attempt.branch = track.told([turn.reply for turn in attempt.turns])
         attempt.status = EpisodeStatus.FINISHED
+    except OutgrownError as old:
+        attempt.status, attempt.reason = EpisodeStatus.CANCELLED, f"{TOO_OLD} {old}"
     except Exception as error:  # an environment is foreign code: whatever it raises is the attempt's failure
         attempt.reason, attempt.broke = blamed(error, order.timeout_s)
     finally:
@@ -250,6 +262,8 @@ class Asking:
     """Of turns that are asked for at the same time."""
     together: TurnBarrier | None = None
     """Whose turns are taken together."""
+    outgrown: Outgrown | None = None
+    """Whether the episode is worth its next turn; None: it always is."""
 
     async def turn(self, ask: Ask, request: TurnRequest, seats: dict[str, Seat], deadline: float) -> TurnReply:
         """Answer one turn, by whoever plays its seat."""
@@ -270,6 +284,8 @@ async def _play(
         track.keep(live, speech, len(attempt.turns))
         if asking.together is not None:
             deadline += await asking.together.turn()  # the others' time is not the episode's own
+        if asking.outgrown is not None and (why := await asking.outgrown(attempt.turns)):
+            raise OutgrownError(why)
         prompts = [await speech.prompted(ask) for ask in asks]
         requests = [
             request_of(order, ask, speech, prompt, attempt.started_at)

@@ -83,6 +83,14 @@ class Fleet:
             },
         )
 
+    def newest(self) -> dict[str, int]:
+        """Return the newest version of each policy that an engine has."""
+        found: dict[str, int] = {}
+        for engine in self._engines.values():
+            for policy, pin in engine.route.holds.items():
+                found[policy] = max(found.get(policy, pin.version), pin.version)
+        return found
+
     def others(self, engine: RoutedEngine, request: TurnRequest) -> bool:
         """Whether another engine than this one would answer now."""
         now = time.monotonic()

@@ -19,6 +19,7 @@ from flexmarl.contracts.commands import GroupOrder, PlayGroups
 from flexmarl.contracts.wire import EpisodeStatus, Origin, PolicyPin
 from flexmarl.store.control.commands import Taken
 from flexmarl.store.data.groups import SettledGroup
+from workers.rollout.ageing import GroupAge
 from workers.rollout.branching import Branching, play_branches
 from workers.rollout.continuing import Tree, play_tree
 from workers.rollout.engines.parameters import parameters_of
@@ -46,6 +47,11 @@ class CommandPlay:
     seats: dict[str, Seat]
     together: TurnBarrier | None = None
     """Where its episodes wait for each other before every turn; None: they do not."""
+
+    def age(self) -> GroupAge | None:
+        """Return what keeps the age of members that are trained together; None where nothing is ever given up."""
+        bounds = self.context.spec.abandon_bounds() if self.order.origin is Origin.TRAIN else {}
+        return GroupAge(bounds, self.context.client.newest, self.seats) if bounds else None
 
     def settled(self, attempts: list[EpisodeAttempt]) -> SettledGroup:
         surprisals = self.context.spec.sampling.turn_quantile > 0 and self.order.origin is Origin.TRAIN
@@ -91,12 +97,15 @@ async def play_group(playing: CommandPlay, group: GroupOrder) -> SettledGroup:
         return playing.settled(await play_tree(tree, playing.order, playing.context.spec, playing.seats, play))
     if sharing is not None and sharing.foreign and playing.order.origin is Origin.TRAIN:
         return playing.settled(await _with_others(playing, group, sharing, places))
+    age = playing.age()
     async with asyncio.TaskGroup() as tasks:
-        members = [tasks.create_task(_play_member(playing, group, member, places)) for member in range(group.members)]
+        members = [
+            tasks.create_task(_play_member(playing, group, member, places, age=age)) for member in range(group.members)
+        ]
         if group.enough:
             await _until_enough(members, group.enough)
         if group.spares:
-            again = partial(_play_again, playing, group)
+            again = partial(_play_again, playing, group, age)
             return playing.settled(await play_with_spares(members, group.spares, again))
     attempts = [
         _cancelled(playing, group, member) if task.cancelled() else task.result() for member, task in enumerate(members)
@@ -111,14 +120,15 @@ async def _with_others(
     playing: CommandPlay, group: GroupOrder, sharing: Sharing, places: Slots
 ) -> list[EpisodeAttempt]:
     """Play a group whose last members are what others said, as far as there is any; the rest is played as ever."""
-    own = group.members - sharing.foreign
+    own, age = group.members - sharing.foreign, playing.age()
     async with asyncio.TaskGroup() as tasks:
-        played = [tasks.create_task(_play_member(playing, group, member, places)) for member in range(own)]
+        played = [tasks.create_task(_play_member(playing, group, member, places, age=age)) for member in range(own)]
         orders = [_episode(playing, group, member, 1, 0) for member in range(own, group.members)]
         others = await sharing.members(orders, playing.context.stage, playing.seats)
         begin_at = own + len(others)
         rest = [
-            tasks.create_task(_play_member(playing, group, member, places)) for member in range(begin_at, group.members)
+            tasks.create_task(_play_member(playing, group, member, places, age=age))
+            for member in range(begin_at, group.members)
         ]
     return [*(task.result() for task in played), *others, *(task.result() for task in rest)]
 
@@ -137,19 +147,20 @@ async def play_each(
     places = slots(playing.context.spec.mechanisms.parallel.members)
 
     async def play(member: int) -> None:
-        settled.put_nowait(playing.settled([await _play_member(playing, group, member, places)]))
+        # Its rows are trained by themselves: how old those of other members are is nothing to it.
+        settled.put_nowait(playing.settled([await _play_member(playing, group, member, places, age=playing.age())]))
 
     async with asyncio.TaskGroup() as tasks:
         for member in members:
             tasks.create_task(play(member))
 
 
-async def _play_again(playing: CommandPlay, group: GroupOrder, member: int) -> EpisodeAttempt:
+async def _play_again(playing: CommandPlay, group: GroupOrder, age: GroupAge | None, member: int) -> EpisodeAttempt:
     """Play a member in a second environment, whose attempts are numbered behind those of the first.
 
     It needs no place of the group: these are for its members, and one of them is playing already.
     """
-    return await _play_member(playing, group, member, slots(None), playing.context.spec.batch.max_attempts)
+    return await _play_member(playing, group, member, slots(None), playing.context.spec.batch.max_attempts, age=age)
 
 
 async def _branched(playing: CommandPlay, group: GroupOrder) -> list[EpisodeAttempt]:
@@ -219,10 +230,11 @@ async def _play_member(
     places: Slots,
     before: int = 0,
     track: Track | None = None,
+    age: GroupAge | None = None,
 ) -> EpisodeAttempt:
     """Play a member once it has its places, which it leaves before it waits for its reward."""
     async with HeldSlots(places, playing.context.episodes) as held:
-        attempt = await _tried(playing, group, member, before, held, track)
+        attempt = await _tried(playing, group, member, before, held, track, age)
     rewards = playing.context.rewards
     if rewards is None or attempt.status is not EpisodeStatus.FINISHED:
         return attempt
@@ -230,18 +242,29 @@ async def _play_member(
 
 
 async def _tried(
-    playing: CommandPlay, group: GroupOrder, member: int, before: int, held: HeldSlots, track: Track | None
+    playing: CommandPlay,
+    group: GroupOrder,
+    member: int,
+    before: int,
+    held: HeldSlots,
+    track: Track | None,
+    age: GroupAge | None,
 ) -> EpisodeAttempt:
-    """Try an episode until an attempt finishes or the attempts are used up; they are numbered behind `before`."""
+    """Try an episode until an attempt finishes or the attempts are used up; they are numbered behind `before`.
+
+    One that grew too old is not tried again: whoever draws tasks decides what plays in its place.
+    """
     context, together = playing.context, playing.together
     attempt, breakdowns, wasted = None, 0, 0
     for tried in range(1, context.spec.batch.max_attempts + 1):
         episode = _episode(playing, group, member, before + tried, breakdowns)
         await held.take()
-        others = context.client, context.external, together, held, track
+        others = context.client, context.external, together, held, track, None if age is None else age.outgrown
         attempt = await play_episode(episode, context.stage, playing.seats, *others)
         attempt.wasted = wasted
-        if attempt.status is EpisodeStatus.FINISHED or attempt.unscored:
+        if age is not None and attempt.status is EpisodeStatus.FINISHED:
+            age.ended(attempt)
+        if attempt.status is not EpisodeStatus.FAILED or attempt.unscored:
             return attempt
         breakdowns, wasted = breakdowns + attempt.broke, wasted + tokens_of(attempt)
         log.warning("attempt failed", run_id=context.run_id, draw=group.draw, member=member, reason=attempt.reason)

@@ -7,7 +7,7 @@ learned from is left out of every pass and counted once.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from flexmarl.language.dataset_rows import row_of
+from flexmarl.contracts.row_order import row_of
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.wire import TrainRow
 

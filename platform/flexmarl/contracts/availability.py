@@ -100,6 +100,8 @@ SLOTS: dict[str, Slot] = {
     "/mechanisms/lag_policy/at_admission": Slot(("admit", "wait", "trained"), ()),
     "/mechanisms/lag_policy/in_flight": Slot(("finish", "continue", "resume", "restart_turn", "discard"), ()),
     "/mechanisms/lag_policy/at_cut": Slot(("wait", "drop", "refresh", "train"), ()),
+    "/mechanisms/lag_policy/at_turn": Slot(("play", "abandon"), ()),
+    "/mechanisms/dispatch": Slot(("drawn", "longest_first"), ()),
     "/mechanisms/redundancy/type": Slot(_names(REDUNDANCY), ()),
     "/mechanisms/durability/type": Slot(("every_step", "every_k", "async"), ()),
     "/batch/settle": Slot(("group", "episode"), ()),

@@ -13,6 +13,7 @@ def broken_lag_rules(spec: ExperimentSpec) -> Iterator[Problem]:
         if spec.lag_policy_pointer(name) not in records:  # one refusal of a record, however many policies share it
             records.add(spec.lag_policy_pointer(name))
             yield from _policy(spec, name)
+    yield from _abandoning(spec)
     yield from _ordered(spec)
 
 
@@ -50,6 +51,51 @@ def _policy(spec: ExperimentSpec, name: str) -> Iterator[Problem]:
             code="needs_bound",
             detail=f"At bound 0 no row of {name} is older than its step, so at_cut: {lag.at_cut} has no effect.",
             hint="Set wait, or bound: 1.",
+        )
+
+
+def _abandoning(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Episodes are given up for what the cut would remove, and only where that leaves nothing to train."""
+    trained = spec.trainable_policies()
+    giving_up = [name for name in trained if spec.lag_policy_of(name).at_turn == "abandon"]
+    where = {name: f"{spec.lag_policy_pointer(name)}/at_turn" for name in giving_up}
+    told: set[str] = set()
+    for name in giving_up:
+        rule = spec.lag_policy_of(name)
+        if rule.at_cut not in ("drop", "refresh") and where[name] not in told:
+            told.add(where[name])
+            yield Problem(
+                pointer=where[name],
+                code="needs_sweep",
+                detail=f"abandon gives up what the cut would remove; at_cut of {name} is {rule.at_cut}, so its rows "
+                "are trained however old they are, or waited for.",
+                hint="Set play, or at_cut: drop.",
+            )
+    others = [name for name in trained if name not in giving_up]
+    if giving_up and others:
+        yield Problem(
+            pointer=where[giving_up[0]],
+            code="needs_every_policy",
+            detail=f"An episode is given up only when none of its rows can be trained; those of {others[0]}, whose "
+            "at_turn is play, always count as trainable.",
+            hint=f"Set play, or at_turn: abandon for {others[0]} too.",
+        )
+    if giving_up and spec.batch.incomplete_group == "score":
+        yield Problem(
+            pointer=where[giving_up[0]],
+            code="not_with_scored_failures",
+            detail="incomplete_group: score gives members without a result a score, and an abandoned episode says "
+            "nothing about its task.",
+            hint="Set play, or batch.incomplete_group: drop_group.",
+        )
+    controller = spec.sampling.branch_controller
+    if giving_up and (controller.branches or controller.continuations(spec.batch.episodes_per_task)):
+        yield Problem(
+            pointer=where[giving_up[0]],
+            code="not_with_branches",
+            detail="The members of a group that branches share one episode, or continue those of others, which end for "
+            "all of them or for none.",
+            hint="Set play, or sampling.branch_controller: none.",
         )
 
 

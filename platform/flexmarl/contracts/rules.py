@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from flexmarl.contracts.adapter_rules import adapter_rules
 from flexmarl.contracts.allocation_rules import allocation_rules, allocation_warnings
 from flexmarl.contracts.conversation_rules import conversation_rules
+from flexmarl.contracts.dispatch_rules import dispatch_rules
 from flexmarl.contracts.engine_rules import broken_engine_rules
 from flexmarl.contracts.external_rules import external_rules
 from flexmarl.contracts.lag_rules import broken_lag_rules
@@ -28,6 +29,7 @@ def broken_rules(spec: ExperimentSpec) -> list[Problem]:
     """
     facts = (
         broken_lag_rules,
+        dispatch_rules,
         training_rules,
         allocation_rules,
         external_rules,

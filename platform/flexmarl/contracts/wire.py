@@ -58,6 +58,10 @@ CONTEXT_OVERFLOW = "engine: context_overflow:"
 """With what the reason of an episode begins that ended because a prompt no longer fitted its model's context."""
 
 
+TOO_OLD = "rollout: too_old:"
+"""With what the reason of an episode begins that was abandoned, since no step may train its rows any more."""
+
+
 class Prefix(Record):
     """The beginning of an episode, after which it may be continued by other members of its group."""
 
@@ -117,6 +121,11 @@ class EpisodeOutcome(Record):
     def overflowed(self) -> bool:
         """Tell whether it ended because a prompt no longer fitted its model's context: none is ever shortened."""
         return self.reason.startswith(CONTEXT_OVERFLOW)
+
+    @property
+    def abandoned(self) -> bool:
+        """Tell whether it was given up between two turns: every row of it had grown older than its policy's bound."""
+        return self.status is EpisodeStatus.CANCELLED and self.reason.startswith(TOO_OLD)
 
 
 class CutSample(Record):

@@ -1,8 +1,7 @@
 """Rows of datasets: what is asked, the answer that is expected, and everything else that the row had.
 
 Invariants: a row has one line of bytes, and the digest of a dataset's rows is that of the lines with their sides, in
-order; so whoever has the lines can check that they are those a run was made for. Which row is the task of a draw is a
-pure function of the draw's number: each epoch goes once through all training rows, in an order of its own.
+order; so whoever has the lines can check that they are those a run was made for.
 """
 
 import hashlib
@@ -13,9 +12,6 @@ from typing import Any
 import orjson
 
 from flexmarl.language.messages import Message
-
-_ROUNDS = 4
-"""Of the Feistel network; four make its order pseudo-random."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,28 +49,3 @@ def digest_of(lines: Iterable[tuple[bool, bytes]]) -> str:
     for held_out, line in lines:
         digest.update((b"h" if held_out else b"t") + line + b"\n")
     return digest.hexdigest()
-
-
-def epoch_of(draw: int, rows: int) -> int:
-    """Return which pass through the rows a draw belongs to, from 0."""
-    return draw // rows
-
-
-def row_of(draw: int, rows: int, seed: int) -> int:
-    """Return the row of a draw, from 0.
-
-    The order of an epoch is a Feistel network over the next power of four, walked until it lands on a row: a
-    permutation that needs no memory.
-    """
-    key = f"{seed}/{epoch_of(draw, rows)}/".encode()
-    half = (max(rows - 1, 1).bit_length() + 1) // 2
-    mask = (1 << half) - 1
-    place = draw % rows
-    while True:
-        left, right = place >> half, place & mask
-        for number in range(_ROUNDS):
-            mixed = hashlib.blake2b(key + f"{number}/{right}".encode(), digest_size=8).digest()
-            left, right = right, left ^ (int.from_bytes(mixed, "big") & mask)
-        place = left << half | right
-        if place < rows:
-            return place

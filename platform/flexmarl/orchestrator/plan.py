@@ -133,6 +133,8 @@ class TaskPlan:
     """Of the team, in an episode; read where tasks are chosen."""
     counter: MemberCount[Any]
     """Says how many members the group of a chosen task has."""
+    ranked_from: int = 0
+    """Size of the set of which lengths are remembered, to send the longest first; 0: groups go as they were drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,10 +223,11 @@ def make_plan(spec: ExperimentSpec, opening: frozenset[str] | None = None) -> Pl
 def _task_plan(spec: ExperimentSpec) -> TaskPlan:
     options, environment = spec.sampling.task_sampler, spec.environment
     sampler, counter = TASK_SAMPLERS.make(options), MEMBER_COUNTS.make(spec.sampling.members)
+    ranks = spec.mechanisms.dispatch == "longest_first"
     if not options.chooses:
-        return TaskPlan(sampler, 0, 1.0, counter)
+        return TaskPlan(sampler, 0, 1.0, counter, ranks * (environment.training_tasks or 0))
     tasks = options.own_tasks or environment.training_tasks or 0
-    return TaskPlan(sampler, tasks, environment.facts().best_score, counter)
+    return TaskPlan(sampler, tasks, environment.facts().best_score, counter, ranks * tasks)
 
 
 def _cohort_plan(spec: ExperimentSpec) -> CohortPlan:

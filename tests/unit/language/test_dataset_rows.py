@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexmarl.language.dataset_rows import DatasetRow, digest_of, epoch_of, from_line, row_of, to_line
+from flexmarl.contracts.row_order import epoch_of, row_of
+from flexmarl.language.dataset_rows import DatasetRow, digest_of, from_line, to_line
 from flexmarl.language.messages import Message
 
 

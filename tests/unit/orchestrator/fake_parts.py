@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
+from flexmarl.algorithms.ageing import too_old
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.problems import problems_of
 from flexmarl.contracts.rules import broken_rules
 from flexmarl.contracts.specification import ExperimentSpec
-from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef, TrainStats
+from flexmarl.contracts.wire import TOO_OLD, EpisodeOutcome, EpisodeStatus, SampleRef, TrainStats
 
 
 def spec_data(**changes):
@@ -237,9 +238,25 @@ def segments(cluster, command, role):
     return (pinned, 1, cluster.rng.randint(pinned, newest), 2)
 
 
+def outgrown(cluster, command):
+    """Tell, of an episode whose first turn the pinned weights answered, whether it is given up before its second.
+
+    Some are past their last turn when newer weights come.
+    """
+    bounds = cluster.spec.abandon_bounds()
+    if not bounds or cluster.rng.random() < 0.3:
+        return ""
+    pinned = {name: command.pins[name].version for name in bounds}
+    return too_old(pinned, {name: len(history) - 1 for name, history in cluster.versions.items()}, bounds)
+
+
 def episode(cluster, member, command=None):
     if cluster.rng.random() < cluster.faults.episode_failure:
         return EpisodeOutcome(member=member, attempt=3, status=EpisodeStatus.FAILED, reason="environment: step")
+    if command is not None and (why := outgrown(cluster, command)):
+        return EpisodeOutcome(
+            member=member, attempt=1, status=EpisodeStatus.CANCELLED, reason=f"{TOO_OLD} {why}", wasted=2
+        )
     score = cluster.rng.choice((0.0, 0.5, 1.0))
     samples = tuple(
         SampleRef(

@@ -22,6 +22,7 @@ TEAMS = (
     {"agents": {"speaker": {"policy": "both"}, "listener": {"policy": "both"}}},
     {"agents": {"speaker": {"trainable": False}, "listener": {}}},
 )
+AT_TURN = {"drop": ["play", "abandon"], "refresh": ["play", "abandon"]}
 ENDS = {RunReason.COMMAND_FAILED, RunReason.CHILDREN_LOST, RunReason.EPISODES_FAILED, RunReason.USER_REQUEST}
 
 
@@ -38,7 +39,8 @@ def any_mix(rng):
             mechanisms__lag_policy__bound=rng.choice([0, 0, 1, 2, 3, 4]),
             mechanisms__lag_policy__at_admission=rng.choice(["admit", "wait", "trained"]),
             mechanisms__lag_policy__in_flight=rng.choice(["finish", "finish", "continue", "discard", "resume"]),
-            mechanisms__lag_policy__at_cut=rng.choice(["wait", "wait", "drop", "refresh", "train"]),
+            mechanisms__lag_policy__at_cut=(at_cut := rng.choice(["wait", "wait", "drop", "refresh", "train"])),
+            mechanisms__lag_policy__at_turn=rng.choice(AT_TURN.get(at_cut, ["play"])),
             mechanisms__redundancy=extra if rng.random() < 0.5 else "none",
             mechanisms__policy_clock=rng.random() < 0.2,
             mechanisms__ordered=rng.random() < 0.2,

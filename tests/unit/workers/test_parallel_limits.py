@@ -135,7 +135,7 @@ async def test_no_more_members_of_a_group_play_than_may():
 async def test_who_awaits_a_reward_keeps_no_place_and_takes_one_again_to_play_again(monkeypatch):
     answers, awaiting = Answers(), Counter()
 
-    async def play_and_wait(order, stage, seats, client, external, together, held):
+    async def play_and_wait(order, stage, seats, client, external, together, held, track, outgrown):
         client.now["all"] += 1
         client.most["all"] = max(client.most["all"], client.now["all"])
         await asyncio.sleep(0.001)

@@ -3,9 +3,9 @@
 from typing import TypeVar
 
 from flexmarl.algorithms.scores import RowScorer
+from flexmarl.contracts.row_order import epoch_of, row_of
 from flexmarl.contracts.specification.dataset import RowTasks
 from flexmarl.contracts.specification.scores import ScoreOptions
-from flexmarl.language.dataset_rows import epoch_of, row_of
 from workers.rollout.datasets import DatasetLines, DatasetMissing
 from workers.rollout.environments.base import Family
 from workers.scoring.apart import ApartScorer

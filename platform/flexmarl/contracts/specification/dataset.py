@@ -9,6 +9,7 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.ids import Name
 from flexmarl.contracts.problems import Problem, broken_at
+from flexmarl.contracts.row_order import row_of
 from flexmarl.contracts.specification.environment_base import EnvironmentFacts, EnvironmentOptions, RoleFacts
 from flexmarl.contracts.specification.graphs import ALONE, GraphSpec, team_facts
 from flexmarl.contracts.specification.scores import ExactOptions, JudgeOptions, ScoreSpec, distinct
@@ -54,6 +55,10 @@ class RowTasks(EnvironmentOptions):
     def training_tasks(self) -> int:
         """Return how many there are: the rows to train on; 0 before they are known."""
         return self.dataset.training
+
+    def task_of(self, task_seed: int) -> int | None:
+        """Return the row of a task seed, which is the number of its draw; None before the rows are known."""
+        return row_of(task_seed, self.training_tasks, self.seed) if self.training_tasks else None
 
     def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
         """Refuse an evaluation of more rows than are held out, once they are known."""

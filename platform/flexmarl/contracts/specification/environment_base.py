@@ -94,6 +94,10 @@ class EnvironmentOptions(PluginOptions):
         """Return how many training tasks there are, numbered from 0; None: any number, each made of its seed."""
         return None
 
+    def task_of(self, task_seed: int) -> int | None:
+        """Return which of its training tasks a task seed is, where tasks are not chosen; None: one of its own."""
+        return None
+
     def facts(self) -> EnvironmentFacts:
         """Return what every process knows of the environment without playing it: roles, turns, reference scores."""
         raise NotImplementedError(f"{type(self).__name__} has no facts()")

@@ -106,3 +106,10 @@ class ExperimentSpec(Strict):
         """Return the record that rules the lag of a policy's rows."""
         own = self.policies[policy].lag_policy
         return self.mechanisms.lag_policy if own is None else own
+
+    def abandon_bounds(self) -> dict[str, int]:
+        """Return the bound of every trained policy, where episodes that are too old for all of them are abandoned."""
+        rules = {name: self.lag_policy_of(name) for name in self.trainable_policies()}
+        if not rules or any(rule.at_turn != "abandon" for rule in rules.values()):
+            return {}
+        return {name: rule.bound for name, rule in rules.items()}

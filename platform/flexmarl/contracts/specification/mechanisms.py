@@ -14,6 +14,7 @@ from flexmarl.contracts.specification.routers import ROUTER, LeastLoadedOptions,
 from flexmarl.contracts.specification.scaling import Scaling
 
 _LAGGING = read_when((none_of("bound", 0),))
+_SWEPT = read_when((none_of("bound", 0), one_of("at_cut", "drop", "refresh")))
 _ON_DEMAND = read_when((one_of("type", "agent_centric", "colocated"),))
 
 
@@ -35,6 +36,9 @@ class LagPolicy(Strict):
     at_cut: Literal["wait", "drop", "refresh", "train"] = Field(default="wait", json_schema_extra=_LAGGING)
     """Groups that would exceed the bound at the cut: wait for them, drop them, drop and play them again (`refresh`), or
     train on them anyway (`train`; the bound then limits admission only)."""
+    at_turn: Literal["play", "abandon"] = Field(default="play", json_schema_extra=_SWEPT)
+    """Episodes whose rows already exceed the bound when a turn is due: played to their end (`play`), or given up
+    before that turn (`abandon`). Only with `drop` or `refresh` at the cut, which would remove these rows anyway."""
 
 
 class Durability(Strict):
@@ -123,6 +127,9 @@ class Mechanisms(Strict):
     mover: Annotated[MoverOptions, OneOf(MOVER)] = StaticMoverOptions()
     """Which policies engines serve, where `engine_policies` or `engine_versions` in `resources` leaves a choice."""
     parallel: Parallel = Parallel()
+    dispatch: Literal["drawn", "longest_first"] = "drawn"
+    """Order in which the groups of a step are sent to play: as their tasks were drawn (`drawn`), or those first that
+    are expected to be longest, by what earlier groups of the same task said (`longest_first`). Experimental."""
     publication: Publication = Publication()
     trainer_protocol: Literal["micro_batch", "batch", "mini_batch", "per_group"] = "micro_batch"
     """`micro_batch` accumulates gradients while the rest of the cohort is still playing, `per_group` group by group;

@@ -118,6 +118,10 @@ class ProgramEnvironment(EnvironmentOptions):
         """Return how many there are: the numbers that sessions are told."""
         return self.tasks
 
+    def task_of(self, task_seed: int) -> int | None:
+        """Return the number that the session of a task seed is told."""
+        return task_seed % self.tasks
+
     def rewards_of(self, report: Mapping[str, Any]) -> tuple[float, dict[str, float]]:
         """Return what a report gives the team, and each seat; the report has a reward, or one of every seat."""
         own: dict[str, float] = report.get("rewards", {})

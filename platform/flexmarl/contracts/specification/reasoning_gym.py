@@ -66,5 +66,9 @@ class ReasoningGym(IsolatedEnvironmentOptions):
         """Return how many there are: the questions to train on."""
         return self.training
 
+    def task_of(self, task_seed: int) -> int | None:
+        """Return the question of a task seed."""
+        return task_seed % self.training
+
     def facts(self) -> EnvironmentFacts:
         return team_facts("Reasoning gym", self.graph, self.reply_tokens, "the team's answer gets full score")

@@ -18,11 +18,13 @@ from flexmarl.contracts.decisions import NoteLevel
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunReason, RunStatus
-from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
+from flexmarl.contracts.wire import EpisodeOutcome
 from flexmarl.orchestrator.cohorts.admission import may_fill
 from flexmarl.orchestrator.cohorts.continuations import learn_prefixes, tell_predictor
 from flexmarl.orchestrator.cohorts.credit import propose, unfilled
 from flexmarl.orchestrator.cohorts.cutting import cut_ready, stop_idling
+from flexmarl.orchestrator.cohorts.dispatch import note_lengths
+from flexmarl.orchestrator.cohorts.incomplete import scored_failures
 from flexmarl.orchestrator.cohorts.ordered import watch_the_clock
 from flexmarl.orchestrator.cohorts.overlapping import begin_training
 from flexmarl.orchestrator.cohorts.redundancy import (
@@ -37,7 +39,7 @@ from flexmarl.orchestrator.cohorts.redundancy import (
 )
 from flexmarl.orchestrator.cohorts.resampling import draw_again, drawn_text
 from flexmarl.orchestrator.cohorts.rescue import Rescued, inject, offer, rescued
-from flexmarl.orchestrator.cohorts.staleness import ages_of, count_made
+from flexmarl.orchestrator.cohorts.staleness import abandoned_of, ages_of, count_made, give_up
 from flexmarl.orchestrator.cohorts.task_choice import belief_text, forget_draws, task_text, tell_sampler
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.group_commands import drive_rollout, members_of, newly_ended, settle_draw
@@ -117,6 +119,7 @@ def on_train_group(ctx: Context, event: GroupSettled) -> None:
     watch_the_clock(ctx, event)
     finished = finished_of(event.episodes)
     count_fates(ctx.state.totals.train_episodes, cohort.tally, event.episodes, len(finished), ended)
+    cohort.groups.members_abandoned += len(abandoned_of(event.episodes))
     before, size = (cohort.tally.samples, cohort.tally.tokens), cohort.size
     for episode in finished:
         add_episode(cohort.tally, episode)
@@ -124,6 +127,7 @@ def on_train_group(ctx: Context, event: GroupSettled) -> None:
     to_train = count_tokens(ctx.state.totals.tokens, event.episodes, ctx.plan.trained_roles)
     rows = cohort.tally.samples - before[0]
     tell_sampler(ctx, cohort, event.draw, finished)
+    note_lengths(ctx, cohort, event.draw, finished)
     tell_predictor(ctx, cohort, event.draw, finished)
     kept = _keep(ctx, cohort, event, finished)
     if kept is None:
@@ -149,13 +153,13 @@ def _first_reports(cohort: Cohort, event: GroupSettled) -> GroupSettled:
     """Note which members ended, and leave out of a fact those that were told before."""
     ended = cohort.ended.setdefault(event.draw, {})
     fresh = tuple(episode for episode in event.episodes if episode.member not in ended)
-    finished = {episode.member for episode in finished_of(fresh)}
-    ended.update({episode.member: episode.member in finished for episode in fresh})
+    kept = {episode.member for episode in (*finished_of(fresh), *abandoned_of(fresh))}
+    ended.update({episode.member: episode.member in kept for episode in fresh})
     return event.model_copy(update={"episodes": fresh})
 
 
 def _all_ended(ctx: Context, cohort: Cohort, event: GroupSettled) -> bool:
-    """Tell whether every member of a draw has ended; its group is kept if any of them finished."""
+    """Tell whether every member of a draw has ended; its group is kept if any of them finished, or was too old."""
     ended = cohort.ended[event.draw]
     if len(ended) < ctx.plan.cohort.members:
         return False
@@ -178,8 +182,11 @@ def _keep(ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[
         return None
     members = members_of(ctx, cohort, event.draw)
     needed = min(plan.cohort.needed_members, members) if members < plan.cohort.members else plan.cohort.needed_members
+    if len(finished) < needed and (abandoned := abandoned_of(event.episodes)):
+        give_up(ctx, cohort, event, finished, abandoned)
+        return None
     if len(finished) < needed and plan.spec.batch.incomplete_group == "score" and finished:
-        finished = [*finished, *_scored_failures(ctx, members, finished)]
+        finished = [*finished, *scored_failures(ctx, members, finished)]
     elif len(finished) < needed:
         cohort.groups.dropped += 1
         text = (
@@ -255,25 +262,6 @@ def _advantages(ctx: Context, episodes: Sequence[EpisodeOutcome], shaped: bool =
     if shaped:
         rewards = plan.settlement.shaper.shape_group(plan.settlement.reply_limits, episodes, rewards)
     return plan.settlement.advantage.estimate(plan.settlement.group_key, episodes, rewards)
-
-
-def _scored_failures(ctx: Context, members: int, finished: Sequence[EpisodeOutcome]) -> list[EpisodeOutcome]:
-    """Give each member that did not finish the declared score: it is compared with, and has no row to train on."""
-    score = ctx.plan.spec.batch.failed_score
-    present = {episode.member for episode in finished}
-    roles = tuple(ctx.plan.policy_of)
-    return [
-        EpisodeOutcome(
-            member=member,
-            attempt=1,
-            status=EpisodeStatus.FAILED,
-            scores=dict.fromkeys(roles, score),
-            team_score=score,
-            samples=tuple(SampleRef(role=role, turn=0, tokens=0, reward=score) for role in roles),
-        )
-        for member in range(members)
-        if member not in present
-    ]
 
 
 def _rule_out(
@@ -378,6 +366,8 @@ def _settle_cohort(ctx: Context, cohort: Cohort) -> None:
     text = f"every group is settled: {groups.kept} kept, {groups.refused} refused, {groups.dropped} dropped"
     if groups.handed_on or groups.cancelled:
         text += f"; of the surplus, {groups.handed_on} continue in the next step and {groups.cancelled} are cancelled"
+    if groups.members_abandoned:
+        text += f"; {groups.members_abandoned} episodes were abandoned as too old"
     text += drawn_text(ctx, cohort) + belief_text(ctx)
     ctx.rule(RulingKind.COHORT_SETTLED, text, cohort=cohort.no)
     stop_idling(ctx, cohort)

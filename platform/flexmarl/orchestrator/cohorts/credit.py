@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from flexmarl.contracts.status import RunStatus
 from flexmarl.orchestrator.cohorts.admission import may_fill
+from flexmarl.orchestrator.cohorts.dispatch import in_order
 from flexmarl.orchestrator.cohorts.member_counts import count_members
 from flexmarl.orchestrator.cohorts.task_choice import choose_tasks
 from flexmarl.orchestrator.context import Context
@@ -31,6 +32,9 @@ def propose(ctx: Context, cohort: Cohort, groups: int, deferred: Sequence[int] =
     cohort.tasks |= again
     choose_tasks(ctx, cohort, [draw for draw in draws if draw not in again])
     members = count_members(ctx, cohort, list(draws))
+    for draw, key in in_order(ctx, cohort, draws).items():
+        del cohort.open[draw]  # it goes behind those that are sent before it
+        cohort.open[draw] = key
     if not deferred:
         del state.backlog.repeated[: len(again)]
     cohort.size += groups

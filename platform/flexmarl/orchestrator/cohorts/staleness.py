@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.rulings import RulingKind
-from flexmarl.contracts.wire import EpisodeOutcome
+from flexmarl.contracts.wire import TOO_OLD, EpisodeOutcome
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.state import lag
 from flexmarl.orchestrator.state.cohort import Cohort, PendingGroup, PolicyCohort
+from flexmarl.orchestrator.state.group_counts import said_by
 from flexmarl.orchestrator.state.tokens import Undelivered
 
 STALE = "stale"
@@ -43,6 +44,45 @@ def ages_of(
                 pinned = event.versions.get(name, cohort.pins[name].version)
                 lag.add_row(ages[name], pinned, sample.tokens, sample.segments)
     return ages
+
+
+def abandoned_of(episodes: Sequence[EpisodeOutcome]) -> list[EpisodeOutcome]:
+    """Return the members that were given up between two turns."""
+    return [episode for episode in episodes if episode.abandoned]
+
+
+def give_up(
+    ctx: Context,
+    cohort: Cohort,
+    event: GroupSettled,
+    finished: Sequence[EpisodeOutcome],
+    abandoned: Sequence[EpisodeOutcome],
+) -> None:
+    """Rule out a group that too few members finished since others were too old, as the sweep would have done later.
+
+    Its credit is given back at once: it counts as kept, cut, and too old for that.
+    """
+    plan, groups = ctx.plan, cohort.groups
+    groups.kept += 1
+    groups.cut += 1
+    groups.late += 1
+    ctx.state.totals.tokens.lose(Undelivered.STALE, sum(said_by(episode, plan.trained_roles) for episode in finished))
+    own = (sample for episode in finished for sample in episode.samples if sample.role in plan.trained_roles)
+    text = (
+        f"group {event.draw} is too old for any step: {len(abandoned)} of its episodes were abandoned between two "
+        f"turns ({abandoned[0].reason.removeprefix(TOO_OLD).strip()[:200]})"
+    )
+    ctx.rule(
+        RulingKind.GROUP_DROPPED,
+        text,
+        cohort=cohort.no,
+        target=f"draw:{event.draw}",
+        rows=sum(not sample.follows for sample in own),
+        cause=STALE,
+    )
+    again = any(plan.spec.lag_policy_of(name).at_cut == "refresh" for name in plan.trainable)
+    if again and event.draw not in ctx.state.backlog.repeated:
+        ctx.state.backlog.repeated.append(event.draw)
 
 
 def swept(ctx: Context, cohort: Cohort, policy: str, groups: list[PendingGroup], ahead: int) -> list[PendingGroup]:

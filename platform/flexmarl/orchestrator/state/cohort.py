@@ -182,7 +182,7 @@ class GroupFates:
     dropped: int = 0
     """Too few members finished."""
     late: int = 0
-    """Kept groups of which nothing was young enough to be cut."""
+    """Kept groups of which nothing was young enough to be cut, or whose members were given up as too old."""
     handed_on: int = 0
     """Surplus groups that play on for a later step."""
     cancelled: int = 0
@@ -191,6 +191,8 @@ class GroupFates:
     """Of the kept groups, those with a score."""
     members_kept: int = 0
     """Those of them that are trained on."""
+    members_abandoned: int = 0
+    """Of all its groups, those that were given up between two turns, since they were too old."""
 
 
 @dataclass(slots=True)
@@ -220,7 +222,7 @@ class Cohort:
     """Unsettled draw -> key of the rollout command that plays it."""
     policies: dict[str, PolicyCohort]
     ended: dict[int, dict[int, bool]] = field(default_factory=dict)
-    """Open draw that settles by the episode -> members that ended, and whether each finished."""
+    """Open draw that settles by the episode -> members that ended, and whether each finished or was too old."""
     base: dict[str, Pin] = field(default_factory=dict)
     """Vector that was committed when this cohort became the one that is trained."""
     pending: list[PendingGroup] = field(default_factory=list)

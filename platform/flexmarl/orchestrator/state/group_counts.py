@@ -51,12 +51,19 @@ def count_tokens(account: TokenCounts, episodes: Sequence[EpisodeOutcome], train
         said = sum(sample.tokens for sample in episode.samples)
         own = said_by(episode, trained) if id(episode) in finished else 0
         account.sampled += episode.wasted + said
-        cause = Undelivered.OVERFLOW if episode.overflowed else Undelivered.FAILED
+        cause = _cause(episode)
         account.lose(cause, episode.wasted + (0 if id(episode) in finished else said))
         account.lose(Undelivered.FROZEN, said - own if id(episode) in finished else 0)
         account.count_breaks(episode.breaks)
         left += own
     return left
+
+
+def _cause(episode: EpisodeOutcome) -> Undelivered:
+    """Return why nothing is trained of an episode that did not finish."""
+    if episode.abandoned:
+        return Undelivered.STALE
+    return Undelivered.OVERFLOW if episode.overflowed else Undelivered.FAILED
 
 
 def said_by(episode: EpisodeOutcome, roles: Container[str]) -> int:

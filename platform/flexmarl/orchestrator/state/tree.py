@@ -87,6 +87,18 @@ class DrawBacklog:
 
 
 @dataclass(slots=True)
+class TaskLengths:
+    """How long the episodes of tasks were. Owner: `cohorts.dispatch`."""
+
+    belief: TaskBelief = field(default_factory=TaskBelief)
+    """Moving means of their tokens."""
+    expected: dict[int, float] = field(default_factory=dict)
+    """Draw that is played -> tokens that were expected of each of its episodes when it was sent."""
+    compared: list[tuple[float, float]] = field(default_factory=list)
+    """Of groups that settled since the last step: tokens that were expected, and those that came."""
+
+
+@dataclass(slots=True)
 class TaskChoice:
     """Tasks that a sampler chose, and what it believes of all. Owner: `cohorts.task_choice`."""
 
@@ -99,6 +111,7 @@ class TaskChoice:
     """What is believed of tasks by whoever counts members. Owner: `cohorts.member_counts`."""
     successes: dict[int, StoredSuccess] = field(default_factory=dict)
     """Task -> newest success that may stand in a later group of it. Owner: `cohorts.rescue`."""
+    lengths: TaskLengths = field(default_factory=TaskLengths)
     prefixes: PrefixBelief = field(default_factory=PrefixBelief)
     """What is known of where members may continue others. Owner: `cohorts.continuations`."""
 

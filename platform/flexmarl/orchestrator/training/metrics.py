@@ -3,6 +3,7 @@ which they were played, from 0."""
 
 from flexmarl.algorithms.filters import Signal
 from flexmarl.contracts.events import DeviceUse
+from flexmarl.orchestrator.cohorts.dispatch import dispatch_metrics
 from flexmarl.orchestrator.cohorts.replay import replay_metrics
 from flexmarl.orchestrator.cohorts.staleness import lag_metrics
 from flexmarl.orchestrator.context import Context
@@ -26,6 +27,17 @@ def step_metrics(ctx: Context, cohort: Cohort) -> None:
     ctx.metric("episodes/failed", float(tally.failed), step, stat="sum")
     if ctx.plan.cohort.spares:
         ctx.metric("episodes/replaced", float(tally.replaced), step, stat="sum")
+    _groups(ctx, cohort, step)
+    if ctx.plan.engines.most > ctx.plan.engines.least:
+        _fleet(ctx, step)
+    for name, own in cohort.policies.items():
+        _training(ctx, name, own, cohort.no, step)
+
+
+def _groups(ctx: Context, cohort: Cohort, step: int) -> None:
+    """Write what became of a step's groups, as far as its options make that a question."""
+    if ctx.plan.spec.abandon_bounds():
+        ctx.metric("episodes/abandoned", float(cohort.groups.members_abandoned), step, stat="sum")
     ctx.metric("groups/dropped", float(cohort.groups.dropped), step, stat="sum")
     if ctx.plan.spec.sampling.keep_members is not None and cohort.groups.members:
         share = cohort.groups.members_kept / cohort.groups.members
@@ -34,15 +46,13 @@ def step_metrics(ctx: Context, cohort: Cohort) -> None:
         ctx.metric("groups/drawn", float(cohort.size), step, stat="sum")
         if cohort.groups.kept:
             ctx.metric("groups/drawn_per_kept", cohort.size / cohort.groups.kept, step)
+    if ctx.plan.tasks.ranked_from:
+        dispatch_metrics(ctx, step)
     if ctx.plan.cohort.extra_groups:
         ctx.metric("groups/handed_on", float(cohort.groups.handed_on), step, stat="sum")
         ctx.metric("groups/cancelled", float(cohort.groups.cancelled), step, stat="sum")
     if ctx.plan.spec.mechanisms.redundancy.fate == "defer":
         ctx.metric("groups/deferred", float(len(ctx.state.backlog.deferred)), step, stat="last")
-    if ctx.plan.engines.most > ctx.plan.engines.least:
-        _fleet(ctx, step)
-    for name, own in cohort.policies.items():
-        _training(ctx, name, own, cohort.no, step)
 
 
 def _fleet(ctx: Context, step: int) -> None:

@@ -37,6 +37,7 @@ class SimulatedFleet:
         self._router, self._expected_lengths, self._plain = router, expected_lengths, isinstance(router, LeastLoaded)
         self._engines: dict[int, SimulatedEngine] = {}
         self._able: dict[tuple[str, int, bool], Able] = {}
+        self._newest: dict[str, int] = {}
 
     def add(self, engine: SimulatedEngine) -> None:
         """Let turns go to an engine."""
@@ -109,8 +110,17 @@ class SimulatedFleet:
         """List who may answer a turn, by lease."""
         return tuple(lease for lease, one in self._engines.items() if one.held.answering(turn) is not None)
 
+    def newest(self) -> dict[str, int]:
+        """Return the newest version of each policy that an engine has."""
+        if not self._newest:
+            for engine in self._engines.values():
+                for policy, version in engine.held.newest.items():
+                    self._newest[policy] = max(self._newest.get(policy, version), version)
+        return self._newest
+
     def _forget(self) -> None:
         self._able.clear()
+        self._newest.clear()
         self.changes += 1
 
     def _holding(self, turn: SimulatedTurn) -> Able:

@@ -9,7 +9,7 @@ import msgspec
 
 from flexmarl.contracts import commands as c
 from flexmarl.contracts.specification.mechanisms import Parallel
-from flexmarl.contracts.wire import EpisodeOutcome, SampleRef
+from flexmarl.contracts.wire import TOO_OLD, EpisodeOutcome, EpisodeStatus, SampleRef
 from flexmarl.simulator.devices.turns import SimulatedTurn
 from flexmarl.simulator.rollout import facts
 from flexmarl.simulator.rollout.round_barrier import RoundBarrier
@@ -136,6 +136,10 @@ class Team(NamedTuple):
     """Turns of a stage that may be asked beside each other; None: all."""
     shares: dict[str, tuple[float, float]]
     """What prompts of a role have in common, of roles that have anything."""
+    trained: frozenset[str]
+    """Roles whose rows are trained."""
+    bounds: dict[str, int]
+    """Of each trained policy, where episodes are given up that are too old for all of them; else empty."""
 
     def seats(self, command: c.PlayGroups) -> dict[str, RoleSettings]:
         """Return how roles are asked by the groups of a command."""
@@ -153,7 +157,9 @@ class Team(NamedTuple):
         policies = {role: spec.policy_of(role) for role in spec.agents}
         widths = tuple(len(stage) for stage in workload.stages)
         scales = {policy: scenario.machine.answers(policy) for policy in policies.values()}
-        return cls(scenario, policies, scales, widths, spec.mechanisms.parallel.agents, workload.shares(policies))
+        trained = frozenset(role for role, agent in spec.agents.items() if agent.trainable)
+        limit, shares, bounds = spec.mechanisms.parallel.agents, workload.shares(policies), spec.abandon_bounds()
+        return cls(scenario, policies, scales, widths, limit, shares, trained, bounds)
 
 
 class EpisodeSlots:
@@ -200,4 +206,12 @@ def outcome_of(episode: Episode, why: str, policies: Iterable[str], now: float) 
     return facts.outcome(
         episode.member, episode.attempt, why, episode.twin and finished, score, dict.fromkeys(policies, score),
         tuple(episode.rows) if finished else (), now - episode.began,
+    )  # fmt: skip
+
+
+def given_up(episode: Episode, why: str, now: float) -> EpisodeOutcome:
+    """Tell that an episode was given up between two turns, for `why`, with the tokens of its replies."""
+    return EpisodeOutcome(
+        member=episode.member, attempt=episode.attempt, status=EpisodeStatus.CANCELLED, reason=f"{TOO_OLD} {why}",
+        wasted=episode.answered(), duration_s=now - episode.began,
     )  # fmt: skip

@@ -20,7 +20,16 @@ from flexmarl.simulator.devices.expected_lengths import ExpectedLengths
 from flexmarl.simulator.devices.fleet import SimulatedFleet
 from flexmarl.simulator.devices.turns import SimulatedTurn
 from flexmarl.simulator.rollout import facts
-from flexmarl.simulator.rollout.groups import Episode, EpisodeSlots, EpisodeTurn, SimulatedGroup, Team, outcome_of
+from flexmarl.simulator.rollout.ageing import outgrown
+from flexmarl.simulator.rollout.groups import (
+    Episode,
+    EpisodeSlots,
+    EpisodeTurn,
+    SimulatedGroup,
+    Team,
+    given_up,
+    outcome_of,
+)
 from flexmarl.simulator.rollout.round_barrier import RoundBarrier
 from flexmarl.simulator.rollout.scoring import Scoring
 from flexmarl.simulator.rollout.unserved_turns import HeldTurns, StarvedTurns
@@ -161,7 +170,9 @@ class RolloutModel:
             turn.phase = "ended"
 
     def _ask_stage(self, episode: Episode) -> None:
-        """Ask the roles of the next stage, as many beside each other as may be asked at once."""
+        """Ask the roles of the next stage, as many beside each other as may be asked at once; one too old ends here."""
+        if why := outgrown(self._team, self.engines.newest, episode):
+            return self._give_up(episode, why)
         script, group, asked = episode.script, episode.group, episode.asked
         assert isinstance(script, Script)
         seats, to, answered = group.seats, group.command.engine, self._answered
@@ -271,8 +282,19 @@ class RolloutModel:
                 self._abandon(other)
         outcome = outcome_of(episode, why, self._team.policies, self._clock.now)
         self._remember(group.order.draw, outcome)
-        group.outcomes[episode.member] = outcome
         group.finished += finished
+        self._member_ended(group, outcome)
+
+    def _give_up(self, episode: Episode, why: str) -> None:
+        """End an episode between two turns of which nothing can be trained any more."""
+        group = episode.group
+        self._abandon(episode)
+        if all(other.member != episode.member for other in group.playing):  # else the one beside it may still finish
+            self._member_ended(group, given_up(episode, why, self._clock.now))
+
+    def _member_ended(self, group: SimulatedGroup, outcome: EpisodeOutcome) -> None:
+        """Let another member have the place of one that ended, and look at what its group needs now."""
+        group.outcomes[outcome.member] = outcome
         self._next_member(group)
         if group.command.by_episode:
             self._tell(group, (outcome,), part=True)

@@ -374,6 +374,8 @@ class Scenario(Strict):
             raise broken_at(("granularity",), "episode cannot simulate turns: together; set turn")
         if self.spec.resources.engine_versions == 1:
             raise broken_at(("granularity",), "episode distributes turns over all engines with a version: set turn")
+        if self.spec.abandon_bounds():
+            raise broken_at(("granularity",), "episode cannot give episodes up between turns (at_turn): set turn")
         if self.workload.lasts is not None or self.machine.delays.turn:
             rule = "workload.lasts and machine.delays.turn need turns: set turn, or remove them"
             raise broken_at(("granularity",), rule)

@@ -148,6 +148,7 @@ class PolicyLagSerializer(serializers.Serializer[Any]):
     at_admission = serializers.CharField()
     in_flight = serializers.CharField()
     at_cut = serializers.CharField()
+    at_turn = serializers.CharField()
     version = serializers.IntegerField(allow_null=True, help_text="Newest committed one.")
     pinned = serializers.ListField(child=serializers.IntegerField(), help_text="By cohort in progress, oldest first.")
     own_now = serializers.IntegerField(

@@ -113,6 +113,12 @@ DEFINITIONS: dict[str, Definition] = {
         "engines",
         "Engines of a fleet that grows and shrinks: at the end of the step, fewest and most since the step before.",
     ),
+    "groups/length_rank": _team(
+        "Ranking of lengths",
+        "",
+        "Rank correlation of the lengths expected of the step's groups, where their task was played before, with those "
+        "that came.",
+    ),
     "groups/handed_on": _team(
         "Groups carried over",
         "groups",
@@ -216,6 +222,11 @@ DEFINITIONS: dict[str, Definition] = {
         "Mean score that the environment gives the answer a group voted for; 0 without one, or where it knows none.",
     ),
     "episodes/failed": _team("Failed episodes", "episodes", "Training episodes of the step that failed."),
+    "episodes/abandoned": _team(
+        "Abandoned episodes",
+        "episodes",
+        "Episodes of the step that were given up between two turns, since all their rows had become too old.",
+    ),
     "episodes/replaced": _team(
         "Replaced episodes", "episodes", "Episodes of the step that a second environment finished before the first."
     ),

@@ -38,6 +38,7 @@ def lag(run: Run, steps: int = DEFAULT_STEPS, shown: dict[str, Any] | None = Non
                 "at_admission": terms.at_admission,
                 "in_flight": terms.in_flight,
                 "at_cut": terms.at_cut,
+                "at_turn": terms.at_turn,
                 "version": version,
                 "pinned": pinned,
                 "own_now": version - pinned[0] if pinned and version is not None else None,
