@@ -134,3 +134,27 @@ def test_rows_above_the_bound_are_swept_dropped_and_played_again():
     again = [order for order in seeds if order.task_seed == seeds[old.draw].task_seed]
     assert isinstance(again[0], c.GroupOrder)
     assert len({order.draw for order in again}) == 2
+
+
+def test_a_task_that_is_swept_twice_is_played_a_third_time():
+    """The draw that repeats a task is another one: what is repeated behind it is the task of the first."""
+    spec = bounded(1, mechanisms__lag_policy__at_cut="refresh", batch__micro_batch_groups=6)
+    cluster = started(spec, seed=3)
+    cluster.run(until=lambda x: len(x.core.state.cohorts) == 2 and bool(x.core.state.cohorts[0].pending))
+    first = cluster.core.state.cohort.pending[0].draw
+    for _ in range(2):
+        cluster.run(until=lambda x: repeats(x, first))
+        [old] = repeats(cluster, first)
+        for ages in old.ages.values():
+            ages.rows = {version - 2: rows for version, rows in ages.rows.items()}
+        cluster.run(until=lambda x, old=old: old not in repeats(x, first))
+    cluster.run()
+    orders = {order.draw: order for play in cluster.commands("play_groups") for order in play.groups}
+    again = [order.draw for order in orders.values() if order.task_seed == orders[first].task_seed]
+    assert len(again) == 3, again
+
+
+def repeats(cluster, first):
+    """Settled groups of the task of a draw that no step has taken yet."""
+    cohorts = cluster.core.state.cohorts
+    return [group for one in cohorts for group in one.pending if one.tasks.get(group.draw, group.draw) == first]

@@ -81,8 +81,8 @@ def give_up(
         cause=STALE,
     )
     again = any(plan.spec.lag_policy_of(name).at_cut == "refresh" for name in plan.trainable)
-    if again and event.draw not in ctx.state.backlog.repeated:
-        ctx.state.backlog.repeated.append(event.draw)
+    if again:
+        _repeat(ctx, cohort, event.draw)
 
 
 def swept(ctx: Context, cohort: Cohort, policy: str, groups: list[PendingGroup], ahead: int) -> list[PendingGroup]:
@@ -102,9 +102,16 @@ def swept(ctx: Context, cohort: Cohort, policy: str, groups: list[PendingGroup],
             kept.append(group)
             continue
         _drop(ctx, cohort, policy, group, rows, version)
-        if fate == "refresh" and group.draw not in ctx.state.backlog.repeated:
-            ctx.state.backlog.repeated.append(group.draw)
+        if fate == "refresh":
+            _repeat(ctx, cohort, group.draw)
     return kept
+
+
+def _repeat(ctx: Context, cohort: Cohort, draw: int) -> None:
+    """Let the task of a draw be played again, once for all policies: that of the draw which it repeated itself."""
+    first, repeated = cohort.tasks.get(draw, draw), ctx.state.backlog.repeated
+    if first not in repeated:
+        repeated.append(first)
 
 
 def _drop(ctx: Context, cohort: Cohort, policy: str, group: PendingGroup, rows: int, version: int) -> None:
