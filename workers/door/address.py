@@ -4,9 +4,16 @@ import http.client
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from urllib.parse import SplitResult, urlsplit
 
 CONNECT_S = 5.0
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """Return whose certificates are believed: read once, since that takes longer than a connection."""
+    return ssl.create_default_context()
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +27,7 @@ class DoorAddress:
         """Open a connection; its first request may take longer to be answered than to be sent."""
         place = self._place
         if place.scheme == "https":
-            context = ssl.create_default_context()
-            return http.client.HTTPSConnection(place.netloc, timeout=CONNECT_S, context=context)
+            return http.client.HTTPSConnection(place.netloc, timeout=CONNECT_S, context=_trusted())
         return http.client.HTTPConnection(place.netloc, timeout=CONNECT_S)
 
     def path(self, path: str) -> str:
