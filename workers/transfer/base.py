@@ -82,8 +82,12 @@ class StatePlane(Protocol):
         """Give up every claim of this owner that is not in `keep` and older than `grace_s`; return their digests."""
 
 
+class Coming(StateMissing):
+    """A source does not have it, and is bringing it itself."""
+
+
 class NotYet(StateMissing):
-    """A source is about to have it; who asks again a little later may get it."""
+    """Whoever asks again a little later may get it."""
 
 
 class Source(Protocol):

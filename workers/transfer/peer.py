@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from workers.transfer.base import CorruptState, Source, StateError, StateMissing
+from workers.transfer.base import Coming, CorruptState, Source, StateError, StateMissing
 from workers.transfer.deltas import BASES_AT_MOST, Deltas
-from workers.transfer.local import LocalTier
+from workers.transfer.local import INTENT, LocalTier
 
 CONNECT_S = 5.0
 SILENT_S = 30.0
@@ -26,6 +26,8 @@ SILENT_S = 30.0
 TRIES = 3
 """Attempts in a row that bring nothing new."""
 PAUSE_S = 0.2
+COMING = 425
+"""Status of a chunk that a node is bringing itself: Too Early."""
 _NAME = re.compile(r"[0-9a-f]{64}")
 
 
@@ -76,7 +78,7 @@ class Peer(Source):
 
     def _more(self, digest: str, chunk: str, room: memoryview, got: int) -> int:
         """Receive what comes of the rest of a chunk; return how much of it is there then."""
-        connection, response = self._asked(digest, f"/v1/state/chunks/{chunk}", got)
+        connection, response = self._asked(digest, f"/v1/state/chunks/{chunk}?of={digest}", got)
         try:
             length = got + int(response.headers.get("Content-Length", "-1"))
             if length != len(room):
@@ -106,6 +108,8 @@ class Peer(Source):
         if response.status == (206 if start else 200):
             return connection, response
         connection.close()
+        if response.status == COMING:
+            raise Coming(digest, f"{self.name} is bringing it")
         if response.status == 404:
             raise StateMissing(digest, f"{self.name} does not hold it")
         raise StateError(digest, f"{self.name} answers {response.status}")
@@ -121,6 +125,7 @@ class StateRoutes:
     """What a node serves to its peers, from its own state folder. Who may ask is checked by whoever mounts them."""
 
     def __init__(self, home: str | Path) -> None:
+        self._root = Path(home) / "state"
         self._tier = LocalTier(home, "served")
         self._deltas = Deltas(LocalTier(home, "deltas"))
         self._making = asyncio.Lock()
@@ -150,8 +155,14 @@ class StateRoutes:
 
     async def chunk(self, request: web.Request) -> web.StreamResponse:
         """Answer with a file, or the range of it that was asked for."""
-        name = request.match_info["name"]
+        name, of = request.match_info["name"], request.query.get("of", "")
         path = self._tier.chunk(name) if _NAME.fullmatch(name) else None
         if path is None or not path.exists():
+            if path is not None and self._coming(of):
+                return web.json_response({"code": "state_coming", "detail": "it is on its way here"}, status=COMING)
             return web.json_response({"code": "state_missing", "detail": "no such chunk"}, status=404)
         return web.FileResponse(path)
+
+    def _coming(self, digest: str) -> bool:
+        """Tell whether somebody is bringing a content here, or was killed while doing so."""
+        return bool(_NAME.fullmatch(digest)) and any(self._root.glob(f"{digest}.*{INTENT}"))

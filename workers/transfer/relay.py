@@ -2,8 +2,9 @@
 
 Invariants. Who receives what from the origin follows from a chunk's place in the content and the receivers' addresses,
 so they agree without a word between them: each brings its own chunks first and then takes those of others from them. A
-chunk that its receiver does not give in time, or gives with other bytes, or whose receiver is away, comes from the
-origin, and that receiver is asked no more.
+chunk that its receiver does not give in time, or gives with other bytes, or whose receiver is away or brings something
+else, comes from the origin, and that receiver is asked no more. A content of fewer chunks than receivers comes from the
+origin alone.
 
 With n receivers on links of equal speed all have the content after about twice the time of one transfer, not n times,
 as where relays pass it along a chain (Laminar, arXiv 2510.12633), but without an order in which they would wait.
@@ -13,12 +14,12 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
-from workers.transfer.base import NotYet, Source, StateError, StateMissing
+from workers.transfer.base import Coming, NotYet, Source, StateError
 from workers.transfer.contents import name_of
 from workers.transfer.parallel import AGAIN_S
 
 LEAST_WAIT_S = 1.0
-"""For so long at least a receiver may lack a chunk, once one's own are here; where these took longer, for as long."""
+"""So long at least may a receiver be bringing a chunk once one's own are here; where those took longer, as long."""
 
 
 class Relayed(Source):
@@ -51,6 +52,8 @@ class Relayed(Source):
     def order(self, chunks: Sequence[str]) -> list[int]:
         """Return in which order chunks are to be fetched: one's own, then those of others, each beginning elsewhere."""
         places = sorted([self._own, *self._others])
+        if len(chunks) < len(places):
+            return list(range(len(chunks)))
         mine, many = places.index(self._own), len(places)
         self._receivers.update({chunk: places[number % many] for number, chunk in enumerate(chunks)})
         return sorted(range(len(chunks)), key=lambda number: (number - mine) % many)
@@ -75,11 +78,11 @@ class Relayed(Source):
                 if name_of([room]) == chunk:
                     return True
                 self._late.add(receiver)  # it holds something else; the origin may hold the chunk
-            except StateMissing as missing:
+            except Coming as coming:
                 self._lacked[receiver] = now
                 if now <= self._arrived + max(LEAST_WAIT_S, self._arrived - self._began):
-                    raise NotYet(digest, f"{receiver} does not have {chunk[:12]} yet") from missing
+                    raise NotYet(digest, f"{receiver} does not have {chunk[:12]} yet") from coming
                 self._late.add(receiver)
-            except StateError:
+            except StateError:  # among them: it does not bring the content
                 self._late.add(receiver)
         return False

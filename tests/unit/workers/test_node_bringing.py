@@ -1,9 +1,12 @@
 """A node brings what a command names from other nodes, under the cluster key, before its child is told."""
 
+import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +17,10 @@ from workers.nodes.bringing import Bringing, Elsewhere, named_in
 from workers.rollout.engines.wire import LoadRequest
 from workers.settings import Settings, load
 from workers.training.wire import BindRequest, CheckpointRequest, RedoStep, StepRequest
-from workers.transfer import LocalTier
+from workers.transfer import LocalTier, relay
+from workers.transfer.base import Coming, StateMissing
+from workers.transfer.contents import encode
+from workers.transfer.peer import Peer
 
 
 def settings(home: Path, key: str = "key") -> Settings:
@@ -127,3 +133,45 @@ def test_requests_name_what_their_child_reads():
     ]  # fmt: skip
     assert named_in(CheckpointRequest("best", 1, {"p": 1}, {"p": "one"})) == ["one"]
     assert named_in(StepRequest("p", "0:a", [1], 1, 0.1)) == []
+
+
+async def test_a_chunk_that_a_node_lacks_is_told_from_one_that_it_is_bringing(tmp_path: Path):
+    there, here = LocalTier(tmp_path / "a"), LocalTier(tmp_path / "b", "reader")
+    encoded = encode({"w": torch.rand(300_000)})
+    digest = there.store(encoded).digest
+    chunk = there.description(digest).chunks[0]
+    async with serving(tmp_path / "b") as address:
+        peer = Peer(address, "key")
+        room = memoryview(bytearray(there.description(digest).size(0)))
+        with here.intending(digest, encoded.manifest), pytest.raises(Coming):
+            await asyncio.to_thread(peer.fetch, digest, chunk, room)
+        with pytest.raises(StateMissing) as lacks:
+            await asyncio.to_thread(peer.fetch, digest, chunk, room)
+        assert not isinstance(lacks.value, Coming)
+
+
+async def test_nodes_whose_engines_take_in_the_same_pass_it_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(relay, "LEAST_WAIT_S", 60.0)
+    there = LocalTier(tmp_path / "a")
+    digest = there.store(encode({"w": torch.rand(24 * 2**14)}, None, 2**16)).digest
+    given: Counter[str] = Counter()
+    fetch = Peer.fetch
+
+    def counted(self: Peer, *asked: Any) -> None:
+        fetch(self, *asked)
+        given[self.name] += 1
+
+    monkeypatch.setattr(Peer, "fetch", counted)
+    async with serving(tmp_path / "a") as maker, serving(tmp_path / "b") as one, serving(tmp_path / "c") as other:
+        there_is = Elsewhere([maker], "full", (one, other))
+        homes = {one: tmp_path / "b", other: tmp_path / "c"}
+
+        async def store(_: object) -> Elsewhere:
+            return there_is
+
+        for own, home in homes.items():  # one behind the other: the second finds all that the first was to bring
+            assert await Bringing(settings(home), store, own)(7, LoadRequest("solver", 1, digest))
+    tiers = [LocalTier(home, "reader") for home in homes.values()]
+    assert all(torch.equal(tier.get(digest)["w"], there.get(digest)["w"]) for tier in tiers)
+    assert given[f"peer {maker}"] == 24 + 12, "the first has nobody to be given from, the second half of it"
+    assert given[f"peer {one}"] == 12

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from workers.transfer import LocalTier, relay
-from workers.transfer.base import CorruptState, Source, StateError, StateMissing
+from workers.transfer.base import Coming, CorruptState, Source, StateError, StateMissing
 from workers.transfer.contents import encode
 from workers.transfer.relay import Relayed
 
@@ -21,8 +21,10 @@ CHUNKS = 24
 class Beside(Source):
     """What lies in a folder of this machine, with a count of the chunks that were asked for."""
 
-    def __init__(self, tier: LocalTier, name: str = "") -> None:
+    def __init__(self, tier: LocalTier, name: str = "", lacks: type[StateMissing] = Coming) -> None:
+        """`lacks`: what is raised for what is not here."""
         self.name = name
+        self.lacks = lacks
         self.tier = tier
         self.given: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -34,7 +36,7 @@ class Beside(Source):
         try:
             room[:] = self.tier.chunk(chunk).read_bytes()
         except OSError:
-            raise StateMissing(digest, "not here") from None
+            raise self.lacks(digest, "not here") from None
         with self._lock:
             self.given[chunk] += 1
 
@@ -81,13 +83,16 @@ def test_the_origin_sends_each_chunk_once_however_many_receive(origin, tmp_path,
     assert all(torch.equal(tier.get(digest)["w"], there["w"]) for tier in tiers.values())
 
 
-@pytest.mark.parametrize("kind", [Away, Other, Beside])
-def test_a_receiver_that_is_away_gives_other_bytes_or_never_has_them_is_passed_by(
-    kind: type[Beside], origin, tmp_path, monkeypatch
+@pytest.mark.parametrize(
+    ("kind", "lacks", "wait_s"),
+    [(Away, Coming, 60.0), (Other, Coming, 60.0), (Beside, StateMissing, 60.0), (Beside, Coming, 0.0)],
+)
+def test_a_receiver_that_is_away_or_gives_other_bytes_or_brings_them_not_or_too_late_is_passed_by(
+    kind: type[Beside], lacks: type[StateMissing], wait_s: float, origin, tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(relay, "LEAST_WAIT_S", 0.0)
+    monkeypatch.setattr(relay, "LEAST_WAIT_S", wait_s)
     digest, here = put(origin), LocalTier(tmp_path / "here", "receiver")
-    failing = kind(LocalTier(tmp_path / "empty", "nobody"))
+    failing = kind(LocalTier(tmp_path / "empty", "nobody"), lacks=lacks)
     relayed = Relayed(origin, "here:1", {"there:1": failing})
     assert here.bring(digest, relayed).bytes == origin.tier.locate(digest).bytes
     assert torch.equal(here.get(digest)["w"], origin.tier.get(digest)["w"])
@@ -110,3 +115,9 @@ def test_each_brings_its_own_first_and_then_those_of_the_next_receiver(origin) -
         "b:1": [1, 4, 2, 5, 0, 3, 6],
         "c:1": [2, 5, 0, 3, 6, 1, 4],
     }
+
+
+def test_a_small_content_comes_from_the_origin_alone(origin) -> None:
+    relayed = Relayed(origin, "a:1", {f"{name}:1": origin for name in "bcd"})
+    assert relayed.order(["0" * 64, "1" * 64, "2" * 64]) == [0, 1, 2]
+    assert not relayed._receivers
