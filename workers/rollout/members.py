@@ -25,7 +25,7 @@ from workers.rollout.continuing import Tree, play_tree
 from workers.rollout.engines.parameters import parameters_of
 from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, play_episode, tokens_of
 from workers.rollout.pausing import FREE, Hold
-from workers.rollout.recorder import settled_group
+from workers.rollout.recorder import AlsoTold, settled_group
 from workers.rollout.run_context import RunContext
 from workers.rollout.sharing import Sharing
 from workers.rollout.slots import HeldSlots, Slots, slots
@@ -54,8 +54,12 @@ class CommandPlay:
         return GroupAge(bounds, self.context.client.newest, self.seats) if bounds else None
 
     def settled(self, attempts: list[EpisodeAttempt]) -> SettledGroup:
-        surprisals = self.context.spec.sampling.turn_quantile > 0 and self.order.origin is Origin.TRAIN
-        return settled_group(self.order, self.taken.no, attempts, self.seats, surprisals)
+        spec, trains = self.context.spec, self.order.origin is Origin.TRAIN
+        told = AlsoTold(
+            surprisals=trains and spec.sampling.turn_quantile > 0,
+            answers=trains and spec.algorithm.shaping.counts_answers,
+        )
+        return settled_group(self.order, self.taken.no, attempts, self.seats, told)
 
 
 def begin(taken: Taken, order: PlayGroups, context: RunContext, hold: Hold = FREE) -> CommandPlay:

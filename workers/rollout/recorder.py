@@ -8,7 +8,7 @@ exactly the turns that the samples hold.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import reduce
 from itertools import chain
 
@@ -28,19 +28,30 @@ SHARED = "shared:"
 """With what the engine of a turn is named that another installation said; its name follows."""
 
 
-def settled_group(
-    order: PlayGroups, command_no: int, attempts: list[EpisodeAttempt], seats: dict[str, Seat], surprisals: bool = False
-) -> SettledGroup:
-    """Record members of one draw; `attempts` holds each member's last attempt, in member order.
+@dataclass(frozen=True, slots=True)
+class AlsoTold:
+    """What the event of a group tells of its episodes where the run asks for it."""
 
-    `surprisals`: the event tells of each turn how improbable what was said in it was.
-    """
+    surprisals: bool = False
+    """Of each turn how improbable was what was said in it."""
+    answers: bool = False
+    """What was answered."""
+
+
+def settled_group(
+    order: PlayGroups,
+    command_no: int,
+    attempts: list[EpisodeAttempt],
+    seats: dict[str, Seat],
+    told: AlsoTold = AlsoTold(),
+) -> SettledGroup:
+    """Record members of one draw; `attempts` holds each member's last attempt, in member order."""
     event = GroupSettled(
         draw=attempts[0].order.draw,
         origin=order.origin,
         epoch=order.epoch,
         command_no=command_no,
-        episodes=tuple(outcome_of(attempt, seats, surprisals) for attempt in attempts),
+        episodes=tuple(outcome_of(attempt, seats, told) for attempt in attempts),
         started_at=min(attempt.started_at for attempt in attempts),
         finished_at=max(attempt.finished_at for attempt in attempts),
         versions={name: pin.version for name, pin in order.pins.items()},
@@ -70,7 +81,7 @@ def _grammar(turn: Turn, seat: Seat) -> str:
     ).model_dump_json()
 
 
-def outcome_of(attempt: EpisodeAttempt, seats: dict[str, Seat], surprisals: bool = False) -> EpisodeOutcome:
+def outcome_of(attempt: EpisodeAttempt, seats: dict[str, Seat], told: AlsoTold = AlsoTold()) -> EpisodeOutcome:
     """Return how an attempt ended, as its group's event tells it."""
     unscored = EpisodeOutcome(
         member=attempt.order.member,
@@ -103,9 +114,9 @@ def outcome_of(attempt: EpisodeAttempt, seats: dict[str, Seat], surprisals: bool
         "team_score": outcome.team_score,
         "solved": outcome.solved,
         "samples": samples,
-        "answer": comparable(outcome.answer),
+        "answer": comparable(outcome.answer) if told.answers else "",
         "facts": outcome.facts,
-        "surprisals": tuple(-mean_logprob([turn.reply]) for turn in attempt.turns) if surprisals else (),
+        "surprisals": tuple(-mean_logprob([turn.reply]) for turn in attempt.turns) if told.surprisals else (),
     }
     return unscored.model_copy(update=account)
 

@@ -108,8 +108,8 @@ class EpisodeOutcome(Record):
     breaks: dict[str, int] = {}
     """Cause -> chains that ended before the episode did, since the next prompt did not extend them."""
     duration_s: float = 0.0
-    answer: str = ""
-    """What it answered, in a form in which equal answers are equal; empty: nothing, or the environment has none."""
+    answer: str = Field(default="", exclude_if=lambda answer: not answer)
+    """Digest of what it answered, the same for equal answers, where the run counts them; empty: it gave none."""
     facts: dict[str, float] = {}
     """Environment's own named figures, averaged into metrics (e.g. `dishes`, `verifier_accept`)."""
     branch: Branch | None = Field(default=None, exclude_if=lambda branch: branch is None)

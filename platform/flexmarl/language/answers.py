@@ -7,8 +7,8 @@ from typing import Literal
 
 MOST_CHARACTERS = 20_000
 """Of a reply; what comes after them is not read."""
-MOST_COMPARED = 100
-"""Characters of an answer that are compared as they are."""
+DIGITS = 16
+"""Hexadecimal digits of what an answer is compared by."""
 Form = Literal["whole", "last_line", "number", "tag", "boxed"]
 
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
@@ -58,7 +58,7 @@ def _boxed(reply: str) -> str | None:
 
 
 def comparable(answer: str) -> str:
-    """Return an answer as votes count it: equal numbers and equal texts give the same, a long text a digest of it.
+    """Return a digest of an answer as votes count it, the same for equal numbers and equal texts; empty for none.
 
     Texts are compared in their plain Unicode form, with single blanks; numbers by value, so that 12 is 12.0.
     """
@@ -68,4 +68,4 @@ def comparable(answer: str) -> str:
         sign, whole, part = number.group(1), number.group(2).lstrip("0") or "0", (number.group(3) or "").rstrip("0")
         value = f"{whole}.{part}" if part else whole
         spaced = value if value == "0" else sign + value
-    return spaced if len(spaced) <= MOST_COMPARED else sha256(spaced.encode()).hexdigest()
+    return sha256(spaced.encode(errors="surrogatepass")).hexdigest()[:DIGITS] if spaced else ""

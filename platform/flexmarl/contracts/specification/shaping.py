@@ -18,6 +18,8 @@ class ShapingOptions(PluginOptions):
     needs: ClassVar[Readiness] = Readiness.EPISODE
     of_turns: ClassVar[bool] = False
     """Whether it replaces the scores of turns, which an advantage then has to compare turn by turn."""
+    counts_answers: ClassVar[bool] = False
+    """Whether it compares what members answered, which outcomes tell only then."""
 
     def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
         """Refuse scores of turns where episodes are compared, and settings of those that it replaces."""
@@ -103,6 +105,7 @@ class MajorityVoteOptions(ShapingOptions):
     """Least share of a group's members that must agree; a group that agrees less is not trained on."""
 
     needs: ClassVar[Readiness] = Readiness.GROUP
+    counts_answers: ClassVar[bool] = True
     bias: ClassVar[str] = "The gradient is that of agreement, not of the score: where most are wrong, they are paid."
 
     def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
