@@ -1,5 +1,7 @@
 """Rows and the event that speaks of them appear together, once, from whoever holds the token."""
 
+from dataclasses import replace
+
 import pytest
 
 from flexmarl.store.control import commands
@@ -77,6 +79,28 @@ def test_a_group_is_written_whole_or_not_at_all(story):
     with pytest.raises(Exception, match="duplicate key"):
         groups.put_groups(story.conn, taken, [broken])
     assert (story.count("episode"), story.count("sample"), story.count("inbox")) == (0, 0, 0)
+
+
+def test_zero_bytes_of_foreign_code_keep_no_group_from_being_written(story):
+    """PostgreSQL holds none, neither in text nor in JSON; what only looks like an escaped one stays as it is."""
+    taken = story.take(story.play(0))
+    whole = story.group(0, taken)
+    bad, fine = "a\x00b", "a\\u0000b"
+    rows = [
+        replace(row, reason=bad, task={"text": bad, "other": fine}, judged=[{"why": bad}]) for row in whole.episodes
+    ]
+    event = tuple(one.model_copy(update={"reason": bad}) for one in whole.event.episodes)
+    group = replace(whole, event=whole.event.model_copy(update={"episodes": event}), episodes=rows)
+    assert groups.put_groups(story.conn, taken, [group]) == 1
+    query = "SELECT reason, task, judged->0->>'why' FROM store.episode WHERE run_id = 1"
+    assert set(map(str, story.conn.execute(query).fetchall())) == {
+        str(("a\ufffdb", {"text": "a\ufffdb", "other": fine}, "a\ufffdb"))
+    }
+    no = story.play(1)
+    commands.fail(story.conn, story.take(no), "rollout_error", bad, retryable=False)
+    assert story.conn.execute("SELECT error->>'message' FROM store.command WHERE no = %s", [no]).fetchone() == (
+        "a\ufffdb",
+    )
 
 
 def test_payload_round_trip_and_refusal():

@@ -16,6 +16,7 @@ from psycopg import Connection
 
 from flexmarl.contracts.commands import Command, Route, command_adapter
 from flexmarl.contracts.events import CommandFailed
+from flexmarl.store import storable
 from flexmarl.store.control.inbox import put_event
 from flexmarl.store.errors import EpochStale, TokenLost
 from flexmarl.store.node_operations import (
@@ -249,7 +250,7 @@ def fail(conn: Connection, taken: Taken, code: str, message: str, retryable: boo
         command_no=taken.no, command_kind=taken.command.kind, code=code, message=said, retryable=retryable
     )
     with conn.transaction():
-        _close(conn, taken, "failed", orjson.dumps(error).decode())
+        _close(conn, taken, "failed", storable.json(orjson.dumps(error).decode()))
         put_event(conn, taken.run_id, f"failed:{taken.no}:{taken.takes}", event)
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from psycopg import Connection, Cursor
 
 from flexmarl.contracts.events import Event, RunVerb, Verb, event_adapter
-from flexmarl.store import partitions
+from flexmarl.store import partitions, storable
 
 CHANNEL = "flexmarl_inbox"
 """NOTIFY channel of the drivers; the payload is the run's number."""
@@ -67,7 +67,7 @@ def put_events(conn: Connection, run_id: int, events: Sequence[tuple[str, Event]
         {
             "run": run_id,
             "keys": [key for key, _ in events],
-            "bodies": [event.model_dump_json() for _, event in events],
+            "bodies": [storable.json(event.model_dump_json()) for _, event in events],
             "channel": CHANNEL,
         },
     ).fetchone()

@@ -13,6 +13,7 @@ import orjson
 from psycopg import Connection
 
 from flexmarl.contracts.status import TERMINAL
+from flexmarl.store import storable
 from flexmarl.store.node_operations import anyone, for_nodes
 from flexmarl.store.server_paths import without_paths
 
@@ -175,4 +176,4 @@ def _kept(log: str) -> str:
 
 
 def _json(value: Any) -> str:
-    return orjson.dumps(value).decode()
+    return storable.json(orjson.dumps(value).decode())

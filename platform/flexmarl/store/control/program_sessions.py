@@ -14,6 +14,7 @@ from uuid import UUID
 import orjson
 from psycopg import Connection
 
+from flexmarl.store import storable
 from flexmarl.store.node_operations import anyone, for_nodes, run_with_work, sessions_with_work
 
 SILENT_S = 10.0
@@ -148,7 +149,7 @@ def end_overdue(conn: Connection, session: UUID, reason: str) -> None:
 def wrote(conn: Connection, session: UUID, output: str, changes: dict[str, Any] | None = None, image: str = "") -> None:
     """Keep the end of what the program of a session wrote, what it made of its workspace (None: it had none), and the
     image of its container (empty: it had none)."""
-    kept = None if changes is None else orjson.dumps(changes).decode()
+    kept = None if changes is None else storable.json(orjson.dumps(changes).decode())
     conn.execute(
         "UPDATE store.program_session SET output = %s, changes = %s::jsonb, image = %s WHERE id = %s",
         [output, kept, image, session],
@@ -207,7 +208,7 @@ def report(conn: Connection, run_id: int, session: UUID, said: dict[str, Any], b
           ended_at = clock_timestamp() WHERE run_id = %s AND id = %s AND {_STATE} IN ('taken', 'awaiting_reward')
           AND coalesce(reward_deadline_at, 'infinity') > clock_timestamp() RETURNING id
         """.encode(),
-        [orjson.dumps(said).decode(), by, run_id, session],
+        [storable.json(orjson.dumps(said).decode()), by, run_id, session],
     ).fetchone()
     return row is not None
 

@@ -18,6 +18,7 @@ from psycopg.errors import CheckViolation, DiskFull
 from flexmarl.contracts.commands import PlayGroups
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.wire import EpisodeStatus, Origin
+from flexmarl.store import storable
 from flexmarl.store.control.commands import Taken, finish, guard
 from flexmarl.store.control.inbox import put_events
 from flexmarl.store.data import reply_grammars, said, sample_copy
@@ -233,7 +234,7 @@ def _insert_episodes(conn: Connection, run_id: int, rows: Sequence[EpisodeRow]) 
 
 def _episode_values(row: EpisodeRow) -> tuple[object, ...]:
     return (
-        row.draw, row.member, row.attempt, row.origin.value, row.status.value, row.reason, row.cohort,
+        row.draw, row.member, row.attempt, row.origin.value, row.status.value, storable.text(row.reason), row.cohort,
         _json(row.scores), float(row.team_score), bool(row.solved), row.turns, row.tokens, _json(row.pins),
         _json(row.task), _json(row.transcript), _json(row.facts), _json(row.judged), *said.kept(row.said),
         _json(row.breaks),
@@ -262,4 +263,4 @@ def _copied(run_id: int, one: _Stored) -> bytes:
 
 
 def _json(value: object) -> str:
-    return orjson.dumps(value).decode()
+    return storable.json(orjson.dumps(value).decode())
