@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import fsspec
 import pytest
@@ -273,7 +274,7 @@ class Breaking(BaseHTTPRequestHandler):
         if self.headers["Authorization"] != "Bearer key":
             self.send_error(401)
             return
-        name = self.path.rsplit("/", 1)[1]
+        name = urlsplit(self.path).path.rsplit("/", 1)[1]
         body = self.tier.chunk(name).read_bytes() if "/chunks/" in self.path else self.tier.manifest(name)
         start = int(wanted.removeprefix("bytes=").rstrip("-") or 0)
         self.send_response(206 if wanted else 200)
