@@ -25,7 +25,7 @@ from workers.rollout.continuing import Tree, play_tree
 from workers.rollout.engines.parameters import parameters_of
 from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, play_episode, tokens_of
 from workers.rollout.pausing import FREE, Hold
-from workers.rollout.recorder import AlsoTold, settled_group
+from workers.rollout.recorder import EventDetails, settled_group
 from workers.rollout.run_context import RunContext
 from workers.rollout.sharing import Sharing
 from workers.rollout.slots import HeldSlots, Slots, slots
@@ -55,7 +55,7 @@ class CommandPlay:
 
     def settled(self, attempts: list[EpisodeAttempt]) -> SettledGroup:
         spec, trains = self.context.spec, self.order.origin is Origin.TRAIN
-        told = AlsoTold(
+        told = EventDetails(
             surprisals=trains and spec.sampling.turn_quantile > 0,
             answers=trains and spec.algorithm.shaping.counts_answers,
         )

@@ -29,7 +29,7 @@ SHARED = "shared:"
 
 
 @dataclass(frozen=True, slots=True)
-class AlsoTold:
+class EventDetails:
     """What the event of a group tells of its episodes where the run asks for it."""
 
     surprisals: bool = False
@@ -43,7 +43,7 @@ def settled_group(
     command_no: int,
     attempts: list[EpisodeAttempt],
     seats: dict[str, Seat],
-    told: AlsoTold = AlsoTold(),
+    told: EventDetails = EventDetails(),
 ) -> SettledGroup:
     """Record members of one draw; `attempts` holds each member's last attempt, in member order."""
     event = GroupSettled(
@@ -81,7 +81,7 @@ def _grammar(turn: Turn, seat: Seat) -> str:
     ).model_dump_json()
 
 
-def outcome_of(attempt: EpisodeAttempt, seats: dict[str, Seat], told: AlsoTold = AlsoTold()) -> EpisodeOutcome:
+def outcome_of(attempt: EpisodeAttempt, seats: dict[str, Seat], told: EventDetails = EventDetails()) -> EpisodeOutcome:
     """Return how an attempt ended, as its group's event tells it."""
     unscored = EpisodeOutcome(
         member=attempt.order.member,

@@ -17,7 +17,7 @@ from workers.rollout.engines.wire import CompletionChoice
 from workers.rollout.environments.base import Ask, Outcome
 from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, Turn
 from workers.rollout.isolation.lines import outcome_of, score_of
-from workers.rollout.recorder import AlsoTold, settled_group
+from workers.rollout.recorder import EventDetails, settled_group
 from workers.rollout.speech import Seat, Speech
 from workers.rollout.turns import TurnReply
 from workers.vocabulary import Codec
@@ -46,14 +46,14 @@ class Talk:
         self.seen: Seen = {}
         self.marks: dict[tuple[str, int], list[object]] = {}
 
-    def play(self, answer: str = "", told: AlsoTold | None = None) -> SettledGroup:
+    def play(self, answer: str = "", told: EventDetails | None = None) -> SettledGroup:
         for _ in range(self.chances.randrange(2, 9)):
             self.turn(self.chances.choice(("ann", "bob", "word")))
         rewards = {key: float(number) for number, key in enumerate(self.seen)}
         self.attempt.outcome = Outcome({}, 1.0, True, rewards, answer=answer)
         self.attempt.status = EpisodeStatus.FINISHED
         order = PlayGroups(pool="p", epoch=1, origin=Origin.TRAIN, groups=(), pins={"ann": PIN}, sampling_seed=0)
-        return settled_group(order, 1, [self.attempt], self.seats, told or AlsoTold())
+        return settled_group(order, 1, [self.attempt], self.seats, told or EventDetails())
 
     def turn(self, role: str) -> None:
         allowed = self.chances.choice(((), (), (), ("7", "8"))) if role == "bob" else ()
@@ -101,7 +101,7 @@ def replayed(row: SampleRow) -> Seen:
 def test_an_answer_is_told_where_votes_are_counted_as_a_digest_and_crosses_processes() -> None:
     for said, alike in (("7.0", "7"), (" so  it\nis ", "so it is"), ("", ""), ("a\x00b" * 9000, "a\x00b" * 9000)):
         talk = Talk(1, CHATML)
-        (outcome,) = talk.play(said, AlsoTold(answers=True)).event.episodes
+        (outcome,) = talk.play(said, EventDetails(answers=True)).event.episodes
         assert outcome.answer == comparable(alike)
         assert not outcome.answer or outcome.answer.isalnum(), "PostgreSQL has no zero bytes in its JSON"
         assert len(outcome.answer) <= 16
