@@ -203,8 +203,7 @@ def refused(door: Any, call: Any) -> str:
 def test_a_node_reaches_nothing_of_another(story: Story, door: Any) -> None:
     held = granted(story, registered(door))
     hosting = hosted(story, door, held[DeviceUse.TRAINER], DeviceUse.TRAINER, "t1.1.1")
-    played = commands.take(door, story.run_id, story.play(1), TTL_S)
-    assert played is not None
+    played = ready_commands.take(door, story.run_id, story.play(1), TTL_S).taken
     other = made("other", "elsewhere")
     own = leases.DeviceFacts("other.cpu0", "cpu", 0, pool="elsewhere")
     leases.register_node(other, leases.NodeFacts("other", "", "life-1", "0"), [own])
@@ -217,6 +216,7 @@ def test_a_node_reaches_nothing_of_another(story: Story, door: Any) -> None:
         lambda conn: leases.renew(conn, hosting, TTL_S),
         lambda conn: leases.child_lost(conn, hosting, "t1.1.1", "because"),
         lambda conn: commands.take(conn, story.run_id, played.no, TTL_S),
+        lambda conn: ready_commands.take(conn, story.run_id, played.no, TTL_S),
         lambda conn: commands.finish(conn, played),
         lambda conn: groups.put_groups(conn, played, [story.group(1, played)]),
         lambda conn: commands.reopen_of(conn, "node:far-1/a/device"),
