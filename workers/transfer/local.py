@@ -196,17 +196,11 @@ class LocalTier:
 
     def evict(self, digest: str) -> bool:
         with self._locked():
-            self._claim(digest).unlink(missing_ok=True)
-            if any(name.startswith(f"{digest}.claim.") for name in os.listdir(self._root)):
-                return False
-            self._forget(digest)
-        return True
+            return self._let_go(digest)
 
     def collect(self, keep: Collection[str], grace_s: float) -> list[str]:
         horizon = time.time() - grace_s
-        gone = [digest for digest, since in self.claims().items() if digest not in keep and since <= horizon]
-        for digest in gone:
-            self.evict(digest)
+        gone = [digest for digest in self.claims() if digest not in keep and self._let_go_since(digest, horizon)]
         self._sweep(horizon)
         return gone
 
@@ -262,6 +256,22 @@ class LocalTier:
         except CorruptState:
             return False
 
+    def _let_go_since(self, digest: str, horizon: float) -> bool:
+        """Give up a claim unless it was renewed behind the horizon, as by a put since somebody looked."""
+        with self._locked(), gone_is_fine():
+            if self._claim(digest).stat().st_mtime <= horizon:
+                self._let_go(digest)
+                return True
+        return False
+
+    def _let_go(self, digest: str) -> bool:
+        """Give up a claim, under the lock; True when nobody has another, and the content is gone."""
+        self._claim(digest).unlink(missing_ok=True)
+        if any(name.startswith(f"{digest}.claim.") for name in os.listdir(self._root)):
+            return False
+        self._forget(digest)
+        return True
+
     def _forget(self, digest: str) -> None:
         """Drop a content that nobody claims, under the lock; its chunks unless another content has them."""
         self._whole.drop(digest)
@@ -276,16 +286,19 @@ class LocalTier:
                 self._chunks.drop(name)
 
     def _listed(self) -> set[str]:
-        """Return the chunks of all contents, and of those that are being written."""
+        """Return the chunks of all contents, and of those that are being written; under the lock.
+
+        Intents come first: nobody adds one meanwhile, and one that is gone by then has left its manifest.
+        """
         listed: set[str] = set()
+        for path in self._named(INTENT):
+            with gone_is_fine(), _unreadable_lists_nothing():
+                listed.update(decode(_digest_of(path), path.read_bytes()).chunks)
         for path in self._named(".manifest"):
             with gone_is_fine(), _unreadable_lists_nothing():
                 digest = _digest_of(path)
                 description = self._read.get(digest) or self._described(digest)
                 listed.update(description.chunks if description else ())
-        for path in self._named(INTENT):
-            with gone_is_fine(), _unreadable_lists_nothing():
-                listed.update(decode(_digest_of(path), path.read_bytes()).chunks)
         return listed
 
     def _sweep(self, horizon: float) -> None:
@@ -293,7 +306,7 @@ class LocalTier:
         with self._locked():
             for intent in self._named(INTENT):
                 _unlink_dead(intent)
-            needed = self._listed() | {_digest_of(intent) for intent in self._named(INTENT)}
+            needed = {_digest_of(intent) for intent in self._named(INTENT)} | self._listed()
             for left in [*self._named(WRITING), *self._named(".chunk")]:
                 with gone_is_fine():
                     if _digest_of(left) not in needed and left.stat().st_mtime <= horizon:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -311,6 +312,53 @@ def test_chunks_that_are_being_written_are_not_swept(tmp_path: Path):
         other.collect(set(), grace_s=-1)
 
     digest = tier.take_in(encoded.digest, encoded.manifest, encoded.description, write).digest
+    assert tier.get(digest).keys() == _tensors().keys()
+
+
+@pytest.mark.parametrize("behind", [".intent", ".manifest"])
+def test_a_put_that_ends_while_others_sweep_stays_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: str):
+    """Whoever sweeps lists what is needed; a writer that ends behind either list is in one of the two."""
+    tier, other = LocalTier(tmp_path, "run-1"), LocalTier(tmp_path, "run-2")
+    encoded, listing, ended = encode(_tensors(), chunk_bytes=64), threading.Event(), threading.Event()
+    listed_before = LocalTier._named
+
+    def write(number: int) -> None:
+        tier._chunks.store(encoded.description.chunks[number], encoded.pieces[number])
+        assert listing.wait(60)
+
+    def put() -> None:
+        tier.take_in(encoded.digest, encoded.manifest, encoded.description, write)
+        ended.set()
+
+    def named(self: LocalTier, suffix: str) -> list[Path]:
+        found = listed_before(self, suffix)
+        if self is other and suffix == behind:
+            listing.set()
+            assert ended.wait(60)
+        return found
+
+    writer = threading.Thread(target=put)
+    writer.start()
+    wait_for(lambda: list((tmp_path / "state").glob("*.chunk")))
+    monkeypatch.setattr(other, "claims", dict)  # what it claims is not the question
+    monkeypatch.setattr(LocalTier, "_named", named)
+    other.collect(set(), grace_s=-1)
+    writer.join()
+    assert tier.get(encoded.digest).keys() == _tensors().keys()
+
+
+def test_collect_spares_what_was_put_again_since_it_looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    tier = LocalTier(tmp_path, "run-1")
+    digest, past = tier.put(_tensors()).digest, time.time() - 100
+    os.utime(tmp_path / "state" / f"{digest}.claim.run-1", (past, past))
+    before = tier.claims()
+
+    def claims() -> dict[str, float]:
+        LocalTier(tmp_path, "run-1").put(_tensors())
+        return before
+
+    monkeypatch.setattr(tier, "claims", claims)
+    assert tier.collect(set(), grace_s=50) == []
     assert tier.get(digest).keys() == _tensors().keys()
 
 
