@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -34,8 +34,6 @@ from tests.support.system import Api, System
 from workers.door.address import DoorAddress
 from workers.door.client import Door
 
-WARM_UP = 4
-"""Steps of a run that do not count: children start, caches fill."""
 WITHIN_S = 900.0
 
 
@@ -61,7 +59,7 @@ def main() -> None:
 
                 def trained(pool: str) -> float:
                     before = cpu_seconds(roots)
-                    median = step_seconds(api, pool, steps)
+                    median = step_seconds(api, pool, steps, report.settings)
                     used[pool].append(cpu_seconds(roots) - before)
                     return median
 
@@ -78,7 +76,9 @@ def main() -> None:
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--tls", action="store_true", help="with TLS, by HAProxy in front of the service")
-    parser.add_argument("--steps", type=int, default=30, help=f"of each run; the first {WARM_UP} do not count")
+    parser.add_argument("--steps", type=int, default=30, help="of each run")
+    parser.add_argument("--warm-up", type=int, default=4, help="steps of a run that do not count: caches fill")
+    parser.add_argument("--template", default="reference_game")
 
 
 PROXY = """
@@ -123,7 +123,7 @@ def trusted() -> dict[str, str]:
     return {name: os.environ[name] for name in ("SSL_CERT_FILE",) if name in os.environ}
 
 
-def step_seconds(api: Api, pool: str, steps: int) -> float:
+def step_seconds(api: Api, pool: str, steps: int, settings: Mapping[str, object]) -> float:
     """Train a run in a pool; return the median time of its steps."""
     overrides = {
         "budget": {"train_steps": steps, "target": None},
@@ -131,13 +131,13 @@ def step_seconds(api: Api, pool: str, steps: int) -> float:
         "resources": {"rollout_pool": pool, "training_pool": pool},
         "seed": 1,
     }
-    run = api.create_run(name=f"road-{pool}", template="reference_game", overrides=overrides)
+    run = api.create_run(name=f"road-{pool}", template=settings["template"], overrides=overrides)
     ended = api.finish(run["id"], WITHIN_S)
     if ended["status"] != "completed":
         raise RuntimeError(f"{pool}: {ended['status']} {ended['reason_text']}")
     path = f"/runs/{run['id']}/series/data?names=reward/team&stat=mean&x=time&max_points=5000"
     (series,) = api.get(path)["series"]
-    return statistics.median(after - before for before, after in pairwise(series["x"][WARM_UP:]))
+    return statistics.median(after - before for before, after in pairwise(series["x"][int(str(settings["warm_up"])) :]))
 
 
 def cpu_seconds(roots: list[int]) -> float:

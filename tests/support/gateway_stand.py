@@ -24,7 +24,7 @@ from workers.rollout.gateway.server import Gateway, GatewayPlace
 from workers.rollout.gateway.stage import ProgramStage
 from workers.rollout.slots import HeldSlots
 from workers.rollout.speech import Seat
-from workers.rollout.turns import TurnReply, TurnRequest
+from workers.rollout.turns import TurnRefusedError, TurnReply, TurnRequest
 from workers.vocabulary import Codec
 
 RUN = 1
@@ -44,6 +44,8 @@ class Scripted:
         self.texts = list(texts)
         self.asked: list[TurnRequest] = []
         self.refusal: Exception | None = None
+        self.positions = 10**9
+        """Of its model; a longer prompt is refused."""
         self.free = asyncio.Event()
         self.free.set()
 
@@ -55,6 +57,9 @@ class Scripted:
         await self.free.wait()
         if self.refusal is not None:
             raise self.refusal
+        if len(request.prompt) > self.positions:
+            text = f"{len(request.prompt)} positions, {self.positions} at most"
+            raise TurnRefusedError("context_overflow", text)
         text = self.texts.pop(0) if self.texts else f"answer {len(self.asked)}"
         ids = WORDS.encode(text + END).ids[: request.max_tokens]
         finish = "stop" if ids[-1] == WORDS.token_to_id(END) else "length"

@@ -32,10 +32,10 @@ from workers.rollout.engines.wire import CompletionChoice
 from workers.rollout.environments.base import Ask, Environment
 from workers.rollout.environments.registry import family_of
 from workers.rollout.environments.rows import RowFamily
-from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, Turn, checked, request_of
+from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, checked, request_of
 from workers.rollout.recorder import settled_group
 from workers.rollout.speech import Seat, Speech
-from workers.rollout.turns import TurnReply, TurnRequest
+from workers.rollout.turns import Turn, TurnReply, TurnRequest
 from workers.training.trainer import CREATE, Trainer
 from workers.training.wire import AccumulateRequest, BindRequest, StepRequest, TrainRow
 from workers.vocabulary import Codec, renderer_of

@@ -8,8 +8,9 @@ certain to be removed before a cut. What is known of the engines may be a moment
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from flexmarl.algorithms.ageing import older, too_old
-from workers.rollout.episode import EpisodeAttempt, Turn
+from workers.rollout.episode import EpisodeAttempt
 from workers.rollout.speech import Seat
+from workers.rollout.turns import Turn
 
 Newest = Callable[[], Awaitable[Mapping[str, int]]]
 """Policy -> newest version that engines have."""

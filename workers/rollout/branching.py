@@ -18,14 +18,12 @@ from flexmarl.algorithms.rewards import mixed
 from flexmarl.algorithms.seeds import derive, episode_seed
 from flexmarl.contracts.specification.advantages import AdvantageOptions
 from flexmarl.contracts.wire import EpisodeStatus
+from workers.rollout.asking import Asking, answered
 from workers.rollout.engine_client import EngineClient
 from workers.rollout.environments.base import Ask, Outcome
 from workers.rollout.episode import (
-    Asking,
     EpisodeAttempt,
     EpisodeOrder,
-    Turn,
-    answered,
     blamed,
     checked,
     request_of,
@@ -36,6 +34,7 @@ from workers.rollout.external import ExternalClient
 from workers.rollout.slots import slots
 from workers.rollout.speech import Seat, Speech
 from workers.rollout.stages import Here, Stage, begin_here
+from workers.rollout.turns import Turn
 
 
 @dataclass(frozen=True, slots=True)

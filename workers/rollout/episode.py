@@ -9,11 +9,9 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, Self
 
 import msgspec
 
@@ -23,18 +21,21 @@ from flexmarl.contracts.specification.environment_base import Latency
 from flexmarl.contracts.wire import TOO_OLD, Branch, EpisodeStatus
 from flexmarl.store.server_paths import without_paths
 from workers.external_access import ExternalAccess, ExternalError
+from workers.rollout.asking import Asking, Outgrown, TurnSource, asked
 from workers.rollout.engines.wire import SamplingParameters
 from workers.rollout.environments.base import Ask, Outcome, Reply, RewardMissing
 from workers.rollout.external import ExternalClient
 from workers.rollout.isolation import EnvironmentBroke
-from workers.rollout.live_episode import LiveEpisode, RewardedLater
-from workers.rollout.slots import HeldSlots, Slots, slots
+from workers.rollout.live_episode import LiveEpisode, RefusesCalls, RewardedLater
+from workers.rollout.slots import HeldSlots, slots
 from workers.rollout.speech import Seat, Speech, prompt_tokens
 from workers.rollout.stages import Stage, begin
 from workers.rollout.tracks import Track
 from workers.rollout.turn_barrier import TurnBarrier
 from workers.rollout.turns import (
+    OVERFLOW,
     TooManyMovesError,
+    Turn,
     TurnRefusedError,
     TurnReply,
     TurnRequest,
@@ -76,34 +77,6 @@ class EpisodeOrder:
         return self.draw, self.member, self.attempt
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One model call, token-exact."""
-
-    role: str
-    turn: int
-    prompt: tuple[int, ...]
-    allowed: tuple[int, ...]
-    temperature: float
-    reply: TurnReply
-    begins: int
-    """First turn of its chain: its prompt begins with all that the chain's earlier turns read and said."""
-    carried: bool = False
-    """Of several answers to one turn, the one with which the episode went on."""
-    structured: str = ""
-    """What its reply was held to, a `StructuredOutput` as JSON; empty: nothing."""
-    stop: tuple[int, ...] = ()
-    """Ids that end its reply."""
-
-    @classmethod
-    def of(cls, request: TurnRequest, reply: TurnReply, turn: int, begins: int) -> Self:
-        """Write down what was asked and answered."""
-        return cls(
-            request.role, turn, request.prompt, request.allowed, request.temperature, reply, begins,
-            structured=request.sampling.structured, stop=request.stop,
-        )  # fmt: skip
-
-
 @dataclass(slots=True)
 class EpisodeAttempt:
     """A finished attempt; `turns` are in the order in which the environment saw them."""
@@ -134,10 +107,6 @@ class EpisodeAttempt:
         return self.status is EpisodeStatus.FAILED and self.reason.startswith(f"{REWARD}:")
 
 
-Outgrown = Callable[[Sequence[Turn]], Awaitable[str]]
-"""Says why an episode with these turns is not worth another one; empty where it is."""
-
-
 class OutgrownError(Exception):
     """No step may train what an episode said any more: it is given up before its next turn."""
 
@@ -151,7 +120,7 @@ async def play_episode(
     order: EpisodeOrder,
     stage: Stage,
     seats: dict[str, Seat],
-    client: "TurnSource",
+    client: TurnSource,
     external: ExternalClient | None = None,
     together: TurnBarrier | None = None,
     held: HeldSlots | None = None,
@@ -170,7 +139,7 @@ async def play_episode(
 
 
 async def _attempt(
-    order: EpisodeOrder, stage: Stage, seats: dict[str, Seat], asking: "Asking", held: HeldSlots, track: Track
+    order: EpisodeOrder, stage: Stage, seats: dict[str, Seat], asking: Asking, held: HeldSlots, track: Track
 ) -> EpisodeAttempt:
     attempt = EpisodeAttempt(order, started_at=time.time(), branch=track.branch)
     live: LiveEpisode | None = None
@@ -242,39 +211,6 @@ def _blamed(error: Exception, timeout_s: float) -> tuple[str, bool]:
     return f"environment: {type(error).__name__}: {error}", True
 
 
-class TurnSource(Protocol):
-    """What answers the turns of seats with a policy: engines, or what was said before."""
-
-    async def turn(self, request: TurnRequest, deadline: float) -> TurnReply:
-        """Answer one turn before `deadline` (monotonic seconds)."""
-
-    async def until_held(self, request: TurnRequest, at_most_s: float) -> float:
-        """Wait until the weights of a turn are there; returns the seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """Who answers turns: the run's engines, and for some seats somebody else."""
-
-    engines: TurnSource
-    others: ExternalClient
-    places: Slots
-    """Of turns that are asked for at the same time."""
-    together: TurnBarrier | None = None
-    """Whose turns are taken together."""
-    outgrown: Outgrown | None = None
-    """Whether the episode is worth its next turn; None: it always is."""
-
-    async def turn(self, ask: Ask, request: TurnRequest, seats: dict[str, Seat], deadline: float) -> TurnReply:
-        """Answer one turn, by whoever plays its seat."""
-        seat = seats[ask.role]
-        async with self.places:
-            if seat.external is None:
-                return await self.engines.turn(request, deadline)
-            deadline += await seat.hold.over()
-            return await self.others.turn(seat.external, ask, request, seat.codec, deadline)
-
-
 async def _play(
     live: LiveEpisode, attempt: EpisodeAttempt, speech: Speech, asking: Asking, deadline: float, track: Track
 ) -> None:
@@ -286,15 +222,19 @@ async def _play(
             deadline += await asking.together.turn()  # the others' time is not the episode's own
         if asking.outgrown is not None and (why := await asking.outgrown(attempt.turns)):
             raise OutgrownError(why)
+        before = speech.copied() if isinstance(live, RefusesCalls) else None
         prompts = [await speech.prompted(ask) for ask in asks]
         requests = [
             request_of(order, ask, speech, prompt, attempt.started_at)
             for ask, prompt in zip(asks, prompts, strict=True)
         ]
-        answers, waited_s = await answered(asking, asks, requests, seats, deadline, order.weights_timeout_s)
+        answers, waited_s = await asked(asking, asks, requests, seats, deadline, order.weights_timeout_s)
         deadline += waited_s
+        _refuse(live, speech, before, list(zip(asks, answers, strict=True)))
         replies = []
         for ask, request, answer in zip(asks, requests, answers, strict=True):
+            if isinstance(answer, TurnRefusedError):
+                continue
             no, begins = speech.turn_of(ask), speech.begins(ask)
             if not ask.aside:
                 attempt.turns.append(Turn.of(request, answer, no, begins))
@@ -306,31 +246,23 @@ async def _play(
             await live.act(replies)
 
 
+def _refuse(
+    live: LiveEpisode, speech: Speech, before: Speech | None, answers: list[tuple[Ask, TurnReply | TurnRefusedError]]
+) -> None:
+    """Refuse calls that are too long for their model, as though they had not been made. Raises any other refusal."""
+    for ask, refused in reversed(answers):  # so that numbers of turns are given back as they were taken
+        if isinstance(refused, TurnRefusedError):
+            if before is None or not isinstance(live, RefusesCalls) or refused.code != OVERFLOW:
+                raise refused
+            speech.take_back(ask, before)
+            live.refuse(ask, str(refused))
+
+
 async def scored(live: LiveEpisode, replies: list[Reply]) -> float:
     """Have replies scored where that takes long; returns the seconds, which are none of the episode's own."""
     began = time.monotonic()
     await live.score(replies)
     return time.monotonic() - began
-
-
-async def answered(
-    asking: Asking,
-    asks: Sequence[Ask],
-    requests: Sequence[TurnRequest],
-    seats: dict[str, Seat],
-    deadline: float,
-    weights_timeout_s: float,
-) -> tuple[list[TurnReply], float]:
-    """Answer turns that wait for nothing but each other; tells how long they waited for weights, or stood still."""
-    waited_s, hold = 0.0, seats[asks[0].role].hold
-    stood_s = hold.stood_s
-    for ask, request in zip(asks, requests, strict=True):
-        # Training is not the episode's fault: its time does not run while weights are made.
-        if seats[ask.role].external is None:
-            waited_s += await asking.engines.until_held(request, weights_timeout_s)
-    turns = [asking.turn(*pair, seats, deadline + waited_s) for pair in zip(asks, requests, strict=True)]
-    replies = [await turns[0]] if len(turns) == 1 else list(await asyncio.gather(*turns))
-    return replies, waited_s + hold.stood_s - stood_s
 
 
 def waits_of(order: EpisodeOrder) -> AttemptWaits | None:

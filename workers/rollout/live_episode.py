@@ -36,3 +36,11 @@ class RewardedLater(Protocol):
 
     async def rewarded(self) -> None:
         """Wait for the reward. Raises EnvironmentBroke where none arrives."""
+
+
+@runtime_checkable
+class RefusesCalls(Protocol):
+    """An episode whose asks are calls from outside: one that no model can read is refused, and the episode goes on."""
+
+    def refuse(self, ask: Ask, why: str) -> None:
+        """Take back one of the last asks: no reply to it will come."""

@@ -20,9 +20,10 @@ from flexmarl.language.answers import comparable
 from flexmarl.store.data.groups import EpisodeRow, SampleRow, SettledGroup
 from flexmarl.store.data.spans import Span
 from workers.rollout.engines import version_segments
-from workers.rollout.episode import EpisodeAttempt, Turn, tokens_of
+from workers.rollout.episode import EpisodeAttempt, tokens_of
 from workers.rollout.speech import Seat
 from workers.rollout.tracks import mean_logprob
+from workers.rollout.turns import Turn
 
 SHARED = "shared:"
 """With what the engine of a turn is named that another installation said; its name follows."""

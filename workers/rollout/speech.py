@@ -9,6 +9,7 @@ import asyncio
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from flexmarl.contracts.specification.team import ExternalModel
 from flexmarl.contracts.wire import PolicyPin
@@ -54,6 +55,7 @@ class Seat:
     """Whether an ask may hold its replies to a format."""
 
 
+V = TypeVar("V")
 Talk = tuple[str, int]
 """A role and the number of its conversation."""
 
@@ -182,12 +184,32 @@ class Speech:
             {cause: list(at) for cause, at in self.breaks.items()},
         )
 
+    def take_back(self, ask: Ask, before: "Speech") -> None:
+        """Undo the turn that an ask began: its conversation is as it was before."""
+        talk, turn = _talk(ask), self.turns[_talk(ask)]
+        _restore(self.chains, before.chains, talk)
+        _restore(self.turns, before.turns, talk)
+        _restore(self.rows, before.rows, talk)
+        if self.calls.get(ask.role, 0) == turn + 1:
+            self.calls[ask.role] = turn
+        for cause, at in list(self.breaks.items()):
+            at[:] = [one for one in at if one != (ask.role, turn)]
+            if not at:
+                del self.breaks[cause]
+
     def continued(self, breaks: dict[str, list[tuple[str, int]]]) -> "Speech":
         """Return a copy for another episode that goes on from here: its rows begin with what it says itself."""
         copied = self.copied()
         copied.rows.clear()
         copied.breaks = breaks
         return copied
+
+
+def _restore(kept: dict[Talk, V], before: Mapping[Talk, V], talk: Talk) -> None:
+    """Put what belonged to a conversation where it is."""
+    kept.pop(talk, None)
+    if talk in before:
+        kept[talk] = before[talk]
 
 
 def _refuse_format(seat: Seat, ask: Ask) -> None:

@@ -7,6 +7,7 @@ finds that future settled and changes nothing. What is carried on is copied, so 
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Self
 
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.language.messages import Message
@@ -16,6 +17,8 @@ from workers.rollout.pausing import FREE, Hold
 
 MAX_MOVES = 5
 """Times a turn goes on at another engine, or the same one anew, after one took it and did not finish it."""
+OVERFLOW = "context_overflow"
+"""Code of the refusal of a prompt that has no room in its model's context with the reply."""
 HANDED_BACK = {"abort": "aborted", "out_of_memory": "out_of_memory"}
 """Finish reasons of a reply that its engine did not finish, with what they count as."""
 
@@ -79,6 +82,34 @@ class TurnReply:
     latency_ms: float
     moves: int = 0
     """Engines that took it and did not finish it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One model call of an episode, token-exact."""
+
+    role: str
+    turn: int
+    prompt: tuple[int, ...]
+    allowed: tuple[int, ...]
+    temperature: float
+    reply: TurnReply
+    begins: int
+    """First turn of its chain: its prompt begins with all that the chain's earlier turns read and said."""
+    carried: bool = False
+    """Of several answers to one turn, the one with which the episode went on."""
+    structured: str = ""
+    """What its reply was held to, a `StructuredOutput` as JSON; empty: nothing."""
+    stop: tuple[int, ...] = ()
+    """Ids that end its reply."""
+
+    @classmethod
+    def of(cls, request: TurnRequest, reply: TurnReply, turn: int, begins: int) -> Self:
+        """Write down what was asked and answered."""
+        return cls(
+            request.role, turn, request.prompt, request.allowed, request.temperature, reply, begins,
+            structured=request.sampling.structured, stop=request.stop,
+        )  # fmt: skip
 
 
 class TurnTimeoutError(TimeoutError):

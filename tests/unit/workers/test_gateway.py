@@ -18,7 +18,6 @@ from tests.support.gateway_stand import CALL, WORDS, Stand, standing
 from workers.rollout.episode import tokens_of
 from workers.rollout.gateway import server
 from workers.rollout.slots import HeldSlots
-from workers.rollout.turns import TurnRefusedError
 
 pytestmark = pytest.mark.services
 
@@ -279,21 +278,6 @@ async def test_a_program_says_that_it_failed(stand: Stand) -> None:
     attempt = await stand.finished(error="the tool crashed")
     assert (attempt.status, attempt.reason) == (EpisodeStatus.FAILED, "environment: program: the tool crashed")
     assert await stand.state("ended") == ("ended", attempt.reason)
-
-
-async def test_a_prompt_that_is_too_long_is_the_error_that_clients_know(stand: Stand) -> None:
-    client = await stand.begin()
-    stand.engine.refusal = TurnRefusedError("context_overflow", "600 positions, 512 at most")
-    with pytest.raises(openai.BadRequestError) as refused:
-        await chat(client, USER)
-    assert refused.value.code == "context_length_exceeded"
-    assert "take another one, and send less" in str(refused.value)
-    assert (await stand.ended()).reason.startswith("engine: context_overflow: ")
-    await stand.state("ended")
-    with pytest.raises(openai.APIStatusError) as later:
-        await chat(client, USER)
-    assert later.value.status_code == 410
-    assert "The session has ended: engine: context_overflow: " in str(later.value)
 
 
 async def test_an_episode_that_is_not_needed_any_more_ends_its_session(stand: Stand) -> None:

@@ -11,7 +11,6 @@ from anthropic import AsyncAnthropic
 from flexmarl.contracts.wire import EpisodeStatus
 from tests.support.chat_templates import QWEN3
 from tests.support.gateway_stand import CALL, Stand, standing
-from workers.rollout.turns import TurnRefusedError
 
 pytestmark = pytest.mark.services
 
@@ -233,10 +232,13 @@ def said_more() -> dict[str, Any]:
 
 async def test_a_prompt_that_is_too_long_is_the_error_that_clients_know(stand: Stand) -> None:
     await stand.begin()
-    stand.engine.refusal = TurnRefusedError("context_overflow", "600 positions, 512 at most")
-    with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: .*512 at most"):
-        await ask(stand.anthropic(), USER)
-    await stand.ended()
+    stand.engine.positions, room = 5, stand.engine.positions
+    client = stand.anthropic()
+    with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: .*5 at most.*the session goes on"):
+        await ask(client, USER)
+    stand.engine.positions = room
+    await ask(client, said_more())
+    assert len((await stand.finished(reward=1)).turns) == 1
 
 
 async def test_messages_that_the_template_cannot_write_are_counted_by_a_refusal(stand: Stand) -> None:

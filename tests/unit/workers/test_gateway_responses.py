@@ -13,7 +13,6 @@ from openai import AsyncOpenAI
 from flexmarl.contracts.wire import EpisodeStatus
 from tests.support.chat_templates import QWEN3
 from tests.support.gateway_stand import CALL, Stand, standing
-from workers.rollout.turns import TurnRefusedError
 
 pytestmark = pytest.mark.services
 
@@ -310,8 +309,10 @@ async def test_strangers_and_strange_paths_are_refused_in_the_dialect(stand: Sta
 
 async def test_a_prompt_that_is_too_long_is_the_error_that_clients_know(stand: Stand) -> None:
     client = await stand.begin()
-    stand.engine.refusal = TurnRefusedError("context_overflow", "600 positions, 512 at most")
+    stand.engine.positions, room = 5, stand.engine.positions
     with pytest.raises(openai.BadRequestError) as refused:
         await ask(client, USER)
     assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "input")
-    await stand.ended()
+    stand.engine.positions = room
+    await ask(client, USER, input="more")
+    assert len((await stand.finished(reward=1)).turns) == 1

@@ -16,8 +16,9 @@ from tests.support.gateway_stand import WORDS, Stand, standing
 from tests.unit.workers.test_train_equality import SOURCE, relative
 from workers.models import architecture_of
 from workers.models.weights import initial_weights
-from workers.rollout.episode import EpisodeAttempt, Turn
+from workers.rollout.episode import EpisodeAttempt
 from workers.rollout.recorder import chains_of
+from workers.rollout.turns import Turn
 from workers.training.learner import Learner, Objective
 from workers.training.wire import TrainRow
 

@@ -15,11 +15,11 @@ from flexmarl.store.data.groups import SampleRow, SettledGroup
 from tests.support.chat_templates import CHATML, END, FORGETTING, TRIMMING, renderer, tokenizer
 from workers.rollout.engines.wire import CompletionChoice
 from workers.rollout.environments.base import Ask, Outcome
-from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, Turn
+from workers.rollout.episode import EpisodeAttempt, EpisodeOrder
 from workers.rollout.isolation.lines import outcome_of, score_of
 from workers.rollout.recorder import EventDetails, settled_group
 from workers.rollout.speech import Seat, Speech
-from workers.rollout.turns import TurnReply
+from workers.rollout.turns import Turn, TurnReply
 from workers.vocabulary import Codec
 
 WORDS = tokenizer()

@@ -17,12 +17,12 @@ from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.control.engines import EngineRoute
 from workers.child import IntervalLog
 from workers.models import architecture_of, build_model
+from workers.rollout.asking import Asking, answered
 from workers.rollout.engine_client import EngineClient
 from workers.rollout.engines.server import EngineServer
 from workers.rollout.engines.tokenizers import Tokenizers
 from workers.rollout.engines.torch_engine import TorchEngine
 from workers.rollout.environments.base import Ask
-from workers.rollout.episode import Asking, answered
 from workers.rollout.pausing import Hold
 from workers.rollout.slots import slots
 from workers.rollout.speech import Seat

@@ -7,21 +7,23 @@ from typing import Self
 
 from flexmarl.language.dialects.calls import CallAnswer, CallRefused, ModelCall
 
-OVERFLOW = re.compile(r"^engine: context_overflow: ")
-SEND_LESS = "The session has ended: take another one, and send less, or set agents.ROLE.context_tokens in the run"
+SEND_LESS = "Send less, or set agents.ROLE.context_tokens in the run; the session goes on"
 UNHELD = re.compile(r"^engine: (?:bad_request|too_complex): .*structured: ")
 UNREADABLE = re.compile(r"^environment: TemplateError: ")
 
 
 def ended(reason: str) -> CallRefused:
     """Make the refusal of calls in a session that is over. 410: clients ask again after a 409."""
-    if OVERFLOW.match(reason):
-        return CallRefused(400, "context_length_exceeded", f"{reason}. {SEND_LESS}", "messages")
     if UNHELD.match(reason):
         return CallRefused(400, "invalid_value", reason, "")
     if UNREADABLE.match(reason):
         return CallRefused(400, "invalid_value", reason, "messages")
     return over(reason)
+
+
+def too_long(reason: str) -> CallRefused:
+    """Make the refusal of a call that its model has no room for; as other services say it, so clients know it."""
+    return CallRefused(400, "context_length_exceeded", f"{reason}. {SEND_LESS}", "messages")
 
 
 def over(reason: str) -> CallRefused:

@@ -58,6 +58,12 @@ class SeatHistories:
         self._said[conversation] = (*call.messages, reply)
         self._ended_by[conversation] = call
 
+    def refused(self, conversation: int) -> None:
+        """Take back a call that was asked: it gets no answer, and what was said before stays said."""
+        self._asked.discard(conversation)
+        if not self._said[conversation]:
+            del self._said[conversation]
+
     def ended_by(self, id: str) -> tuple[ProgramCall, tuple[Message, ...]] | None:
         """Return a call and the conversation that its reply ends, by the call's id."""
         for number, call in self._ended_by.items():

@@ -181,6 +181,9 @@ class StartedProgram:
         """Answer calls. Raises EnvironmentBroke for a program that raised, hung or died."""
         await self._session.act(replies)
 
+    def refuse(self, ask: Ask, why: str) -> None:
+        self._session.refuse(ask, why)
+
     def outcome(self) -> Outcome:
         return self._session.outcome()
 
@@ -223,7 +226,7 @@ class StartedProgram:
         if ran.reason:
             raise EnvironmentBroke(f"program: {ran.reason}")
         if not self._session.called:
-            raise EnvironmentBroke(NO_CALL)
+            raise EnvironmentBroke(self._session.unheard or NO_CALL)
         report = await within("score", self._pool.spec.score_timeout_s, self._scored(process))
         if (fault := spec.fault_of(report)) is not None:
             raise EnvironmentBroke(f"score: {fault}")

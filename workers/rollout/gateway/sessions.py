@@ -20,7 +20,7 @@ from flexmarl.language.messages import Message, characters
 from flexmarl.language.renderer import Break
 from flexmarl.store.control.program_sessions import SessionMeter
 from workers.rollout.environments.base import Ask, Outcome, Reply
-from workers.rollout.gateway.calls import ProgramCall, ended
+from workers.rollout.gateway.calls import ProgramCall, ended, too_long
 from workers.rollout.gateway.histories import MOST_CONVERSATIONS, Continuation, SeatHistories
 from workers.rollout.isolation import EnvironmentBroke
 from workers.rollout.speech import FormatRefused, TrainedFormatRefused
@@ -124,6 +124,8 @@ class ProgramSession:
         self._seats = {seat: _ProgramSeat(count) for seat in spec.seats}
         self._waiting: list[ProgramCall] = []
         self._asked: list[tuple[ProgramCall, Ask]] = []
+        self._refused = ""
+        """Why the last call was that no model had room for."""
         self._end = _ProgramEnd()
         self._happened = asyncio.Event()
         self._account = _Account(spec.run_timeout_s)
@@ -142,6 +144,11 @@ class ProgramSession:
     def called(self) -> bool:
         """Whether a call of its program was answered."""
         return self._account.calls > 0
+
+    @property
+    def unheard(self) -> str:
+        """Why a program whose calls were all refused earned nothing; empty where none was."""
+        return f"program: none of its calls was answered; the last one: {self._refused}" if self._refused else ""
 
     @property
     def last_message(self) -> str:
@@ -290,6 +297,14 @@ class ProgramSession:
         self._asked = []
         await self._next()
 
+    def refuse(self, ask: Ask, why: str) -> None:
+        """Refuse the call of an ask; its program may send less in another one."""
+        call = next(call for call, asked in self._asked if asked is ask)
+        self._asked = [(one, asked) for one, asked in self._asked if asked is not ask]
+        self._seats[call.seat].histories.refused(ask.conversation)
+        self._refused = why
+        call.refuse(too_long(why))
+
     async def _next(self) -> None:
         """Wait until a call is there, or the program has ended."""
         while not self._waiting and not self._end.came:
@@ -320,7 +335,7 @@ class ProgramSession:
         if said := report.get("failed"):
             raise EnvironmentBroke(said)
         if not self.called:
-            raise EnvironmentBroke(NO_CALL)
+            raise EnvironmentBroke(self.unheard or NO_CALL)
 
     def _ask(self) -> None:
         """Ask for all calls that wait, but for those that would be one conversation too many of their seat."""
