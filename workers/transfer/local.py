@@ -89,12 +89,15 @@ class LocalTier:
     def complete(self, digest: str, manifest: bytes, description: Description) -> ContentManifest:
         """Make durable, and readable, a content whose chunks have been written under an intent."""
         in_threads(self._chunks.flush, description.chunks)
-        if not self._readable(digest):
+        there = None
+        with contextlib.suppress(CorruptState):  # a harmed manifest is written anew
+            there = self._described(digest)
+        if there is None:
             write_durably(self._manifest(digest), [manifest])
         else:
             sync_folder(self._root)  # for the claim's name
         self._read[digest] = description
-        return self._located(digest, description)
+        return ContentManifest(digest, description.bytes, str(self._manifest(digest)))
 
     def bring(self, digest: str, source: Source, shortcut: Shortcut | None = None) -> ContentManifest:
         """Make a content lie here that lies there; chunks that are here already, whole, are not fetched again, nor are
@@ -144,7 +147,7 @@ class LocalTier:
     def newest(self) -> list[str]:
         """Return the contents that lie here, whoever keeps them, the last one first."""
         found: dict[str, float] = {}
-        for path in self._named(".manifest"):
+        for path in _named(self._root, ".manifest"):
             with gone_is_fine():
                 found[_digest_of(path)] = path.stat().st_mtime
         return sorted(found, key=lambda digest: -found[digest])
@@ -192,10 +195,14 @@ class LocalTier:
 
     def locate(self, digest: str) -> ContentManifest | None:
         description = self._described(digest)
-        return self._whole.locate(_checked(digest)) if description is None else self._located(digest, description)
+        return (
+            self._whole.locate(_checked(digest))
+            if description is None
+            else ContentManifest(digest, description.bytes, str(self._manifest(digest)))
+        )
 
     def evict(self, digest: str) -> bool:
-        with self._locked():
+        with _locked(self._root):
             return self._let_go(digest)
 
     def collect(self, keep: Collection[str], grace_s: float) -> list[str]:
@@ -206,7 +213,7 @@ class LocalTier:
 
     def claim(self, digest: str) -> bool:
         """Keep a content that another owner put; False when it is not here any more. Raises StateFull."""
-        with full_told(digest, self._root), self._locked():
+        with full_told(digest, self._root), _locked(self._root):
             if self.locate(digest) is None:
                 return False
             self._claim(digest).touch(mode=0o600)
@@ -216,7 +223,7 @@ class LocalTier:
     def claims(self) -> dict[str, float]:
         """Return this owner's digests with the time each was last put, oldest first."""
         found: dict[str, float] = {}
-        for path in self._named(f".claim.{self._owner}"):
+        for path in _named(self._root, f".claim.{self._owner}"):
             with gone_is_fine():
                 found[_digest_of(path)] = path.stat().st_mtime
         return dict(sorted(found.items(), key=lambda item: item[1]))
@@ -249,16 +256,9 @@ class LocalTier:
         self._read[digest] = decode(digest, body)
         return self._read[digest]
 
-    def _readable(self, digest: str) -> bool:
-        """Say whether a whole manifest lies here; a harmed one is written anew by the put that asks."""
-        try:
-            return self._described(digest) is not None
-        except CorruptState:
-            return False
-
     def _let_go_since(self, digest: str, horizon: float) -> bool:
         """Give up a claim unless it was renewed behind the horizon, as by a put since somebody looked."""
-        with self._locked(), gone_is_fine():
+        with _locked(self._root), gone_is_fine():
             if self._claim(digest).stat().st_mtime <= horizon:
                 self._let_go(digest)
                 return True
@@ -286,15 +286,12 @@ class LocalTier:
                 self._chunks.drop(name)
 
     def _listed(self) -> set[str]:
-        """Return the chunks of all contents, and of those that are being written; under the lock.
-
-        Intents come first: nobody adds one meanwhile, and one that is gone by then has left its manifest.
-        """
-        listed: set[str] = set()
-        for path in self._named(INTENT):
+        """Return the chunks of all contents, and of those that are being written; under the lock."""
+        listed: set[str] = set()  # intents first: nobody adds one now, and one that has gone has left its manifest
+        for path in _named(self._root, INTENT):
             with gone_is_fine(), _unreadable_lists_nothing():
                 listed.update(decode(_digest_of(path), path.read_bytes()).chunks)
-        for path in self._named(".manifest"):
+        for path in _named(self._root, ".manifest"):
             with gone_is_fine(), _unreadable_lists_nothing():
                 digest = _digest_of(path)
                 description = self._read.get(digest) or self._described(digest)
@@ -303,11 +300,11 @@ class LocalTier:
 
     def _sweep(self, horizon: float) -> None:
         """Remove what killed writers left: their intents at once, the bytes once they are old."""
-        with self._locked():
-            for intent in self._named(INTENT):
+        with _locked(self._root):
+            for intent in _named(self._root, INTENT):
                 _unlink_dead(intent)
-            needed = {_digest_of(intent) for intent in self._named(INTENT)} | self._listed()
-            for left in [*self._named(WRITING), *self._named(".chunk")]:
+            needed = {_digest_of(intent) for intent in _named(self._root, INTENT)} | self._listed()
+            for left in [*_named(self._root, WRITING), *_named(self._root, ".chunk")]:
                 with gone_is_fine():
                     if _digest_of(left) not in needed and left.stat().st_mtime <= horizon:
                         left.unlink()
@@ -319,7 +316,7 @@ class LocalTier:
             with full_told(digest, self._root):
                 yield
         except StateFull:
-            with self._locked():
+            with _locked(self._root):
                 for name in set(description.chunks) - self._listed():
                     self._chunks.drop(name)
             raise
@@ -330,7 +327,7 @@ class LocalTier:
         intent = self._root / f"{_checked(digest)}.{uuid.uuid4().hex}{INTENT}"
         claim = self._claim(digest)
         with contextlib.ExitStack() as held:
-            with self._locked():  # so that nobody sees the intent before this writer holds it
+            with _locked(self._root):  # so that nobody sees the intent before this writer holds it
                 file = held.enter_context(open(intent, "xb", buffering=0))
                 held.callback(intent.unlink, missing_ok=True)
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -339,16 +336,10 @@ class LocalTier:
             try:
                 yield
             except BaseException:
-                with self._locked():
+                with _locked(self._root):
                     if not self._manifest(digest).exists():
                         claim.unlink(missing_ok=True)
                 raise
-
-    def _named(self, suffix: str) -> list[Path]:
-        return [self._root / name for name in os.listdir(self._root) if name.endswith(suffix)]
-
-    def _located(self, digest: str, description: Description) -> ContentManifest:
-        return ContentManifest(digest, description.bytes, str(self._manifest(digest)))
 
     def _manifest(self, digest: str) -> Path:
         return self._root / f"{_checked(digest)}.manifest"
@@ -356,11 +347,16 @@ class LocalTier:
     def _claim(self, digest: str) -> Path:
         return self._root / f"{_checked(digest)}.claim.{self._owner}"
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with open(self._root / "lock", "ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+
+def _named(root: Path, suffix: str) -> list[Path]:
+    return [root / name for name in os.listdir(root) if name.endswith(suffix)]
+
+
+@contextmanager
+def _locked(root: Path) -> Iterator[None]:
+    with open(root / "lock", "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _checked(digest: str) -> str:

@@ -18,7 +18,7 @@ import torch
 from blake3 import blake3
 
 from tests.support.machine import wait_for
-from workers.transfer import CorruptState, LocalTier, StateFull, StateMissing, files
+from workers.transfer import CorruptState, LocalTier, StateFull, StateMissing, files, local
 from workers.transfer.contents import encode
 
 
@@ -320,7 +320,7 @@ def test_a_put_that_ends_while_others_sweep_stays_whole(tmp_path: Path, monkeypa
     """Whoever sweeps lists what is needed; a writer that ends behind either list is in one of the two."""
     tier, other = LocalTier(tmp_path, "run-1"), LocalTier(tmp_path, "run-2")
     encoded, listing, ended = encode(_tensors(), chunk_bytes=64), threading.Event(), threading.Event()
-    listed_before = LocalTier._named
+    named_before = local._named
 
     def write(number: int) -> None:
         tier._chunks.store(encoded.description.chunks[number], encoded.pieces[number])
@@ -330,9 +330,9 @@ def test_a_put_that_ends_while_others_sweep_stays_whole(tmp_path: Path, monkeypa
         tier.take_in(encoded.digest, encoded.manifest, encoded.description, write)
         ended.set()
 
-    def named(self: LocalTier, suffix: str) -> list[Path]:
-        found = listed_before(self, suffix)
-        if self is other and suffix == behind:
+    def named(root: Path, suffix: str) -> list[Path]:
+        found = named_before(root, suffix)
+        if suffix == behind:
             listing.set()
             assert ended.wait(60)
         return found
@@ -341,7 +341,7 @@ def test_a_put_that_ends_while_others_sweep_stays_whole(tmp_path: Path, monkeypa
     writer.start()
     wait_for(lambda: list((tmp_path / "state").glob("*.chunk")))
     monkeypatch.setattr(other, "claims", dict)  # what it claims is not the question
-    monkeypatch.setattr(LocalTier, "_named", named)
+    monkeypatch.setattr(local, "_named", named)
     other.collect(set(), grace_s=-1)
     writer.join()
     assert tier.get(encoded.digest).keys() == _tensors().keys()

@@ -74,6 +74,8 @@ class _Account:
     tokens: int = 0
     last_message: str = ""
     """What an agent said last."""
+    refused: str = ""
+    """Why the last call was refused that its model had no room for."""
     _spent_s: float = 0.0
     _since: float | None = None
 
@@ -124,8 +126,6 @@ class ProgramSession:
         self._seats = {seat: _ProgramSeat(count) for seat in spec.seats}
         self._waiting: list[ProgramCall] = []
         self._asked: list[tuple[ProgramCall, Ask]] = []
-        self._refused = ""
-        """Why the last call was that no model had room for."""
         self._end = _ProgramEnd()
         self._happened = asyncio.Event()
         self._account = _Account(spec.run_timeout_s)
@@ -148,7 +148,8 @@ class ProgramSession:
     @property
     def unheard(self) -> str:
         """Why a program whose calls were all refused earned nothing; empty where none was."""
-        return f"program: none of its calls was answered; the last one: {self._refused}" if self._refused else ""
+        last = self._account.refused
+        return last and f"program: none of its calls was answered; the last one: {last}"
 
     @property
     def last_message(self) -> str:
@@ -302,7 +303,7 @@ class ProgramSession:
         call = next(call for call, asked in self._asked if asked is ask)
         self._asked = [(one, asked) for one, asked in self._asked if asked is not ask]
         self._seats[call.seat].histories.refused(ask.conversation)
-        self._refused = why
+        self._account.refused = why
         call.refuse(too_long(why))
 
     async def _next(self) -> None:
