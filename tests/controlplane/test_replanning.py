@@ -15,6 +15,7 @@ from flexmarl.controlplane.experiments.models import StoredPlan
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.simulations import replanning
 from flexmarl.controlplane.simulations.models import RunReplan
+from flexmarl.controlplane.simulations.replan_thread import look_and_apply
 from flexmarl.store.control.nodes import DeviceFacts, NodeFacts, register_node
 from flexmarl.store.data import lineage
 from flexmarl.store.reads import activity, device_use, timings
@@ -221,6 +222,44 @@ def test_what_is_applied_goes_on_from_the_checkpoint_and_takes_what_was_tried_al
     own = RunReplan.objects.get(run=made)
     assert own.history["before"]["setting"] != own.history["before"]["at"]
     assert own.assumed["source"] == "measured"
+
+
+def applied_by_itself(run: Run) -> RunReplan:
+    """Let a run that asks for it be proposed another split, and look as the service does."""
+    run.spec["resources"]["replan"] = "apply"
+    run.save(update_fields=["spec"])
+    look(run)
+    later(run)
+    RunReplan.objects.filter(pk=run.pk).update(next_look_at=timezone.now())
+    look_and_apply(run.pk)
+    return RunReplan.objects.select_related("into").get(pk=run.pk)
+
+
+def test_a_run_that_asks_for_it_goes_on_with_what_is_proposed(api, run, measured) -> None:
+    row = applied_by_itself(run)
+    assert (row.state, row.past[0]["became"]) == ("applied", "applied")
+    made = Run.objects.get(pk=row.into_id)
+    assert (made.parent_id, made.owner_id) == (run.pk, run.owner_id)
+    assert made.spec["resources"]["rollout_devices"] == 3
+    assert made.spec["resources"]["replan"] == "apply"
+    look_and_apply(run.pk)
+    assert Run.objects.filter(parent=run).count() == 1
+
+
+def test_what_is_refused_to_the_owner_stays_proposed_and_says_why(api, run, measured, editor, browser) -> None:
+    editor.is_active = False
+    editor.save(update_fields=["is_active"])
+    version = applied_by_itself(run).version
+    editor.is_active = True
+    editor.save(update_fields=["is_active"])
+    found = replan(api, run)
+    assert (found["state"], found["version"]) == ("proposed", version)
+    assert "Only the owner" in found["proposal"]["refused"]
+    assert "It was not applied by itself" in markup(browser.get(f"/runs/{run.key}/parts/replan"))
+    later(run)
+    RunReplan.objects.filter(pk=run.pk).update(next_look_at=timezone.now())
+    look_and_apply(run.pk)
+    assert replan(api, run)["state"] == "applied"
 
 
 def test_a_dismissed_split_is_not_proposed_again(api, run, measured) -> None:

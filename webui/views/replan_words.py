@@ -66,5 +66,6 @@ def _proposal(one: Mapping[str, Any]) -> dict[str, Any]:
         "left": one["steps_left"],
         "checkpoint": one["checkpoint"],
         "why": one["why"],
+        "refused": one.get("refused", ""),
         "at": one["at"],
     }

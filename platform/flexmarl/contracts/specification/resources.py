@@ -81,6 +81,9 @@ class Resources(Strict):
     """Inference engine: `torch`, built in, for small models, or `vllm`, which must be installed for the device
     workers."""
     pace: Pace = Pace()
+    replan: Literal["propose", "apply"] = "propose"
+    """What becomes of other devices that measured rates ask for while a run with a plan goes on: they are proposed, or
+    another run goes on with them from the newest checkpoint by itself, and this one stops."""
     hold_s: float | None = Field(default=900.0, ge=0.0, le=604_800.0)
     """How long a paused run keeps its devices, unless the pause sets it; 0: released immediately, null: kept until
     resumed."""

@@ -1,4 +1,4 @@
-"""What is proposed to a running run, as others read it; applied and dismissed by people.
+"""What is proposed to a running run, as others read it; applied and dismissed by people, or applied by itself.
 
 Applying makes a run that goes on from the newest checkpoint with the proposed setting and the rest of the budget,
 starts it, and stops the old one: one transaction. What was tried goes with it, so that the new run is not sent back.
@@ -14,11 +14,12 @@ from flexmarl.algorithms.replanning import RunAsMeasured, applied, dismissed
 from flexmarl.contracts.events import Verb
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.status import RunStatus
+from flexmarl.controlplane.accounts.queries import current_actor
 from flexmarl.controlplane.common import live
 from flexmarl.controlplane.common.actions import record
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.preconditions import Precondition, any_version
-from flexmarl.controlplane.common.problems import InvalidState, PermissionDenied
+from flexmarl.controlplane.common.problems import InvalidState, PermissionDenied, ProblemError
 from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.experiments.plans import Draft, overlay
 from flexmarl.controlplane.runs import actions, forks, queries
@@ -104,6 +105,22 @@ def apply(actor: Actor, run: Run, check: Precondition = any_version) -> Run:
     return made
 
 
+def apply_for_owner(run: Run) -> Run | None:
+    """Apply what is proposed to a run that asks for it (`resources.replan: apply`), as its owner.
+
+    Where that is refused it stays proposed, and says why; it is tried again with the next look.
+    """
+    try:
+        return apply(current_actor(run.owner_id), run)
+    except ProblemError as refused:
+        with transaction.atomic():
+            row = RunReplan.objects.select_for_update(of=("self",)).filter(run=run, state=ReplanState.PROPOSED).first()
+            if row is not None and row.proposal and row.proposal.get("refused") != str(refused):
+                row.proposal["refused"] = str(refused)
+                _save(row, run, ReplanState.PROPOSED, ReplanReason.PROPOSED)
+        return None
+
+
 @transaction.atomic
 def dismiss(actor: Actor, run: Run, check: Precondition = any_version) -> dict[str, Any]:
     """Set a proposal aside until steps take a quarter longer or shorter. Raises InvalidState without one."""
@@ -136,7 +153,8 @@ def _measured(proposal: dict[str, Any]) -> RunAsMeasured:
 
 
 def _save(row: RunReplan, run: Run, state: ReplanState, reason: ReplanReason) -> None:
-    row.state, row.reason, row.reason_text = state, reason, REASONS[reason]
+    row.reason_text = row.reason_text if (row.state, row.reason) == (state, reason) else REASONS[reason]
+    row.state, row.reason = state, reason
     row.version += 1
     row.save()
     live.announce_on_commit(live.run_topic(run.id), run.state.seq)

@@ -2,10 +2,9 @@
 
 Who looks claims the run's row first, reads and simulates without holding anything, and writes under the version that
 it claimed; what somebody decided meanwhile stands. Nothing of a run is changed here: what is proposed is applied by
-whoever asks for it (`replan_actions`). A look that failed is made again later.
+whoever asks for it, or by itself where the run says so (`replan_actions`). A look that failed is made again later.
 """
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -13,11 +12,9 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-import psycopg
 import structlog
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import Q
-from django.db.utils import Error as DatabaseError
 from django.utils import timezone
 
 from flexmarl.algorithms.replanning import (
@@ -56,8 +53,6 @@ from flexmarl.store.reads import activity, device_use, timings
 
 log = structlog.get_logger(__name__)
 OPTIONS = ReplanOptions()
-LOOK_S = 5.0
-"""Between two looks for runs to look at."""
 AGAIN_S = 60.0
 """Between two looks at a run."""
 CLAIMED_S = 300.0
@@ -214,6 +209,7 @@ def _choose(look: _Look, measured: RunAsMeasured, profile: Profile) -> None:
         if same or (made.outcome == "proposed" and kept is not None):
             look.became(ReplanState.PROPOSED, ReplanReason.PROPOSED, _because(look))
             look.row.proposal = _proposal(look, found, candidate, measured, kept)
+            look.row.proposal["refused"] = own.get("refused", "") if same else ""
             look.history = look.history if same else made.history
             return look.assumes(profile, measured)
         if made.outcome == "proposed":
@@ -311,31 +307,3 @@ def _rate_row(one: ComparedRate) -> dict[str, Any]:
 def _until(limit_s: float) -> Callable[[], bool]:
     end = time.monotonic() + limit_s
     return lambda: time.monotonic() < end
-
-
-class ReplanningThread(threading.Thread):
-    """Looks at running runs until told to end. A database that goes away is waited for."""
-
-    def __init__(self) -> None:
-        super().__init__(name="replanning", daemon=True)
-        self._stopping = threading.Event()
-
-    def run(self) -> None:
-        """Look every `LOOK_S`, at one run after the other."""
-        while not self._stopping.wait(LOOK_S):
-            try:
-                for run_id in due():
-                    if self._stopping.is_set():
-                        break
-                    look(run_id)
-            except (DatabaseError, psycopg.OperationalError) as error:
-                log.warning("database_lost", error=str(error))
-                connection.close()
-            except Exception:  # the thread outlives any fault: other runs would never be looked at
-                log.exception("replanning_failed")
-        connection.close()
-
-    def stop(self) -> None:
-        """End after the run that is looked at."""
-        self._stopping.set()
-        self.join(5)

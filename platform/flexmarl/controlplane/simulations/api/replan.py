@@ -56,6 +56,9 @@ class ProposalSerializer(serializers.Serializer[Any]):
     stopped = serializers.BooleanField(help_text="There was no time to simulate all that were promising.")
     measured_steps = serializers.IntegerField()
     replay_step_s = serializers.FloatField(help_text="The run's own devices, as simulated: beside now_step_s.")
+    refused = serializers.CharField(
+        allow_blank=True, default="", help_text="Why it was not applied by itself, where resources.replan is apply."
+    )
     at = serializers.DateTimeField()
 
 

@@ -20,7 +20,7 @@ from flexmarl.controlplane.common.heartbeats import heartbeat_of
 from flexmarl.controlplane.common.store import database_url, require_sessions
 from flexmarl.controlplane.runs.providing.working import ProvidingThread, can_submit
 from flexmarl.controlplane.simulations.executing import IDLE_S, StopSignal, run
-from flexmarl.controlplane.simulations.replanning import ReplanningThread
+from flexmarl.controlplane.simulations.replan_thread import ReplanningThread
 from flexmarl.controlplane.sweeps.advancing import SweepingThread
 from flexmarl.controlplane.telemetry.checks.checking import CheckingThread
 
