@@ -164,7 +164,8 @@ class TurnFlow:
             policy = self._asked[own.stage[due] % len(self._asked)]
             pool = np.where(policy >= 0, np.take_along_axis(own.own[due], np.maximum(policy, 0), 1), 0)
             begins = own.wait[due][:, None] + own.prompts[due, own.stage[due]] / self._prefill
-            makes = np.minimum(own.replies[due, own.stage[due]] * pace[pool], now - begins)
+            replies = np.where(policy >= 0, own.replies[due, own.stage[due]], 1)  # of nobody: a pool may have no pace
+            makes = np.minimum(replies * pace[pool], now - begins)
             share = np.where(policy >= 0, np.clip(makes / span, 0.0, 1.0), 0.0)
             found += np.bincount(pool.ravel(), weights=share.ravel(), minlength=many)
         return found
