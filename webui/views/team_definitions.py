@@ -7,10 +7,8 @@ from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_POST
-from pydantic import ValidationError
 
 from flexmarl.contracts.specification.environment import Sums
-from flexmarl.contracts.specification.team_settings import TeamSettings
 from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.agents import queries as agents
 from flexmarl.controlplane.agents import versions
@@ -27,6 +25,7 @@ from webui.forms.team_form import kinds_for_page, team_form, team_schema
 from webui.forms.team_of_run import team_of
 from webui.versions import Version, asked, before, differences
 from webui.views.base import page, project_of, show
+from webui.views.team_rows import seats_of, settings_of, team_rows
 
 MOST_ROWS = 200
 MOST_VERSIONS = 50
@@ -47,10 +46,9 @@ def listing(request: HttpRequest) -> HttpResponse:
     rows = rows.filter(project_id=place) if place else rows
     rows = rows.filter(name__icontains=wanted) if wanted else rows
     listed = list(rows[:MOST_ROWS])
-    settings = agents.newest_settings(listed)
     context = {
         "nav": "teams",
-        "rows": [_row(one, settings[one.pk]) for one in listed],
+        "rows": team_rows(listed),
         "total": rows.count(),
         "q": wanted,
         "place": place,
@@ -96,25 +94,6 @@ def detail(request: HttpRequest, team_id: UUID) -> HttpResponse:
     return show(request, "webui/team.html", context)
 
 
-def _row(team: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-    row = agents.team_row(team)
-    return {**row, "marks": reading.role_marks(_seats(settings), row["project"])}
-
-
-def _read(settings: Mapping[str, Any]) -> TeamSettings | None:
-    """Read settings that were saved; None where they name a plug-in that is not here any more."""
-    try:
-        return TeamSettings.model_validate(settings)
-    except ValidationError:
-        return None
-
-
-def _seats(settings: Mapping[str, Any]) -> list[str]:
-    """List the seats of a team in the order of its graph."""
-    team = _read(settings)
-    return list(settings["agents"]) if team is None or team.graph is None else [one.name for one in team.graph.seats()]
-
-
 @require_POST
 @page(Scope.RUNS_WRITE)
 def form_part(request: HttpRequest) -> HttpResponse:
@@ -157,7 +136,7 @@ def _form(request: HttpRequest, settings: Mapping[str, Any], project: str) -> di
 
 def _drawing(settings: Mapping[str, Any]) -> TeamGraph | None:
     """Draw who hears whom; None where the environment says it, or the graph is of a plug-in that is not here."""
-    team = _read(settings)
+    team = settings_of(settings)
     if team is None or team.graph is None:
         return None
     facts = Sums(graph=team.graph).facts()
@@ -167,9 +146,9 @@ def _drawing(settings: Mapping[str, Any]) -> TeamGraph | None:
 
 def _text(settings: Mapping[str, Any]) -> list[str]:
     """Return settings as lines of YAML: the graph first, agents in the order of their seats, policies in theirs."""
-    team = _read(settings)
+    team = settings_of(settings)
     parts = dict(settings) if team is None else team.model_dump(mode="json", exclude_unset=True)
-    agents_of = {name: parts["agents"][name] for name in _seats(settings)}
+    agents_of = {name: parts["agents"][name] for name in seats_of(settings)}
     policies = parts.get("policies", {})
     used = dict.fromkeys(agent.get("policy") or name for name, agent in agents_of.items())
     ordered = {"agents": agents_of, "policies": {name: policies[name] for name in used if name in policies}}
