@@ -93,6 +93,20 @@ def test_only_what_is_read_is_shown_and_nothing_hidden_is_refused(seeded: Any, v
     loss.select_option("sapo")
     assert gate.input_value() == "2", "what was written is there again when it is read again"
 
+    decoding, block, steps = (
+        field(page, f"/policies/speaker/model/{name}") for name in ("decoding", "block", "denoising_steps")
+    )
+    assert not block.is_visible()
+    decoding.select_option("block_diffusion")
+    field(page, "/policies/speaker/log_probs").select_option("diffu_grpo")
+    block.fill("2")
+    page.locator("[data-error='/policies/speaker/model/denoising_steps']").get_by_text("Set 2 or less.").wait_for()
+    steps.fill("2")
+    page.locator("#start[aria-disabled=false]").wait_for()
+    decoding.select_option("left_to_right")
+    assert not steps.is_visible(), "only blocks are revealed in steps"
+    page.locator("#start[aria-disabled=false]").wait_for()
+
     least, most = (field(page, f"/policies/speaker/devices/{name}") for name in ("least", "most"))
     field(page, "/mechanisms/allocation/type").select_option("static")
     assert not most.is_visible(), "static devices do not change"

@@ -185,6 +185,7 @@ TENSORS, LINES = "/file/rows-00000.safetensors", "/file/rows-00000.jsonl"
         (line({"temperature": 0}), (f"{LINES}/1", "bad_row"), "temperature"),
         (line({"score": 1}), (f"{LINES}/1", "bad_row"), "score"),
         (line({"grammars": ["d1", ""]}), (f"{LINES}/1", "bad_row"), "grammars"),
+        (line({"steps": [32]}), (f"{LINES}/1", "bad_row"), "steps are not one of 0 to 31"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_by_file_and_rule_and_nothing_is_kept(api, tmp_path, change, wrong, says) -> None:

@@ -23,6 +23,7 @@ from flexmarl.contracts.wire import EVALUATION_DRAWS, EpisodeStatus, Origin, Pol
 from flexmarl.language.renderer import Renderer
 from flexmarl.orchestrator.plan import make_plan
 from flexmarl.store.data.groups import SampleRow, SettledGroup
+from flexmarl.store.data.spans import steps_of
 from workers.child import ChildConfig, IntervalLog
 from workers.rollout.datasets import DatasetLines
 from workers.rollout.engines.requests import Finished, Request
@@ -244,7 +245,11 @@ class LocalTraining:
         return {
             one.request.request_id: (
                 turns[one.request.request_id],
-                TurnReply(CompletionChoice(0, one.token_ids, one.logprobs, one.reason, one.segments), LIFE, 0.0),
+                TurnReply(
+                    CompletionChoice(0, one.token_ids, one.logprobs, one.reason, one.segments, steps=list(one.steps)),
+                    LIFE,
+                    0.0,
+                ),
             )
             for one in done
         }
@@ -309,6 +314,7 @@ def train_row(row: SampleRow, advantages: list[float]) -> TrainRow:
     return TrainRow(
         prompt, response, np.array(row.logprobs, "<f4").tobytes(), allowed, row.temperature, advantages, 1.0,
         list(row.segments), f"{row.draw}:{row.role}", row.member, row.turn, [n for span in row.spans for n in span[:2]],
+        steps=steps_of(row.spans),
     )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """What the fields of a form are called, by their name or by where they are."""
 
 LABELS = {
+    "log_probs": "Log-probabilities",
     "final_learning_rate_share": "Final learning-rate ratio",
     "grad_clip_norm": "Max gradient norm",
     "adapter": "Adapter folder",

@@ -68,6 +68,11 @@ _OF_ENVIRONMENT = ("type", "latency", "graph/type", *(f"graph/{seat}" for seat i
 _WITHOUT = frozenset({*(f"/environment/{name}" for name in _OF_ENVIRONMENT), "/budget/target", *ESSENTIALS})
 _OF_ROW = ("max_tokens", "temperature")
 _OF_POLICIES = (
+    "model/decoding",
+    "model/block",
+    "model/denoising_steps",
+    "model/confidence",
+    "log_probs",
     "precision",
     "activations",
     "tuning",

@@ -23,7 +23,7 @@ NO_GRAPH = ""
 _LABELS = {
     "sees": "Reads", "reward": "Paid by", "does": "Task", "tokens": "Token budget", "trainable": "Trained",
     "least": "Min devices", "most": "Max devices", "context_tokens": "Context, tokens",
-    "timeout_s": "Timeout, s", "url": "URL",
+    "timeout_s": "Timeout, s", "url": "URL", "log_probs": "Log-probabilities",
 }  # fmt: skip
 _MAIN_OF_AGENT = ("trainable", "sampling/temperature", "sampling/max_tokens", "instructions")
 _APART_OF_AGENT = ("definition", "policy", "external")

@@ -25,6 +25,18 @@ SERVED_TYPES = ("qwen2", "llama")
 
 
 @dataclass(frozen=True, slots=True)
+class Denoising:
+    """How a block-diffusion model makes replies. Its mask is the word `PAD`, which it never says."""
+
+    block: int
+    """Tokens"""
+    steps: int
+    """Most of a block"""
+    confidence: float | None
+    """What is more probable is revealed at once; None: nothing is for that."""
+
+
+@dataclass(frozen=True, slots=True)
 class Architecture:
     model_type: str
     heads: int
@@ -33,6 +45,8 @@ class Architecture:
     rope_theta: float
     norm_eps: float
     max_positions: int
+    denoising: Denoising | None = None
+    """None: from left to right."""
 
 
 def architecture_of(source: OwnSource) -> Architecture:
@@ -40,7 +54,9 @@ def architecture_of(source: OwnSource) -> Architecture:
     if not isinstance(source, FactoryModel):
         return read_architecture(folder_of(source))
     size = FACTORY_SIZES[source.size]
-    return Architecture("qwen2", size.heads, size.heads, size.hidden // size.heads, 10_000.0, 1e-6, MAX_POSITIONS)
+    by_blocks = Denoising(source.block, source.denoising_steps, source.confidence) if source.denoises else None
+    width = size.hidden // size.heads
+    return Architecture("qwen2", size.heads, size.heads, width, 10_000.0, 1e-6, MAX_POSITIONS, by_blocks)
 
 
 def read_architecture(path: str) -> Architecture:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+BLOCK_DIFFUSION = "flexmarl_block_diffusion"
+"""`model_type` of what is exported of a block-diffusion model."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt")
 """What a folder may hold for its tokenizer; copied into exports as they are."""
 
@@ -56,9 +58,9 @@ def model_config(source: OwnSource, words: int) -> dict[str, object]:
         with ModelFolder(folder_of(source)) as folder:
             return folder.json("config.json")
     size = FACTORY_SIZES[source.size]
-    return {
-        "architectures": ["Qwen2ForCausalLM"],
-        "model_type": "qwen2",
+    return (
+        _by_blocks(source) if source.denoises else {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
+    ) | {
         "vocab_size": words,
         "hidden_size": size.hidden,
         "intermediate_size": size.mlp,
@@ -76,6 +78,12 @@ def model_config(source: OwnSource, words: int) -> dict[str, object]:
         "eos_token_id": EOS,
         "dtype": "float32",
     }
+
+
+def _by_blocks(source: FactoryModel) -> dict[str, object]:
+    """Return what `config.json` says of a block-diffusion model: no library computes it as a causal one."""
+    shape = {"block_size": source.block, "denoising_steps": source.denoising_steps, "confidence": source.confidence}
+    return {"model_type": BLOCK_DIFFUSION, "mask_token_id": PAD, **shape}
 
 
 def _factory_weights(source: FactoryModel, words: int, seed: int) -> "dict[str, torch.Tensor]":

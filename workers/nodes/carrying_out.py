@@ -235,6 +235,7 @@ def _train_row(row: MicroBatchRow) -> TrainRow:
     return TrainRow(
         arrays.prompt, arrays.response, arrays.logprobs, arrays.allowed, row.temperature, row.advantages, row.weight,
         row.segments, f"{row.draw}:{row.role}", row.member, row.turn, row.spans, row.offsets, row.grammars,
+        row.steps,
     )  # fmt: skip
 
 

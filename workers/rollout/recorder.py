@@ -18,7 +18,7 @@ from flexmarl.contracts.reply_grammars import LIBRARY, ReplyGrammar, digest_of
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from flexmarl.language.answers import comparable
 from flexmarl.store.data.groups import EpisodeRow, SampleRow, SettledGroup
-from flexmarl.store.data.spans import Span
+from flexmarl.store.data.spans import Span, step_digits
 from workers.rollout.engines import version_segments
 from workers.rollout.episode import EpisodeAttempt, tokens_of
 from workers.rollout.speech import Seat
@@ -217,6 +217,7 @@ def _sample_row(attempt: EpisodeAttempt, turns: Sequence[Turn], seat: Seat) -> S
                 latency_ms=turn.reply.latency_ms,
                 offset=turn.turn - first.turn,
                 grammar=digest_of(body) if (body := _grammar(turn, seat)) else "",
+                steps=step_digits(turn.reply.choice.steps),
             )
             for turn, context in zip(turns, contexts, strict=True)
         ],

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.specification.experiment import ExperimentSpec
-from flexmarl.contracts.specification.team import FactoryModel, FolderModel, Lora, PolicySpec, RegisteredModel
+from flexmarl.contracts.specification.team import DECODING, FactoryModel, FolderModel, Lora, PolicySpec, RegisteredModel
 from workers.models import UnsupportedModel, architecture_of, tokenizer_of
 from workers.models.adapter import WrongAdapterError, check_adapter, initial_adapter, no_adapter
 from workers.models.architecture import Architecture
@@ -98,7 +98,7 @@ def _first_weights(spec: ExperimentSpec, policy: str, words: int, store: Version
         with _named(f"policies.{policy}.model"):
             return initial_weights(settings.source, words, derive(seed, "weights", policy))
     with _named(f"policies.{policy}.model"):
-        own = derive(seed, "base", settings.source.model_dump_json())
+        own = derive(seed, "base", settings.source.model_dump_json(exclude=DECODING))
         # Engines compute with the very weights that the trainer does.
         base = initial_weights(settings.source, words, own, settings.precision)
     store.put_base(base, settings.tuning)

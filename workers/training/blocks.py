@@ -15,6 +15,7 @@ import numpy.typing as npt
 from flexmarl.algorithms.aggregation import Aggregation
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.held_replies import HeldReplies, HeldTokens, MaskTable
+from workers.training.unrolling import Sight, Unrolling
 from workers.training.wire import ID_BYTES, TrainRow
 
 Ints = npt.NDArray[np.int64]
@@ -55,6 +56,8 @@ class TokenBlock:
     """[n]: c_i of the normal form."""
     held: HeldTokens | None = None
     """Masks along the inputs' replies; None where none was held to a grammar."""
+    sight: Sight | None = None
+    """What the tokens of an input see; None: those before them."""
 
     @property
     def length(self) -> int:
@@ -85,6 +88,7 @@ class TokenBlock:
             self.advantages[rows],
             self.coefficients[rows],
             None if self.held is None else self.held.part(start, stop),
+            self.sight,
         )
 
 
@@ -101,23 +105,25 @@ def blocks_of(
     vocabulary: int,
     version: int = NO_VERSION,
     replies: HeldReplies | None = None,
+    unrolling: Unrolling | None = None,
 ) -> list[TokenBlock]:
     """Decode and check rows; return one block per shape, shortest inputs first. Rows without response are left out.
 
     `version` is the one that is trained, from which the ages of tokens are counted; `replies` makes the masks of those
-    that were held to a grammar.
+    that were held to a grammar; `unrolling` lays out those of a block-diffusion policy.
 
     Raises TrainerRefusal naming the first bad row and how many there are.
     """
     problems: list[_Problem] = []
     blocks: list[TokenBlock] = []
     table = None if replies is None else MaskTable(replies, vocabulary)
-    for numbers in _by_shape(rows, problems):
+    rows = rows if unrolling is None else unrolling.prepared(rows, vocabulary)
+    for numbers in _by_shape(rows, problems, unrolling):
         members = [rows[number] for number in numbers]
         found = _bad(numbers, members, vocabulary)
         problems += found
         if not found and members[0].response:
-            block, order = _block(members, aggregate, version, table)
+            block, order = _block(members, aggregate, version, table, unrolling)
             problems += _not_held(block, [numbers[place] for place in order])
             blocks.append(block)
     if problems:
@@ -126,18 +132,18 @@ def blocks_of(
     return sorted(blocks, key=lambda block: (block.length, block.width))
 
 
-def _by_shape(rows: Sequence[TrainRow], problems: list[_Problem]) -> Iterator[list[int]]:
-    shapes: dict[tuple[int, ...], list[int]] = {}
+def _by_shape(rows: Sequence[TrainRow], problems: list[_Problem], unrolling: Unrolling | None) -> Iterator[list[int]]:
+    shapes: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
     for number, row in enumerate(rows):
         prompt, response = len(row.prompt), len(row.response)
         if prompt == 0 or (prompt | response | len(row.allowed)) % ID_BYTES or len(row.logprobs) != response:
             problems.append(_Problem(number, RefusalCode.MALFORMED_ROW, "empty prompt or lengths that disagree"))
         elif row.segments and sum(row.segments[1::2]) * ID_BYTES != response:
             problems.append(_Problem(number, RefusalCode.MALFORMED_ROW, "version segments of another length"))
-        elif wrong := _not_turns(lengths := row.lengths(), row):
+        elif wrong := _not_turns(lengths := row.lengths(), row) or (unrolling.fault(row) if unrolling else ""):
             problems.append(_Problem(number, RefusalCode.MALFORMED_ROW, wrong))
         else:
-            shapes.setdefault(lengths, []).append(number)
+            shapes.setdefault((lengths, unrolling.shape(row) if unrolling else ()), []).append(number)
     yield from shapes.values()
 
 
@@ -187,16 +193,23 @@ def _legal(rows: Sequence[TrainRow], responses: Ints, vocabulary: int) -> npt.ND
 
 
 def _block(
-    rows: Sequence[TrainRow], aggregate: Aggregation, version: int, table: MaskTable | None
+    rows: Sequence[TrainRow], aggregate: Aggregation, version: int, table: MaskTable | None, unrolling: Unrolling | None
 ) -> tuple[TokenBlock, Ints]:
     """Return rows of one shape as a block, and which of them each of its rows is."""
     spans = rows[0].lengths()
-    predicting = _predicting(spans)
+    sight = None if unrolling is None else unrolling.sight(rows[0])
+    predicting = _predicting(spans) if sight is None else sight.predicting
     read = ID_BYTES * (int(predicting[-1]) + 1)
+
+    def given(row: TrainRow) -> bytes:
+        if unrolling is None or sight is None:
+            return _in_turns(row, spans)[:read]
+        return unrolling.input_of(row, sight, version)
+
     distinct: dict[tuple[bytes, bytes, float, tuple[str, ...]], int] = {}
     source = np.empty(len(rows), np.int64)
     for number, row in enumerate(rows):
-        key = (_in_turns(row, spans)[:read], row.allowed, row.temperature, tuple(row.grammars))
+        key = (given(row), row.allowed, row.temperature, tuple(row.grammars))
         source[number] = distinct.setdefault(key, len(distinct))
     order = np.argsort(source, kind="stable")
     _, responses, logprobs = _joined(rows)
@@ -216,6 +229,7 @@ def _block(
         advantages=np.array([row.advantages for row in rows])[order].repeat(spans[1::2], axis=1),
         coefficients=np.array([coefficient * row.weight for row in rows])[order],
         held=_held([grammars for *_, grammars in distinct], spans, responses[firsts], table),
+        sight=sight,
     )
     return block, order
 

@@ -164,9 +164,9 @@ class Decoder:
         turning, value = torch.split(mixed, [heads + kv_heads, kv_heads], 1)
         query, key = torch.split(rotate(turning, cos, sin), [heads, kv_heads], 1)
         seen = [
-            spread.gather(_attention(spread.lay(q), spread.lay(k), spread.lay(v)))
-            for spread, q, k, v in zip(
-                layout.tokens, *(_split(each, layout.tokens) for each in (query, key, value)), strict=True
+            spread.gather(_attention(spread.lay(q), spread.lay(k), spread.lay(v), visible))
+            for spread, visible, q, k, v in zip(
+                layout.tokens, layout.seen, *(_split(each, layout.tokens) for each in (query, key, value)), strict=True
             )
         ]
         x = x + layer.out(_joined(seen))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from workers.training.blocks import Ints
-from workers.training.packing import PackedTokens, Stretch
+from workers.training.packing import PackedTokens, PackSight, Stretch
 from workers.training.scores import ScoreRequest
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ class Layout:
     tokens: tuple[RowLayout, ...]
     """Of each stretch."""
     predictions: tuple[RowLayout, ...]
+    seen: "tuple[torch.Tensor | None, ...]"
+    """Of each stretch: [b, 1, T, T], which token each sees; None: those before it."""
     visible: "tuple[torch.Tensor, ...]"
     """Of each stretch: [b, 1, R, T], which token each prediction sees."""
     asked: ScoreRequest
@@ -79,16 +81,19 @@ class Layout:
             place(masks.bits) if held else None,
             place(masks.bits_of) if held else None,
         )
+        tokens = tuple(place.spread(one.inputs, one.tokens, one.laid, one.taken) for one in batch.stretches)
+        seen = place.seen(batch.sight, tokens)
         return cls(
             ids=place(batch.ids),
             positions=place(batch.positions),
             longest=int(batch.positions.max()) + 1,
             at=place(batch.at),
-            tokens=tuple(place.spread(one.inputs, one.tokens, one.laid, one.taken) for one in batch.stretches),
+            tokens=tokens,
             predictions=tuple(
                 place.spread(one.inputs, one.predicted, one.asked, one.answered) for one in batch.stretches
             ),
-            visible=tuple(place.visible(one) for one in batch.stretches),
+            seen=seen,
+            visible=tuple(place.visible(*each) for each in zip(batch.stretches, seen, strict=True)),
             asked=asked,
         )
 
@@ -109,10 +114,15 @@ def filled_up(batch: PackedTokens) -> PackedTokens:
         stretches=(*stretches, filler),
         at=np.concatenate([batch.at, np.full(asked, tokens)]),
         temperature=np.concatenate([batch.temperature, np.ones(asked)]),
+        sight=None if batch.sight is None else _wider(batch.sight, more),
         masks=replace(
             batch.masks, set_of=_longer(batch.masks.set_of, asked), bits_of=_longer(batch.masks.bits_of, asked)
         ),
     )
+
+
+def _wider(sight: PackSight, more: int) -> PackSight:
+    return PackSight(_longer(sight.blocks, more), _longer(sight.copies, more))
 
 
 def _widened(stretch: Stretch) -> Stretch:
@@ -158,8 +168,33 @@ class _Placer:
     def spread(self, rows: int, items: int, laid: "np.ndarray | None", taken: "np.ndarray | None") -> RowLayout:
         return RowLayout(rows, items, None if laid is None else self(laid), None if taken is None else self(taken))
 
-    def visible(self, stretch: Stretch) -> "torch.Tensor":
+    def visible(self, stretch: Stretch, seen: "torch.Tensor | None") -> "torch.Tensor":
+        """Return [b, 1, R, T]: what the predictions of a stretch see, of what each of its tokens does."""
         import torch
 
-        seen = torch.arange(stretch.longest, device=self._device) <= self(stretch.window).unsqueeze(-1)
-        return seen.unsqueeze(1)
+        window = self(stretch.window).unsqueeze(-1)
+        if seen is not None:
+            return seen.gather(2, window.unsqueeze(1).expand(-1, -1, -1, seen.shape[-1]))
+        return (torch.arange(stretch.longest, device=self._device) <= window).unsqueeze(1)
+
+    def seen(self, sight: PackSight | None, tokens: tuple[RowLayout, ...]) -> "tuple[torch.Tensor | None, ...]":
+        """Return [b, 1, T, T] of each stretch: what its tokens see, where that is not what stands before them."""
+        import torch
+
+        if sight is None:
+            return (None,) * len(tokens)
+        sizes = [spread.items for spread in tokens]
+        parts = (torch.split(self(each), sizes) for each in (sight.blocks, sight.copies))
+        return tuple(_seen(*each) for each in zip(tokens, *parts, strict=True))
+
+
+def _seen(spread: RowLayout, blocks: "torch.Tensor", copies: "torch.Tensor") -> "torch.Tensor":
+    import torch
+
+    block, copy = spread.lay(blocks), spread.lay(copies)
+    real = torch.ones(block.numel(), dtype=torch.bool, device=block.device)
+    if spread.taken is not None:  # what pads a row stands for no token
+        real = torch.zeros_like(real).index_fill_(0, spread.taken, True)
+    earlier = (copy == 0).unsqueeze(1) & (block.unsqueeze(1) < block.unsqueeze(2))
+    own = (copy.unsqueeze(1) == copy.unsqueeze(2)) & (block.unsqueeze(1) == block.unsqueeze(2))
+    return ((earlier | own) & real.view(block.shape).unsqueeze(1)).unsqueeze(1)

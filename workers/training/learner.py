@@ -30,6 +30,7 @@ from workers.training.parameters import FlatParameters
 from workers.training.row_figures import each_turn
 from workers.training.success_heads import SuccessHeads
 from workers.training.trained_model import TokenScorer, TrainedModel
+from workers.training.unrolling import Unrolling
 from workers.training.wire import TrainRow
 
 if TYPE_CHECKING:
@@ -74,9 +75,10 @@ class Learner:
         beat: Callable[[], object] = lambda: None,
         adapter: "Adapter | None" = None,
         recompute: bool = False,
+        unrolling: Unrolling | None = None,
     ) -> None:
         """`beat` is called after each forward and backward pass. With an adapter, `weights` are frozen beneath it, and
-        may be other learners' as well."""
+        may be other learners' as well. `unrolling` lays out the rows of a block-diffusion policy."""
         whole = weights
         if not isinstance(whole, FlatParameters):
             order = order_of(shape, {name: tuple(tensor.shape) for name, tensor in whole.items()})
@@ -86,6 +88,7 @@ class Learner:
             laid_over = LowRank(whole, adapter.weights, adapter.settings, precision, device)
         self.parameters = whole if laid_over is None else laid_over.parameters
         self.decoder: TrainedModel = trained_model(shape, whole, laid_over, recompute)
+        self._unrolling = unrolling
         self.critic = _heads(self.decoder.width, objective.algorithm.advantage)
         gathered = Accumulator(self.parameters.fresh, epoch, ordered, in_place=self.parameters.precision == "bf16")
         self._learn(gathered, objective, optimizer, device, beat)
@@ -170,7 +173,7 @@ class Learner:
         if objective.paired:
             rows, weighed = preferred(rows, self.decoder, reference, objective, self._budget, replies)
             reference = None
-        blocks = blocks_of(rows, objective.aggregate, self.decoder.vocabulary, version, replies)
+        blocks = blocks_of(rows, objective.aggregate, self.decoder.vocabulary, version, replies, self._unrolling)
         self.accumulator.begin()
         sums = BatchSums()
         batches = pack(blocks, self.decoder.vocabulary, self._budget)

@@ -19,10 +19,14 @@ from workers.training.checkpoints import Export
 from workers.training.held_replies import HeldReplies
 from workers.training.learner import Adapter, Learner
 from workers.training.objective import Objective
+from workers.training.unrolling import Unrolling
 from workers.training.version_store import StoredVersion, VersionStore
 
 if TYPE_CHECKING:
     import torch
+
+KIND = {"model", "log_probs", "tuning", "precision", "optimizer", "activations", "trainer"}
+"""Settings of a policy that its learner computes with."""
 
 
 class Making:
@@ -92,6 +96,7 @@ class Making:
             self._after_pass,
             adapter,
             settings.activations == "recompute",
+            Unrolling.of(settings, self._spec.seed),
         )
 
     def _after_pass(self) -> None:
@@ -131,4 +136,4 @@ class Making:
 
 def kind_of(policy: PolicySpec) -> str:
     """Return what policies have in common whose learners can take each other's place."""
-    return policy.model_dump_json(include={"model", "tuning", "precision", "optimizer", "activations", "trainer"})
+    return policy.model_dump_json(include=KIND)

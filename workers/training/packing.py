@@ -63,6 +63,16 @@ class Masks:
 
 
 @dataclass(frozen=True, slots=True)
+class PackSight:
+    """What the tokens of a pack see of their input: clean ones of earlier blocks, and those of own block and copy."""
+
+    blocks: Ints
+    """[N]"""
+    copies: Ints
+    """[N]: 0 is clean."""
+
+
+@dataclass(frozen=True, slots=True)
 class PackedTokens:
     """N tokens of distinct inputs, which predict n tokens; and B rows that drew m tokens from these predictions."""
 
@@ -94,6 +104,8 @@ class PackedTokens:
     """[B, R]: of the turn of each token"""
     coefficients: Floats
     """[B, 1]"""
+    sight: PackSight | None = None
+    """What its tokens see; None: those before them in their input."""
 
 
 def pack(blocks: Sequence[TokenBlock], vocabulary: int, token_budget: int) -> list[PackedTokens]:
@@ -137,7 +149,7 @@ def _batch(parts: Sequence[TokenBlock], vocabulary: int) -> PackedTokens:
     drawn_at, drawn, table = _drawn(parts, first_asked, width)
     return PackedTokens(
         ids=np.concatenate([part.inputs.ravel() for part in parts]),
-        positions=np.concatenate([np.tile(np.arange(part.length), len(part.inputs)) for part in parts]),
+        positions=np.concatenate([np.tile(_positions(part), len(part.inputs)) for part in parts]),
         stretches=tuple(_stretch(joined) for joined in _stretches(parts)),
         at=np.concatenate([first + _predicting(part).ravel() for part, first in zip(parts, first_token, strict=False)]),
         temperature=np.concatenate([part.temperature.repeat(part.width) for part in parts]),
@@ -151,6 +163,21 @@ def _batch(parts: Sequence[TokenBlock], vocabulary: int) -> PackedTokens:
         lags=_stacked([part.lags for part in parts], width),
         advantages=_stacked([part.advantages for part in parts], width),
         coefficients=np.concatenate([part.coefficients for part in parts])[:, None],
+        sight=_sight(parts),
+    )
+
+
+def _positions(part: TokenBlock) -> Ints:
+    return np.arange(part.length) if part.sight is None else part.sight.positions
+
+
+def _sight(parts: Sequence[TokenBlock]) -> PackSight | None:
+    seen = [(part.sight, len(part.inputs)) for part in parts if part.sight is not None]
+    if not seen:
+        return None
+    return PackSight(
+        np.concatenate([np.tile(sight.blocks, inputs) for sight, inputs in seen]),
+        np.concatenate([np.tile(sight.copies, inputs) for sight, inputs in seen]),
     )
 
 

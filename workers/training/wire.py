@@ -61,6 +61,8 @@ class TrainRow(msgspec.Struct):
     """How many turns of the role each turn stands behind the first; empty: one behind the other"""
     grammars: list[str] = []
     """Of each turn, the digest of what its reply was held to, empty for nothing; an empty list: of no turn anything"""
+    steps: bytes = b""
+    """int16[n_response]: in which step of its block each token was revealed, of a reply made by block diffusion"""
 
     def lengths(self) -> tuple[int, ...]:
         """Return how many tokens were read and how many were sampled, by turns."""

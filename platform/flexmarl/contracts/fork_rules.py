@@ -32,6 +32,8 @@ def _model(policy: str, was: PolicySpec, now: PolicySpec) -> Iterator[Problem]:
         yield _differs(f"{where}/type", new.type, old.type, why)
     elif isinstance(old, FactoryModel) and isinstance(new, FactoryModel) and old.size != new.size:
         yield _differs(f"{where}/size", new.size, old.size, why)
+    elif isinstance(old, FactoryModel) and isinstance(new, FactoryModel) and old.decoding != new.decoding:
+        yield _differs(f"{where}/decoding", new.decoding, old.decoding, why)
     elif isinstance(old, PackageModel) and isinstance(new, PackageModel) and old.name != new.name:
         yield _differs(f"{where}/name", new.name, old.name, why)
     elif isinstance(old, RegisteredModel) and isinstance(new, RegisteredModel) and old.digest != new.digest:

@@ -64,6 +64,8 @@ class RowLine(msgspec.Struct, forbid_unknown_fields=True):
     solved: bool
     grammars: list[str] = []
     """Of each turn, the digest of what its reply was held to, empty for nothing; none where no reply was."""
+    steps: list[int] = []
+    """Of each sampled token, the step of its block that revealed it, from 0; none where no block diffusion made it."""
 
 
 class ImportedRow(msgspec.Struct, array_like=True):

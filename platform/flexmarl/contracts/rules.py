@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from flexmarl.contracts.adapter_rules import adapter_rules
 from flexmarl.contracts.allocation_rules import allocation_rules, allocation_warnings
 from flexmarl.contracts.conversation_rules import conversation_rules
+from flexmarl.contracts.diffusion_rules import diffusion_rules
 from flexmarl.contracts.dispatch_rules import dispatch_rules
 from flexmarl.contracts.engine_rules import broken_engine_rules
 from flexmarl.contracts.external_rules import external_rules
@@ -36,6 +37,7 @@ def broken_rules(spec: ExperimentSpec) -> list[Problem]:
         broken_engine_rules,
         serving_rules,
         adapter_rules,
+        diffusion_rules,
         conversation_rules,
         sampling_rules,
         replay_rules,

@@ -12,7 +12,7 @@ from flexmarl.contracts.wire import CutSample, MicroBatchRef, SampleRef
 from flexmarl.controlplane.runs import row_files
 from flexmarl.store.control import commands, deletions
 from flexmarl.store.data import groups, micro_batches
-from flexmarl.store.data.spans import Span
+from flexmarl.store.data.spans import Span, step_digits
 from flexmarl.store.errors import Refused
 from flexmarl.store.reads import recorded, trajectories
 from flexmarl.store.reads.trained_rows import trained_rows
@@ -27,6 +27,7 @@ BODIES = [
 ]
 FIRST, SECOND = map(digest_of, BODIES)
 ALONE = Span(2, 1, "stop", 0.25, "e1", 4.0, 0, FIRST)
+FREE = Span(2, 1, "stop")
 CHAIN = [
     Span(3, 2, "stop", 0.5, "e1", 10.0, 0, SECOND),
     Span(2, 0, "abort", 0.0, "e1", 1.0, 1),
@@ -34,7 +35,7 @@ CHAIN = [
 ]
 
 
-def played(story: Story, draw: int, bodies: list[str] = BODIES) -> None:
+def played(story: Story, draw: int, bodies: list[str] = BODIES, free: Span = FREE) -> None:
     """Settle a group whose members said a held turn, a chain of which two turns were held, and a free turn."""
     taken = story.take(story.play(draw))
     group = story.group(draw, taken)
@@ -46,7 +47,7 @@ def played(story: Story, draw: int, bodies: list[str] = BODIES) -> None:
         for member in range(story.members)
         for turn, read, said, lps, spans in (
             (9, [1, 2], [9], [-0.1], [ALONE]),
-            (10, [1, 2], [9], [-0.1], [Span(2, 1, "stop")]),
+            (10, [1, 2], [9], [-0.1], [free]),
             (0, [1, 2, 3, 4, 5, 6, 7], [8, 9, 9], [-0.5] * 3, CHAIN),
         )
     ]
@@ -81,6 +82,19 @@ def test_rows_come_with_the_texts_that_their_turns_name(story: Story) -> None:
     assert (free.rows[0].grammars, free.grammars) == ([], {})
     kept = story.conn.execute("SELECT DISTINCT spans IS NULL FROM store.sample WHERE turn = 10").fetchall()
     assert kept == [(True,)], "a row without a grammar is written as ever"
+
+
+def test_a_step_map_comes_with_its_row_and_into_its_export(story: Story, tmp_path: Path) -> None:
+    played(story, 0, free=Span(2, 1, "length", 0.25, "e1", 4.0, steps=step_digits([17])))
+    batch = cut(story, 0, 0)
+    rows, _, _ = _taken_in(batch)
+    assert [row.steps for row in rows] == [b"", b"", (17).to_bytes(2, "little")]
+    told = {one.turn: one for one in trajectories.episode(story.conn, 1, (0, 1, 1)).turns}[10]
+    assert (told.finish, told.reward, told.engine, told.latency_ms) == ("length", 0.25, "e1", 4.0)
+    story.conn.execute("UPDATE store.micro_batch SET status = 'applied', version = 1")
+    row_files.write(tmp_path, trained_rows(story.conn, 1), {})
+    lines = [json.loads(line) for line in (tmp_path / "rows-00000.jsonl").read_text().splitlines()]
+    assert [line.get("steps") for line in lines] == [None, None, [17]]
 
 
 def test_people_and_figures_read_such_rows_as_any(story: Story) -> None:

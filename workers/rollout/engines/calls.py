@@ -34,9 +34,8 @@ class CompletionCall:
         index, at = self.missing.pop(number), self.told.pop(number, 0)
         segments = version_segments.since(ended.segments, at) if at else ended.segments
         own = ended.token_ids[at:], ended.logprobs[at:]
-        self._arrived.append(
-            CompletionChoice(index, *own, ended.reason, segments, at, to if ended.reason == "abort" else 0)
-        )
+        to, steps = to if ended.reason == "abort" else 0, list(ended.steps)
+        self._arrived.append(CompletionChoice(index, *own, ended.reason, segments, at, to, steps))
         self._signal.set()
 
     def tell(self, parts: list[ReplyProgress]) -> None:

@@ -237,7 +237,6 @@ def decode(
 ) -> "torch.Tensor":
     """Feed one token per live row at its position and return the next token's fp32 logits [n, vocabulary]."""
     import torch
-    import torch.nn.functional as F
 
     a = w.architecture
     rotations = w.rotations[positions][:, None]
@@ -249,8 +248,54 @@ def decode(
         cache.write(number, places, k, v)
         mixed = [cache.attend(number, q, part, mask, w.scale) for part, mask in zip(parts, masks, strict=True)]
         x = _fold_back(layer, a, x, mixed[0] if len(mixed) == 1 else torch.cat(mixed))
+    return logits(w, x)
+
+
+def denoise(
+    w: Weights, cache: "Cache", first_row: int, ids: "torch.Tensor", start: "torch.Tensor", visible: "torch.Tensor"
+) -> "torch.Tensor":
+    """Feed T neighbouring tokens `ids` [n, T] of each row from position `start` [n] on; return [n * T, hidden].
+
+    Their keys and values take the place of those that stood there. `visible` [n, T or 1, L] says which of the first L
+    positions each token sees, itself among them; each must see one. Rows from `first_row` on.
+    """
+    import torch
+    import torch.nn.functional as F
+
+    a = w.architecture
+    n, tokens = ids.shape
+    length = visible.shape[-1]
+    places = start[:, None] + torch.arange(tokens, device=ids.device)
+    rows = torch.arange(first_row, first_row + n, device=ids.device)[:, None]
+    # Those behind the last one that a model knows fill up a block, and nothing sees them.
+    rotations = w.rotations[places.clamp(max=len(w.rotations) - 1).reshape(-1)][:, None]
+    x = w.embedding[ids.reshape(-1)]
+    for number, layer in enumerate(w.layers):
+        q, k, v = _project(layer, a, x, rotations)
+        cache.keys[number][rows, places] = k.view(n, tokens, -1)
+        cache.values[number][rows, places] = v.view(n, tokens, -1)
+        keys, values = (
+            kept[first_row : first_row + n, :length].view(n, length, a.kv_heads, a.head_dim).transpose(1, 2)
+            for kept in (cache.keys[number], cache.values[number])
+        )
+        mixed = F.scaled_dot_product_attention(
+            q.view(n, tokens, a.heads, a.head_dim).transpose(1, 2),
+            keys,
+            values,
+            attn_mask=visible[:, None].expand(n, 1, tokens, length),
+            scale=w.scale,
+            enable_gqa=a.kv_heads < a.heads,
+        )
+        x = _fold_back(layer, a, x, mixed.transpose(1, 2).reshape(n * tokens, -1))
+    return x
+
+
+def logits(w: Weights, x: "torch.Tensor") -> "torch.Tensor":
+    """Return fp32 logits [n, vocabulary] at what the last layer made, [n, hidden]."""
+    import torch.nn.functional as F
+
     # In fp32 also of a bf16 model: a logit around 20 rounded to bf16 is off by up to 0.06.
-    return F.rms_norm(x, x.shape[-1:], w.norm, a.norm_eps).float() @ w.head.float()
+    return F.rms_norm(x, x.shape[-1:], w.norm, w.architecture.norm_eps).float() @ w.head.float()
 
 
 def _project(

@@ -48,6 +48,8 @@ class Finished:
     """`stop`, `length`, `abort`, `nonfinite`, `too_complex` or `out_of_memory`; see `wire.Choice`."""
     version: int
     """That made the last tokens."""
+    steps: Sequence[int] = ()
+    """Of a reply made by block diffusion: in which step of its block each token was revealed, from 0."""
 
     @property
     def segments(self) -> list[int]:

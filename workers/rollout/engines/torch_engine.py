@@ -18,6 +18,7 @@ from flexmarl.contracts.specification.team import Lora, Precision
 from workers.models.architecture import Architecture, UnsupportedModel
 from workers.models.products import widen
 from workers.rollout.engines import decoder, invariant, low_rank
+from workers.rollout.engines.block_lane import BlockLane, check_whole
 from workers.rollout.engines.cache import SpareCaches
 from workers.rollout.engines.checks import check_all
 from workers.rollout.engines.grammars import Grammars
@@ -107,8 +108,9 @@ class TorchEngine:
             text = f"these weights have {weights.vocabulary} words and those of {policy} before had {known.pop()}"
             raise UnsupportedModel(text)
         rows = self.rows_of(policy)
-        read = (self._stop_strings, self._grammars)
-        lane = EngineLane(weights, version, digest, rows, self._device, self._caches, *read, self._ordered)
+        made = (weights, version, digest, rows, self._device, self._caches, self._stop_strings, self._grammars)
+        by_blocks = weights.architecture.denoising
+        lane = EngineLane(*made, self._ordered) if by_blocks is None else BlockLane(*made, by_blocks)
         with torch.inference_mode():
             for older in lanes:
                 if older.version < version:
@@ -187,6 +189,7 @@ class TorchEngine:
         lanes = [self._lane_of(request) for request in requests]
         models = [(lane.weights.vocabulary, lane.weights.architecture.max_positions) for lane in lanes]
         check_all(((request, *model) for request, model in zip(requests, models, strict=True)), self._ordered)
+        check_whole([request for request, lane in zip(requests, lanes, strict=True) if isinstance(lane, BlockLane)])
         self._stop_strings.check(requests)
         self._grammars.check((request, words) for request, (words, _) in zip(requests, models, strict=True))
         for request, lane in zip(requests, lanes, strict=True):

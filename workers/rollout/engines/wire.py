@@ -97,6 +97,9 @@ class CompletionChoice(msgspec.Struct, omit_defaults=True):
     """Tokens of the reply before these: told in earlier events of this stream, or `done` before it."""
     to: int = 0
     """With `abort`: lease of the engine where the reply is to go on; 0: anywhere."""
+    steps: list[int] = []
+    """Of a reply made by block diffusion: in which step of its block each token was revealed, from 0; its
+    log-probability is the one in that step."""
 
 
 class Load(msgspec.Struct):

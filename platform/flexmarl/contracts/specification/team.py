@@ -92,6 +92,13 @@ class AgentSpec(AgentSettings):
         return data
 
 
+MOST_BLOCK = 32
+"""Tokens of a block of a block-diffusion model, and its steps: a step map has a digit for each token."""
+DECODING = {"decoding", "block", "denoising_steps", "confidence"}
+"""What of a factory model says how it makes replies; its first weights do not depend on it."""
+_BY_BLOCKS = read_when((one_of("decoding", "block_diffusion"),))
+
+
 class FactoryModel(Strict):
     """A tiny Qwen2-style model and its tokenizer, made by the project itself from a seed."""
 
@@ -102,6 +109,23 @@ class FactoryModel(Strict):
     """Standard deviation of the initial weights; about 1/sqrt(hidden) when absent."""
     head_scale: float = Field(default=1.0, gt=0.0, le=10.0)
     """Scale of the language-model head at initialisation: above 1, initial outputs are more deterministic."""
+    decoding: Literal["left_to_right", "block_diffusion"] = Field(
+        default="left_to_right", json_schema_extra=read_when((one_of("type", "factory"),))
+    )
+    """How replies are made: token by token, or block by block, each of which begins masked and is revealed in several
+    steps (block diffusion; experimental). For games in words, on the torch engine."""
+    block: int = Field(default=4, ge=1, le=MOST_BLOCK, json_schema_extra=_BY_BLOCKS)
+    """Tokens of a block; only with `block_diffusion`, as are the next two."""
+    denoising_steps: int = Field(default=4, ge=1, le=MOST_BLOCK, json_schema_extra=_BY_BLOCKS)
+    """Most steps of a block: each reveals the tokens that are most certain, equally many but for those above
+    `confidence`."""
+    confidence: float | None = Field(default=0.9, gt=0.0, lt=1.0, json_schema_extra=_BY_BLOCKS)
+    """A step reveals every token that is more probable than this as well. Null: none for that."""
+
+    @property
+    def denoises(self) -> bool:
+        """Tell whether it makes replies by block diffusion."""
+        return self.decoding == "block_diffusion"
 
     @property
     def label(self) -> str:
@@ -292,6 +316,12 @@ class PolicySpec(Strict):
     trainer: Literal["auto", "native", "transformers"] = "auto"
     """Trainer back end. native: the project's own decoder, for Qwen2- and Llama-style models. transformers: any causal
     language model of the installed library. auto: native where it knows the model, else transformers."""
+    log_probs: Literal["dipo", "diffu_grpo"] = Field(
+        default="dipo", json_schema_extra=read_when((one_of("/policies/*/model/decoding", "block_diffusion"),))
+    )
+    """How the trainer computes log-probabilities of replies that were made by block diffusion. dipo: of each token in
+    the step that revealed it. diffu_grpo: of all tokens at once, with the reply and 15 % of the prompt masked. Both are
+    experimental."""
     tuning: Tuning = FullTuning()
     optimizer: AdamW = AdamW()
     devices: Devices = Devices()
@@ -304,6 +334,11 @@ class PolicySpec(Strict):
     def source(self) -> OwnSource:
         """Return what the model is of, whichever weights it begins with."""
         return self.model.source if isinstance(self.model, CheckpointModel) else self.model
+
+    @property
+    def denoises(self) -> bool:
+        """Tell whether its replies are made by block diffusion."""
+        return isinstance(self.source, FactoryModel) and self.source.denoises
 
     @field_validator("tuning", mode="before")
     @classmethod

@@ -66,6 +66,7 @@ def _line(one: TrainedRow) -> dict[str, Any]:
         "temperature": row.temperature, "weight": row.weight, "advantages": row.advantages, "spans": row.spans,
         "task": episode.task, "scores": episode.scores, "team_score": episode.team_score, "solved": episode.solved,
         **({"grammars": row.grammars} if row.grammars else {}),
+        **({"steps": np.frombuffer(row.steps, "<i2").tolist()} if row.steps else {}),
     }  # fmt: skip
 
 

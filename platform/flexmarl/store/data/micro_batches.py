@@ -18,7 +18,7 @@ from flexmarl.store.control.commands import Taken, finish, guard
 from flexmarl.store.control.inbox import put_event
 from flexmarl.store.data import reply_grammars
 from flexmarl.store.data.payload import Arrays
-from flexmarl.store.data.spans import Span
+from flexmarl.store.data.spans import Span, steps_of
 from flexmarl.store.data.stored_payloads import PAYLOAD, load
 from flexmarl.store.errors import Refused
 from flexmarl.store.node_operations import for_nodes, run_with_work, taken_command
@@ -62,6 +62,8 @@ class MicroBatchRow:
     arrays: Arrays
     grammars: list[str]
     """Of each turn, the digest of what its reply was held to, empty for nothing; an empty list: of no turn anything."""
+    steps: bytes = b""
+    """int16[n_response]: the step in which each token was revealed, of a row made by block diffusion; empty: another"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ def _member(
     grammars = [span.grammar for span in told] if any(span.grammar for span in told) else []
     return MicroBatchRow(
         draw, member, attempt, role, turn, segments, temperature, weight, spans, [span.offset for span in told],
-        advantages, arrays, grammars,
+        advantages, arrays, grammars, steps_of(told),
     )  # fmt: skip
 
 

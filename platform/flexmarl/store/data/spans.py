@@ -1,14 +1,15 @@
 """Turns of a sample row: a chain of one policy, in which what it read and what it said take turns.
 
-A row of one turn says all of it in its columns, unless its reply was held to a grammar. A row of several keeps its
-turns beside, as JSON; its columns then hold sums of lengths, reward and time, and the finish and the engine of the last
-turn. Turns of other chains of the same role may stand between those of a row.
+A row of one turn says all of it in its columns, unless its reply was held to a grammar or made by block diffusion. A
+row of several keeps its turns beside, as JSON; its columns then hold sums of lengths, reward and time, and the finish
+and the engine of the last turn. Turns of other chains of the same role may stand between those of a row.
 """
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby, islice
 from typing import NamedTuple
 
+import numpy as np
 import orjson
 
 from flexmarl.store.data.payload import Arrays, pack, unpack
@@ -29,13 +30,41 @@ class Span(NamedTuple):
     """How many turns of the role it stands behind the first one of the row."""
     grammar: str = ""
     """Digest of what its reply was held to, of which `store.reply_grammar` has the text; empty: nothing."""
+    steps: str = ""
+    """Of a reply made by block diffusion its step map, a character of `DIGITS` for each token; empty: of another."""
+
+    @property
+    def plain(self) -> bool:
+        """Tell whether the columns of a row say all of it, where it is the row's only turn."""
+        return not (self.grammar or self.steps)
+
+
+DIGITS = "0123456789abcdefghijklmnopqrstuv"
+"""Of steps in the step maps of spans."""
+
+
+def step_digits(steps: Sequence[int]) -> str:
+    """Return a step map as spans keep it."""
+    return "".join(DIGITS[step] for step in steps)
+
+
+def steps_of(spans: Sequence[Span]) -> bytes:
+    """Return the step map of a row's sampled tokens as int16; empty where it has none."""
+    return np.array([DIGITS.index(digit) for span in spans for digit in span.steps], "<i2").tobytes()
 
 
 def encoded(spans: Sequence[Span]) -> bytes | None:
     """Return what a row keeps of its turns; None where its columns say all."""
-    if len(spans) == 1 and not spans[0].grammar:
+    if len(spans) == 1 and spans[0].plain:
         return None
-    return orjson.dumps([list(span) if span.grammar else list(span)[:-1] for span in spans])
+    return orjson.dumps([_kept(span) for span in spans])
+
+
+def _kept(span: Span) -> list[object]:
+    """Return a turn without what it has nothing of at its end."""
+    if span.plain:
+        return list(span[:-2])
+    return list(span if span.steps else span[:-1])
 
 
 def decoded(kept: Sequence[Sequence[object]] | None, alone: Span) -> list[Span]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from flexmarl.contracts.ids import NAME
 from flexmarl.contracts.row_files import DESCRIPTION, FORMAT, FORMAT_VERSION, ImportedRow, RowExport, RowLine
+from flexmarl.contracts.specification.team import MOST_BLOCK
 from flexmarl.controlplane.runs.row_sets import tensors
 from flexmarl.controlplane.runs.row_sets.refusing import AGAIN, not_an_export, refused, undescribed
 from flexmarl.controlplane.runs.row_sets.tensors import RowTensors
@@ -154,6 +155,14 @@ def _line(name: str, number: int, text: bytes, about: RowExport) -> RowLine:
     return line
 
 
+def _by_token(line: RowLine, sampled: int) -> Iterator[str]:
+    """Yield what of a line does not tell of each sampled token."""
+    if line.steps and (len(line.steps) != sampled or not set(line.steps) <= set(range(MOST_BLOCK))):
+        yield f"steps are not one of 0 to {MOST_BLOCK - 1} for each sampled token"
+    if len(line.segments) % 2 or sum(line.segments[1::2]) != sampled:
+        yield "segments do not say which version sampled each token"
+
+
 def _wrong(line: RowLine, part: RowTensors, about: RowExport) -> Iterator[str]:
     """Yield what of a line and its tensors disagrees."""
     turns, sampled = len(line.spans) // 2, part.mask == 1
@@ -173,8 +182,7 @@ def _wrong(line: RowLine, part: RowTensors, about: RowExport) -> Iterator[str]:
         yield "advantages of its turns and of its tokens disagree"
     if line.grammars and (len(line.grammars) != turns or not set(line.grammars) - {""} <= about.grammars.keys()):
         yield f"grammars are not one for each turn, of those that {DESCRIPTION} tells of"
-    if len(line.segments) % 2 or sum(line.segments[1::2]) != int(sampled.sum()):
-        yield "segments do not say which version sampled each token"
+    yield from _by_token(line, int(sampled.sum()))
     if line.temperature <= 0:
         yield "temperature is not above 0"
     if len(part.allowed) and not np.isin(part.ids[sampled], part.allowed).all():
