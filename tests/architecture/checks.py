@@ -29,7 +29,7 @@ LARGE_VALUES = {
     "ModelFacts": (17, "the flat facts of a model that REST and its page show"),
     "PolicyNeeds": (17, "facts of one policy that the allocator compares; flat, and hidden from the garbage collector"),
     "Progress": (26, "the flat resource that REST, lists and headers show of a run"),
-    "RowLine": (19, "mirrors a line of the documented format of rows as files"),
+    "RowLine": (22, "mirrors a line of the documented format of rows as files"),
     "RunState": (18, "the root of a run's state: one branch for each owner"),
     "Settings": (34, "the flat set of environment variables that people set for workers"),
     "SimulatedTurn": (19, "hundreds of thousands at once: nested values would cost an allocation each"),

@@ -5,7 +5,9 @@ template in one order from the same seeds until they have sampled as many tokens
 in one option of `sampling`. Compared is the share of held-out tasks solved, as the mean of evaluations along the way
 (area) and of the last ones (end), with the bootstrap interval of the mean difference over seeds. What is stored, taken
 and counted is decided by the functions that runs use (`flexmarl.algorithms.rescue`, `.member_counts`), and an injected
-row has the log-probabilities of the weights that sampled it.
+row has the log-probabilities of the weights that sampled it. `seeded` is `rescue` whose pool begins with the newest
+success of each task of the plain arm of its seed, as `begins_with` lets a run begin with the export of an earlier one:
+that run's tokens are not counted.
 """
 
 import argparse
@@ -27,6 +29,7 @@ from flexmarl.store.data.groups import SettledGroup
 from tests.benchmarks.task_choice_learning import compared
 from tests.support.local_training import LocalTraining
 from workers.rollout.episode import EpisodeAttempt
+from workers.rollout.turn_limits import TRUNCATED
 from workers.training.wire import TrainRow
 
 IN_ORDER = {"type": "greso", "least_easy": 1.0, "least_hard": 1.0}
@@ -35,10 +38,14 @@ IMITATION = {"batch_size": 256, "learning_rate": 0.003, "max_seconds": 60.0}
 ARMS: dict[str, dict[str, Any]] = {
     "plain": {},
     "rescue": {"replay": {"type": "rescue", "max_age": 32, "max_uses": 8}},
+    "seeded": {"replay": {"type": "rescue", "max_age": 32, "max_uses": 8}},
+    "limited": {"turn_limit": {"type": "past_successes", "least": 1}},
     "fewer_when_solved": {"members": {"type": "fewer_when_solved"}},
     "mixed_outcomes": {"members": {"type": "mixed_outcomes"}},
 }
 LAST = 3
+Successes = tuple[dict[int, StoredSuccess], dict[tuple[str, int], list[TrainRow]]]
+"""Stored successes by task, and their rows by policy and task."""
 FIGURES = ("area", "end", "training_score", "failed_groups", "alike_groups")
 
 
@@ -47,6 +54,10 @@ class Watched(LocalTraining):
 
     failed = 0
     alike = 0
+    played = 0
+    """Episodes."""
+    cut_off = 0
+    """Episodes that ended at a limit of turns."""
 
     def __init__(self, spec: ExperimentSpec, home: str, device: str = "cpu") -> None:
         super().__init__(spec, home, device)
@@ -64,6 +75,7 @@ class Watched(LocalTraining):
 
     def _observe(self, draw: int, settled: SettledGroup) -> None:
         episodes, tasks = settled.event.episodes, self.plan.tasks
+        self.played += len(episodes)
         self.failed += not any(episode.solved for episode in episodes)
         self.alike += all_alike(episodes)
         if draw in self._task_of:
@@ -71,6 +83,26 @@ class Watched(LocalTraining):
             played = PlayedTask(tasks.chosen_from, self._task_of[draw], self.steps_done, shares)
             tasks.counter.observe(self.rates, played)
         super()._observe(draw, settled)
+
+
+class Limited(Watched):
+    """Ends episodes after as many turns as the longest success of their task had, as `sampling.turn_limit` says."""
+
+    def __init__(self, spec: ExperimentSpec, home: str, device: str = "cpu") -> None:
+        super().__init__(spec, home, device)
+        self._longest: dict[int, int] = {}
+
+    def turns_of(self, draw: int) -> int:
+        longest = self._longest.get(self._task_of[draw])
+        return 0 if longest is None else max(longest, self.spec.sampling.turn_limit.least)
+
+    def _observe(self, draw: int, settled: SettledGroup) -> None:
+        super()._observe(draw, settled)
+        episodes, task = settled.event.episodes, self._task_of[draw]
+        self.cut_off += sum(episode.facts.get(TRUNCATED, 0.0) == 1.0 for episode in episodes)
+        solved = [len(episode.samples) for episode in episodes if episode.solved]
+        if solved:
+            self._longest[task] = max(self._longest.get(task, 0), *solved)
 
 
 class Rescuing(Watched):
@@ -87,6 +119,20 @@ class Rescuing(Watched):
         self._injected: dict[str, list[list[TrainRow]]] = {}
         self._given: dict[int, StoredSuccess] = {}
         """Task -> success that a group of the step gives."""
+
+    @property
+    def pool(self) -> Successes:
+        """Return the stored successes with their rows."""
+        return self._pool, self._kept
+
+    def begin_with(self, earlier: Successes) -> None:
+        """Let the pool begin with the successes of an earlier run, as old as version 0."""
+        pool, kept = earlier
+        for number, (task, one) in enumerate(sorted(pool.items()), start=1):
+            mine = {"draw": -number, "last": -1, "uses": 0, "oldest": dict.fromkeys(one.oldest, 0)}
+            self._pool[task] = msgspec.structs.replace(one, **mine)
+        for key, rows in kept.items():
+            self._kept[key] = [msgspec.structs.replace(row, segments=[-1, len(row.response) // 4]) for row in rows]
 
     def _judged(self, group: list[EpisodeAttempt]) -> tuple[SettledGroup, list[list[float]]]:
         settled, values = super()._judged(group)
@@ -122,7 +168,6 @@ class Rescuing(Watched):
         return {policy: [row for row in own if row.member != gone] for policy, own in rows.items()}
 
     def _train(self, policy: str, groups: list[list[TrainRow]], step: int) -> None:
-        rule = self.spec.sampling.replay
         super()._train(policy, [*groups, *self._injected.pop(policy, [])], step)
         of_draw = {int(rows[0].pair.partition(":")[0]): rows for rows in groups if rows}
         for task, success in self._given.items():
@@ -132,12 +177,33 @@ class Rescuing(Watched):
                 self._kept[policy, task] = own
         if policy == self.plan.trainable[-1]:
             self._given.clear()
-            versions = dict.fromkeys(self.plan.trainable, step + 1)
-            expire(self._pool, versions, rule.max_age, rule.max_uses)
+            self._expire(step)
+
+    def _expire(self, step: int) -> None:
+        rule = self.spec.sampling.replay
+        versions = dict.fromkeys(self.plan.trainable, step + 1)
+        expire(self._pool, versions, rule.max_age, rule.max_uses)
 
 
-def played(arm: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
-    """Train until so many tokens are sampled; evaluate every so many steps."""
+class Collecting(Rescuing):
+    """A plain run that keeps the newest success of each task for ever, and injects none."""
+
+    def _judged(self, group: list[EpisodeAttempt]) -> tuple[SettledGroup, list[list[float]]]:
+        settled, values = LocalTraining._judged(self, group)
+        draw = group[0].order.draw
+        if (success := success_of(settled.event.episodes, draw, self.steps_done)) is not None:
+            self._given[self._task_of[draw]] = success
+        return settled, values
+
+    def _expire(self, step: int) -> None:
+        """Keep all."""
+
+
+KINDS: dict[str, type[Watched]] = {"plain": Collecting, "rescue": Rescuing, "seeded": Rescuing, "limited": Limited}
+
+
+def played(arm: str, seed: int, given: argparse.Namespace, earlier: dict[int, Successes]) -> dict[str, Any]:
+    """Train until so many tokens are sampled, and evaluate on the way. `earlier`: what plain runs solved, by seed."""
     changes: dict[str, Any] = {
         "seed": seed,
         "algorithm": {"loss": {"type": "ppo_clip"}},
@@ -150,13 +216,17 @@ def played(arm: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
         changes["policies"] = {name: {"warmup": IMITATION | {"steps": given.imitation}} for name in roles}
     began = time.process_time()
     with tempfile.TemporaryDirectory() as home:
-        training = (Rescuing if arm == "rescue" else Watched).of_template(given.task, home, changes)
+        training = KINDS.get(arm, Watched).of_template(given.task, home, changes)
+        if arm == "seeded" and isinstance(training, Rescuing):
+            training.begin_with(earlier[seed])
         marks = [given.tokens * (number + 1) // given.evaluations for number in range(given.evaluations)]
         while marks:
             training.step()
             if training.tokens >= marks[0]:
                 training.evaluate()
                 marks = [mark for mark in marks if mark > training.tokens]
+        if isinstance(training, Collecting):
+            earlier[seed] = training.pool
         scores = [one.solved for one in training.evaluations]
         return {
             "arm": arm, "seed": seed, "steps": training.steps_done, "tokens": training.tokens, "solved": scores,
@@ -165,6 +235,8 @@ def played(arm: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
             "failed_groups": training.failed / (training.steps_done * given.groups),
             "alike_groups": training.alike / (training.steps_done * given.groups),
             "rescued": training.rescued if isinstance(training, Rescuing) else 0,
+            "solved_tasks": len(earlier.get(seed, ({}, {}))[0]),
+            "episodes": training.played, "cut_off": training.cut_off / training.played,
             "cpu_s": round(time.process_time() - began, 1),
         }  # fmt: skip
 
@@ -184,10 +256,13 @@ def main() -> None:
     asked.add_argument("--evaluations", type=int, default=8)
     given = asked.parse_args()
     base, *others = given.arms
+    if "seeded" in given.arms and base != "plain":
+        asked.error("--arms: seeded begins with what the plain arm solved, so plain comes first")
     rows: list[dict[str, Any]] = []
+    earlier: dict[int, Successes] = {}
     for seed in range(given.first_seed, given.first_seed + given.seeds):
         for arm in given.arms:
-            rows.append(played(arm, seed, given))
+            rows.append(played(arm, seed, given, earlier))
             print(rows[-1], flush=True)
         document: dict[str, Any] = {"settings": {k: str(v) for k, v in vars(given).items()}, "rows": rows}
         document["compared"] = {

@@ -92,6 +92,15 @@ def test_only_what_is_read_is_shown_and_nothing_hidden_is_refused(seeded: Any, v
     page.locator("#start[aria-disabled=false]").wait_for()
     loss.select_option("sapo")
     assert gate.input_value() == "2", "what was written is there again when it is read again"
+    begins = field(page, "/sampling/replay/begins_with/name")
+    assert not begins.is_visible()
+    field(page, "/sampling/replay/type").select_option("archive")
+    begins.fill("good_run")
+    page.locator("[data-error='/sampling/replay/begins_with/name']").get_by_text("no imported rows good_run").wait_for()
+    begins.fill("")
+    field(page, "/sampling/replay/type").select_option("none")
+    begins.wait_for(state="hidden")
+    page.locator("#start[aria-disabled=false]").wait_for()
 
     decoding, block, steps = (
         field(page, f"/policies/speaker/model/{name}") for name in ("decoding", "block", "denoising_steps")

@@ -64,7 +64,7 @@ def test_what_was_exported_comes_in_bit_for_bit(api, tmp_path, shard_tokens) -> 
         joined["offsets"] = np.cumsum([0, *(len(row.mask) for row in own)], dtype=np.int64)
         joined["allowed"] = np.frombuffer(b"".join(row.allowed for row in own), "<i4")
         joined["allowed_offsets"] = np.cumsum([0, *(len(row.allowed) // 4 for row in own)], dtype=np.int64)
-        told = {"format": "flexmarl-rows", "version": "2"}
+        told = {"format": "flexmarl-rows", "version": "3"}
         assert halves(save(joined, told)) == halves(files[f"{file['name']}.safetensors"])
     assert rows == []
 
@@ -162,7 +162,7 @@ TENSORS, LINES = "/file/rows-00000.safetensors", "/file/rows-00000.jsonl"
     [
         (("export.json", lambda _: None), ("/file", "not_an_export"), "no export.json"),
         (("../x", lambda _: b""), ("/file", "not_an_export"), "plain files"),
-        (described({"format_version": 1}), ("/file/export.json", "unknown_format"), "flexmarl-rows 2 is read"),
+        (described({"format_version": 1}), ("/file/export.json", "unknown_format"), "flexmarl-rows 2 and 3 are read"),
         (described({"tokenizers": {"planner": ""}}), ("/file/export.json", "no_tokenizer"), "SHA-256"),
         (described({"tokenizers": {"planner": TOKENIZER}}), (f"{LINES}/3", "no_tokenizer"), "solver"),
         (described({"rows": 7}), ("/file/export.json", "bad_row"), "7 rows"),
@@ -185,6 +185,8 @@ TENSORS, LINES = "/file/rows-00000.safetensors", "/file/rows-00000.jsonl"
         (line({"temperature": 0}), (f"{LINES}/1", "bad_row"), "temperature"),
         (line({"score": 1}), (f"{LINES}/1", "bad_row"), "score"),
         (line({"grammars": ["d1", ""]}), (f"{LINES}/1", "bad_row"), "grammars"),
+        (line({"rewards": [1.0]}), (f"{LINES}/1", "bad_row"), "rewards"),
+        (line({"offsets": [0, 0]}), (f"{LINES}/1", "bad_row"), "offsets"),
         (line({"steps": [32]}), (f"{LINES}/1", "bad_row"), "steps are not one of 0 to 31"),
     ],
 )  # fmt: skip

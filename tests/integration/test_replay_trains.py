@@ -31,6 +31,16 @@ FROM store.micro_batch m WHERE m.run_id = %s AND m.status = 'applied'
 """
 
 
+LIMITED = """
+SELECT l.turns, e.turns, e.status, e.solved, e.team_score, e.facts ->> 'truncated' = '1.0'
+FROM store.episode e JOIN (
+  SELECT DISTINCT (g ->> 'draw')::int AS draw, (g ->> 'turns')::int AS turns
+  FROM store.command c, jsonb_array_elements(c.body -> 'groups') AS g
+  WHERE c.run_id = %s AND g ? 'turns') l USING (draw)
+WHERE e.run_id = %s
+"""
+
+
 @pytest.fixture(scope="module")
 def system(installations: Callable[[int], System]) -> System:
     return installations(0)
@@ -60,6 +70,10 @@ def has_replayed(run: dict[str, Any]) -> bool:
     return bool(run["step"] >= 2)
 
 
+def has_stepped(run: dict[str, Any]) -> bool:
+    return bool(run["step"] >= 1)
+
+
 def test_ordered_runs_replay_the_same_rows_whoever_is_killed(system: System) -> None:
     api, bits, counts = system.api(), {}, {}
     for name, replay in {"plain": "none", "empty": EMPTY, "quiet": ARCHIVE, "struck": ARCHIVE}.items():
@@ -85,11 +99,12 @@ def test_ordered_runs_replay_the_same_rows_whoever_is_killed(system: System) -> 
 
 
 def test_a_success_of_an_earlier_step_stands_in_groups_that_failed(system: System) -> None:
-    """The hinter and the guesser begin untrained, so groups of two often fail."""
+    """The hinter and the guesser begin untrained, so groups of two often fail; turns are limited by what succeeded."""
     api = system.api()
     changes = spec({"type": "rescue", "max_age": 6, "max_uses": 4})
     changes["batch"] |= {"episodes_per_task": 2}
     changes["sampling"]["task_sampler"] = {"type": "greso", "tasks": 8, "least_easy": 1.0, "least_hard": 1.0}
+    changes["sampling"]["turn_limit"] = {"type": "past_successes", "least": 1}
     run = api.finish(api.create_run(name="rescue", template="hot_cold", spec=changes)["id"], 400)
     assert (run["status"], run["step"]) == ("completed", STEPS), run["reason_text"]
     kept_its_promises(system, run["no"], complete=False)
@@ -102,12 +117,20 @@ def test_a_success_of_an_earlier_step_stands_in_groups_that_failed(system: Syste
     draw = int(found[0][0].partition(":")[2])
     group = api.get(f"/runs/{run['id']}/groups/{draw}")
     rulings = [(one["kind"], one["reason"]) for one in group["rulings"]]
-    assert [one for one in rulings if one[0] != "rows_dropped"] == [("group_rescued", found[0][1])]
+    beside = ("rows_dropped", "group_limited")
+    assert [one for one in rulings if one[0] not in beside] == [("group_rescued", found[0][1])]
     assert len(rulings) > 1, "the rows of the member that made room"
     assert group["statistics"]["solved"] == 0
     others = {member["member"]: member["advantages"] for member in group["members"]}
     assert others[0] == {}, "it made room"
     assert any(value < 0 for value in others[1].values())
+    with psycopg.connect(system.database_url, autocommit=True) as conn:
+        limited = conn.execute(LIMITED, [run["no"], run["no"]]).fetchall()
+    assert limited
+    assert all(turns <= limit for limit, turns, *_ in limited)
+    cut_off = [(status, solved, score) for *_, status, solved, score, cut in limited if cut]
+    assert set(cut_off) == {("finished", False, 0.0)}
+    assert api.series(run["id"], "fact/truncated")
 
 
 @pytest.mark.full
@@ -128,6 +151,7 @@ def test_a_run_with_lag_replays_what_is_young_enough(system: System, tmp_path: P
     assert described["rows"] == run["progress"]["samples_trained"], said
     assert set(described["tokenizers"]) == {"guesser", "hinter"}
     _what_it_did_warms_up_another(system, tmp_path / "rows", described)
+    _what_it_did_begins_the_archives_of_others(system)
 
 
 def _what_it_did_warms_up_another(system: System, folder: Path, described: dict[str, Any]) -> None:
@@ -148,3 +172,32 @@ def _what_it_did_warms_up_another(system: System, folder: Path, described: dict[
     for role, rows in solved.items():
         assert facts["fact/warmup_rows", role][0] == rows > 0
         assert facts["fact/warmup_loss_last", role][0] < facts["fact/warmup_loss_first", role][0]
+
+
+def _what_it_did_begins_the_archives_of_others(system: System) -> None:
+    """Two ordered runs begin with its rows; one is struck, and both end in the same bits."""
+    api, bits = system.api(), {}
+    rule = ARCHIVE | {"begins_with": "lag_run"}
+    for name in ("quiet", "struck"):
+        run_id = api.create_run(name=name, template="hot_cold", spec=spec(rule, ORDERED_STEPS, ordered=True))["id"]
+        if name == "struck":
+            patient(lambda run_id=run_id: api.wait(run_id, has_stepped, 300))
+            system.kill("driver")
+            system.kill("device-worker")
+        run = patient(lambda run_id=run_id: api.finish(run_id, 400))
+        assert (run["status"], run["step"]) == ("completed", ORDERED_STEPS), run["reason_text"]
+        kept_its_promises(system, run["no"])
+        with psycopg.connect(system.database_url, autocommit=True) as conn:
+            found = conn.execute(
+                "SELECT m.cohort, count(*) FILTER (WHERE (k.key ->> 0)::int < 0), count(*) FROM store.micro_batch m,"
+                " jsonb_array_elements(m.keys) AS k(key) WHERE m.run_id = %s AND m.replayed GROUP BY 1 ORDER BY 1",
+                [run["no"]],
+            ).fetchall()
+        assert [cohort for cohort, imported, _ in found if imported] == [0, 1, 2], "max_age 2: versions 0 to 2"
+        assert sum(count for _, _, count in found) == run["progress"]["rows_replayed"]
+        cohorts = api.get(f"/runs/{run['id']}/cohorts")["results"]
+        told = {one["cohort"]: sum(policy["imported"] for policy in one["policies"]) for one in cohorts}
+        assert told == {cohort: imported for cohort, imported, _ in found}
+        own = bits_of(system.database_url, run["no"])
+        bits[name] = (own.samples, own.sums, own.weights, own.states)
+    assert bits["quiet"] == bits["struck"]

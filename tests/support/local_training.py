@@ -36,6 +36,7 @@ from workers.rollout.environments.rows import RowFamily
 from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, checked, request_of
 from workers.rollout.recorder import settled_group
 from workers.rollout.speech import Seat, Speech
+from workers.rollout.turn_limits import truncated
 from workers.rollout.turns import Turn, TurnReply, TurnRequest
 from workers.training.trainer import CREATE, Trainer
 from workers.training.wire import AccumulateRequest, BindRequest, StepRequest, TrainRow
@@ -152,6 +153,10 @@ class LocalTraining:
         """Return how many members the group of a draw has, where others have so many."""
         return members
 
+    def turns_of(self, draw: int) -> int:
+        """Return after how many turns the episodes of a draw end; 0: as many as the environment lets them have."""
+        return 0
+
     def _observe(self, draw: int, settled: SettledGroup) -> None:
         """Count what a group said, and let the sampler see how it ended."""
         episodes, tasks = settled.event.episodes, self.plan.tasks
@@ -182,8 +187,12 @@ class LocalTraining:
             self._advance(live)
         for group in groups:
             for episode in group:
-                episode.attempt.outcome = checked(episode.environment.outcome(), seats)
-                episode.attempt.status = EpisodeStatus.FINISHED
+                attempt = episode.attempt
+                if attempt.order.cuts_off(len(attempt.turns)) and episode.environment.asks():
+                    attempt.outcome = truncated(len(attempt.turns), (attempt.turns[-1].role, attempt.turns[-1].turn))
+                else:
+                    attempt.outcome = checked(episode.environment.outcome(), seats)
+                attempt.status = EpisodeStatus.FINISHED
         return [[episode.attempt for episode in group] for group in groups]
 
     def _begin(self, draw: int, member: int, origin: Origin, seats: dict[str, Seat]) -> _Episode:
@@ -193,7 +202,8 @@ class LocalTraining:
             if held_out
             else self.plan.training_seed(self._task_of.get(draw, draw))
         )
-        order = EpisodeOrder(draw, member, 1, task, held_out, seed, 120.0, 120.0, None)
+        most = 0 if held_out else self.turns_of(draw)
+        order = EpisodeOrder(draw, member, 1, task, held_out, seed, 120.0, 120.0, None, most_turns=most)
         own = episode_seed(seed, draw, member)
         random.seed(own)  # what games of packages draw from
         np.random.seed(own % 2**32)
@@ -234,7 +244,8 @@ class LocalTraining:
                     )
                 replies.append(episode.speech.hear(ask, reply.choice))
             episode.environment.act(replies)
-            episode.asks = episode.environment.asks()
+            ends = episode.attempt.order.cuts_off(len(episode.attempt.turns))
+            episode.asks = [] if ends else episode.environment.asks()
 
     def _answers(self, asked: list[tuple[str, TurnRequest]]) -> dict[str, tuple[TurnRequest, TurnReply]]:
         turns = dict(asked)

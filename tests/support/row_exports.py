@@ -32,7 +32,8 @@ def trained_row(number: int, role: str = "planner", **more: Any) -> TrainedRow:
     )
     score = (number % 5) / 4
     episode = RowEpisode({"title": f"sum {number}, ü"}, {role: score}, score, number % 2 == 0)
-    return TrainedRow(more.get("policy", role), 1 + number, 2 + number, row, episode, {})
+    seed, rewards = more.get("task_seed", number // 2), [0.0] * (len(spans) // 2)
+    return TrainedRow(more.get("policy", role), 1 + number, 2 + number, row, episode, {}, seed, rewards)
 
 
 def folder_of(folder: Path, rows: list[TrainedRow], shard_tokens: int = 1_000_000, **about: Any) -> Path:

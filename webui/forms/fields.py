@@ -81,8 +81,12 @@ class Field:
         return " ".join(part for part in (self.help, f"{text[:1].upper()}{text[1:]}." if text else "") if part)
 
 
-OPTIONAL = {"/budget/target": "/budget/target/value"}
+OPTIONAL = {
+    "/budget/target": "/budget/target/value",
+    "/sampling/replay/begins_with": "/sampling/replay/begins_with/name",
+}
 """An object that may be absent -> the one field that stands for it."""
+_EMPTY = {"/budget/target": "Empty: never."}
 WHOLE = {
     "/environment/dataset": ("Dataset", "dataset"),
     "/environment/scores": ("Scores", "json"),
@@ -216,7 +220,10 @@ def _optional_object(document: Schema, schema: Schema, pointer: str) -> Iterator
     leaf = inner.get("properties", {}).get(shown.rpartition("/")[2])
     made = described(shown, value_at(document, shown), leaf, schema) if leaf is not None else None
     if made is not None:
-        yield Field(made.pointer, made.label, made.kind, made.value, optional=True, help="Empty: never.")
+        said = _EMPTY.get(pointer) or _help(node)
+        yield Field(
+            made.pointer, made.label, made.kind, made.value, optional=True, help=said, ways=ways_at(pointer, node)
+        )
 
 
 def _union(document: Schema, schema: Schema, root: str) -> Iterator[Field]:

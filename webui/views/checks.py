@@ -23,6 +23,7 @@ TITLES = {
     "replayed_once_per_step": "No row is replayed twice in a step",
     "replayed_were_trained": "Every replayed row was trained before",
     "replayed_within_age": "Replayed rows are young enough",
+    "imported_rows_match_log": "Imported rows match the log",
     "steps_match_log": "Every step is a version",
     "versions_chain": "Versions form a chain",
     "applied_belong_to_steps": "Every applied micro-batch belongs to a step",

@@ -95,7 +95,8 @@ def joint(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, An
 
 def _batches_text(own: dict[str, Any]) -> str:
     """Say of a policy's part of a cohort what it has cut and what became of it."""
-    again = f", {own['replayed']} of them replayed" if own["replayed"] else ""
+    others = f" ({own['imported']} imported)" if own["imported"] else ""
+    again = f", {own['replayed']} of them replayed{others}" if own["replayed"] else ""
     fates = ", ".join(f"{own[fate]} {fate}" for fate in ("accumulated", "applied", "void"))
     return f"{own['policy']}: {own['rows']} rows{again}; {own['cut']} micro-batches cut, {fates}"
 

@@ -29,6 +29,7 @@ DECISIONS = {kind: about.word for kind, about in COMMAND_KINDS.items()} | {
     "group_branched": "Continue episodes",
     "group_rescued": "Inject a success",
     "group_sized": "Size a group",
+    "group_limited": "Limit the turns of a group",
     "group_dropped": "Drop a group",
     "group_surplus": "Discard surplus",
     "rows_dropped": "Drop rows",

@@ -32,6 +32,7 @@ from workers.rollout.speech import Seat, Speech, prompt_tokens
 from workers.rollout.stages import Stage, begin
 from workers.rollout.tracks import Track
 from workers.rollout.turn_barrier import TurnBarrier
+from workers.rollout.turn_limits import ended_itself, truncated
 from workers.rollout.turns import (
     OVERFLOW,
     TooManyMovesError,
@@ -70,6 +71,12 @@ class EpisodeOrder:
     """Earlier tries that the environment itself broke off."""
     agents: int | None = None
     """Turns of the episode that are asked for at the same time; all that wait for nothing else when absent."""
+    most_turns: int = 0
+    """Turns after which the episode ends unsolved, of all roles together; 0: as many as its environment lets it."""
+
+    def cuts_off(self, turns: int) -> bool:
+        """Tell whether an episode that would go on ends after so many turns."""
+        return 0 < self.most_turns <= turns
 
     @property
     def key(self) -> tuple[int, int, int]:
@@ -149,11 +156,10 @@ async def _attempt(
         # An environment that starts slowly has a deadline of its own.
         deadline = time.monotonic() + order.timeout_s
         await _play(live, attempt, speech, asking, deadline, track)
-        if isinstance(live, RewardedLater) and live.awaits_reward:
-            attempt.finished_at = time.time()
-            await held.leave()
-            await live.rewarded()
-        attempt.outcome = checked(live.outcome(), seats)
+        if order.cuts_off(len(attempt.turns)) and live.asks():
+            attempt.outcome = truncated(len(attempt.turns), (attempt.turns[-1].role, attempt.turns[-1].turn))
+        else:
+            attempt.outcome = checked(await _ended(live, attempt, held), seats)
         attempt.branch = track.told([turn.reply for turn in attempt.turns])
         attempt.status = EpisodeStatus.FINISHED
     except OutgrownError as old:
@@ -165,6 +171,16 @@ async def _attempt(
             live.leave(attempt.reason)
     attempt.finished_at = attempt.finished_at or time.time()
     return attempt
+
+
+async def _ended(live: LiveEpisode, attempt: EpisodeAttempt, held: HeldSlots) -> Outcome:
+    """Return the account of an episode that its environment ended, once it is known what it earned."""
+    if isinstance(live, RewardedLater) and live.awaits_reward:
+        attempt.finished_at = time.time()
+        await held.leave()
+        await live.rewarded()
+    outcome = live.outcome()
+    return ended_itself(outcome) if attempt.order.most_turns else outcome
 
 
 async def _begun(
@@ -216,7 +232,7 @@ async def _play(
 ) -> None:
     order, seats = attempt.order, dict(speech.seats)
     waits = waits_of(order)
-    while asks := live.asks():
+    while (asks := live.asks()) and not order.cuts_off(len(attempt.turns)):
         track.keep(live, speech, len(attempt.turns))
         if asking.together is not None:
             deadline += await asking.together.turn()  # the others' time is not the episode's own

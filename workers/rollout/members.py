@@ -224,6 +224,7 @@ def _episode(playing: CommandPlay, group: GroupOrder, member: int, tried: int, b
         latency=spec.environment.latency,
         breakdowns=breakdowns,
         agents=spec.mechanisms.parallel.agents,
+        most_turns=group.turns,
     )
 
 

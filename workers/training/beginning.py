@@ -24,6 +24,7 @@ from workers.models.places import folder_of
 from workers.models.tokenizer import Spoken, folder_spoken
 from workers.models.weights import initial_weights
 from workers.training.errors import RefusalCode, TrainerRefusal
+from workers.training.exported_rows import check_archive
 from workers.training.version_store import VersionStore
 from workers.training.wire import BindRequest
 
@@ -46,6 +47,7 @@ def beginning_of(
     spec: ExperimentSpec, asked: BindRequest, words: int, tokenizer: bytes, store: VersionStore
 ) -> Beginning:
     """Return what version 0 of a policy begins with. Raises TrainerRefusal, UnsupportedModel or WrongAdapterError."""
+    check_archive(spec, asked.policy, tokenizer)
     if not asked.digest:
         return Beginning(_first_weights(spec, asked.policy, words, store))
     own = sha256(tokenizer).hexdigest()

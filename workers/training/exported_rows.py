@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 
 from flexmarl.contracts.row_files import ImportedRow, RowLine
-from flexmarl.contracts.specification.demonstrations import ImportedRows
+from flexmarl.contracts.specification.demonstrations import NamedRows
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.passes import Passes
 from workers.training.wire import TrainRow
@@ -57,11 +58,20 @@ class ExportedRows(Passes):
         return f"warmup.rows: all {len(self._lines)} rows are longer than {most}, or nothing was sampled in them"
 
 
-def check_tokenizers(shown: ImportedRows, roles: Collection[str], tokenizer: bytes) -> None:
-    """Refuse rows whose ids are those of another tokenizer than the policy's: they would be other words."""
+def check_tokenizers(shown: NamedRows, roles: Collection[str], tokenizer: bytes, where: str = "warmup.rows") -> None:
+    """Refuse rows whose ids are those of another tokenizer than the policy's: they would be other words. `where` names
+    the field."""
     own = sha256(tokenizer).hexdigest()
     for role in roles:
         if (theirs := shown.tokenizers.get(role, own)) != own:
-            detail = f"warmup.rows: the rows of {role} in {shown.name} are ids of tokenizer {theirs[:12]}"
-            rest = f"the policy's is {own[:12]}; name rows of a run with this model and environment, or remove rows"
+            detail = f"{where}: the rows of {role} in {shown.name} are ids of tokenizer {theirs[:12]}"
+            rest = f"the policy's is {own[:12]}; name rows of a run with this model and environment, or none"
             raise TrainerRefusal(RefusalCode.TOKENIZER_DIFFERS, f"{detail}, {rest}")
+
+
+def check_archive(spec: ExperimentSpec, policy: str, tokenizer: bytes) -> None:
+    """Refuse rows of another tokenizer than the policy's that its archive of replay begins with."""
+    replay = spec.sampling.replay
+    if replay.on and replay.begins_with is not None:
+        roles = [role for role in spec.roles_of(policy) if spec.agents[role].trainable]
+        check_tokenizers(replay.begins_with, roles, tokenizer, "sampling.replay.begins_with")

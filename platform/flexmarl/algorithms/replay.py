@@ -68,6 +68,11 @@ def replayed_groups(fresh: int, share: float) -> int:
     return int(fresh * share / (1.0 - share) + 1e-9)
 
 
+def imported(archive: list[ArchivedGroup]) -> int:
+    """Count the groups of another run: as old as version 0 and with draws below 0, they stand in front."""
+    return bisect_left(archive, (0, 0), key=_place)
+
+
 def ages_of(archive: list[ArchivedGroup], version: int) -> dict[int, tuple[int, int]]:
     """Return how many groups and rows there are of each age in versions, the youngest first."""
     found: dict[int, tuple[int, int]] = {}

@@ -94,13 +94,19 @@ def expire(pool: dict[int, StoredSuccess], versions: dict[str, int], max_age: in
 
 
 def ages_of(pool: dict[int, StoredSuccess], policy: str, version: int) -> dict[int, tuple[int, int]]:
-    """Return how many successes and rows of a policy there are of each age in versions, the youngest first."""
+    """Return how many own successes and rows of a policy there are of each age in versions, the youngest first."""
     found: dict[int, tuple[int, int]] = {}
     for one in sorted(pool.values(), key=lambda one: -one.oldest.get(policy, 0)):
-        if policy in one.oldest:
+        if policy in one.oldest and one.draw >= 0:
             groups, rows = found.get(age := version - one.oldest[policy], (0, 0))
             found[age] = groups + 1, rows + one.rows.get(policy, 0)
     return found
+
+
+def imported(pool: dict[int, StoredSuccess], policy: str) -> tuple[int, int]:
+    """Return how many successes of another run there are with rows of a policy, and how many rows."""
+    rows = [one.rows.get(policy, 0) for one in pool.values() if one.draw < 0 and policy in one.oldest]
+    return len(rows), sum(rows)
 
 
 def in_order(injected: list[ArchivedGroup]) -> list[ArchivedGroup]:

@@ -97,6 +97,7 @@ SLOTS: dict[str, Slot] = {
     ),
     "/sampling/arranger/type": Slot(_names(ARRANGER), (), {"shuffle_r1": "arranger: advantage_shuffle"}),
     "/sampling/replay/type": Slot(("none", "archive", "rescue"), ()),
+    "/sampling/turn_limit/type": Slot(("none", "past_successes"), ()),
     "/mechanisms/lag_policy/at_admission": Slot(("admit", "wait", "trained"), ()),
     "/mechanisms/lag_policy/in_flight": Slot(("finish", "continue", "resume", "restart_turn", "discard"), ()),
     "/mechanisms/lag_policy/at_cut": Slot(("wait", "drop", "refresh", "train"), ()),

@@ -76,6 +76,8 @@ class GroupOrder(Record):
     """Finished members at which the others are cancelled; 0: all play to their end."""
     spares: int = 0
     """Environments beyond its members: once no more members than these play, each is played a second time beside."""
+    turns: int = Field(default=0, exclude_if=lambda turns: not turns)
+    """Turns after which its episodes end, of all roles together; 0: as many as the environment lets them have."""
 
 
 class PlayGroups(Record):

@@ -11,6 +11,7 @@ from pydantic import Field, TypeAdapter
 
 from flexmarl.contracts.base import Record
 from flexmarl.contracts.ids import Digest, Name
+from flexmarl.contracts.imported_rows import RowsImported
 from flexmarl.contracts.wire import EpisodeOutcome, Origin, TrainStats
 
 
@@ -376,6 +377,7 @@ Event = Annotated[
     | PolicySuspended
     | RankJoined
     | GroupSettled
+    | RowsImported
     | MicroBatchAccumulated
     | StepCommitted
     | WeightsServed

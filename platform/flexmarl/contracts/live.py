@@ -65,8 +65,8 @@ class ArchivedRows(Record):
     policy: Name
     age: int
     """Version after the last step minus that of the oldest row's first token."""
-    origin: Literal["run"] = "run"
-    """Who sampled them: the run itself."""
+    origin: Literal["run", "imported"] = "run"
+    """Who sampled them: the run itself, or another one, of which the rows were imported before the first step."""
     groups: int
     rows: int
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import msgspec
 
-FORMAT, FORMAT_VERSION = "flexmarl-rows", 2
+FORMAT, FORMAT_VERSION = "flexmarl-rows", 3
+READ_VERSIONS = (2, 3)
+"""2 has neither tasks nor rewards of turns."""
 DESCRIPTION = "export.json"
 
 
@@ -64,6 +66,12 @@ class RowLine(msgspec.Struct, forbid_unknown_fields=True):
     solved: bool
     grammars: list[str] = []
     """Of each turn, the digest of what its reply was held to, empty for nothing; none where no reply was."""
+    task_seed: int | None = None
+    """Which task it was, to whoever plays the same environment with the same options; None: format 2."""
+    rewards: list[float] = []
+    """Of each turn; format 2 has none."""
+    offsets: list[int] = []
+    """How many turns of its role each turn stands behind the first; none: they follow each other."""
     steps: list[int] = []
     """Of each sampled token, the step of its block that revealed it, from 0; none where no block diffusion made it."""
 

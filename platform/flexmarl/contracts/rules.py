@@ -19,6 +19,7 @@ from flexmarl.contracts.sharing_rules import sharing_rules
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.specification.team import FactoryModel, PolicySpec
 from flexmarl.contracts.training_rules import training_rules
+from flexmarl.contracts.turn_rules import turn_rules
 
 TARGET_METRICS = ("eval/solved", "eval/team_score")
 
@@ -42,6 +43,7 @@ def broken_rules(spec: ExperimentSpec) -> list[Problem]:
         sampling_rules,
         replay_rules,
         sharing_rules,
+        turn_rules,
     )
     own = (_roles, _policies, _batch, learning_rules, *facts, _evaluation, _budget)
     found: dict[tuple[str, str, str], Problem] = {}

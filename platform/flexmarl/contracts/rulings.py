@@ -26,6 +26,8 @@ class RulingKind(StrEnum):
     """A group settled after it was cancelled as surplus; its rows stay recorded."""
     ROWS_DROPPED = "rows_dropped"
     """Rows leave training before a micro-batch is cut; `cause` says why."""
+    GROUP_LIMITED = "group_limited"
+    """Episodes of a group end after fewer turns than the environment lets them have; the reason says how many."""
     NULL_STEP = "null_step"
     """A policy has nothing to train on in a step; its version stays."""
     ENGINE_ASSIGNED = "engine_assigned"

@@ -39,6 +39,7 @@ from flexmarl.contracts.events import (
     TrainerVacated,
     WeightsServed,
 )
+from flexmarl.contracts.imported_rows import RowsImported
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.status import TERMINAL, WAITING_OUTSIDE, RunReason, RunStatus
@@ -47,6 +48,7 @@ from flexmarl.orchestrator.allocation.binding import on_policy_suspended, on_ran
 from flexmarl.orchestrator.allocation.paused_surplus import hold_surplus
 from flexmarl.orchestrator.allocation.shared_devices import on_engine_slept, on_engine_woke, on_trainer_vacated
 from flexmarl.orchestrator.cohorts.cohorts import on_train_group
+from flexmarl.orchestrator.cohorts.replay import on_rows_imported
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.plan import make_plan
 from flexmarl.orchestrator.pool.device_requests import on_pools_changed
@@ -122,6 +124,7 @@ HANDLERS: dict[type[Any], Callable[[Context, Any], None]] = {
     PolicySuspended: on_policy_suspended,
     RankJoined: on_rank_joined,
     GroupSettled: _on_group,
+    RowsImported: on_rows_imported,
     MicroBatchAccumulated: on_accumulated,
     StepCommitted: on_step_committed,
     WeightsServed: on_weights_served,

@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 
+from flexmarl.contracts.imported_rows import RowsImported
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import RunStatus
-from flexmarl.store.data import micro_batches
-from flexmarl.store.reads import episodes, report, report_rows, trajectories
+from flexmarl.store.data import imported_rows, micro_batches, retention
+from flexmarl.store.data.groups import SampleRow
+from flexmarl.store.data.spans import Span
+from flexmarl.store.reads import cohort_rows, episodes, report, report_rows, trajectories
 from flexmarl.store.reads.episodes import EpisodeFilter
 from flexmarl.store.telemetry import intervals, metric_cells
 from tests.support.store_story import Story
@@ -114,6 +117,62 @@ def test_replayed_rows_are_counted_by_themselves_and_each_row_is_trained_once(re
 def test_each_damage_of_a_replay_turns_its_line_red(replaying, damage, name):
     replaying.conn.execute(damage.encode())
     assert name in red(replaying)
+
+
+@pytest.fixture
+def begun_with_others(story):
+    """A step that is taken on two rows of its own and on one of another run, of which two were imported."""
+    lease_id = story.trainer("t1")
+    event = RowsImported(name="earlier", rows=2)
+    imported_rows.put(story.conn, 1, [another(member) for member in range(2)], event)
+    story.settle(0)
+    story.cut(0, 0)
+    story.cut(1, -3, replayed=True)
+    story.accumulate(lease_id, 0, "0:t1")
+    story.accumulate(lease_id, 1, "0:t1")
+    story.step(lease_id, "0:t1", (0, 1), 1)
+    rule = '{"sampling": {"replay": {"type": "archive", "max_age": 1}}}'
+    story.conn.execute("UPDATE store.run_state SET spec = spec || %s::jsonb", [rule])
+    story.progress = Progress(episodes_proposed=2, episodes_finished=2)
+    story.decide()
+    return story
+
+
+def another(member):
+    return SampleRow(
+        draw=-3, member=member, attempt=1, role="solver", turn=0, policy="solver", version=imported_rows.ANOTHERS,
+        segments=[imported_rows.ANOTHERS, 2], prompt=[1, 2], response=[4, 5], logprobs=[-0.5, -0.25], allowed=(),
+        spans=[Span(2, 2, "")],
+    )  # fmt: skip
+
+
+def test_imported_rows_are_replayed_rows_and_no_samples_of_the_run(begun_with_others):
+    assert red(begun_with_others) == []
+    counts = report.counts(begun_with_others.conn, 1)
+    assert (counts.samples, counts.samples_trained) == (2, 2)
+    assert (counts.rows_replayed, counts.rows_replayed_imported) == (2, 2)
+    [batches] = cohort_rows.batches(begun_with_others.conn, 1, 0, 0)
+    assert (batches.rows, batches.replayed, batches.imported) == (4, 2, 2)
+    assert not imported_rows.put(begun_with_others.conn, 1, [], RowsImported(name="earlier", rows=2)), "once"
+
+
+def test_each_damage_of_imported_rows_turns_its_line_red_and_retired_ones_are_not_missed(begun_with_others):
+    conn = begun_with_others.conn
+    for damage, name in [
+        ("DELETE FROM store.sample WHERE draw = -3 AND member = 1", "imported_rows_match_log"),
+        ("UPDATE store.micro_batch SET version = 3 WHERE no = 1", "replayed_within_age"),
+        ("UPDATE store.micro_batch SET keys = keys || keys WHERE no = 1", "replayed_once_per_step"),
+    ]:
+        with conn.transaction(force_rollback=True):
+            conn.execute(damage.encode())
+            assert name in red(begun_with_others)
+    with conn.transaction(force_rollback=True):
+        conn.execute("UPDATE store.micro_batch SET version = 2 WHERE no = 1")
+        assert "replayed_within_age" not in red(begun_with_others), "as old as version 0, which is 1 version older"
+    conn.execute("UPDATE store.run_state SET status = 'completed', finished_at = now() - interval '1 day'")
+    before = red(begun_with_others)
+    retention.retire_samples(conn, 1)
+    assert red(begun_with_others) == before
 
 
 def test_ranges_of_one_row_say_what_wide_ones_say(finished, monkeypatch):

@@ -38,11 +38,12 @@ def exported(folder, name):
 @pytest.mark.parametrize("shard_tokens", [1_000_000, 12])
 def test_each_trained_row_is_there_once_with_its_tokens(trained, tmp_path, shard_tokens):
     folder = tmp_path / "rows"
+    trained.conn.execute("UPDATE store.sample SET reward = member / 4.0")
     about = {"run": "run-1", "tokenizers": {"solver": "ab"}}
     assert row_files.write(folder, trained_rows(trained.conn, 1), about, shard_tokens) == 6
     described = json.loads((folder / row_files.DESCRIPTION).read_text())
     stated = {name: value for name, value in described.items() if name != "files"}
-    assert stated == {"format": "flexmarl-rows", "format_version": 2, **about, "rows": 6}
+    assert stated == {"format": "flexmarl-rows", "format_version": 3, **about, "rows": 6}
     assert len(described["files"]) == (1 if shard_tokens > 12 else 3)
     keys = []
     for file in described["files"]:
@@ -58,6 +59,7 @@ def test_each_trained_row_is_there_once_with_its_tokens(trained, tmp_path, shard
             allowed = slice(*tensors["allowed_offsets"][number : number + 2])
             assert tensors["allowed"][allowed].tolist() == [4, 5, 6, 7]
             assert (line["team_score"], line["step"], line["version"]) == (line["member"], 1, 1 + (line["draw"] == 2))
+            assert (line["task_seed"], line["rewards"]) == (line["draw"], [line["member"] / 4])
     assert sorted(keys) == [(draw, member) for draw in range(3) for member in range(2)]
 
 

@@ -102,6 +102,28 @@ def test_ids_of_another_tokenizer_or_outside_of_the_vocabulary_are_refused_by_na
         bind(tmp_path / "outside", [msgspec.msgpack.encode(kept)])
 
 
+def test_an_archive_does_not_begin_with_ids_of_another_tokenizer(tmp_path: Path) -> None:
+    own = bind(tmp_path / "own", [row(0)])
+    mine = sha256(own.tokenizer).hexdigest()
+    for number, (replay, role, digest) in enumerate(
+        [("archive", "planner", "ab" * 32), ("none", "planner", "ab" * 32), ("archive", "solver", "ab" * 32),
+         ("archive", "planner", mine)]
+    ):  # fmt: skip
+        named = {"name": "good_run", "tokenizers": {role: digest}}
+        spec = specified(None).model_dump(mode="json")
+        spec["sampling"]["replay"] |= {"type": replay, "begins_with": named}
+        trainer = Trainer(
+            ExperimentSpec.model_validate(spec), 1, "a", str(tmp_path / str(number)), "cpu", IntervalLog()
+        )
+        if number:
+            assert trainer.bind(BindRequest("planner", CREATE)).created
+            continue
+        with pytest.raises(
+            TrainerRefusal, match=r"tokenizer_differs: sampling.replay.begins_with: .*planner in good_run"
+        ):
+            trainer.bind(BindRequest("planner", CREATE))
+
+
 def test_a_node_sends_the_rows_of_the_roles_that_are_good_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [row(0), row(1, solved=False), row(2, score=0.4), row(3, "solver"), row(4, score=0.6)]
     held = digest_of((False, line) for line in lines)

@@ -29,6 +29,7 @@ from flexmarl.contracts.specification.task_choice import (
     TaskSamplerOptions,
     UniformOptions,
 )
+from flexmarl.contracts.specification.turn_limits import TurnLimitOptions
 
 _BY_ROWS = is_no_such(LOSS, "paired")
 _BONUS = read_when((none_of("start", 0),))
@@ -127,6 +128,8 @@ class SamplingFamily(Strict):
     turn_quantile: float = Field(default=0.0, ge=0.0, le=0.99)
     """Turns of a role that were said with less surprise, the mean of -log p over their tokens, than this quantile of
     the role's turns in the group get advantage 0; 0: none. DART takes 0.2 of entropies. Experimental."""
+    turn_limit: TurnLimitOptions = TurnLimitOptions()
+    """How many turns an episode may have."""
     arranger: Annotated[ArrangerOptions, OneOf(ARRANGER)] = NoArrangerOptions()
     """How often each row counts in a step."""
     replay: ReplayOptions = ReplayOptions()

@@ -21,8 +21,8 @@ class DatasetDemonstrations(Strict):
     whole conversation. Empty: the row's answer answers its prompt."""
 
 
-class ImportedRows(Strict):
-    """Rows that a run exported and somebody imported here, of the roles that the policy plays."""
+class NamedRows(Strict):
+    """Rows that a run exported and somebody imported here."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "good_run"}]})
 
@@ -30,15 +30,20 @@ class ImportedRows(Strict):
     """Name under which they were imported."""
     project: str = Field(default="", max_length=64, pattern=r"^[A-Za-z0-9_-]*$")
     """Project that has them; the run's own when absent."""
-    solved: bool = True
-    """Only rows of episodes that solved their task."""
-    least_score: float | None = None
-    """Only rows whose role scored at least this in their episode; any when absent."""
     digest: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     """Of the rows. Set when the run is created; what is written here is replaced."""
     tokenizers: dict[str, str] = {}
     """Role -> SHA-256 of the tokenizer that its rows' ids are of. Set when the run is created; what is written here is
     replaced."""
+
+
+class ImportedRows(NamedRows):
+    """Imported rows of the roles that the policy plays."""
+
+    solved: bool = True
+    """Only rows of episodes that solved their task."""
+    least_score: float | None = None
+    """Only rows whose role scored at least this in their episode; any when absent."""
 
 
 GENTLE_DEFAULTS: dict[str, Any] = {"batch_size": 16, "learning_rate": 1e-5, "max_seconds": 3600.0}

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from flexmarl.contracts.base import Strict
+from flexmarl.contracts.specification.demonstrations import NamedRows
 from flexmarl.contracts.specification.reading import one_of, read_when
 
 _ARCHIVE = read_when((one_of("type", "archive"),))
@@ -31,6 +32,9 @@ class ReplayOptions(Strict):
     """Which groups are taken first: those that grow too old first, or the newest."""
     weight: float = Field(default=1.0, gt=0.0, le=1.0, json_schema_extra=_RESCUE)
     """How much a row of an injected success counts beside a fresh one, at most as much."""
+    begins_with: NamedRows | None = Field(default=None, json_schema_extra=_ANY)
+    """Imported rows that the archive, or the pool of successes, has before the first step, as old as version 0; absent:
+    it begins empty."""
 
     @property
     def on(self) -> bool:
@@ -45,4 +49,6 @@ class ReplayOptions(Strict):
     @model_validator(mode="before")
     @classmethod
     def _a_word_is_a_type(cls, data: object) -> object:
+        if isinstance(data, dict) and isinstance(data.get("begins_with"), str):
+            data = {**data, "begins_with": {"name": data["begins_with"]}}
         return {"type": data} if isinstance(data, str) else data

@@ -43,6 +43,7 @@ from flexmarl.controlplane.runs.marks import NO_MARKS, Marks, inherited, known_p
 from flexmarl.controlplane.runs.model_sources import CheckpointSources
 from flexmarl.controlplane.runs.models import Operation, Run, RunStateRow
 from flexmarl.controlplane.runs.numbers import next_number
+from flexmarl.controlplane.runs.row_sets import archive_rows
 from flexmarl.controlplane.runs.verbs import NO_OPTIONS, VerbOptions
 from flexmarl.store.control import inbox
 from flexmarl.store.control import runs as store_runs
@@ -126,6 +127,8 @@ def act(actor: Actor, run: Run, verb: Verb, reason: str = "", options: VerbOptio
         raise _invalid(run, verb, status, state.pending_verb, allowed)
     if verb in (Verb.START, Verb.RETRY):
         origin_grants.require(run)
+    if verb is Verb.START:
+        archive_rows.begin(run)
     operation = Operation.objects.create(
         run=run, verb=verb.value, actor_id=actor.user_id, reason=reason, request_id=actor.request_id
     )

@@ -21,7 +21,7 @@ def pinned(actor: Actor, project: str, name: str, policy: Mapping[str, Any]) -> 
     warmup = policy.get("warmup")
     rows = warmup.get("rows") if isinstance(warmup, Mapping) else None
     if rows is not None:
-        chosen = row_set_naming.pinned(actor, project, name, rows)
+        chosen = row_set_naming.pinned(actor, project, row_set_naming.warmup_at(name), rows)
         return chosen if chosen is None or isinstance(chosen, Problem) else _with(policy, rows=chosen)
     shown = warmup.get("demonstrations") if isinstance(warmup, Mapping) else None
     named = naming.well_named(shown.get("dataset")) if isinstance(shown, Mapping) else None

@@ -36,6 +36,7 @@ from flexmarl.controlplane.packages import tool_naming
 from flexmarl.controlplane.registry import naming
 from flexmarl.controlplane.runs import demonstrations, queries
 from flexmarl.controlplane.runs.models import Checkpoint, Run
+from flexmarl.controlplane.runs.row_sets import archive_rows
 from flexmarl.controlplane.runs.row_sets import naming as row_set_naming
 from flexmarl.store.control import checkpoint_rows
 from flexmarl.store.data import lineage
@@ -84,6 +85,11 @@ class CheckpointSources:
             written["environment"] = environment
         if (servers := tool_naming.tools_in(raw.get("environment"))) is not None:
             self._tools(written.get("environment", raw["environment"]), servers, written, refused)
+        sampling = archive_rows.completed(self.actor, self.project, raw.get("sampling"))
+        if isinstance(sampling, Problem):
+            refused.append(sampling)
+        elif sampling is not None:
+            written["sampling"] = sampling
         if refused:
             raise SpecProblems(refused)
         return {**raw, **written}
@@ -122,6 +128,7 @@ class CheckpointSources:
         """Return what of a specification does not fit the checkpoints that its policies begin with."""
         yield from self._row_refusals(spec.environment)
         yield from self._package_refusals(spec.environment)
+        yield from archive_rows.refusals(self.actor, spec)
         for name, policy in spec.policies.items():
             if policy.warmup is not None and (shown := policy.warmup.demonstrations) is not None:
                 yield from demonstrations.refusals(self.actor, self.project, name, shown)
@@ -193,7 +200,9 @@ class CheckpointSources:
             raise AssertionError("environment.tools was not completed")
 
     def pin(self, run: Run, spec: ExperimentSpec) -> None:
-        """Write where the policies of a new run come from. Raises ValidationProblem for what went meanwhile."""
+        """Write where the policies of a new run come from. Raises ValidationProblem for what went meanwhile, and for
+        imported rows that its archive cannot begin with."""
+        archive_rows.chosen(spec)
         if origins := self._origins(spec):
             lineage.put(store_connection(), run.no, origins)
 

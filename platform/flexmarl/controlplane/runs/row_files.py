@@ -65,7 +65,9 @@ def _line(one: TrainedRow) -> dict[str, Any]:
         "attempt": row.attempt, "role": row.role, "turn": row.turn, "segments": row.segments,
         "temperature": row.temperature, "weight": row.weight, "advantages": row.advantages, "spans": row.spans,
         "task": episode.task, "scores": episode.scores, "team_score": episode.team_score, "solved": episode.solved,
+        "task_seed": one.task_seed, "rewards": one.rewards,
         **({"grammars": row.grammars} if row.grammars else {}),
+        **({"offsets": row.offsets} if row.offsets != list(range(len(row.offsets))) else {}),
         **({"steps": np.frombuffer(row.steps, "<i2").tolist()} if row.steps else {}),
     }  # fmt: skip
 

@@ -17,6 +17,7 @@ from flexmarl.orchestrator.cohorts.admission import may_fill
 from flexmarl.orchestrator.cohorts.dispatch import in_order
 from flexmarl.orchestrator.cohorts.member_counts import count_members
 from flexmarl.orchestrator.cohorts.task_choice import choose_tasks
+from flexmarl.orchestrator.cohorts.turn_limits import limit_turns
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.group_commands import drive_rollout, open_draws
 from flexmarl.orchestrator.serving.weight_sync import served
@@ -32,6 +33,7 @@ def propose(ctx: Context, cohort: Cohort, groups: int, deferred: Sequence[int] =
     cohort.tasks |= again
     choose_tasks(ctx, cohort, [draw for draw in draws if draw not in again])
     members = count_members(ctx, cohort, list(draws))
+    limit_turns(ctx, cohort, list(draws))
     for draw, key in in_order(ctx, cohort, draws).items():
         del cohort.open[draw]  # it goes behind those that are sent before it
         cohort.open[draw] = key

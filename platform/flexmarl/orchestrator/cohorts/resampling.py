@@ -10,6 +10,7 @@ other without a gap, until so many of them are not refused.
 from flexmarl.contracts.decisions import NoteLevel
 from flexmarl.orchestrator.cohorts.member_counts import count_members
 from flexmarl.orchestrator.cohorts.task_choice import choose_tasks
+from flexmarl.orchestrator.cohorts.turn_limits import limit_turns
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.group_commands import open_draws
 from flexmarl.orchestrator.state.cohort import Cohort
@@ -31,6 +32,7 @@ def draw_again(ctx: Context, cohort: Cohort) -> str:
     cohort.open |= open_draws(ctx, draw, 1, 1)
     choose_tasks(ctx, cohort, [draw])
     members = count_members(ctx, cohort, [draw])
+    limit_turns(ctx, cohort, [draw])
     # What is open while the run is frozen is proposed when it goes on.
     if not state.lifecycle.pause.frozen:
         state.totals.train_episodes.proposed += members

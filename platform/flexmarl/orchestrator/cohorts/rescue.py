@@ -3,7 +3,8 @@
 Invariants: what is injected was trained before, by an earlier cohort, and is cut into micro-batches of its own when its
 cohort is settled, as replayed rows are: a step that is done again takes the same rows, and their tokens are delivered
 once. The group is compared with the success in it; the member that makes room, the lowest one, is recorded and not
-trained. Only what a step is taken on comes into the pool. A run that begins a new attempt begins with an empty pool.
+trained. Only what a step is taken on comes into the pool, and before the first one what was imported of another run, as
+old as version 0. A run that begins a new attempt begins with an empty pool.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 from flexmarl.algorithms.replay import ArchivedGroup, Row
 from flexmarl.algorithms.rescue import StoredSuccess, episode_of, expire, in_order, store, success_of, usable
+from flexmarl.contracts.imported_rows import ImportedSuccess
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.wire import EpisodeOutcome
 from flexmarl.orchestrator.cohorts.task_choice import task_of
@@ -60,12 +62,27 @@ def inject(ctx: Context, cohort: Cohort, group: PendingGroup, found: Rescued, ro
             named = [(stored.member, *row[1:5], weight, row[6]) for row in own]
             group.injected[policy] = ArchivedGroup(stored.oldest[policy], stored.draw, cohort.no, named)
     stored.uses, stored.last = stored.uses + 1, cohort.no
-    version = min(stored.oldest.values())
+    who = f"member {stored.member} of group {stored.draw}, played by version {min(stored.oldest.values())},"
+    if stored.draw < 0:
+        who = "an imported success of it"
     text = (
-        f"nobody of group {group.draw} solved task {found.task}: member {stored.member} of group {stored.draw}, played "
-        f"by version {version}, is injected in the place of member {found.left_out}"
+        f"nobody of group {group.draw} solved task {found.task}: {who} is injected in the place of member "
+        f"{found.left_out}"
     )
     ctx.rule(RulingKind.GROUP_RESCUED, text, cohort=cohort.no, target=f"draw:{group.draw}", cause="injected")
+
+
+def begin_with(ctx: Context, successes: Sequence[ImportedSuccess]) -> None:
+    """Let the pool begin with successes of another run: of each policy that has rows of them, as old as version 0."""
+    for one in successes:
+        success = success_of([one.episode], one.draw, -1)
+        assert success is not None
+        for sample in one.episode.samples:
+            if sample.tokens and sample.role in ctx.plan.trained_roles:
+                policy = ctx.plan.policy_of[sample.role]
+                success.oldest[policy] = 0
+                success.rows[policy] = success.rows.get(policy, 0) + (not sample.follows)
+        ctx.state.choice.successes.setdefault(one.task, success)
 
 
 def offer(ctx: Context, cohort: Cohort, group: PendingGroup, kept: Sequence[EpisodeOutcome]) -> None:

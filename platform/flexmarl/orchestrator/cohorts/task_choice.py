@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from flexmarl.algorithms.task_sampler import PlayedTask, Wanted, all_alike
 from flexmarl.contracts.wire import EpisodeOutcome
+from flexmarl.orchestrator.cohorts.turn_limits import note_turns
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.state.cohort import Cohort
 
@@ -54,6 +55,7 @@ def tell_sampler(ctx: Context, cohort: Cohort, draw: int, finished: Sequence[Epi
     shares = tuple(min(max(episode.team_score / tasks.best_score, 0.0), 1.0) for episode in finished)
     played = PlayedTask(tasks.chosen_from, task, cohort.no, shares, all_alike(finished))
     tasks.sampler.observe(choice.belief, played)
+    note_turns(ctx, task, finished)
     if ctx.plan.spec.sampling.members.counts:
         tasks.counter.observe(choice.rates, played)
 

@@ -85,6 +85,7 @@ def _train_orders(ctx: Context, cohort: Cohort, draws: list[int]) -> Iterator[Gr
             members=members_of(ctx, cohort, draw),
             enough=0 if cohort.long_round else ctx.plan.cohort.enough_members,
             spares=ctx.plan.cohort.spares,
+            turns=ctx.state.choice.turns.of_draw.get(draw, 0),
         )
 
 
@@ -116,6 +117,7 @@ def settle_draw(ctx: Context, parts: Cohort | EvaluationState, draw: int) -> Non
         parts.older.pop(draw, None)
         parts.ended.pop(draw, None)
         ctx.state.choice.members.pop(draw, None)
+        ctx.state.choice.turns.of_draw.pop(draw, None)
     command = ctx.state.outstanding.get(key)
     if command is not None:
         command.left -= 1

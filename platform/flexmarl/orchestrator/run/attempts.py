@@ -58,3 +58,4 @@ def renew(ctx: Context) -> None:
     state.choice.successes.clear()
     state.choice.prefixes.waiting.clear()
     state.history.archive.clear()
+    state.history.imported.clear()

@@ -1,5 +1,6 @@
 """What lists and headers show of a run: figures and one line on what it waits for. Read-only; costs no decision."""
 
+from collections.abc import Iterator
 from statistics import median
 from typing import Literal
 
@@ -16,6 +17,7 @@ from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.orchestrator.plan import Plan
 from flexmarl.orchestrator.run.scaling import wanted_engines
 from flexmarl.orchestrator.state.cohort import Cohort, EvaluationState, PolicyCohort, playing
+from flexmarl.orchestrator.state.history import History
 from flexmarl.orchestrator.state.tokens import TokenCounts
 from flexmarl.orchestrator.state.tree import RunState
 
@@ -37,11 +39,7 @@ def progress(plan: Plan, state: RunState) -> Progress:
         episodes_cancelled=episodes.cancelled,
         samples_trained=state.totals.samples_trained,
         rows_replayed=state.totals.rows_replayed,
-        archive=tuple(
-            ArchivedRows(policy=name, age=age, groups=groups, rows=rows)
-            for name, ages in history.archive.items()
-            for age, (groups, rows) in ages.items()
-        ),
+        archive=tuple(_archived(history)),
         tokens_generated=state.totals.tokens_generated,
         tokens=_account(state.totals.tokens),
         step_seconds=median(history.step_seconds) if history.step_seconds else None,
@@ -58,6 +56,14 @@ def progress(plan: Plan, state: RunState) -> Progress:
         frozen=state.lifecycle.pause.frozen,
         release_at=state.lifecycle.pause.release_at,
     )
+
+
+def _archived(history: History) -> Iterator[ArchivedRows]:
+    for name, ages in history.archive.items():
+        for age, (groups, rows) in ages.items():
+            yield ArchivedRows(policy=name, age=age, groups=groups, rows=rows)
+    for name, (age, groups, rows) in history.imported.items():
+        yield ArchivedRows(policy=name, age=age, origin="imported", groups=groups, rows=rows)
 
 
 def _fleet(plan: Plan, state: RunState) -> FleetProgress:

@@ -12,6 +12,8 @@ class History:
 
     archive: dict[str, dict[int, tuple[int, int]]] = field(default_factory=dict)
     """Policy -> age in versions -> groups and rows of the archive after the last step."""
+    imported: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    """Policy -> age in versions, groups and rows of what is in the archive of another run; none: left out."""
     step_seconds: list[float] = field(default_factory=list)
     reward: float | None = None
     reward_first: float | None = None

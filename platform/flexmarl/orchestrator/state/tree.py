@@ -99,6 +99,16 @@ class TaskLengths:
 
 
 @dataclass(slots=True)
+class TurnLimits:
+    """How many turns episodes may have. Owner: `cohorts.turn_limits`."""
+
+    longest: dict[int, int] = field(default_factory=dict)
+    """Task that was solved -> turns of its longest success."""
+    of_draw: dict[int, int] = field(default_factory=dict)
+    """Draw that is played -> turns after which its episodes end, where these are limited."""
+
+
+@dataclass(slots=True)
 class TaskChoice:
     """Tasks that a sampler chose, and what it believes of all. Owner: `cohorts.task_choice`."""
 
@@ -112,6 +122,7 @@ class TaskChoice:
     successes: dict[int, StoredSuccess] = field(default_factory=dict)
     """Task -> newest success that may stand in a later group of it. Owner: `cohorts.rescue`."""
     lengths: TaskLengths = field(default_factory=TaskLengths)
+    turns: TurnLimits = field(default_factory=TurnLimits)
     prefixes: PrefixBelief = field(default_factory=PrefixBelief)
     """What is known of where members may continue others. Owner: `cohorts.continuations`."""
 

@@ -242,6 +242,12 @@ def _episode_values(row: EpisodeRow) -> tuple[object, ...]:
     )  # fmt: skip
 
 
+def copy_by_value(conn: Connection, run_id: int, rows: Sequence[SampleRow]) -> None:
+    """Write samples whose payloads stay in their rows, in the caller's transaction."""
+    packed = (pack(row.prompt, row.response, row.logprobs, row.allowed) for row in rows)
+    _copy_samples(conn, run_id, [_Stored(row, payload, None) for row, payload in zip(rows, packed, strict=True)])
+
+
 def _copy_samples(conn: Connection, run_id: int, samples: Sequence[_Stored]) -> None:
     if not samples:
         return

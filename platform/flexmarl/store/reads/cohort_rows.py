@@ -43,7 +43,9 @@ class CohortBatches:
     version: int | None
     done_at: float | None
     replayed: int = 0
-    """Of the rows: those that an earlier cohort was trained on as well."""
+    """Of the rows: those that an earlier cohort was trained on as well, or that were imported."""
+    imported: int = 0
+    """Of the replayed ones: rows of another run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +106,13 @@ def batches(conn: Connection, run_id: int, low: int, high: int) -> list[CohortBa
     """Count the micro-batches of a range of cohorts, per policy and status."""
     rows = conn.execute(
         """
-        SELECT cohort, policy, sum(cardinality(advantages))::bigint,
+        SELECT cohort, policy, sum(cardinality(weights))::bigint,
           count(*) FILTER (WHERE status = 'cut'), count(*) FILTER (WHERE status = 'accumulated'),
           count(*) FILTER (WHERE status = 'applied'), count(*) FILTER (WHERE status = 'void'), max(version),
           extract(epoch FROM max(done_at))::float8,
-          coalesce(sum(cardinality(advantages)) FILTER (WHERE replayed), 0)::bigint
+          coalesce(sum(cardinality(weights)) FILTER (WHERE replayed), 0)::bigint,
+          coalesce(sum((SELECT count(*) FROM jsonb_array_elements(keys) AS k(key) WHERE (k.key ->> 0)::int < 0))
+            FILTER (WHERE replayed), 0)::bigint
         FROM store.micro_batch WHERE run_id = %s AND cohort BETWEEN %s AND %s GROUP BY 1, 2 ORDER BY 1, 2
         """,
         [run_id, low, high],

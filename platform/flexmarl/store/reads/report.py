@@ -29,6 +29,8 @@ class Counts:
     samples_trained: int
     rows_replayed: int
     """Of steps that earlier ones were taken on as well; none of them is in `samples_trained` again."""
+    rows_replayed_imported: int
+    """Of them: rows of another run, on which no earlier step was taken."""
     versions: int
 
 
@@ -91,8 +93,14 @@ _DETAILS = {
         "rows applied = rows whose own lag is within the bound, or whose policy trains what is older"
     ),
     "replayed_once_per_step": "replayed rows applied = distinct rows of the archive in each step, over all steps",
-    "replayed_were_trained": "replayed rows applied = those on which a first step was taken, per policy",
-    "replayed_within_age": "replayed rows with a sample = those no older than sampling.replay.max_age",
+    "replayed_were_trained": (
+        "replayed rows applied = those on which a first step was taken, per policy, or that were imported"
+    ),
+    "replayed_within_age": (
+        "replayed rows with a sample = those no older than sampling.replay.max_age; imported ones are as old as "
+        "version 0"
+    ),
+    "imported_rows_match_log": "imported rows told by events, handled or waiting, and not retired = their sample rows",
     "steps_match_log": "steps in the log or waiting = versions with a parent",
     "versions_chain": "versions = versions whose parent is the one before",
     "applied_belong_to_steps": "applied micro-batches = those whose version is committed",
@@ -121,6 +129,7 @@ def _compared(found: RunCounts) -> dict[str, tuple[int, int]]:
         "replayed_once_per_step": (again.rows, again.once),
         "replayed_were_trained": (again.rows, again.known),
         "replayed_within_age": (again.kept, again.young),
+        "imported_rows_match_log": (log.imported, rows.imported),
         "steps_match_log": (log.steps, found.versions_with_parent),
         "versions_chain": (found.versions, found.versions_chained),
         "applied_belong_to_steps": (batches.applied, batches.committed),
@@ -143,5 +152,6 @@ def _counts(found: RunCounts) -> Counts:
         micro_batches_void=found.batches.void,
         samples_trained=found.batches.trained,
         rows_replayed=found.batches.replayed.rows,
+        rows_replayed_imported=found.batches.replayed.imported,
         versions=found.versions,
     )

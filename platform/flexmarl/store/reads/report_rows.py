@@ -56,6 +56,8 @@ class EventCounts:
     episodes: int = 0
     samples: int = 0
     """Not counting those that were retired."""
+    imported: int = 0
+    """Rows of another run, likewise."""
     settled: dict[str, Array] = field(default_factory=dict)
     """`draw` and `told`: episodes that handled events told of, by draw."""
     retired: Array = field(default_factory=lambda: np.empty(0, np.int64))
@@ -69,6 +71,8 @@ class SampleCounts:
     tokens: int = 0
     by_reference: int = 0
     registered: int = 0
+    imported: int = 0
+    """Rows of another run; they are not among the others."""
 
 
 @dataclass(slots=True)
@@ -79,7 +83,9 @@ class Replayed:
     once: int = 0
     """Distinct rows of each step, all steps together."""
     known: int = 0
-    """Rows that are among those which a step was taken on first."""
+    """Rows that are among those which a step was taken on first, or were imported."""
+    imported: int = 0
+    """Rows of another run."""
     kept: int = 0
     """Rows whose samples were not retired."""
     young: int = 0
@@ -242,6 +248,7 @@ class _Reader:
         for low in range(0, newest, EVENTS):
             row = self._row(sql.EVENTS, low=low, high=low + EVENTS, retired=retired)
             _add(found, row)
+            found.imported += row[7]
             columns.add(*row[4:6])
             gone.add(row[6])
             self._heard("log", low + EVENTS, newest)
@@ -249,7 +256,9 @@ class _Reader:
         _add(found, beyond)
         columns.add(*beyond[4:6])
         gone.add(beyond[6])
-        _add(found, self._row(sql.WAITING))
+        waiting = self._row(sql.WAITING)
+        _add(found, waiting)
+        found.imported += beyond[7] + waiting[4]
         draw, told = columns.whole()
         found.settled = {"draw": draw, "told": told}
         (found.retired,) = gone.whole()
@@ -286,6 +295,7 @@ class _Reader:
             rows.tokens += some[1]
             rows.by_reference += some[2]
             rows.registered += some[3]
+            rows.imported += some[4]
             self._heard("samples", rows.samples, expected)
 
     def policies(self) -> list["_Policy"]:
@@ -325,7 +335,7 @@ class _Reader:
         batches.joined += int((kept & (marks & 1 > 0)).sum())
         batches.behind += int((kept & (marks & 2 > 0)).sum())
         batches.within += int((kept & (marks & 4 > 0)).sum())
-        _count_replayed(batches.replayed, again.whole(), hashes, found.log.retired)
+        _count_replayed(batches.replayed, again.whole(), hashes, found.log)
 
     def _distinct(self, policy: str, hashes: Array) -> int:
         """Count distinct keys. Equal hashes are most likely equal keys; the keys themselves decide."""
@@ -344,13 +354,15 @@ class _Reader:
         self._progress(1000, "")
 
 
-def _count_replayed(found: Replayed, columns: tuple[Array, ...], trained: Array, retired: Array) -> None:
-    """Compare what was replayed with what was trained first. Hashes of 64 bits stand for rows."""
+def _count_replayed(found: Replayed, columns: tuple[Array, ...], trained: Array, log: EventCounts) -> None:
+    """Compare what was replayed with what was trained first, or imported. Hashes of 64 bits stand for rows."""
     draws, marks, rows, in_steps = columns
-    kept = ~np.isin(draws, retired)
+    others = draws < 0
+    kept = np.where(others, log.imported > 0, ~np.isin(draws, log.retired))
     found.rows += len(rows)
     found.once += len(np.unique(in_steps))
-    found.known += int(np.isin(rows, trained).sum())
+    found.known += int((np.isin(rows, trained) | others).sum())
+    found.imported += int(others.sum())
     found.kept += int(kept.sum())
     found.young += int((kept & (marks & 2 > 0)).sum())
 

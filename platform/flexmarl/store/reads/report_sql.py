@@ -32,13 +32,15 @@ EVENTS = f"""
     string_agg(int4send((l.body ->> 'draw')::int), ''::bytea) FILTER (WHERE l.kind = 'group_settled'),
     string_agg(int4send(s.told), ''::bytea) FILTER (WHERE l.kind = 'group_settled'),
     string_agg(int4send((l.body ->> 'draw')::int), ''::bytea)
-      FILTER (WHERE l.kind = 'group_settled' AND l.seq <= %(retired)s)
+      FILTER (WHERE l.kind = 'group_settled' AND l.seq <= %(retired)s),
+    coalesce(sum((l.body ->> 'rows')::int) FILTER (WHERE l.kind = 'rows_imported' AND l.seq > %(retired)s), 0)::bigint
   FROM store.event l {TOLD}
   WHERE l.run_id = %(run)s AND l.seq > %(low)s AND l.seq <= %(high)s"""
 
 WAITING = f"""
   SELECT 0, count(*) FILTER (WHERE l.kind = 'step_committed'), coalesce(sum(s.told), 0)::bigint,
-    coalesce(sum(s.samples), 0)::bigint
+    coalesce(sum(s.samples), 0)::bigint,
+    coalesce(sum((l.body ->> 'rows')::int) FILTER (WHERE l.kind = 'rows_imported'), 0)::bigint
   FROM (SELECT body ->> 'kind' AS kind, body FROM store.inbox WHERE run_id = %(run)s) l {TOLD}"""
 
 COMMANDS = """
@@ -61,8 +63,8 @@ EPISODES = """
     WHERE run_id = %(run)s AND draw > %(behind)s AND draw <= %(upto)s GROUP BY draw) d"""
 
 SAMPLES = """
-  SELECT count(*), coalesce(sum(s.n_response), 0)::bigint, count(s.segment),
-    count(g.id)
+  SELECT count(*) FILTER (WHERE s.draw >= 0), coalesce(sum(s.n_response) FILTER (WHERE s.draw >= 0), 0)::bigint,
+    count(s.segment), count(g.id), count(*) FILTER (WHERE s.draw < 0)
   FROM store.sample s
   LEFT JOIN store.segment g ON g.id = s.segment AND g.run_id = s.run_id AND g.retired_at IS NULL
   WHERE s.run_id = %(run)s AND s.draw > %(behind)s AND s.draw <= %(upto)s"""
@@ -106,7 +108,8 @@ APPLIED = f"""
 REPLAYED = f"""
   SELECT string_agg(int4send(a.draw), ''::bytea),
     string_agg(int4send(CASE WHEN s.version IS NULL THEN 0 ELSE 1
-      + CASE WHEN a.version - 1 - s.version <= %(max_age)s THEN 2 ELSE 0 END END), ''::bytea),
+      + CASE WHEN a.version - 1 - CASE WHEN a.draw < 0 THEN 0 ELSE s.version END <= %(max_age)s THEN 2
+        ELSE 0 END END), ''::bytea),
     string_agg(int8send(hashtextextended(a.key::text, 0)), ''::bytea),
     string_agg(int8send(hashtextextended(a.version || a.key::text, 0)), ''::bytea)
   FROM (
@@ -116,7 +119,8 @@ REPLAYED = f"""
     SELECT version FROM store.sample
     WHERE run_id = %(run)s AND draw = a.draw AND member = (a.key ->> 1)::int AND attempt = (a.key ->> 2)::int
       AND role = a.key ->> 3 AND turn = (a.key ->> 4)::int LIMIT 1) s ON true"""
-"""The same of rows that a step was taken on again; the last column is that of the row in its step."""
+"""The same of rows that a step was taken on again; the last column is that of the row in its step. A row of another run
+has a draw below 0, and counts as old as version 0."""
 
 DISTINCT = """
   SELECT count(DISTINCT k.key) FROM store.micro_batch m, jsonb_array_elements(m.keys) AS k(key)

@@ -198,7 +198,7 @@ def _roles(conn: Connection, run_id: int, first: int | None) -> list[TurnLengths
         f"""
         SELECT role, avg(n_prompt)::float8, avg(n_response)::float8, coalesce(stddev(n_response), 0)::float8
         FROM (SELECT s.role, t.n_prompt, t.n_response FROM store.sample s, {EACH_TURN}
-              WHERE s.run_id = %(run)s AND (%(first)s::int IS NULL OR s.draw >= %(first)s) LIMIT %(most)s) s
+              WHERE s.run_id = %(run)s AND s.draw >= coalesce(%(first)s::int, 0) LIMIT %(most)s) s
         GROUP BY role
         """.encode(),
         {"run": run_id, "first": first, "most": 10 * MOST},

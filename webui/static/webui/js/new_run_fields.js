@@ -63,14 +63,15 @@ function choose(input) {
   }
 }
 
-const TARGET = "/budget/target";
+/** Objects that may be absent, of which the form has one field, with what stands beside it. */
+const ABSENT = { "/budget/target": { metric: "eval/solved" }, "/sampling/replay/begins_with": {} };
+const absentAbove = (pointer) => Object.keys(ABSENT).find((root) => pointer.startsWith(`${root}/`));
 function clear(pointer) {
-  if (pointer.startsWith(`${TARGET}/`)) put(state.document, TARGET, null);
-  else put(state.document, pointer, null);
+  put(state.document, absentAbove(pointer) ?? pointer, null);
 }
 function set(pointer, value) {
-  if (pointer.startsWith(`${TARGET}/`) && !at(state.document, TARGET))
-    put(state.document, TARGET, { metric: "eval/solved" });
+  const root = absentAbove(pointer);
+  if (root && !at(state.document, root)) put(state.document, root, copy(ABSENT[root]));
   put(state.document, pointer, value);
 }
 

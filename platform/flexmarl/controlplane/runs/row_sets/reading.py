@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from flexmarl.contracts.ids import NAME
-from flexmarl.contracts.row_files import DESCRIPTION, FORMAT, FORMAT_VERSION, ImportedRow, RowExport, RowLine
+from flexmarl.contracts.row_files import DESCRIPTION, FORMAT, READ_VERSIONS, ImportedRow, RowExport, RowLine
 from flexmarl.contracts.specification.team import MOST_BLOCK
 from flexmarl.controlplane.runs.row_sets import tensors
 from flexmarl.controlplane.runs.row_sets.refusing import AGAIN, not_an_export, refused, undescribed
@@ -102,8 +102,9 @@ class _Reader:
         try:
             raw: Any = msgspec.json.decode(self._content(DESCRIPTION))
             named = (raw.get("format"), raw.get("format_version")) if isinstance(raw, dict) else ("", 0)
-            if named != (FORMAT, FORMAT_VERSION):
-                detail = f"Its format is {str(named[0])[:80]} {str(named[1])[:20]}; {FORMAT} {FORMAT_VERSION} is read."
+            if named[0] != FORMAT or named[1] not in READ_VERSIONS:
+                read = " and ".join(map(str, READ_VERSIONS))
+                detail = f"Its format is {str(named[0])[:80]} {str(named[1])[:20]}; {FORMAT} {read} are read."
                 raise refused(DESCRIPTION, "unknown_format", detail, f"{AGAIN} An export is read by its own release.")
             about = msgspec.convert(raw, RowExport)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -146,7 +147,7 @@ def _line(name: str, number: int, text: bytes, about: RowExport) -> RowLine:
         line = _LINES.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise refused(name, "bad_row", f"It is not what export_rows writes: {error}.", number=number) from error
-    figures = [line.temperature, line.weight, line.team_score, *line.advantages, *line.scores.values()]
+    figures = [line.temperature, line.weight, line.team_score, *line.advantages, *line.rewards, *line.scores.values()]
     if not all(map(math.isfinite, figures)):
         raise refused(name, "not_finite", "It has numbers that are not finite.", number=number)
     if line.policy not in about.tokenizers:
@@ -182,8 +183,17 @@ def _wrong(line: RowLine, part: RowTensors, about: RowExport) -> Iterator[str]:
         yield "advantages of its turns and of its tokens disagree"
     if line.grammars and (len(line.grammars) != turns or not set(line.grammars) - {""} <= about.grammars.keys()):
         yield f"grammars are not one for each turn, of those that {DESCRIPTION} tells of"
+    yield from _wrong_turns(line, turns)
     yield from _by_token(line, int(sampled.sum()))
     if line.temperature <= 0:
         yield "temperature is not above 0"
     if len(part.allowed) and not np.isin(part.ids[sampled], part.allowed).all():
         yield "a token was sampled that is not among those allowed"
+
+
+def _wrong_turns(line: RowLine, turns: int) -> Iterator[str]:
+    """Yield what a line says of other turns than it has."""
+    if line.rewards and len(line.rewards) != turns:
+        yield "rewards are not one for each turn"
+    if line.offsets and (len(line.offsets) != turns or line.offsets[0] or line.offsets != sorted(set(line.offsets))):
+        yield "offsets do not begin with 0 and rise, one for each turn"

@@ -32,7 +32,10 @@ def cohort_of(values: Mapping[str, Any]) -> int | None:
 class CohortPolicySerializer(serializers.Serializer[Any]):
     policy = serializers.CharField()
     rows = serializers.IntegerField(help_text="In its micro-batches.")
-    replayed = serializers.IntegerField(help_text="Of these: rows that an earlier cohort was trained on as well.")
+    replayed = serializers.IntegerField(
+        help_text="Of these: rows that an earlier cohort was trained on as well, or that were imported."
+    )
+    imported = serializers.IntegerField(help_text="Of the replayed ones: imported rows of another run.")
     micro_batches = serializers.IntegerField()
     cut = serializers.IntegerField(help_text="Cut; gradient not accumulated yet.")
     accumulated = serializers.IntegerField(help_text="In the accumulator; not applied yet.")

@@ -99,6 +99,7 @@ def _policy(batch: CohortBatches) -> dict[str, Any]:
         "policy": batch.policy,
         "rows": batch.rows,
         "replayed": batch.replayed,
+        "imported": batch.imported,
         "micro_batches": batch.cut + batch.accumulated + batch.applied + batch.void,
         "cut": batch.cut,
         "accumulated": batch.accumulated,
