@@ -35,6 +35,7 @@ LARGE_VALUES = {
     "SimulatedTurn": (19, "hundreds of thousands at once: nested values would cost an allocation each"),
     "SimulationReport": (24, "the flat resource that REST and pages show of a simulation"),
     "StoredRun": (18, "mirrors the table of runs"),
+    "TurnRequest": (17, "everything a reply depends on, flat as it is asked for"),
 }
 """Class -> fields it may have, and why they stay together."""
 HEAVY = frozenset({"torch", "transformers", "vllm", "tokenizers", "safetensors"})

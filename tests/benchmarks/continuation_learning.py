@@ -2,7 +2,9 @@
 
 `python tests/benchmarks/continuation_learning.py --out FILE [--arms plain trace uniform]`: all arms play the same tasks
 of a template from the same seeds until they have sampled as many tokens, in turns; they differ in
-`sampling.branch_controller` alone. `uniform` is `trace` with `predictor: none`, for which all prefixes look alike.
+`sampling.branch_controller` alone. `uniform` is `trace` with `predictor: none`, for which all prefixes look alike; what
+an arm `echo` begins replies with counts once, for the member that said it. The task `shared_sums` is sums that a small
+chat model answers in sentences (`tests.support.shared_sums`).
 Compared with the first arm is the share of held-out tasks solved, as the mean of evaluations along the way (area) and
 of the last ones (end), with the bootstrap interval of the mean difference over seeds. Episodes, choices, predictor and
 advantages are those of runs (`workers.rollout.continuing`, `flexmarl.algorithms`).
@@ -17,10 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from flexmarl.contracts.resolve import resolve
+from flexmarl.store.data.model_roots import ModelRoots
 from tests.benchmarks.task_choice_learning import compared
+from tests.support import shared_sums
 from tests.support.local_trees import LocalTrees
+from workers.models.opening import allow
 
-ARMS = {"plain": "none", "trace": "trace", "uniform": "trace"}
+ARMS = {"plain": "none", "trace": "trace", "uniform": "trace", "echo": "echo"}
 IMITATION = {"batch_size": 256, "learning_rate": 0.003, "max_seconds": 60.0}
 LAST = 3
 FIGURES = ("area", "end", "training_score", "mixed")
@@ -36,13 +41,27 @@ def policy_of(given: argparse.Namespace) -> dict[str, Any]:
     return changes
 
 
+def begun(changes: dict[str, Any], given: argparse.Namespace, home: str) -> LocalTrees:
+    """Begin a run of the task that is given."""
+    if given.task != shared_sums.NAME:
+        roles = resolve({}, template=given.task).spec.policies
+        changes["policies"] = {name: policy_of(given) for name in roles}
+        changes["environment"] = json.loads(given.environment)
+        return LocalTrees(resolve(changes, template=given.task).spec, home)
+    allow(ModelRoots((home,)))
+    lines = shared_sums.lines_of(**json.loads(given.environment))
+    changes |= shared_sums.document(Path(home), lines, given.rate, given.imitation)
+    return LocalTrees(resolve(changes, template=shared_sums.TEMPLATE).spec, home, lines=lines)
+
+
 def played(arm: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
     """Train until so many tokens are sampled; evaluate every so many."""
     controller: dict[str, Any] = {"type": ARMS[arm]}
-    if arm != "plain":
+    if arm == "echo":
+        controller |= {"share": given.share, **json.loads(given.echo)}
+    elif arm != "plain":
         controller["predictor"] = "none" if arm == "uniform" else "fitted"
         controller |= {"share": given.share, "most_per_prefix": given.most_per_prefix, "lone_turns": given.lone_turns}
-    roles = resolve({}, template=given.task).spec.policies
     changes: dict[str, Any] = {
         "seed": seed,
         "algorithm": {"loss": {"type": "ppo_clip", "aggregation": given.aggregation},
@@ -50,12 +69,10 @@ def played(arm: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
         "batch": {"tasks_per_step": given.groups, "micro_batch_groups": given.groups, "rollout_groups": given.groups,
                   "episodes_per_task": given.members},
         "sampling": {"branch_controller": controller},
-        "policies": {name: policy_of(given) for name in roles},
-        "environment": json.loads(given.environment),
     }  # fmt: skip
     began = time.process_time()
     with tempfile.TemporaryDirectory() as home:
-        training = LocalTrees(resolve(changes, template=given.task).spec, home)
+        training = begun(changes, given, home)
         marks = [given.tokens * (number + 1) // given.evaluations for number in range(given.evaluations)]
         while marks:
             training.step()
@@ -67,7 +84,7 @@ def played(arm: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
             "arm": arm, "seed": seed, "steps": training.steps_done, "tokens": training.tokens, "solved": scores,
             "area": statistics.mean(scores), "end": statistics.mean(scores[-LAST:]),
             "training_score": statistics.mean(training.rewards),
-            "mixed": training.mixed / (training.steps_done * given.groups),
+            "mixed": training.mixed / (training.steps_done * given.groups), "continued": training.continued,
             "weights": training.prefixes.weights, "cpu_s": round(time.process_time() - began, 1),
         }  # fmt: skip
 
@@ -75,8 +92,9 @@ def played(arm: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--out", type=Path, required=True)
-    asked.add_argument("--task", default="hot_cold", help="a template of factory models")
-    asked.add_argument("--environment", default="{}", help="changes of its environment, as JSON")
+    asked.add_argument("--task", default="hot_cold", help="a template of factory models, or shared_sums")
+    asked.add_argument("--environment", default="{}", help="changes of its environment, or of its sums, as JSON")
+    asked.add_argument("--echo", default="{}", help="what stands beside share of the arm echo, as JSON")
     asked.add_argument("--groups", type=int, default=8, help="of a step")
     asked.add_argument("--members", type=int, default=8)
     asked.add_argument("--rate", type=float, help="learning rate; the template's")

@@ -55,6 +55,11 @@ class TablePolicy:
     def say(self, asked: Numbers) -> int:
         return self._rng.choices(range(self.words), self.chances(asked).tolist())[0]
 
+    def go_on(self, rate: float) -> None:
+        """Learn at another rate from now on."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+
     def text(self, word: int) -> str:
         """Return a word as a reply."""
         return "I do not know" if word == self.words - 1 else str(word)

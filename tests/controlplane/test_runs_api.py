@@ -72,7 +72,7 @@ def test_yaml_is_the_same_as_a_document(api) -> None:
     [
         ({"batch": {"tasks_per_step": 0}}, "/batch/tasks_per_step"),
         ({"batch": {"task_per_step": 4}}, "/batch/task_per_step"),
-        ({"sampling": {"branch_controller": "echo"}}, "/sampling/branch_controller"),
+        ({"sampling": {"branch_controller": "at_grpo"}}, "/sampling/branch_controller"),
         ({"environment": {"type": "reference_gam"}}, "/environment"),
     ],
 )

@@ -75,3 +75,26 @@ def test_ordered_runs_continue_the_same_episodes_whoever_is_killed(system: Syste
     assert ("group_branched", reason) in [(one["kind"], one["reason"]) for one in group["rulings"]]
     assert "members go on where another outcome is likeliest" in reason
     assert len(group["members"]) == MEMBERS
+
+
+def test_replies_are_continued_through_all_services_and_nothing_is_lost_or_doubled(system: System) -> None:
+    api = system.api()
+    controller = {
+        "type": "echo", "high_quantile": 0.5, "low_quantile": 0.1, "confidence_quantile": 1.0, "jump_quantile": 0.0,
+    }  # fmt: skip
+    changes = spec(controller) | {"environment": {"message_length": 8}, "mechanisms": {"ordered": False}}
+    run_id = api.create_run(name="echo", template="reference_game", spec=changes)["id"]
+    patient(lambda: api.wait(run_id, has_stepped, 300))
+    system.kill("rollout-worker")
+    run = patient(lambda: api.finish(run_id, 400))
+    assert (run["status"], run["step"]) == ("completed", STEPS), run["reason_text"]
+    kept_its_promises(system, run["no"])
+    said = branched(system, run["no"])
+    assert said
+    assert all("members go on at a token in doubt" in reason for _, reason in said)
+    with psycopg.connect(system.database_url, autocommit=True) as conn:
+        rows = conn.execute(
+            "SELECT transcript::text FROM store.episode WHERE run_id = %s AND transcript::text LIKE %s",
+            [run["no"], "%tokens of its turn 1%"],
+        ).fetchall()
+    assert rows

@@ -21,6 +21,7 @@ from flexmarl.store.telemetry.sharing_reports import SharingReport
 from tests.support.local_training import LocalTraining, _Episode
 from workers.exchange.access import ExchangeAccess
 from workers.exchange.storage import ExchangeStorage
+from workers.rollout.datasets import DatasetLines
 from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, checked
 from workers.rollout.sharing import Sharing
 
@@ -95,10 +96,17 @@ class SharingTraining(LocalTraining):
     """One installation whose groups have members that others said, as a rollout worker puts them together."""
 
     def __init__(
-        self, spec: ExperimentSpec, home: str, access: ExchangeAccess, loop: asyncio.AbstractEventLoop
+        self,
+        spec: ExperimentSpec,
+        home: str,
+        access: ExchangeAccess,
+        loop: asyncio.AbstractEventLoop,
+        lines: DatasetLines | None = None,
     ) -> None:
-        super().__init__(spec, home)
+        super().__init__(spec, home, lines=lines)
         self.loop, self.own, self.report = loop, 0, SharingReport("", "", 0, 0, 0)
+        self.own_scores: list[float] = []
+        """Team scores of the episodes that its own engines played to train on, in their order."""
         self._used: set[str] = set()
         self.sharing = loop.run_until_complete(self._begun(access))
 
@@ -130,8 +138,10 @@ class SharingTraining(LocalTraining):
             return super().play(draws, origin, members)
         own = members - self.sharing.foreign
         others = {draw: self._others(draw, range(own, members)) for draw in draws}
-        played = self._engines({draw: members - len(found) for draw, found in others.items()})
+        played = self._engines({draw: members - len(kept) for draw, kept in others.items()})
         self.own += sum(map(len, played.values()))
+        found = [attempt.outcome for own in played.values() for attempt in own]
+        self.own_scores += [outcome.team_score for outcome in found if outcome is not None]
         return [[*played[draw], *_behind(others[draw], len(played[draw]))] for draw in draws]
 
     def _others(self, draw: int, places: range) -> list[EpisodeAttempt]:

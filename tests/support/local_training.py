@@ -26,6 +26,7 @@ from flexmarl.store.data.groups import SampleRow, SettledGroup
 from flexmarl.store.data.spans import steps_of
 from workers.child import ChildConfig, IntervalLog
 from workers.rollout.datasets import DatasetLines
+from workers.rollout.engines.calls import NOTHING_DONE
 from workers.rollout.engines.requests import Finished, Request
 from workers.rollout.engines.serve import StatePlaneSource
 from workers.rollout.engines.torch_engine import TorchEngine
@@ -230,7 +231,7 @@ class LocalTraining:
             for place, ask in enumerate(episode.asks):
                 speech = episode.speech
                 turn = request_of(episode.attempt.order, ask, speech, speech.prompt(ask))
-                asked.append((f"{number}.{place}", turn))
+                asked.append((f"{number}.{place}", self._opened(episode, place, turn)))
         answers = self._answers(asked)
         for number, episode in enumerate(live):
             replies = []
@@ -247,6 +248,10 @@ class LocalTraining:
             ends = episode.attempt.order.cuts_off(len(episode.attempt.turns))
             episode.asks = [] if ends else episode.environment.asks()
 
+    def _opened(self, episode: "_Episode", place: int, turn: TurnRequest) -> TurnRequest:
+        """Return a turn with what its reply begins with."""
+        return turn
+
     def _answers(self, asked: list[tuple[str, TurnRequest]]) -> dict[str, tuple[TurnRequest, TurnReply]]:
         turns = dict(asked)
         self._engine.submit([_request(name, turn) for name, turn in asked])
@@ -256,11 +261,7 @@ class LocalTraining:
         return {
             one.request.request_id: (
                 turns[one.request.request_id],
-                TurnReply(
-                    CompletionChoice(0, one.token_ids, one.logprobs, one.reason, one.segments, steps=list(one.steps)),
-                    LIFE,
-                    0.0,
-                ),
+                TurnReply(_choice(one), LIFE, 0.0),
             )
             for one in done
         }
@@ -312,10 +313,17 @@ class LocalTraining:
         self._pins[policy] = PolicyPin(version=version, digest=digest)
 
 
+def _choice(one: Finished) -> CompletionChoice:
+    told = {"steps": list(one.steps), "uncertainty": one.uncertainty}
+    return CompletionChoice(0, one.token_ids, one.logprobs, one.reason, one.segments, **told)
+
+
 def _request(name: str, turn: TurnRequest) -> Request:
+    begun = turn.begun or NOTHING_DONE
     return Request(
         name, turn.policy, turn.prompt, turn.max_tokens, turn.seed, turn.temperature, turn.allowed, turn.stop,
-        turn.pin.version, turn.pin.digest,
+        turn.pin.version, turn.pin.digest, done=tuple(begun.token_ids), done_logprobs=tuple(begun.logprobs),
+        done_segments=tuple(begun.segments), done_uncertainty=tuple(begun.uncertainty), sampling=turn.sampling,
     )  # fmt: skip
 
 

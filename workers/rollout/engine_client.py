@@ -84,7 +84,8 @@ class EngineClient:
         none ever could.
         """
         future: asyncio.Future[TurnReply] = asyncio.get_running_loop().create_future()
-        first = WaitingTurn(request, future, time.monotonic(), SoFar(), to=request.engine)
+        begun = SoFar.of(request.begun)
+        first = WaitingTurn(request, future, time.monotonic(), begun, had=len(begun.token_ids), to=request.engine)
         with self.counters.demand.asking(request.policy), self.counters.open.following(first) as followed:
             return await self._answered(followed, deadline)
 

@@ -244,6 +244,7 @@ async def _play(
             request_of(order, ask, speech, prompt, attempt.started_at)
             for ask, prompt in zip(asks, prompts, strict=True)
         ]
+        requests = track.opened(asks, requests, len(attempt.turns))
         answers, waited_s = await asked(asking, asks, requests, seats, deadline, order.weights_timeout_s)
         deadline += waited_s
         _refuse(live, speech, before, list(zip(asks, answers, strict=True)))

@@ -12,10 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import msgspec
 import structlog
 
 from flexmarl.algorithms.branching import BRANCH_CONTROLLERS
 from flexmarl.contracts.commands import GroupOrder, PlayGroups
+from flexmarl.contracts.specification.branch_controllers import EchoOptions
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.wire import EpisodeStatus, Origin, PolicyPin
 from flexmarl.store.control.commands import Taken
 from flexmarl.store.data.groups import SettledGroup
@@ -23,6 +26,7 @@ from workers.rollout.ageing import GroupAge
 from workers.rollout.branching import Branching, play_branches
 from workers.rollout.continuing import Tree, play_tree
 from workers.rollout.engines.parameters import parameters_of
+from workers.rollout.engines.wire import SamplingParameters
 from workers.rollout.episode import EpisodeAttempt, EpisodeOrder, play_episode, tokens_of
 from workers.rollout.pausing import FREE, Hold
 from workers.rollout.recorder import EventDetails, settled_group
@@ -78,7 +82,7 @@ def begin(taken: Taken, order: PlayGroups, context: RunContext, hold: Hold = FRE
             context_tokens=agent.context_tokens,
             max_tokens=agent.sampling.max_tokens,
             temperature=0.0 if order.greedy else agent.sampling.temperature,
-            sampling=parameters_of(agent.sampling),
+            sampling=sampling_of(spec, role, order.origin),
             follow=order.follows.get(policy, ""),
             engine=order.engine,
             hold=hold,
@@ -87,6 +91,13 @@ def begin(taken: Taken, order: PlayGroups, context: RunContext, hold: Hold = FRE
         )
     together = TurnBarrier() if spec.mechanisms.parallel.turns == "together" else None
     return CommandPlay(taken, order, context, seats, together)
+
+
+def sampling_of(spec: ExperimentSpec, role: str, origin: Origin) -> SamplingParameters:
+    """Return how a role samples; what is trained tells how uncertain it is where replies are continued for that."""
+    agent = spec.agents[role]
+    told = isinstance(spec.sampling.branch_controller, EchoOptions) and origin is Origin.TRAIN and agent.trainable
+    return msgspec.structs.replace(parameters_of(agent.sampling), uncertainty=told)
 
 
 async def play_group(playing: CommandPlay, group: GroupOrder) -> SettledGroup:

@@ -163,6 +163,8 @@ def _continued(attempt: EpisodeAttempt) -> str:
     branch = attempt.branch
     if branch is None or branch.root < 0:
         return ""
+    if branch.tokens:
+        return f"goes on from member {branch.root} after {branch.tokens} tokens of its turn {branch.turns + 1}"
     return f"goes on from member {branch.root} after {branch.turns} of its turns"
 
 

@@ -6,14 +6,17 @@ environment goes on from the generator as it was there.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from flexmarl.contracts.wire import Branch, Prefix
+from flexmarl.algorithms.token_branching import signals_of, spread
+from flexmarl.contracts.wire import Branch, Prefix, TokenSignal
+from workers.rollout.engines.wire import Done
+from workers.rollout.environments.base import Ask
 from workers.rollout.live_episode import LiveEpisode
 from workers.rollout.speech import Speech
 from workers.rollout.stages import Here
-from workers.rollout.turns import TurnReply
+from workers.rollout.turns import TurnReply, TurnRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,24 +38,45 @@ class Track:
     """What they continue, and why."""
     keeps: bool = False
     """Copies are kept, for others to go on from."""
+    likeliest: int = 0
+    """Of how many tokens the mass tells how uncertain a token was, where others go on within replies; 0: they go on
+    after turns."""
+    opening: Done | None = None
+    """What the first reply begins with."""
     kept: list[KeptEpisode] = field(default_factory=list)
-    """Those of the last attempt, after one turn or more."""
+    """Those of the last attempt, after one turn or more; where others go on within replies, also before the first."""
 
     def keep(self, live: LiveEpisode, speech: Speech, turns: int) -> None:
         """Keep a copy of an episode after so many turns, if it is the first after these."""
-        if self.keeps and turns > (self.kept[-1].turns if self.kept else 0) and isinstance(live, Here):
+        last = self.kept[-1].turns if self.kept else -1 if self.likeliest else 0
+        if self.keeps and turns > last and isinstance(live, Here):
             self.kept.append(KeptEpisode(turns, live.copied(), speech.copied()))
+
+    def opened(self, asks: Sequence[Ask], requests: Sequence[TurnRequest], turns: int) -> list[TurnRequest]:
+        """Return what is asked after so many turns of its own, the first reply begun where it goes on within one."""
+        found = list(requests)
+        if self.opening is not None and not turns:
+            for place in [place for place, ask in enumerate(asks) if not ask.aside][:1]:
+                found[place] = replace(found[place], begun=self.opening)
+        return found
 
     def told(self, replies: Sequence[TurnReply]) -> Branch | None:
         """Return what is recorded of a finished attempt with these replies."""
         if not self.keeps:
             return self.branch
+        if self.likeliest:
+            return Branch(signals=spread([one for reply in replies for one in signals_of_reply(reply, self.likeliest)]))
         starts = [0, *(one.turns for one in self.kept)]
         return Branch(
             prefixes=tuple(
                 Prefix(turns=end, logprob=mean_logprob(replies[begin:end])) for begin, end in pairwise(starts)
             )
         )
+
+
+def signals_of_reply(reply: TurnReply, likeliest: int) -> list[TokenSignal]:
+    """Return how uncertain the tokens of a reply were; nothing where its engine did not tell."""
+    return signals_of(reply.choice.uncertainty, likeliest)
 
 
 def mean_logprob(replies: Sequence[TurnReply]) -> float:

@@ -9,10 +9,12 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Self
 
+import msgspec
+
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.language.messages import Message
 from workers.rollout.engines import version_segments
-from workers.rollout.engines.wire import PLAIN, CompletionChoice, Done, SamplingParameters
+from workers.rollout.engines.wire import PLAIN, UNCERTAINTIES, CompletionChoice, Done, SamplingParameters
 from workers.rollout.pausing import FREE, Hold
 
 MAX_MOVES = 5
@@ -62,6 +64,8 @@ class TurnRequest:
     """Lease of the engine that is to answer, as long as it holds the weights; 0: any."""
     conversation: tuple[Message, ...] = ()
     """For models that read no ids: what `prompt` renders, or what the agent is told before an ask in words."""
+    begun: Done | None = field(default=None, compare=False, repr=False)
+    """What its reply begins with: another said it to the same prompt."""
     hold: Hold = field(default=FREE, compare=False, repr=False)
     """Whether it stands still: of what it is a part."""
 
@@ -150,6 +154,12 @@ class SoFar:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     segments: list[int] = field(default_factory=list)
+    uncertainty: list[float] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, begun: Done | None) -> "SoFar":
+        """Return what there is before any engine made something."""
+        return cls() if begun is None else cls(*map(list, msgspec.structs.astuple(begun)))
 
     def take(self, choice: CompletionChoice) -> None:
         """Put what an engine told where it belongs; it may have begun anew. Raises TryElsewhereError for a gap."""
@@ -160,18 +170,20 @@ class SoFar:
             raise TryElsewhereError("not_aligned")
         self.token_ids[choice.at :] = choice.token_ids
         self.logprobs[choice.at :] = choice.logprobs
+        self.uncertainty[UNCERTAINTIES * choice.at :] = choice.uncertainty
         self.segments = version_segments.joined(version_segments.until(self.segments, choice.at), choice.segments)
 
     def copy(self) -> "SoFar":
-        return SoFar(list(self.token_ids), list(self.logprobs), list(self.segments))
+        return SoFar(list(self.token_ids), list(self.logprobs), list(self.segments), list(self.uncertainty))
 
     def done(self) -> Done:
         """Return it as the next engine is told of it."""
-        return Done(self.token_ids, self.logprobs, self.segments)
+        return Done(self.token_ids, self.logprobs, self.segments, self.uncertainty)
 
     def choice(self, finish_reason: str) -> CompletionChoice:
         """Return it as a whole reply."""
-        return CompletionChoice(0, self.token_ids, self.logprobs, finish_reason, self.segments)
+        told = self.uncertainty
+        return CompletionChoice(0, self.token_ids, self.logprobs, finish_reason, self.segments, uncertainty=told)
 
     def ended(self, request: TurnRequest) -> str:
         """Return why the reply is at its end, although nobody said so; empty while it is not."""
@@ -219,7 +231,7 @@ class WaitingTurn:
                 self.to, self.sent_on = to or self.to, to != 0
                 if choice.finish_reason == "abort" and len(choice.token_ids) == self.had:
                     self.taken = False  # it only stood in a queue whose policy left: nothing of it moves
-                self.so_far = SoFar(choice.token_ids, choice.logprobs, choice.segments)
+                self.so_far = SoFar(choice.token_ids, choice.logprobs, choice.segments, choice.uncertainty)
                 raise TryElsewhereError(HANDED_BACK[choice.finish_reason])
             if choice.finish_reason == "nonfinite":
                 raise TurnRefusedError("nonfinite_logprobs", self._spoilt(choice))
@@ -249,7 +261,9 @@ class WaitingTurn:
 
     def again(self, resumes: bool) -> "WaitingTurn":
         """Return the next try: with what this one made, where a reply may be carried on."""
-        carried = self.so_far.copy() if resumes and self.request.follow != "restart_turn" else SoFar()
+        carried = (
+            self.so_far.copy() if resumes and self.request.follow != "restart_turn" else SoFar.of(self.request.begun)
+        )
         future: asyncio.Future[TurnReply] = asyncio.get_running_loop().create_future()
         moves = self.moves + (self.taken and not (self.sent_on or self.recalled))
         before = "" if self.recalled else self.engine

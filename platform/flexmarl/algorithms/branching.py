@@ -12,14 +12,17 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from flexmarl.algorithms.registry import Plugin, Registry
+from flexmarl.algorithms.token_branching import Thresholds, first_in_doubt, width_of
 from flexmarl.contracts.specification.branch_controllers import (
     BRANCH_CONTROLLER,
     MOST_JOINTS,
     AtGrpoTreeOptions,
     BranchControllerOptions,
+    EchoOptions,
     NoBranchesOptions,
     TraceOptions,
 )
+from flexmarl.contracts.wire import TokenSignal
 
 Joint = tuple[int, ...]
 """Whose answer each role that is asked gives: numbers of members."""
@@ -97,6 +100,29 @@ class TraceTree(BranchController[TraceOptions]):
         return continued([alike(one) for one in prefixes], budget, self.options.most_per_prefix)
 
 
+class EchoTree(BranchController[EchoOptions]):
+    """ECHO's branches: the first token in doubt of each reply, in the order in which they are told."""
+
+    Options = EchoOptions
+
+    def joints(self, members: int, roles: int) -> list[Joint]:
+        raise LookupError("no answers are tried where members continue replies")
+
+    def carried(self, scores: Sequence[float]) -> int:
+        raise LookupError("no answers are tried where members continue replies")
+
+    def doubted(self, signals: Sequence[TokenSignal], known: Sequence[float]) -> tuple[int, int] | None:
+        """Return at which token of a reply others go on, and how many at most; None where none do.
+
+        `known`: the thresholds that a command carries, none before there are any.
+        """
+        thresholds = Thresholds.of(known)
+        place = None if thresholds is None else first_in_doubt(signals, thresholds)
+        if thresholds is None or place is None:
+            return None
+        return place, width_of(signals[place], thresholds, self.options.most_width)
+
+
 def checked_places(places: Sequence[int], prefixes: int, budget: int) -> Sequence[int]:
     """Return places of prefixes that can be continued. Raises ValueError for others, and for too many."""
     if len(places) > budget or not all(0 <= place < prefixes for place in places):
@@ -135,7 +161,9 @@ def continued(chances: Sequence[float], budget: int, most: int) -> list[int]:
     return found
 
 
-BRANCH_CONTROLLERS: Registry[BranchController[Any]] = Registry(BRANCH_CONTROLLER, (NoBranches, AtGrpoTree, TraceTree))
+BRANCH_CONTROLLERS: Registry[BranchController[Any]] = Registry(
+    BRANCH_CONTROLLER, (NoBranches, AtGrpoTree, TraceTree, EchoTree)
+)
 
 
 def checked_joints(joints: Sequence[Joint], members: int, roles: int) -> Sequence[Joint]:

@@ -37,6 +37,8 @@ class PrefixBelief:
     """Empty: nothing is known."""
     waiting: dict[int, dict[int, list[Example]]] = field(default_factory=dict)
     """Open cohort -> settled draw -> what the next fit looks at."""
+    recent: list[Example] = field(default_factory=list)
+    """Where replies are continued at tokens: the last ones of the run, see `token_branching`."""
 
 
 def predicted(weights: Sequence[float], features: Sequence[float]) -> float:

@@ -1,8 +1,8 @@
 """Which turns of a group are certain enough to be left out of its gradient (the step filter of DART, 2509.23866).
 
-DART keeps the steps whose mean token entropy reaches the 20th percentile of their group. Engines report no entropies;
-what is compared here is the mean of -log p over the tokens that were sampled in a turn, which the entropy is the
-expectation of.
+DART keeps the steps whose mean token entropy reaches the 20th percentile of their group. Not every engine tells
+entropies; what is compared here is the mean of -log p over the tokens that were sampled in a turn, which the entropy is
+the expectation of.
 """
 
 from collections.abc import Sequence

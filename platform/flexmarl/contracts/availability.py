@@ -85,7 +85,7 @@ SLOTS: dict[str, Slot] = {
     "/sampling/task_sampler/type": Slot(_names(TASK_SAMPLER), ()),
     "/sampling/members/type": Slot(_names(MEMBER_COUNT), ()),
     "/sampling/branch_controller/type": Slot(
-        _names(BRANCH_CONTROLLER), ("echo",), {"at_grpo": "sampling: {branch_controller: at_grpo_tree}"}
+        _names(BRANCH_CONTROLLER), (), {"at_grpo": "sampling: {branch_controller: at_grpo_tree}"}
     ),
     "/sampling/group_filter/type": Slot(
         _names(GROUP_FILTER),

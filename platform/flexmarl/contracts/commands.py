@@ -103,7 +103,8 @@ class PlayGroups(Record):
     pauses: bool = False
     """It may be held: whoever plays it looks often whether it is."""
     predictor: tuple[float, ...] = Field(default=(), exclude_if=lambda weights: not weights)
-    """Where members continue others: weights of `flexmarl.algorithms.prefix_predictor`. Empty: nothing is known yet."""
+    """Where members continue others: weights of `flexmarl.algorithms.prefix_predictor`, or thresholds of
+    `token_branching`. Empty: nothing is known yet."""
 
 
 class HoldGroups(Record):

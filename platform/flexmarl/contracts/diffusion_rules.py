@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from flexmarl.contracts.problems import Problem
+from flexmarl.contracts.specification.branch_controllers import EchoOptions
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.specification.team import DECODING, FactoryModel
 
@@ -77,6 +78,12 @@ def _played(spec: ExperimentSpec, denoising: list[str]) -> Iterator[Problem]:
             "/mechanisms/ordered",
             "The kernels of ordered runs compute one token of a reply at a time, and block diffusion whole blocks.",
             "Set false, or decoding: left_to_right in the models.",
+        )
+    if isinstance(spec.sampling.branch_controller, EchoOptions):
+        yield _refused(
+            "/sampling/branch_controller/type",
+            "Block diffusion makes whole blocks, so no reply can be begun with the tokens before one in doubt.",
+            "Set none, or decoding: left_to_right in the models.",
         )
     if spec.sampling.sharing.on:
         yield _refused(

@@ -1,7 +1,7 @@
 """Values that several planes name: samples, episode outcomes, version vectors, micro-batches."""
 
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
@@ -71,6 +71,17 @@ class Prefix(Record):
     """Mean log-probability of the tokens that were sampled in its last round of turns."""
 
 
+class TokenSignal(NamedTuple):
+    """How uncertain a token was."""
+
+    entropy: float
+    """In nats, of the distribution that it was drawn from."""
+    confidence: float
+    """Mean mass of the likeliest tokens, there and at the tokens before."""
+    jump: float
+    """Entropy above that of the token before."""
+
+
 class Branch(Record):
     """Where a member stands in the tree of its group. Its turns are those that it played itself."""
 
@@ -84,6 +95,11 @@ class Branch(Record):
     """What it added to the chance that some continuation from there ends otherwise than the root did."""
     prefixes: tuple[Prefix, ...] = ()
     """Of a member that played from the start: after which of its turns it could be continued, in their order."""
+    tokens: int = Field(default=0, ge=0, exclude_if=lambda tokens: not tokens)
+    """Tokens of the root's next reply that its own first one begins with; 0: it begins after a turn."""
+    signals: tuple[TokenSignal, ...] = Field(default=(), exclude_if=lambda signals: not signals)
+    """Where replies are continued at tokens: how uncertain some tokens were of a member that played from the start, or
+    the one was at which another goes on."""
 
 
 class EpisodeOutcome(Record):

@@ -56,6 +56,7 @@ ON = "not_with_block_diffusion"
 @pytest.mark.parametrize(
     ("given", "pointer", "code", "legal"),
     [
+        ({"sampling": {"branch_controller": "echo"}}, "/sampling/branch_controller/type", ON, "none"),
         ({"resources": {"engine": "vllm"}, "model": {"size": "M"}}, f"{POLICY}/model/decoding", "not_with_engine",
          "torch"),
         ({"mechanisms": {"ordered": True}}, "/mechanisms/ordered", ON, "false"),

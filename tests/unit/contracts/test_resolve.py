@@ -79,7 +79,7 @@ def test_a_changed_environment_type_replaces_the_variant() -> None:
         ({"batch": {"tasks_per_step": 0}}, ("/batch/tasks_per_step", "out_of_range")),
         ({"batch": {"micro_batch_groups": 64}}, ("/batch/micro_batch_groups", "out_of_range")),
         ({"sampling": {"task_sampler": "vade"}}, ("/sampling/task_sampler/tasks", "needs_tasks")),
-        ({"sampling": {"branch_controller": "echo"}}, ("/sampling/branch_controller/type", "not_available")),
+        ({"policies": {"speaker": {"optimizer": "muon"}}}, ("/policies/speaker/optimizer", "not_available")),
         ({"algorithm": {"loss": {"type": "dapo"}}}, ("/algorithm/loss/type", "said_otherwise")),
         ({"algorithm": {"loss": {"type": "gspo"}}}, ("/algorithm/loss/clip_high", "out_of_range")),
         ({"algorithm": {"loss": {"dual_clip": 3.0}}}, ("/algorithm/loss/dual_clip", "not_read")),
@@ -191,7 +191,7 @@ def test_all_problems_come_at_once() -> None:
 def test_hints_name_a_legal_neighbour() -> None:
     assert "tasks_per_step" in hints({**GAME, "batch": {"task_per_step": 8}})
     assert "Set 1." in hints({**GAME, "batch": {"tasks_per_step": 0}})
-    assert "at_grpo_tree" in hints({**GAME, "sampling": {"branch_controller": "echo"}})
+    assert "at_grpo_tree" in hints({**GAME, "sampling": {"branch_controller": "at_grpo"}})
 
 
 def test_a_word_in_the_place_of_a_mapping_is_refused_in_plain_words() -> None:

@@ -11,6 +11,7 @@ from workers.models import architecture_of, build_model
 from workers.rollout.engines import version_segments
 from workers.rollout.engines.requests import BadRequestError, Finished, Request
 from workers.rollout.engines.torch_engine import TorchEngine
+from workers.rollout.engines.wire import SamplingParameters
 
 WORDS = ("<pad>", "<bos>", "<eos>", *(f"w{i}" for i in range(37)))
 SHAPE = architecture_of(FactoryModel())
@@ -60,6 +61,7 @@ def carried_on(answer: Finished) -> Request:
         done=tuple(answer.token_ids),
         done_logprobs=tuple(answer.logprobs),
         done_segments=tuple(answer.segments),
+        done_uncertainty=tuple(answer.uncertainty),
     )
 
 
@@ -178,3 +180,23 @@ def test_segments_are_cut_and_joined_at_any_token() -> None:
         assert version_segments.count(first) == tokens
         assert version_segments.joined(first, second) == segments
     assert version_segments.joined([], [1, 2]) == [1, 2]
+
+
+def test_what_is_told_of_uncertainty_changes_no_token_and_goes_on_with_the_reply(whole: dict[str, Finished]) -> None:
+    asked = [replace(request, sampling=SamplingParameters(uncertainty=True)) for request in REQUESTS]
+    told = finish(engine(), [*asked[:2], REQUESTS[2], asked[3]])
+    assert not whole["plain"].uncertainty
+    assert not told["greedy"].uncertainty, "nobody asked"
+    for name, answer in told.items():
+        assert (answer.token_ids, answer.logprobs) == (whole[name].token_ids, whole[name].logprobs)
+        assert len(answer.uncertainty) in (0, 3 * len(answer.token_ids))
+    entropies = np.array(told["few words"].uncertainty[::3])
+    assert ((entropies > 0) & (entropies <= np.log(17) + 1e-6)).all(), "of the words that it may say"
+    stopped = interrupted(engine(), asked, 7)
+    assert len(stopped["plain"].uncertainty) == 3 * 7
+    further = finish(engine(), [carried_on(one) for one in stopped.values() if one.reason == "abort"])
+    for name in ("plain", "cool"):
+        assert further[name].token_ids == told[name].token_ids
+        assert np.allclose(further[name].uncertainty, told[name].uncertainty, atol=1e-5)
+    with pytest.raises(BadRequestError, match="7 tokens need 3 numbers of uncertainty each"):
+        engine().submit([replace(carried_on(stopped["plain"]), done_uncertainty=())])

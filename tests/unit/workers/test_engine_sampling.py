@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from workers.rollout.engines.sampling import draw, uniforms
+from workers.rollout.engines.sampling import draw, uncertainty, uniforms
 
 
 def numbers(seeds: list[int], counters: list[int]) -> list[float]:
@@ -54,3 +54,22 @@ def test_extreme_numbers_stay_inside_the_vocabulary_and_the_mask() -> None:
     u = torch.tensor([2.0**-53, 1 - 2.0**-53], dtype=torch.float64)
     tokens, _ = draw(logits, u)
     assert set(tokens.tolist()) <= {1, 2}
+
+
+def test_the_uncertainty_of_n_equal_tokens_is_ln_n_and_masked_ones_have_no_part() -> None:
+    for n in (1, 2, 7, 40):
+        logits = torch.full((1, 64), -torch.inf)
+        logits[0, 10 : 10 + n] = 3.0
+        entropy, likeliest, five = uncertainty(logits, torch.ones(1))[0].tolist()
+        assert abs(entropy - np.log(n)) < 1e-5
+        assert abs(likeliest - 1 / n) < 1e-6
+        assert abs(five - min(1.0, 5 / n)) < 1e-5
+
+
+def test_uncertainty_is_of_the_tempered_distribution() -> None:
+    logits = torch.tensor([[2.0, 0.0, -1.0, 0.5, 1.0, -3.0, 0.1]]).repeat(2, 1)
+    found = uncertainty(logits, torch.tensor([1.0, 2.0]))
+    for row, heat in enumerate((1.0, 2.0)):
+        chances = torch.softmax(logits[row] / heat, -1)
+        expected = [-(chances * chances.log()).sum(), chances.max(), chances.sort().values[-5:].sum()]
+        assert torch.allclose(found[row], torch.stack(expected), atol=1e-6)

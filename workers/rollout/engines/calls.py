@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 from workers.rollout.engines import version_segments
 from workers.rollout.engines.requests import BadRequestError, Finished, ReplyProgress, Request
-from workers.rollout.engines.wire import CompletionChoice, CompletionRequest, Done
+from workers.rollout.engines.wire import UNCERTAINTIES, CompletionChoice, CompletionRequest, Done
 
 NOTHING_DONE = Done([], [], [])
 
@@ -35,7 +35,8 @@ class CompletionCall:
         segments = version_segments.since(ended.segments, at) if at else ended.segments
         own = ended.token_ids[at:], ended.logprobs[at:]
         to, steps = to if ended.reason == "abort" else 0, list(ended.steps)
-        self._arrived.append(CompletionChoice(index, *own, ended.reason, segments, at, to, steps))
+        uncertainty = ended.uncertainty[UNCERTAINTIES * at :]
+        self._arrived.append(CompletionChoice(index, *own, ended.reason, segments, at, to, steps, uncertainty))
         self._signal.set()
 
     def tell(self, parts: list[ReplyProgress]) -> None:
@@ -43,7 +44,11 @@ class CompletionCall:
         for part in parts:
             self.told[part.request_id] = part.at + len(part.token_ids)
             index = self.missing[part.request_id]
-            self._arrived.append(CompletionChoice(index, part.token_ids, part.logprobs, "", part.segments, part.at))
+            self._arrived.append(
+                CompletionChoice(
+                    index, part.token_ids, part.logprobs, "", part.segments, part.at, uncertainty=part.uncertainty
+                )
+            )
         self._signal.set()
 
     async def finished(self) -> AsyncIterator[list[CompletionChoice]]:
@@ -133,6 +138,7 @@ def _requests(asked: CompletionRequest, ids: list[str]) -> list[Request]:
             done=tuple(done.token_ids),
             done_logprobs=tuple(done.logprobs),
             done_segments=tuple(done.segments),
+            done_uncertainty=tuple(done.uncertainty),
         )
         for number, prompt, seed, done in zip(ids, asked.prompt, asked.seeds, so_far, strict=True)
     ]

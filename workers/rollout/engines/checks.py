@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from workers.rollout.engines import version_segments
 from workers.rollout.engines.requests import BadRequestError, Request
-from workers.rollout.engines.wire import SamplingParameters
+from workers.rollout.engines.wire import UNCERTAINTIES, SamplingParameters
 
 
 def check_all(asked: Iterable[tuple[Request, int, int]], whole: bool = False) -> None:
@@ -62,5 +62,7 @@ def check_done(request: Request, whole: bool = False) -> None:
         raise BadRequestError("done: this reply is made from its first token on; send it without")
     if len(request.done_logprobs) != made or version_segments.count(request.done_segments) != made:
         raise BadRequestError(f"done: {made} tokens need as many log-probabilities and segments of as many")
+    if request.sampling.uncertainty and len(request.done_uncertainty) != UNCERTAINTIES * made:
+        raise BadRequestError(f"done: {made} tokens need {UNCERTAINTIES} numbers of uncertainty each")
     if made >= request.max_tokens or request.done[-1] in request.stop:
         raise BadRequestError("done: this reply is at its end already")

@@ -18,8 +18,9 @@ from workers.rollout.engines.decoder import Weights
 from workers.rollout.engines.grammars import Grammars
 from workers.rollout.engines.requests import Finished, Request
 from workers.rollout.engines.rows import LiveRows
-from workers.rollout.engines.sampling import draw, uniforms
+from workers.rollout.engines.sampling import draw, uncertainty, uniforms
 from workers.rollout.engines.stop_strings import StopStrings, tail_of
+from workers.rollout.engines.wire import UNCERTAINTIES
 
 if TYPE_CHECKING:
     import torch
@@ -95,7 +96,14 @@ class EngineLane:
         dropped = [request for request in self.waiting if request.request_id in ids]
         self.waiting = deque(request for request in self.waiting if request.request_id not in ids)
         settled = [
-            Finished(request, list(request.done), list(request.done_logprobs), "abort", self.version)
+            Finished(
+                request,
+                list(request.done),
+                list(request.done_logprobs),
+                "abort",
+                self.version,
+                uncertainty=list(request.done_uncertainty),
+            )
             for request in dropped
         ]
         ended = self.rows.find(ids)
@@ -197,9 +205,11 @@ class EngineLane:
         else:
             parts = layout.segments(rows.position[:n] + 1)
             logits = decoder.decode(self.weights, self._cache, parts, ids, positions)
-        tokens, logprobs = self._draw(rows.processed(rows.restrict(logits)))
+        logits = rows.processed(rows.restrict(logits))
+        tokens, logprobs = self._draw(logits)
         chances = logprobs.cpu().numpy()
-        rows.append(tokens.cpu().numpy(), chances)
+        uncertain = uncertainty(logits, self._heat()).cpu().numpy() if rows.tells_uncertainty else None
+        rows.append(tokens.cpu().numpy(), chances, uncertain)
         finite = np.isfinite(chances)
         return None if finite.all() else ~finite
 
@@ -214,6 +224,7 @@ class EngineLane:
                 one,
                 token_ids=one.token_ids[:-1],
                 logprobs=one.logprobs[:-1],
+                uncertainty=one.uncertainty[:-UNCERTAINTIES],
                 reason="too_complex" if one.request.request_id in beyond else one.reason,
             )
             for one in ended
@@ -228,9 +239,15 @@ class EngineLane:
         if (heat == 1.0).all() and not self._ordered:
             return draw(logits, uniform)
         greedy = torch.from_numpy(heat == 0.0).to(self._device)
-        temperature = torch.from_numpy(np.where(heat == 0.0, np.float32(1.0), heat)).to(self._device)
         drawing = invariant.draw_in_blocks if self._ordered else draw
-        return drawing(logits, uniform, temperature, greedy)
+        return drawing(logits, uniform, self._heat(), greedy)
+
+    def _heat(self) -> "torch.Tensor":
+        """Return the temperature of each row's distribution: 1 where the likeliest token is taken."""
+        import torch
+
+        heat = self.rows.temperature[: self.rows.live]
+        return torch.from_numpy(np.where(heat == 0.0, np.float32(1.0), heat)).to(self._device)
 
     def _settle(self, ended: "np.ndarray[tuple[int], np.dtype[np.bool_]]", reason: str = "") -> list[Finished]:
         """Take ended rows out and close the gaps."""

@@ -1,7 +1,7 @@
 """What goes into an engine and what comes out; the two refusals."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from workers.rollout.engines import version_segments
 from workers.rollout.engines.wire import PLAIN, SamplingParameters
@@ -29,6 +29,7 @@ class Request:
     done_logprobs: tuple[float, ...] = ()
     done_segments: tuple[int, ...] = ()
     """version, tokens, version, tokens, ... over `done`."""
+    done_uncertainty: tuple[float, ...] = ()
     sampling: SamplingParameters = PLAIN
 
     @property
@@ -50,6 +51,8 @@ class Finished:
     """That made the last tokens."""
     steps: Sequence[int] = ()
     """Of a reply made by block diffusion: in which step of its block each token was revealed, from 0."""
+    uncertainty: list[float] = field(default_factory=list)
+    """Of each token three numbers, see `wire.CompletionChoice`; empty where nobody asks."""
 
     @property
     def segments(self) -> list[int]:
@@ -67,6 +70,7 @@ class ReplyProgress:
     token_ids: list[int]
     logprobs: list[float]
     segments: list[int]
+    uncertainty: list[float] = field(default_factory=list)
 
 
 class NotHeldError(Exception):

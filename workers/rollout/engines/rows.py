@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +12,13 @@ from workers.rollout.engines.held_rows import Begin, HeldRows
 from workers.rollout.engines.layout import Ints
 from workers.rollout.engines.processors import penalise, truncate
 from workers.rollout.engines.requests import Finished, ReplyProgress, Request
-from workers.rollout.engines.wire import PLAIN
+from workers.rollout.engines.wire import PLAIN, UNCERTAINTIES
 from workers.rollout.engines.word_rules import Bools, WordRules
 
 if TYPE_CHECKING:
     import torch
 
+Floats: TypeAlias = npt.NDArray[np.float32]
 _SEED_BITS = (1 << 64) - 1
 
 
@@ -51,10 +52,11 @@ class LiveRows:
         self.temperature[new] = [request.temperature for request in requests]
         self._limit[new] = [request.max_tokens for request in requests]
         self._rule[new] = [self._rules.words.number(request) for request in requests]
-        self._output.reserve(max(request.max_tokens for request in requests))
+        longest = max(request.max_tokens for request in requests)
+        self._output.reserve(longest, any(request.sampling.uncertainty for request in requests))
         for row, request in enumerate(requests, first):
             if request.done:
-                self._output.begin(row, request.done, request.done_logprobs)
+                self._output.begin(row, request)
         self._rules.held.add(requests)
         self.requests += requests
         self.live += len(requests)
@@ -64,10 +66,15 @@ class LiveRows:
         """Mask what a row may not say."""
         return self._rules.held.restrict(self._rules.words.restrict(logits, self._rule[: self.live]), self.requests)
 
-    def append(self, tokens: Ints, logprobs: npt.NDArray[np.float32]) -> None:
-        """Fold in one token per row."""
+    @property
+    def tells_uncertainty(self) -> bool:
+        """Whether a row is to tell how uncertain its tokens were."""
+        return any(request.sampling.uncertainty for request in self.requests)
+
+    def append(self, tokens: Ints, logprobs: Floats, uncertainty: Floats | None = None) -> None:
+        """Fold in one token per row. `uncertainty`: [row, number], where a row is to tell it."""
         n = self.live
-        self._output.put(self.made[:n], tokens, logprobs)
+        self._output.put(self.made[:n], tokens, logprobs, uncertainty)
         self.made[:n] += 1
         self.position[:n] += 1
         self.token[:n] = tokens
@@ -112,7 +119,7 @@ class LiveRows:
         ids, logprobs = self._output.get(row, 0, int(self.made[row]))
         request = self.requests[row]
         own = "stop" if ids and ids[-1] in request.stop else "length"
-        return Finished(request, ids, logprobs, reason or own, version)
+        return Finished(request, ids, logprobs, reason or own, version, uncertainty=self._uncertainty(row, 0))
 
     def parts(self, told: Mapping[str, int], version: int) -> list[ReplyProgress]:
         """Return what those of the rows that `told` counts have made beyond that."""
@@ -123,10 +130,15 @@ class LiveRows:
                 own = made - len(request.done)
                 segments = version_segments.joined(request.done_segments, (version, own) if own > 0 else ())
                 tokens, logprobs = self._output.get(row, at, made)
-                found.append(
-                    ReplyProgress(request.request_id, at, tokens, logprobs, version_segments.since(segments, at))
-                )
+                new, uncertainty = version_segments.since(segments, at), self._uncertainty(row, at)
+                found.append(ReplyProgress(request.request_id, at, tokens, logprobs, new, uncertainty))
         return found
+
+    def _uncertainty(self, row: int, start: int) -> list[float]:
+        """Return how uncertain a row's tokens were from one on; nothing where it is not to tell."""
+        if not self.requests[row].sampling.uncertainty:
+            return []
+        return self._output.uncertainty_of(row, start, int(self.made[row]))
 
     def handed_on(self, row: int, version: int) -> Request:
         """Return a row's request with what it has made so far, to be taken over by newer weights."""
@@ -136,6 +148,7 @@ class LiveRows:
             done=tuple(so_far.token_ids),
             done_logprobs=tuple(so_far.logprobs),
             done_segments=tuple(so_far.segments),
+            done_uncertainty=tuple(so_far.uncertainty),
         )
 
     def move(self, destinations: Ints, sources: Ints, live: int) -> None:
@@ -161,27 +174,52 @@ class _RowRules:
 
 
 class _Output:
-    """Tokens and log-probabilities made so far, [row, token]."""
+    """Tokens and log-probabilities made so far, [row, token], and how uncertain they were, [row, token, number], once
+    somebody asks."""
 
     def __init__(self, capacity: int) -> None:
-        self.arrays = (np.zeros((capacity, 0), np.int64), np.zeros((capacity, 0), np.float32))
+        self._ids: Ints = np.zeros((capacity, 0), np.int64)
+        self._logprobs: Floats = np.zeros((capacity, 0), np.float32)
+        self._uncertainty: Floats | None = None
         self._rows = np.arange(capacity)
 
-    def reserve(self, tokens: int) -> None:
-        ids, logprobs = self.arrays
-        more = tokens - ids.shape[1]
+    @property
+    def arrays(self) -> tuple[Ints | Floats, ...]:
+        """Return what has a place for each row."""
+        held = (self._ids, self._logprobs)
+        return held if self._uncertainty is None else (*held, self._uncertainty)
+
+    def reserve(self, tokens: int, uncertain: bool) -> None:
+        rows, there = self._ids.shape
+        if uncertain and self._uncertainty is None:
+            self._uncertainty = np.zeros((rows, there, UNCERTAINTIES), np.float32)
+        more = tokens - there
         if more > 0:
-            more = max(more, ids.shape[1])
-            self.arrays = (np.pad(ids, ((0, 0), (0, more))), np.pad(logprobs, ((0, 0), (0, more))))
+            more = max(more, there)
+            self._ids = np.pad(self._ids, ((0, 0), (0, more)))
+            self._logprobs = np.pad(self._logprobs, ((0, 0), (0, more)))
+            if self._uncertainty is not None:
+                self._uncertainty = np.pad(self._uncertainty, ((0, 0), (0, more), (0, 0)))
 
-    def put(self, at: Ints, tokens: Ints, logprobs: npt.NDArray[np.float32]) -> None:
+    def put(self, at: Ints, tokens: Ints, logprobs: Floats, uncertainty: Floats | None) -> None:
         rows = self._rows[: len(at)]
-        self.arrays[0][rows, at] = tokens
-        self.arrays[1][rows, at] = logprobs
+        self._ids[rows, at] = tokens
+        self._logprobs[rows, at] = logprobs
+        if self._uncertainty is not None and uncertainty is not None:
+            self._uncertainty[rows, at] = uncertainty
 
-    def begin(self, row: int, tokens: tuple[int, ...], logprobs: tuple[float, ...]) -> None:
-        self.arrays[0][row, : len(tokens)] = tokens
-        self.arrays[1][row, : len(tokens)] = logprobs
+    def begin(self, row: int, request: Request) -> None:
+        """Write down what was made of a reply before."""
+        made = len(request.done)
+        self._ids[row, :made] = request.done
+        self._logprobs[row, :made] = request.done_logprobs
+        if self._uncertainty is not None and request.sampling.uncertainty:
+            self._uncertainty[row, :made] = np.reshape(request.done_uncertainty, (made, UNCERTAINTIES))
 
     def get(self, row: int, start: int, stop: int) -> tuple[list[int], list[float]]:
-        return self.arrays[0][row, start:stop].tolist(), self.arrays[1][row, start:stop].tolist()
+        return self._ids[row, start:stop].tolist(), self._logprobs[row, start:stop].tolist()
+
+    def uncertainty_of(self, row: int, start: int, stop: int) -> list[float]:
+        assert self._uncertainty is not None, "a row that tells made room for it"
+        found: list[float] = self._uncertainty[row, start:stop].ravel().tolist()
+        return found

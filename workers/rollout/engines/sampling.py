@@ -52,3 +52,20 @@ def draw(
     if greedy is not None:
         tokens = torch.where(greedy, logits.argmax(-1), tokens)
     return tokens, logprobs.gather(1, tokens[:, None])[:, 0]
+
+
+MOST_LIKELY = 5
+
+
+def uncertainty(logits: "torch.Tensor", temperature: "torch.Tensor") -> "torch.Tensor":
+    """Return entropy in nats, mass of the likeliest token and of the five likeliest, [row, 3], of masked logits.
+
+    They are of the distribution that is drawn from, so a token that is masked has no part in them.
+    """
+    import torch
+
+    logprobs = torch.log_softmax(logits / temperature[:, None], -1)
+    chances = logprobs.exp()
+    entropy = -torch.where(chances > 0, chances * logprobs, 0.0).sum(-1)
+    top = chances.topk(min(MOST_LIKELY, chances.shape[-1]), -1).values
+    return torch.stack((entropy, top[:, 0], top.sum(-1)), -1)

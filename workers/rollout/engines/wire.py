@@ -16,14 +16,19 @@ import msgspec
 PROGRESS_S = 1.0
 """Between two events of a stream that asked for progress."""
 
+UNCERTAINTIES = 3
+"""Numbers that tell how uncertain a token was."""
 
-class Done(msgspec.Struct):
-    """What engines made of a reply so far; the three are aligned."""
+
+class Done(msgspec.Struct, omit_defaults=True):
+    """What engines made of a reply so far; all of it is aligned."""
 
     token_ids: list[int]
     logprobs: list[float]
     segments: list[int]
     """version, tokens, version, tokens, ... over `token_ids`."""
+    uncertainty: list[float] = []
+    """As of a choice."""
 
 
 class SamplingParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -42,6 +47,9 @@ class SamplingParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     library: str = ""
     """What must make the masks of `structured`, with its version, where a trainer is to make them again; empty: what
     there is."""
+
+    uncertainty: bool = False
+    """Tell how uncertain each token was: changes nothing of how it is drawn. Torch engines alone do."""
 
     @property
     def truncates(self) -> bool:
@@ -100,6 +108,9 @@ class CompletionChoice(msgspec.Struct, omit_defaults=True):
     steps: list[int] = []
     """Of a reply made by block diffusion: in which step of its block each token was revealed, from 0; its
     log-probability is the one in that step."""
+    uncertainty: list[float] = []
+    """Entropy in nats, mass of the likeliest token and mass of the five likeliest, token after token, of the
+    distribution that each was drawn from; empty where the request does not ask for it."""
 
 
 class Load(msgspec.Struct):

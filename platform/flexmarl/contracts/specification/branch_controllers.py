@@ -1,12 +1,12 @@
 """Branch controllers: how the members of a group branch. Code: `flexmarl.algorithms.branching`."""
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from flexmarl.contracts.plugins import Kind, PluginOptions
-from flexmarl.contracts.problems import Problem
+from flexmarl.contracts.problems import Problem, broken_at
 from flexmarl.contracts.specification.advantages import ADVANTAGE, GrpoOptions
 from flexmarl.contracts.specification.dataset import DatasetTasks
 from flexmarl.contracts.specification.environment import ENVIRONMENT
@@ -143,14 +143,37 @@ class AtGrpoTreeOptions(BranchingOptions):
             )
 
 
-class ContinuingOptions(CopyingOptions):
-    """Some members continue the episodes of others, after a turn that is chosen once these have ended."""
+class TreeOptions(CopyingOptions):
+    """Some members go on from episodes of others, once these have ended."""
 
     branches: ClassVar[bool] = False
     continues: ClassVar[bool] = True
 
     share: float = Field(default=0.5, ge=0.0, le=0.9)
     """Share of a group's members that continue others; two at least play episodes of their own. 0: nobody continues."""
+
+    def continuations(self, members: int) -> int:
+        """Return how many of a group's members continue others: its last ones."""
+        return max(0, min(int(members * self.share + 1e-9), members - 2))
+
+    def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
+        """Refuse whatever takes a member for a whole episode, or groups for less than whole."""
+        yield from super().refusals(spec)
+        members = spec.batch.episodes_per_task
+        if self.share and not self.continuations(members):
+            yield Problem(
+                pointer="/batch/episodes_per_task",
+                code="out_of_range",
+                detail=f"Two of {members} members at least play episodes of their own, and with share {self.share:g} "
+                "nobody is left to continue them.",
+                hint="Set 4 or more with share: 0.5, or branch_controller: none in /sampling.",
+            )
+        yield from self._demanded((*_of_trees(spec), *_of_waves(spec)))
+
+
+class ContinuingOptions(TreeOptions):
+    """Some members continue the episodes of others, after a turn that is chosen once these have ended."""
+
     most_per_prefix: int = Field(default=2, ge=1, le=64)
     """Most members that go on after the same turn of the same episode."""
     predictor: Literal["fitted", "none"] = "fitted"
@@ -160,22 +183,10 @@ class ContinuingOptions(CopyingOptions):
     """What a turn is compared with in whose place nobody else said anything: the first turns of the group's own
     episodes (`root`), or what the nearest turn before it is compared with (`nearest`)."""
 
-    def continuations(self, members: int) -> int:
-        """Return how many of a group's members continue others: its last ones."""
-        return max(0, min(int(members * self.share + 1e-9), members - 2))
-
     def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
-        """Refuse whatever takes a member for a whole episode, or groups for less than whole."""
+        """Refuse episodes that have nothing to go on after."""
         yield from super().refusals(spec)
-        members, environment = spec.batch.episodes_per_task, spec.environment
-        if self.share and not self.continuations(members):
-            yield Problem(
-                pointer="/batch/episodes_per_task",
-                code="out_of_range",
-                detail=f"Two of {members} members at least play episodes of their own, and with share {self.share:g} "
-                "nobody is left to continue them.",
-                hint="Set 4 or more with share: 0.5, or branch_controller: none in /sampling.",
-            )
+        environment = spec.environment
         if not environment.isolated and sum(role.max_turns for role in environment.facts().roles) < 2:
             yield Problem(
                 pointer="/sampling/branch_controller/type",
@@ -183,7 +194,6 @@ class ContinuingOptions(CopyingOptions):
                 detail=f"Episodes of {environment.type} have one turn, after which nothing is left to play.",
                 hint="Set none, or an environment of several turns.",
             )
-        yield from self._demanded((*_of_trees(spec), *_of_waves(spec)))
 
 
 class TraceOptions(ContinuingOptions):
@@ -194,6 +204,39 @@ class TraceOptions(ContinuingOptions):
     bias: ClassVar[str] = (
         "Values of shared turns are means over the episodes through them, and which these are follows from outcomes."
     )
+
+
+class EchoOptions(TreeOptions):
+    """Members continue replies of others from the first token in doubt, as the branches of ECHO do. Experimental."""
+
+    type: Literal["echo"] = "echo"
+    most_width: int = Field(default=4, ge=1, le=64)
+    """Most members that go on from the same token."""
+    high_quantile: float = Field(default=0.8, gt=0.0, lt=1.0)
+    """A token is in doubt from this quantile of the entropies of the run's last tokens on."""
+    low_quantile: float = Field(default=0.2, ge=0.0, lt=1.0)
+    """Quantile of a token in no doubt: the more entropy above it, the more members go on."""
+    confidence_quantile: float = Field(default=0.5, gt=0.0, le=1.0)
+    """A token is in doubt up to this quantile of their confidences."""
+    jump_quantile: float = Field(default=0.8, ge=0.0, lt=1.0)
+    """A token is in doubt from this quantile of their jumps of entropy on."""
+    likeliest: Literal[1, 5] = 5
+    """Confidence is the mass of so many tokens: those that were likeliest."""
+
+    bias: ClassVar[str] = (
+        "Continuations share what their root said before the token, so the members of a group are not independent."
+    )
+
+    @model_validator(mode="after")
+    def _low_is_below_high(self) -> Self:
+        if self.low_quantile >= self.high_quantile:
+            raise broken_at(("low_quantile",), f"must be below high_quantile, which is {self.high_quantile:g}")
+        return self
+
+    def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
+        """Refuse engines that do not tell how uncertain tokens are, and replies that begin anew."""
+        yield from super().refusals(spec)
+        yield from self._demanded(_of_tokens(spec))
 
 
 _Demand = tuple[str, object, tuple[object, ...], str]
@@ -262,6 +305,17 @@ def _of_waves(spec: "ExperimentSpec") -> Iterator[_Demand]:
         yield "/mechanisms/publication/type", mechanisms.publication.type, ("cohort", "wavefront"), fits
 
 
+def _of_tokens(spec: "ExperimentSpec") -> Iterator[_Demand]:
+    why = "needs the entropy of every token, and vLLM reports the likeliest ones alone"
+    yield "/resources/engine", spec.resources.engine, ("torch",), why
+    begins = "begins replies with what others said"
+    yield "/mechanisms/ordered", spec.mechanisms.ordered, (False,), begins
+    for name in spec.trainable_policies():
+        in_flight = spec.lag_policy_of(name).in_flight
+        if in_flight == "restart_turn":
+            yield f"{spec.lag_policy_pointer(name)}/in_flight", in_flight, ("finish", "continue", "resume"), begins
+
+
 def _words(legal: tuple[object, ...]) -> str:
     return "nothing" if legal == (None,) else " or ".join(str(word).lower() for word in legal)
 
@@ -270,6 +324,6 @@ BRANCH_CONTROLLER: Kind[BranchControllerOptions] = Kind(
     "branch_controller",
     "/sampling/branch_controller",
     BranchControllerOptions,
-    (NoBranchesOptions, AtGrpoTreeOptions, TraceOptions),
+    (NoBranchesOptions, AtGrpoTreeOptions, TraceOptions, EchoOptions),
     CopyingOptions,
 )
