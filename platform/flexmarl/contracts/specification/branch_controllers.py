@@ -148,6 +148,7 @@ class TreeOptions(CopyingOptions):
 
     branches: ClassVar[bool] = False
     continues: ClassVar[bool] = True
+    compares: ClassVar[str] = "compares whole episodes, some of which share what they begin with"
 
     share: float = Field(default=0.5, ge=0.0, le=0.9)
     """Share of a group's members that continue others; two at least play episodes of their own. 0: nobody continues."""
@@ -168,11 +169,13 @@ class TreeOptions(CopyingOptions):
                 "nobody is left to continue them.",
                 hint="Set 4 or more with share: 0.5, or branch_controller: none in /sampling.",
             )
-        yield from self._demanded((*_of_trees(spec), *_of_waves(spec)))
+        yield from self._demanded((*_of_trees(spec, self.compares), *_of_waves(spec)))
 
 
 class ContinuingOptions(TreeOptions):
     """Some members continue the episodes of others, after a turn that is chosen once these have ended."""
+
+    compares: ClassVar[str] = "compares turns by what the episodes through them came to"
 
     most_per_prefix: int = Field(default=2, ge=1, le=64)
     """Most members that go on after the same turn of the same episode."""
@@ -277,10 +280,9 @@ def _of_redundancy(spec: "ExperimentSpec") -> Iterator[_Demand]:
             yield "/mechanisms/redundancy/extra_members", members, (0,), why
 
 
-def _of_trees(spec: "ExperimentSpec") -> Iterator[_Demand]:
+def _of_trees(spec: "ExperimentSpec", why: str) -> Iterator[_Demand]:
     algorithm, sampling = spec.algorithm, spec.sampling
     advantage = algorithm.advantage
-    why = "compares turns by what the episodes through them came to"
     yield "/algorithm/advantage/type", advantage.type, ("grpo",), why
     yield "/algorithm/advantage/per_turn", advantage.per_turn, (False,), why
     if isinstance(advantage, GrpoOptions):
