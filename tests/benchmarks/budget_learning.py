@@ -219,12 +219,7 @@ def played(arm: str, seed: int, given: argparse.Namespace, earlier: dict[int, Su
         training = KINDS.get(arm, Watched).of_template(given.task, home, changes)
         if arm == "seeded" and isinstance(training, Rescuing):
             training.begin_with(earlier[seed])
-        marks = [given.tokens * (number + 1) // given.evaluations for number in range(given.evaluations)]
-        while marks:
-            training.step()
-            if training.tokens >= marks[0]:
-                training.evaluate()
-                marks = [mark for mark in marks if mark > training.tokens]
+        training.train(given.tokens, given.evaluations)
         if isinstance(training, Collecting):
             earlier[seed] = training.pool
         scores = [one.solved for one in training.evaluations]

@@ -88,12 +88,7 @@ def played(arm: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as home:
         training = Counted(resolve(changes, template=given.task).spec, home)
         training.block = given.block
-        marks = [given.tokens * (number + 1) // given.evaluations for number in range(given.evaluations)]
-        while marks:
-            training.step()
-            if training.tokens >= marks[0]:
-                training.evaluate()
-                marks = [mark for mark in marks if mark > training.tokens]
+        training.train(given.tokens, given.evaluations)
         scores = [one.solved for one in training.evaluations]
         return {
             "arm": arm, "seed": seed, "steps": training.steps_done, "tokens": training.tokens,

@@ -107,12 +107,7 @@ def learned(template: str, seed: int, algorithm: dict[str, Any], given: argparse
     began = time.process_time()
     with tempfile.TemporaryDirectory() as home:
         training = LocalTraining.of_template(template, home, {"seed": seed, "batch": batch, "algorithm": algorithm})
-        marks = [given.tokens * (number + 1) // given.evaluations for number in range(given.evaluations)]
-        while marks:
-            training.step()
-            if training.tokens >= marks[0]:
-                training.evaluate()
-                marks = [mark for mark in marks if mark > training.tokens]
+        training.train(given.tokens, given.evaluations)
         scores = [one.solved for one in training.evaluations]
         return {
             "steps": training.steps_done, "tokens": training.tokens, "solved": scores,

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import pytest
+from django.test import Client
 
 from flexmarl.controlplane.agents.models import TeamDefinition, TeamVersion
 from flexmarl.controlplane.common.models import AuditEntry
@@ -158,7 +159,10 @@ def test_a_copy_of_a_run_resolves_to_the_same(api) -> None:
 
 def test_teams_of_other_projects_are_neither_read_nor_named(api, client_of) -> None:
     made = save(api).json()
-    stranger = client_of(make_person("mallory", "editor", "other"))
+    person = make_person("mallory", "editor", "other")
+    stranger, page = client_of(person), Client()
+    page.force_login(person)
+    assert "planned" not in markup(page.get("/runs/new"))
     assert stranger.get(f"/api/v1/teams/{made['team']}").status_code == 404
     assert stranger.get(f"/api/v1/teams/{made['team']}/versions").status_code == 404
     assert stranger.get(made["url"]).status_code == 404

@@ -167,6 +167,15 @@ class LocalTraining:
             played = PlayedTask(tasks.chosen_from, self._task_of[draw], self.steps_done, shares, all_alike(episodes))
             tasks.sampler.observe(self.belief, played)
 
+    def train(self, tokens: int, evaluations: int) -> None:
+        """Train until so many tokens are sampled, and evaluate as often on the way, equally far apart."""
+        marks = [tokens * (number + 1) // evaluations for number in range(evaluations)]
+        while marks:
+            self.step()
+            if self.tokens >= marks[0]:
+                self.evaluate()
+                marks = [mark for mark in marks if mark > self.tokens]
+
     def evaluate(self) -> Evaluated:
         """Play the held-out tasks, greedily, as the run does."""
         draws = range(EVALUATION_DRAWS, EVALUATION_DRAWS + self.spec.evaluation.tasks)
