@@ -89,7 +89,7 @@ def test_rows_of_a_run_are_imported_refused_by_name_and_archived(
     card.get_by_label("Export, as a tar file").set_input_files(bad)
     card.get_by_label("Name").fill("good_run")
     card.get_by_role("button", name="Import rows").click()
-    card.locator("#rows-refused", has_text="flexmarl-rows 2 is read").wait_for()
+    card.locator("#rows-refused", has_text="flexmarl-rows 2 and 3 are read").wait_for()
     card.get_by_label("Export, as a tar file").set_input_files(good)
     card.get_by_role("button", name="Import rows").click()
     listed = card.locator("tbody tr", has_text="good_run")

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from flexmarl.contracts.commands import KeepCheckpoints
+from flexmarl.contracts.specification.team import FactoryModel
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.accounts.models import Membership
 from flexmarl.controlplane.common.models import AuditEntry
@@ -122,7 +123,7 @@ def test_a_checkpoint_becomes_a_model_of_its_project_and_both_say_so(api, run) -
     assert (model["name"], model["revision"], model["state"], model["project"]) == ("mine", 1, "queued", "default")
     assert model["source"] == {
         "type": "checkpoint", "run": run.key, "step": 4, "policy": "speaker",
-        "source": {"type": "factory", "size": "S", "init_std": None, "head_scale": 1.0},
+        "source": FactoryModel(size="S").model_dump(mode="json"),
     }  # fmt: skip
     [made] = api.get(f"/api/v1/runs/{run.id}/lineage").json()["models"]
     assert (made["name"], made["revision"], made["step"], made["policy"]) == ("mine", 1, 4, "speaker")
