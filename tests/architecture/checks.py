@@ -21,7 +21,7 @@ LARGE_VALUES = {
     "EngineRow": (17, "mirrors the columns that the table of engines shows"),
     "EpisodeFilter": (17, "one field for each parameter of the list of episodes"),
     "DeviceDemand": (17, "a request that waits, flat as the store reads it"),
-    "EpisodeOutcome": (17, "an episode as the core hears of it, flat as it crosses the wire"),
+    "EpisodeOutcome": (18, "an episode as the core hears of it, flat as it crosses the wire"),
     "EpisodeRow": (21, "mirrors the table of episodes"),
     "ExperimentSpec": (17, "the root of a specification: one branch for each of its parts"),
     "EpisodeSummary": (17, "mirrors the columns that the list of episodes shows"),

@@ -7,7 +7,8 @@ its own engines. `shared`: groups of `--own` members of its own and as many of t
 held-out tasks solved, as the mean of evaluations along the way (area) and of the last ones (end), and the mean score of
 all episodes that the own engines played (earned), with the bootstrap interval of the mean difference over
 installations. Foreign members are those of `workers.rollout.sharing`. In the task `shared_sums` words mean the same to
-everybody: a small chat model answers sums in sentences (`tests.support.shared_sums`).
+everybody: a small chat model answers sums in sentences (`tests.support.shared_sums`). With `--strengths` the two of a
+pair were warmed up to know other halves of the sums.
 """
 
 import argparse
@@ -47,11 +48,19 @@ def spec_of(arm: str, seed: int, given: argparse.Namespace, home: Path) -> Exper
     document: dict[str, Any] = {
         "seed": seed,
         "batch": {**groups, "episodes_per_task": members},
-        "sampling": {"sharing": {"type": "exchange", "foreign": foreign, "publish": arm == "shared"}},
+        "sampling": {
+            "sharing": {
+                "type": "exchange",
+                "foreign": foreign,
+                "publish": arm == "shared",
+                "learn_from": given.learn_from,
+            }
+        },
     }
     rate = dict(zip(given.arms, given.rate * len(given.arms), strict=False))[arm] if given.rate else None
     if (lines := lines_of(given)) is not None:
-        document |= shared_sums.document(home / str(seed), lines, rate, given.warmup)
+        column = f"said_{seed % 2}" if given.strengths else "said"
+        document |= shared_sums.document(home / str(seed), lines, rate, given.warmup, column)
         return resolve(document, template=shared_sums.TEMPLATE).spec
     if rate is not None:
         roles = resolve({}, template=given.task).spec.policies
@@ -120,6 +129,8 @@ def main() -> None:
     asked.add_argument("--evaluations", type=int, default=8)
     asked.add_argument("--sums", default="{}", help="of shared_sums: what `lines_of` is given, as JSON")
     asked.add_argument("--warmup", type=int, help="of shared_sums: steps on its sentences before the first one")
+    asked.add_argument("--strengths", action="store_true", help="of shared_sums: each of a pair knows another half")
+    asked.add_argument("--learn-from", choices=("all", "successes"), default="all", help="of the other one's members")
     given = asked.parse_args()
     rows: list[dict[str, Any]] = []
     for seed in range(given.first_seed, given.first_seed + given.seeds):
@@ -130,7 +141,7 @@ def main() -> None:
     document["compared"] = {
         base: {figure: compared(rows, figure, base, "shared") for figure in FIGURES}
         for base in ARMS[:2]
-        if base in given.arms
+        if base in given.arms and "shared" in given.arms
     }
     given.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(document["compared"], indent=1))

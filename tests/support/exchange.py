@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
+from flexmarl.algorithms.shared_members import learned
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.wire import EpisodeStatus, Origin, PolicyPin
 from flexmarl.store.data.groups import SettledGroup
@@ -167,7 +168,7 @@ class SharingTraining(LocalTraining):
     def _judged(self, group: list[EpisodeAttempt]) -> tuple[SettledGroup, list[list[float]]]:
         settled, advantages = super()._judged(group)
         self.sharing.offer([settled])
-        return settled, advantages
+        return settled, learned(settled.event.episodes, advantages, self.spec.sampling.sharing.learn_from)
 
 
 def _behind(others: list[EpisodeAttempt], first: int) -> list[EpisodeAttempt]:

@@ -3,7 +3,8 @@
 Every row asks for the sum of two numbers, and its column `said` has a sentence that names a number: the right one in a
 share of the rows, otherwise one drawn at random. A model that was warmed up on these sentences speaks like them and is
 seldom right; it learns sums by being rewarded. Rows with the same sum are the same task, so whoever draws one can use
-what others said to it.
+what others said to it. The columns `said_0` and `said_1` are for teams with different strengths: sentences of the one
+are right in that share of every second sum, and drawn at random in the others; those of the other the other way round.
 """
 
 import random
@@ -39,13 +40,18 @@ def sentence(number: int, rng: random.Random) -> str:
 
 def rows_of(sums: Sequence[tuple[int, int]], count: int, right: float, seed: int) -> list[DatasetRow]:
     """Return `count` rows of each sum; `right`: share of those whose sentence names the right number."""
-    rng, found = random.Random(f"rows {seed}"), list[DatasetRow]()
+    rng, halves, found = random.Random(f"rows {seed}"), random.Random(f"halves {seed}"), list[DatasetRow]()
     numbers = sorted({first + second for first, second in sums})
-    for first, second in sums:
+
+    def said(number: int, share: float, rng: random.Random) -> str:
+        return sentence(number if rng.random() < share else rng.choice(numbers), rng)
+
+    for place, (first, second) in enumerate(sums):
         for _ in range(count):
-            number = first + second if rng.random() < right else rng.choice(numbers)
-            asked = Message("user", f"{first}+{second}?")
-            found.append(DatasetRow((asked,), str(first + second), {"said": sentence(number, rng)}))
+            asked, number = Message("user", f"{first}+{second}?"), first + second
+            columns = {"said": said(number, right, rng)}
+            columns |= {f"said_{half}": said(number, right * (place % 2 == half), halves) for half in (0, 1)}
+            found.append(DatasetRow((asked,), str(number), columns))
     return found
 
 
@@ -59,10 +65,12 @@ def lines_of(sums: int = 24, largest: int = 9, rows: int = 40, right: float = 0.
     return DatasetLines(lines, tuple(first.values()))
 
 
-def document(home: Path, lines: DatasetLines, rate: float | None, warmup: int | None) -> dict[str, Any]:
+def document(
+    home: Path, lines: DatasetLines, rate: float | None, warmup: int | None, column: str = "said"
+) -> dict[str, Any]:
     """Return what a run of these rows has on `TEMPLATE`; its model is written below a folder."""
     dataset = {"name": "sums", "training": len(lines.training), "held_out": len(lines.held_out)}
-    shown = {"demonstrations": {"dataset": dataset, "column": "said"}, **WARMUP, "steps": warmup or WARMUP["steps"]}
+    shown = {"demonstrations": {"dataset": dataset, "column": column}, **WARMUP, "steps": warmup or WARMUP["steps"]}
     return {
         "environment": {"dataset": dataset, "reply_tokens": REPLY_TOKENS},
         "policies": {

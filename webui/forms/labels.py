@@ -62,6 +62,7 @@ LABELS_AT = {
     "/sampling/sharing/type": "Sharing",
     "/sampling/sharing/task_set": "Shared task set",
     "/sampling/sharing/foreign": "Members from others",
+    "/sampling/sharing/learn_from": "Learned of others",
     "/sampling/sharing/publish": "Publish own rollouts",
     "/sampling/branch_controller/type": "Branch controller",
     "/sampling/branch_controller/score": "Branch score",

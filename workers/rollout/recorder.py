@@ -116,6 +116,7 @@ def outcome_of(attempt: EpisodeAttempt, seats: dict[str, Seat], told: EventDetai
         "solved": outcome.solved,
         "samples": samples,
         "answer": comparable(outcome.answer) if told.answers else "",
+        "shared": any(turn.reply.incarnation.startswith(SHARED) for turn in attempt.turns),
         "facts": outcome.facts,
         "surprisals": tuple(-mean_logprob([turn.reply]) for turn in attempt.turns) if told.surprisals else (),
     }

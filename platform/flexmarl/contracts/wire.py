@@ -126,6 +126,8 @@ class EpisodeOutcome(Record):
     duration_s: float = 0.0
     answer: str = Field(default="", exclude_if=lambda answer: not answer)
     """Digest of what it answered, the same for equal answers, where the run counts them; empty: it gave none."""
+    shared: bool = Field(default=False, exclude_if=lambda shared: not shared)
+    """Another installation said its turns."""
     facts: dict[str, float] = {}
     """Environment's own named figures, averaged into metrics (e.g. `dishes`, `verifier_accept`)."""
     branch: Branch | None = Field(default=None, exclude_if=lambda branch: branch is None)

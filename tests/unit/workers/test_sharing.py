@@ -177,6 +177,7 @@ async def test_members_of_others_take_the_last_places_and_engines_play_the_rest(
     stand.hear(RIGHT, FAILED)
     settled = await stand.group()
     assert others_in(settled) == {3, 4}
+    assert {episode.member for episode in settled.event.episodes if episode.shared} == {3, 4}, "the core is told"
     assert [episode.member for episode in settled.event.episodes] == list(range(MEMBERS))
     assert {e.member: e.solved for e in settled.event.episodes if e.member in (3, 4)} in (
         {3: True, 4: False},

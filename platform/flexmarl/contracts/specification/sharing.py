@@ -22,6 +22,9 @@ class SharingOptions(Strict):
     foreign: int = Field(default=4, ge=0, le=128, json_schema_extra=_EXCHANGE)
     """Members of a group that come from others, if there are any; the run's own engines play the places that stay
     empty. At most half of `episodes_per_task`; 0: the run only publishes."""
+    learn_from: Literal["all", "successes"] = Field(default="all", json_schema_extra=_EXCHANGE)
+    """What is learned of the members from others. `all`: what their advantages say. `successes`: only those that did
+    better than their group; others' failures get advantage 0, and still count in what the group is compared with."""
     publish: bool = Field(default=True, json_schema_extra=_EXCHANGE)
     """Whether what the run's own episodes said is published."""
 

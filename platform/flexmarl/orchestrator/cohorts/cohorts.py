@@ -39,6 +39,7 @@ from flexmarl.orchestrator.cohorts.redundancy import (
 )
 from flexmarl.orchestrator.cohorts.resampling import draw_again, drawn_text
 from flexmarl.orchestrator.cohorts.rescue import Rescued, inject, offer, rescued
+from flexmarl.orchestrator.cohorts.sharing import of_others
 from flexmarl.orchestrator.cohorts.staleness import abandoned_of, ages_of, count_made, give_up
 from flexmarl.orchestrator.cohorts.task_choice import belief_text, forget_draws, task_text, tell_sampler
 from flexmarl.orchestrator.context import Context
@@ -213,7 +214,7 @@ def _keep(ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[
         _rule_out(ctx, RulingKind.GROUP_REFUSED, cohort, event, finished, text)
         return None
     kept, advantages = _kept(ctx, finished, advantages)
-    advantages = masked(kept, advantages, plan.spec.sampling.turn_quantile)
+    advantages = of_others(ctx, cohort, kept, masked(kept, advantages, plan.spec.sampling.turn_quantile))
     cohort.groups.members += len(finished)
     cohort.groups.members_kept += len(kept)
     group = PendingGroup(event.draw, _rows(ctx, kept, advantages), ages_of(ctx, cohort, event, kept))

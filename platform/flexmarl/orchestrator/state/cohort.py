@@ -193,6 +193,10 @@ class GroupFates:
     """Those of them that are trained on."""
     members_abandoned: int = 0
     """Of all its groups, those that were given up between two turns, since they were too old."""
+    members_shared: int = 0
+    """Of the kept groups, those that other installations said."""
+    members_unlearned: int = 0
+    """Those of them whose advantages were left out."""
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from flexmarl.algorithms.filters import Signal
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.orchestrator.cohorts.dispatch import dispatch_metrics
 from flexmarl.orchestrator.cohorts.replay import replay_metrics
+from flexmarl.orchestrator.cohorts.sharing import sharing_metrics
 from flexmarl.orchestrator.cohorts.staleness import lag_metrics
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.state.cohort import Cohort, PolicyCohort, Tally
@@ -38,6 +39,8 @@ def _groups(ctx: Context, cohort: Cohort, step: int) -> None:
     """Write what became of a step's groups, as far as its options make that a question."""
     if ctx.plan.spec.abandon_bounds():
         ctx.metric("episodes/abandoned", float(cohort.groups.members_abandoned), step, stat="sum")
+    if ctx.plan.spec.sampling.sharing.on:
+        sharing_metrics(ctx, cohort, step)
     ctx.metric("groups/dropped", float(cohort.groups.dropped), step, stat="sum")
     if ctx.plan.spec.sampling.keep_members is not None and cohort.groups.members:
         share = cohort.groups.members_kept / cohort.groups.members

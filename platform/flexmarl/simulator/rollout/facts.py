@@ -12,7 +12,8 @@ from flexmarl.contracts.base import known
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 
 _SAMPLE = {"role", "turn", "tokens", "segments"}
-_OUTCOME = set(EpisodeOutcome.model_fields) - {"by_clock", "solved", "wasted", "breaks", "branch", "surprisals"}
+_DEFAULTS = {"by_clock", "solved", "wasted", "breaks", "branch", "surprisals", "shared"}
+_OUTCOME = set(EpisodeOutcome.model_fields) - _DEFAULTS
 _SETTLED = set(e.GroupSettled.model_fields) - {"kind"}
 _DEMAND = set(e.DemandReported.model_fields) - {"kind"}
 
@@ -35,7 +36,7 @@ def outcome(
         "member": member, "attempt": attempt, "status": EpisodeStatus.FAILED if why else EpisodeStatus.FINISHED,
         "reason": why, "by_clock": False, "replaced": replaced, "scores": scores, "team_score": score, "solved": False,
         "samples": samples, "wasted": 0, "breaks": {}, "duration_s": duration_s,
-        "answer": "" if why else "simulated", "facts": {},  # all agree: a simulation is about time
+        "answer": "" if why else "simulated", "shared": False, "facts": {},  # all agree: a simulation is about time
         "branch": None, "surprisals": (),
     }  # fmt: skip
     return known(EpisodeOutcome, values, _OUTCOME)

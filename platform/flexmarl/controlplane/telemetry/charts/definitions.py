@@ -230,6 +230,12 @@ DEFINITIONS: dict[str, Definition] = {
     "episodes/replaced": _team(
         "Replaced episodes", "episodes", "Episodes of the step that a second environment finished before the first."
     ),
+    "episodes/shared": _team(
+        "Episodes of others", "episodes", "Members of the step's kept groups that other installations said."
+    ),
+    "episodes/shared_unlearned": _team(
+        "Failures of others", "episodes", "Those of them that did worse than their group, of which nothing was learned."
+    ),
 }
 """Name -> definition of the series the orchestrator writes."""
 
