@@ -62,7 +62,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=360.0, help="of the walk")
     parser.add_argument("--seed", type=int, default=0, help="of the walk")
     parser.add_argument("--steps", type=int, default=8, help="of a fixed fleet behind the first ones")
-    parser.add_argument("--token-s", type=float, default=0.04, help="seconds for a token of eight rows")
+    parser.add_argument("--token-s", type=float, default=0.03, help="seconds for a token of eight rows")
 
 
 def walk(seed: int, seconds: float) -> list[dict[str, float]]:
@@ -90,7 +90,7 @@ def begun(api: Api, model: Path, name: str, devices: object, steps: int) -> dict
     overrides = {
         "environment": {"reply_tokens": 36},
         "policies": {"solver": policy, "reviser": policy},
-        "batch": {"tasks_per_step": 4, "episodes_per_task": 8, "micro_batch_groups": 2, "rollout_groups": 1},
+        "batch": {"tasks_per_step": 6, "episodes_per_task": 8, "micro_batch_groups": 2, "rollout_groups": 1},
         "resources": {"rollout_devices": devices, "training_devices": 1},
         "budget": {"train_steps": steps, "target": None},
         "evaluation": {"every_steps": 10000, "tasks": 4},
