@@ -106,7 +106,7 @@ class BranchingOptions(CopyingOptions):
 
 
 class AtGrpoTreeOptions(BranchingOptions):
-    """All members answer every turn of one episode, as in AT-GRPO."""
+    """All members answer every turn of one episode, as in AT-GRPO; experimental."""
 
     type: Literal["at_grpo_tree"] = "at_grpo_tree"
     carry: Literal["best", "first"] = "best"

@@ -63,7 +63,7 @@ class RowLossOptions(LossOptions):
     """Constant length by which every row is normalised; only with `constant_norm`."""
     entropy_quantile: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Only tokens whose entropy reaches this quantile of their micro-batch carry the policy gradient: 0.8 keeps the
-    upper fifth. 0: all tokens."""
+    upper fifth (experimental). 0: all tokens."""
 
     def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
         """Refuse a normaliser that the aggregation does not use, and a quantile of what no rank sees."""
@@ -222,7 +222,7 @@ _MNPO, _OPPONENTS = read_when((_IS_MNPO,)), read_when(_WITH_OPPONENTS)
 
 
 class OnlineDpoOptions(LossOptions):
-    """Prefers the best member of a group to its worst, relative to the reference."""
+    """Prefers the best member of a group to its worst, relative to the reference; experimental."""
 
     type: Literal["online_dpo"] = "online_dpo"
     beta: float = Field(default=0.1, gt=0.0, le=100.0)

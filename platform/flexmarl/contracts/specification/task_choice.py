@@ -191,7 +191,7 @@ class DropZeroVarianceOptions(GroupFilterOptions):
 
 
 class DynamicSamplingOptions(GroupFilterOptions):
-    """Only groups whose members differ in score; a replacement task is drawn for each rejected group."""
+    """Only groups whose members differ in score; a replacement task is drawn for each rejected group; experimental."""
 
     type: Literal["dynamic_sampling"] = "dynamic_sampling"
     draw_limit: int = Field(default=10, ge=2, le=1000)
