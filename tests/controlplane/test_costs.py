@@ -4,7 +4,9 @@ import pytest
 
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.inventory.models import Pool
+from flexmarl.controlplane.telemetry.timeline.device_time import engines_over_time
 from flexmarl.store.control.nodes import DeviceFacts, NodeFacts, register_node
+from flexmarl.store.reads.activity import LeaseHistory, LeaseSpan
 from tests.support.controlplane import SPEC, key
 
 pytestmark = pytest.mark.django_db
@@ -123,3 +125,23 @@ def test_a_run_that_held_nothing_costs_nothing_and_its_page_says_what_it_costs(a
     page = " ".join(browser.get(f"/runs/{run['key']}").content.decode().split())
     assert 'id="run-cost"' in page
     assert "dear 6.00" in page
+    lease(run, "dear.1", 2, 0)
+    page = " ".join(browser.get(f"/runs/{run['key']}").content.decode().split())
+    assert 'aria-label="Cost since the first lease: 9.00 after half of the time, 18.00 at the end"' in page
+    assert page.count('<svg class="spark') == 1, "a fleet of one size draws no line"
+
+
+def held(no: int, use: str, since: float, until: float | None, leader: int = 0) -> LeaseSpan:
+    return LeaseSpan(no, f"box.{no}", "box", "cpu", "default", use, "held", 1, since, until, None, leader)
+
+
+def test_engines_over_time_are_those_held_at_each_moment_and_one_of_two_devices_is_one() -> None:
+    spans = [
+        held(1, "engine", 0.0, None),
+        held(2, "trainer", 0.0, None),
+        held(3, "engine", 2.0, 6.0),
+        held(4, "engine", 2.0, 6.0, leader=3),
+        held(5, "engine", 5.0, 8.0),
+    ]
+    assert engines_over_time(LeaseHistory(10.0, spans), 5) == [1, 2, 3, 2, 1]
+    assert engines_over_time(LeaseHistory(10.0, []), 5) == []

@@ -139,9 +139,15 @@ def test_the_header_of_a_run_says_how_many_engines_of_how_many(browser, grown, m
     store_connection().execute(
         "UPDATE store.run_state SET progress = %s::jsonb WHERE run_id = %s", [progress.model_dump_json(), grown.no]
     )
+    store_connection().execute(
+        "UPDATE store.lease SET granted_at = now() - CASE device_id WHEN 'box.cpu0' THEN 2 ELSE 1 END * interval '1 h' "
+        "WHERE run_id = %s",
+        [grown.no],
+    )
     page = markup(browser.get(f"/runs/{grown.key}"))
-    assert '<span class="muted">engines</span> 2 of 1–3</span>' in page.replace("<span  ", "<span ")
+    assert '<span class="muted">engines</span> 2 of 1–3<span class="over-time"' in page.replace("<span  ", "<span ")
     assert "1 joining, 0 leaving" in page
+    assert 'aria-label="Engines since the first lease: 1 at first, 1 at least, 3 at most, 3 at the end"' in page
     fixed = make_run(editor, RunStatus.RUNNING)
     assert "run-fleet" not in markup(browser.get(f"/runs/{fixed.key}"))
 

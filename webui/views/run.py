@@ -1,6 +1,6 @@
 """What all pages of a run share: the header, one part on all of them, the tabs and the views of each tab."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django.http import HttpRequest, HttpResponse
@@ -15,8 +15,14 @@ from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.runs.choices import archivable
 from flexmarl.controlplane.telemetry import queries as telemetry
 from flexmarl.controlplane.telemetry import task_beliefs
+from webui.figures.steps import spark
+from webui.formats import number
 from webui.views import verbs, words
 from webui.views.base import page, show
+
+HEADER_PARTS = 30
+"""Points of the header's lines; each point reads every lease once."""
+HEADER_SPARK = (64, 16)
 
 
 class RunPage(NamedTuple):
@@ -80,12 +86,29 @@ def views_beside(view: str, spec: Mapping[str, Any]) -> tuple[RunPage, ...]:
     return beside if len(beside) > 1 else ()
 
 
+def over_time(leases: Any, course: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Engines and cost since the first lease, as small lines with what they say in words; None before any time."""
+    if not course:
+        return None
+    engines = telemetry.engines_over_time(leases, HEADER_PARTS)
+    spent = [one["cost"] or 0.0 for one in course]
+    held = f"{engines[0]} at first, {min(engines)} at least, {max(engines)} at most, {engines[-1]} at the end"
+    half = number(spent[(len(spent) - 1) // 2], 2)
+    return {
+        "engines": spark(engines, *HEADER_SPARK),
+        "engines_text": f"Engines since the first lease: {held}",
+        "cost": spark([0.0, *spent], *HEADER_SPARK),
+        "cost_text": f"Cost since the first lease: {half} after half of the time, {number(spent[-1], 2)} at the end",
+    }
+
+
 def run_frame(request: HttpRequest, key: str, tab: str, *, advised: bool = False) -> dict[str, Any]:
     """What the header of every tab shows; `advised`: with the advisories, which hold the verdict already."""
     actor = actor_of(request)
     found = runs.find_run(actor, key)
     row = runs.run_detail(found)
     leases = telemetry.leases(found)
+    cost = telemetry.cost_of(found, HEADER_PARTS) if leases.spans else None
     advice = telemetry.advisories(found) if advised else None
     return {
         "nav": "runs",
@@ -104,7 +127,8 @@ def run_frame(request: HttpRequest, key: str, tab: str, *, advised: bool = False
         "verdict": telemetry.verdict(found) if advice is None else advice["verdict"],
         "advice": advice,
         "held": telemetry.held(leases),
-        "cost": telemetry.cost_of(found, parts=1) if leases.spans else None,
+        "cost": cost,
+        "over_time": over_time(leases, cost["over_time"]) if cost else None,
         "leases": leases,
         "eta_basis": words.eta_basis(row["progress"]),
     }

@@ -180,7 +180,41 @@ def test_a_planted_fault_is_found_by_its_name(
     assert findings[0].advice
 
 
-@pytest.mark.parametrize("preset", [name for name, one in load_presets().items() if _moves(one.spec)])
-def test_no_preset_with_a_mover_goes_to_and_fro_around_a_hub(preset: str):
-    """Five policies whose turns come in phases, on ten engines that hold one each: what moves most of all."""
-    assert "ping_pong" not in {one.name for one in found(compose("hub", preset, {"steps": 8}))}
+MOVING = [name for name, one in load_presets().items() if _moves(one.spec)]
+
+
+@pytest.mark.parametrize("workload", ["hub", "long_tail"])
+@pytest.mark.parametrize("preset", MOVING)
+def test_no_preset_with_a_mover_goes_to_and_fro(preset: str, workload: str):
+    """Around a hub five policies whose turns come in phases, on ten engines that hold one each: what moves most."""
+    assert "ping_pong" not in {one.name for one in found(compose(workload, preset, {"steps": 8}))}
+
+
+def around_a_hub(preset: str, engines: int, steps: int, mover: Mapping[str, Any] | None = None) -> Scenario:
+    """As many engines for five policies, of which each holds one."""
+    mechanisms = {"mechanisms": {"mover": mover}} if mover else {}
+    return compose("hub", preset, {"steps": steps, "spec": {"resources": {"rollout_devices": engines}, **mechanisms}})
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("engines", [5, 6])
+@pytest.mark.parametrize("preset", MOVING)
+def test_no_preset_with_a_mover_goes_to_and_fro_where_each_policy_has_an_engine_or_little_more(
+    preset: str, engines: int
+):
+    assert "ping_pong" not in {one.name for one in found(around_a_hub(preset, engines, 8))}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("preset", MOVING)
+def test_with_fewer_engines_than_policies_places_go_round_whatever_the_mover(preset: str):
+    """Four engines, five policies that every episode asks: whoever is asked and has no place is given one.
+
+    This is no choice of a mover: where places stay (`static`) the same go round, move by move, and no run would end
+    without. With five engines, one for each, none has to (the test above).
+    """
+    own, faults = examine(around_a_hub(preset, 4, 4))
+    fixed, _ = examine(around_a_hub(preset, 4, 4, {"type": "static"}))
+    assert {one.name for one in faults} <= {"ping_pong"}
+    assert own.moves == fixed.moves > 4 * len(own.steps), "each step, and more often than once"
+    assert own.step_s == fixed.step_s

@@ -28,7 +28,7 @@ from flexmarl.controlplane.telemetry.live.logbook import origins as log_origins
 from flexmarl.controlplane.telemetry.timeline.bubble import bubble
 from flexmarl.controlplane.telemetry.timeline.cluster_timeline import cluster_timeline
 from flexmarl.controlplane.telemetry.timeline.costs import cost_of
-from flexmarl.controlplane.telemetry.timeline.device_time import held, leases, marks
+from flexmarl.controlplane.telemetry.timeline.device_time import engines_over_time, held, leases, marks
 from flexmarl.controlplane.telemetry.timeline.swaps import swaps
 from flexmarl.controlplane.telemetry.timeline.timeline import timeline, utilisation
 from flexmarl.controlplane.telemetry.trajectories.episode_groups import compare as trajectory_compare
@@ -79,6 +79,7 @@ __all__ = [
     "devices",
     "engine_moves",
     "engines",
+    "engines_over_time",
     "episode_group",
     "events",
     "held",

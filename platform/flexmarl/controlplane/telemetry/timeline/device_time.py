@@ -29,6 +29,20 @@ def held(leases: LeaseHistory) -> dict[str, Any]:
     }
 
 
+def engines_over_time(leases: LeaseHistory, parts: int) -> list[int]:
+    """Return how many engines a run held at the ends of so many equal parts of its time until now, or its end.
+
+    An engine of several devices counts once. Empty before the first lease.
+    """
+    if not leases.spans:
+        return []
+    ends = [leases.now if one.until is None else one.until for one in leases.spans]
+    began, ended = min(one.since for one in leases.spans), max(ends)
+    times = [began + no * (ended - began) / parts for no in range(1, parts + 1)]
+    engines = [(one.since, end, one.served) for one, end in zip(leases.spans, ends, strict=True) if one.use == "engine"]
+    return [len({served for since, end, served in engines if since < at <= end}) for at in times]
+
+
 def marks(run: Run, attempts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the steps at which checkpoints were kept and at which attempts (`runs.attempts`) after the first began."""
     kept: dict[int, list[str]] = {}
