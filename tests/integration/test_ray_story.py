@@ -1,5 +1,5 @@
-"""Hosts of a real Ray cluster: each is placed once and leaves nothing; a pool grows for a run, a raylet is killed, and
-the run goes on."""
+"""Hosts of a real Ray cluster: each is placed once and leaves nothing; a pool grows for a run, a raylet is killed in
+mid-step, and the run ends in the bits that it has on the installation's own node."""
 
 import json
 import os
@@ -11,10 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+import psycopg
 import pytest
 
 from tests.support import ray_cluster
+from tests.support.bits import bits_of
 from tests.support.further_node import WITHIN_S, eventually
+from tests.support.promised import kept_its_promises
 from tests.support.ray_cluster import RayCluster, processes_of
 from tests.support.system import ROOT, Api, System
 
@@ -26,16 +30,24 @@ pytestmark = [
 
 BRIDGE = ROOT / "platform/flexmarl/controlplane/inventory/providers/ray_bridge.py"
 PROVIDER = {"type": "ray", "devices": 2, "cpus": 2, "max_nodes": 2, "idle_s": 10, "rollout_workers": 1}
-TWO_HOSTS = {
-    "name": "grows",
-    "template": "reference_game",
-    "overrides": {
-        "budget": {"train_steps": 5000, "target": None},
-        "evaluation": {"every_steps": 1000, "tasks": 8},
-        "batch": {"tasks_per_step": 8, "episodes_per_task": 4, "micro_batch_groups": 4, "rollout_groups": 4},
-        "resources": {"rollout_pool": "batch", "training_pool": "batch", "rollout_devices": 1, "training_devices": 2},
-    },
+RESOURCES = {"rollout_devices": 1, "training_devices": 2}
+"""An engine and a trainer for each of two policies: more than one host has."""
+STEPS, STRUCK_IN, MICRO_BATCHES = 5, 3, 4
+ORDERED = {
+    "seed": 7,
+    "budget": {"train_steps": STEPS, "target": None},
+    "evaluation": {"every_steps": 100, "tasks": 8},
+    "batch": {"tasks_per_step": 8, "episodes_per_task": 4, "micro_batch_groups": 2, "rollout_groups": 2},
+    "mechanisms": {"ordered": True},
 }
+DONE = """
+SELECT count(*) FILTER (WHERE kind = 'step_committed'), count(*) FILTER (WHERE kind = 'micro_batch_accumulated')
+FROM store.event WHERE run_id = %s
+"""
+TRAINERS = """
+SELECT DISTINCT d.node FROM store.lease l JOIN store.device d ON d.id = l.device_id
+WHERE l.run_id = %s AND l.state = 'held' AND l.use = 'trainer' ORDER BY d.node
+"""
 KILLS = """
 import __main__, os, signal, sys
 path, address, mark = sys.argv[1:]
@@ -64,7 +76,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
-    with ray_cluster.ray_cluster((2, 2), head_cpus=2) as running:
+    with ray_cluster.ray_cluster((2, 2, 2)) as running:
         yield running
 
 
@@ -76,7 +88,7 @@ def system(tmp_path_factory: pytest.TempPathFactory, cluster: RayCluster) -> Ite
     wrapper = folder / "python"
     wrapper.write_text(f'#!/bin/sh\nexec {ray_cluster.RAY_PYTHON} -I {folder}/kills.py "$2" "$3" {folder}/killed\n')
     wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
-    environment = {"FLEXMARL_NODE": "front", "FLEXMARL_RAY_PYTHON": str(wrapper)}
+    environment = {"FLEXMARL_NODE": "front", "FLEXMARL_CPU_SHARES": "3", "FLEXMARL_RAY_PYTHON": str(wrapper)}
     with System(folder / "home", environment=environment) as running:
         yield running
 
@@ -141,46 +153,84 @@ def test_a_host_is_placed_once_whoever_asks_for_it_dies_and_leaves_nothing(tmp_p
         ask.die()
 
 
-@pytest.mark.full
-def test_a_pool_grows_a_raylet_is_killed_and_the_run_goes_on(api: Api, system: System, cluster: RayCluster) -> None:
-    run = api.create_run(**TWO_HOSTS)
-    eventually(lambda: sum(job["registered"] for job in jobs(api)) == 2)
-    api.wait(run["id"], lambda r: r["status"] == "running" and r["step"] >= 1, WITHIN_S)
-    assert {job["state"] for job in jobs(api)} == {"running"}
-    seen = cluster.ask()
-    groups = {name: nodes[0] for name, _, nodes in seen["groups"]}
-    assert set(groups) == {job["name"] for job in jobs(api)}, "each once, though who asked was killed in between"
-    assert (system.home.parent / "killed").exists(), "the first submission was not noted"
-    assert len(set(groups.values())) == 2, "on two raylets"
-    raylet, node = next(
-        (name, node)
-        for node, has in seen["nodes"].items()
-        for name in ("r1", "r2")
-        if name in has and node in groups.values()
+def ordered(api: Api, pool: str) -> dict[str, Any]:
+    """Submit the ordered run of two policies to a pool."""
+    resources = {**RESOURCES, "rollout_pool": pool, "training_pool": pool}
+    made: dict[str, Any] = api.create_run(
+        name=f"ordered on {pool}", template="hot_cold", overrides={**ORDERED, "resources": resources}
     )
-    lost = next(job for job in jobs(api) if groups[job["name"]] == node)
-    before = api.run(run["id"])["step"]
-    os.kill(cluster.raylet(raylet), signal.SIGKILL)
+    return made
+
+
+def completed(api: Api, run: dict[str, Any]) -> dict[str, Any]:
+    """Return a run that has ended, with all its steps."""
+    ended = api.finish(run["id"], 2 * WITHIN_S)
+    assert (ended["status"], ended["step"]) == ("completed", STEPS), ended["reason_text"]
+    return ended
+
+
+def done(system: System, run_no: int) -> tuple[int, int]:
+    """Return how many steps of policies a run has committed, and how many micro-batches it has accumulated."""
+    with psycopg.connect(system.database_url, autocommit=True) as conn:
+        steps, micro_batches = conn.execute(DONE, [run_no]).fetchone() or (0, 0)
+    return steps, micro_batches
+
+
+def struck_in_mid_step(system: System, run_no: int, raylet: int) -> None:
+    """Kill a raylet once both policies have ended the step before and one has begun to train the next."""
+    steps, deadline = 2 * (STRUCK_IN - 1), time.monotonic() + WITHIN_S
+    while (now := done(system, run_no))[0] < steps or now[1] <= steps * MICRO_BATCHES:
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.01)
+    os.kill(raylet, signal.SIGKILL)
+    assert done(system, run_no)[0] < steps + 2, "the step was under way"
+
+
+def nodes_that_train(system: System, run_no: int) -> list[str]:
+    """List the nodes that hold trainers of a run."""
+    with psycopg.connect(system.database_url, autocommit=True) as conn:
+        return [node for (node,) in conn.execute(TRAINERS, [run_no]).fetchall()]
+
+
+def raylet_of(system: System, job: dict[str, Any]) -> int:
+    """Return the process id of the raylet below which the processes of a job run."""
+    process = psutil.Process(int(processes_of(system.home, job["id"])[0].split()[0]))
+    return next(one.pid for one in process.parents() if "raylet/raylet" in one.cmdline()[0])
+
+
+@pytest.mark.full
+def test_a_raylet_is_killed_in_mid_step_and_a_run_over_two_ends_in_the_bits_that_it_has_here(
+    api: Api, system: System, cluster: RayCluster
+) -> None:
+    here = bits_of(system.database_url, completed(api, ordered(api, "default"))["no"])
+    run = ordered(api, "batch")
+    trainers = eventually(lambda: nodes_that_train(system, run["no"]))
+    hosts = [job for job in jobs(api) if not job["ended_at"]]
+    raylets = {job["node"]: raylet_of(system, job) for job in hosts}
+    assert len(set(raylets.values())) == 2, "on two raylets"
+    assert (system.home.parent / "killed").exists(), "the first submission was not noted"
+    lost = next(job for job in hosts if job["node"] == trainers[0])
+    struck_in_mid_step(system, run["no"], raylets[lost["node"]])
     eventually(lambda: next(job for job in jobs(api) if job["id"] == lost["id"])["state"] == "failed")
     assert "its node has died" in next(job for job in jobs(api) if job["id"] == lost["id"])["reason"]
     assert processes_of(system.home, lost["id"]) == [], "none outlived its raylet"
-    eventually(lambda: sum(job["registered"] for job in jobs(api)) == 2)
-    api.wait(run["id"], lambda r: (r["status"], r["reason"]) == ("running", "") and r["step"] >= before + 2, WITHIN_S)
-    api.act(run["id"], "kill")
+    assert bits_of(system.database_url, completed(api, run)["no"]) == here
+    assert len(here.samples) > 100
+    kept_its_promises(system, run["no"])
     eventually(lambda: all(job["ended_at"] for job in jobs(api)), 120)
     left = cluster.ask()
-    assert ([state for _, state, _ in left["groups"] if state != "REMOVED"], left["actors"]) == ([], [])
+    assert ({state for _, state, _ in left["groups"]}, left["actors"]) == ({"REMOVED"}, [])
+    assert sorted(name for name, *_ in left["groups"]) == sorted(job["name"] for job in jobs(api)), "each once"
+    assert len(left["groups"]) == 3, "another host came for the one that was lost"
     assert processes_of(system.home) == []
-    assert api.consistency(run["id"])["ok"]
 
 
 @pytest.mark.full
 def test_a_gang_gets_no_device_before_all_its_hosts_are_there(api: Api, cluster: RayCluster) -> None:
     provider = {**PROVIDER, "address": cluster.address, "resources": {"late": 1}}
     api.post("/pools", {"name": "gang", "provider": provider})
-    cluster.add({"r3": 2}, also="late")
-    resources = {**TWO_HOSTS["overrides"]["resources"], "rollout_pool": "gang", "training_pool": "gang"}
-    run = api.create_run(**{**TWO_HOSTS, "overrides": {**TWO_HOSTS["overrides"], "resources": resources}})
+    cluster.add({"r4": 2}, also="late")
+    run = ordered(api, "gang")
     eventually(lambda: [job["registered"] for job in jobs(api, "gang")].count(True) == 1)
     eventually(lambda: any(job["reason"].startswith("PENDING (") for job in jobs(api, "gang")))
     deadline = time.monotonic() + 10
@@ -188,9 +238,9 @@ def test_a_gang_gets_no_device_before_all_its_hosts_are_there(api: Api, cluster:
         assert [job["leases"] for job in jobs(api, "gang")] == [0, 0]
         time.sleep(0.5)
     assert api.run(run["id"])["step"] == 0
-    cluster.add({"r4": 2}, also="late")
+    cluster.add({"r5": 2}, also="late")
     api.wait(run["id"], lambda r: r["status"] == "running" and r["step"] >= 1, WITHIN_S)
-    api.act(run["id"], "kill")
+    completed(api, run)
     eventually(lambda: all(job["ended_at"] for job in jobs(api, "gang")), 120)
     assert cluster.living() == []
     assert api.consistency(run["id"])["ok"]

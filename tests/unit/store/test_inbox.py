@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from flexmarl.contracts.commands import RequestDevices
 from flexmarl.contracts.events import ChildLost, RunVerb, Verb
 from flexmarl.store.control import inbox, runs
 from flexmarl.store.control.runs import RunLease
@@ -82,6 +83,15 @@ def test_the_driver_is_hinted(story, another):
     [first] = listener.notifies(timeout=30, stop_after=1)
     assert first.payload == "1"
     assert list(listener.notifies(timeout=0.3)) == [], "the same fact again is no news"
+
+
+def test_who_provides_hosts_is_hinted_at_requests_for_devices_alone(story, another):
+    listener = another()
+    listener.execute("LISTEN flexmarl_demands")
+    story.play(0)
+    story.decide(RequestDevices(pool="default", engines=1, trainers=1))
+    assert [note.payload for note in listener.notifies(timeout=30, stop_after=1)] == [""]
+    assert list(listener.notifies(timeout=0.3)) == []
 
 
 def test_a_wish_is_pending_until_it_is_handled(story):

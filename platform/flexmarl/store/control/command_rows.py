@@ -18,9 +18,13 @@ from flexmarl.contracts.commands import (
     KeepCheckpoints,
     PlayGroups,
     ReleaseLease,
+    RequestDevices,
     Route,
 )
 from flexmarl.contracts.decisions import NumberedCommand
+
+DEMANDS = "flexmarl_demands"
+"""NOTIFY channel of who asks providers for hosts: a request for devices waits. A hint, without a payload."""
 
 
 class IssuedCommand(NamedTuple):
@@ -33,7 +37,10 @@ class IssuedCommand(NamedTuple):
 
 
 def write_commands(conn: Connection, run_id: int, commands: Sequence[IssuedCommand]) -> None:
-    """Write commands. What most of a batch share travels once; each command names its head."""
+    """Write commands. What most of a batch share travels once; each command names its head.
+
+    Who asks providers for hosts is told of a request for devices when the transaction around has committed.
+    """
     if not commands:
         return
     heads: dict[_Head, int] = {}
@@ -65,6 +72,8 @@ def write_commands(conn: Connection, run_id: int, commands: Sequence[IssuedComma
             "reasons": [issued.numbered.reason for issued in commands],
         },
     )
+    if any(isinstance(issued.numbered.command, RequestDevices) for issued in commands):
+        conn.execute("SELECT pg_notify(%s, '')", [DEMANDS])
 
 
 def write_micro_batches(conn: Connection, run_id: int, commands: Sequence[Command]) -> None:
