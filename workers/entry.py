@@ -53,7 +53,7 @@ def settled(config: Settings, stopping: threading.Event | None = None) -> Settin
             if stopping.wait(AGAIN_S):
                 sys.exit(0)
     if config.node and config.node != who.node:
-        raise SettingsError(f"FLEXMARL_NODE is {config.node!r}, but FLEXMARL_NODE_TOKEN is the token of {who.node!r}")
+        raise SettingsError(f"FLEXMARL_NODE is {config.node!r}, but {config.door.told_by} is the token of {who.node!r}")
     place = f"{PLACE}{who.node}/{config.place}" if config.place else ""
     share = replace(config.share, pool=who.pool)
     return replace(config, node=who.node, rollout_pool=who.pool, place=place, share=share)

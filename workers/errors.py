@@ -19,6 +19,12 @@ class NotAdmitted(WorkerError):
     code = "not_admitted"
 
 
+class JoinRefused(WorkerError):
+    """The request of this host to join was rejected, has expired or cannot be made; the text says what to do."""
+
+    code = "join_refused"
+
+
 class ImportRefused(WorkerError):
     """What somebody asked to import cannot be; `code` is stable, the text says what would be accepted."""
 

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import uuid
-from importlib import metadata
 
 import structlog
 
@@ -19,7 +18,7 @@ from workers.database import StorePool
 from workers.entry import entry, settled
 from workers.errors import NotAdmitted, SettingsError
 from workers.nodes.agent import NodeAgent, Superseded
-from workers.nodes.inventory import discover, node_facts
+from workers.nodes.inventory import agent_version, discover, node_facts
 from workers.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -53,7 +52,7 @@ async def _serve(config: Settings, pool: StorePool, heartbeat: Heartbeat) -> str
     """Run the agent; returns why it had to end, empty when it was asked to."""
     devices = discover(config.node, config.device_classes, config.cpu_shares, config.share)
     agent = NodeAgent(config, pool, devices, uuid.uuid4().hex)
-    running = asyncio.create_task(agent.run(node_facts(config.vllm_python, config.containers), _version()))
+    running = asyncio.create_task(agent.run(node_facts(config.vllm_python, config.containers), agent_version()))
     following = asyncio.create_task(heartbeat.follow("event loop", STUCK_S))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -77,13 +76,6 @@ async def _serve(config: Settings, pool: StorePool, heartbeat: Heartbeat) -> str
     finally:
         following.cancel()
     return ""
-
-
-def _version() -> str:
-    try:
-        return metadata.version("flexmarl")
-    except metadata.PackageNotFoundError:
-        return "checkout"
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import shlex
 import shutil
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,11 +21,13 @@ from flexmarl.store.data.model_roots import read_roots
 from flexmarl.store.data.segments import BY_VALUE_BYTES
 from workers.containers import AUTO, ContainerSettings
 from workers.door.address import DoorAddress
+from workers.door.token_file import read_token
 from workers.errors import SettingsError
 from workers.exchange.access import ExchangeAccess
 from workers.transfer.objects import check_url
 
 NODE_TOKEN = "FLEXMARL_NODE_TOKEN"
+EXAMPLE_URL = "https://flexmarl.example.org"
 _SECRETS = ("DATABASE_URL", "REDIS_URL", "FLEXMARL_CLUSTER_KEY")
 _SECRET = "FLEXMARL_EXTERNAL_SECRET_"
 _BROKER_SCHEMES = frozenset({"redis", "rediss", "unix"})
@@ -130,10 +132,11 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
     """Read the settings. Raises SettingsError that names the variable."""
     env = os.environ if environment is None else environment
     child_host = env.get("FLEXMARL_CHILD_HOST", "127.0.0.1")
-    door = _door(env)
+    home = Path(_required(env, "FLEXMARL_HOME", "a folder that all processes of this machine share")).resolve()
+    door = _door(env, home)
     return Settings(
         **(_secrets_of_installation(env) if door is None else {"database_url": "", "redis_url": "", "cluster_key": ""}),
-        home=Path(_required(env, "FLEXMARL_HOME", "a folder that all processes of this machine share")).resolve(),
+        home=home,
         node=env.get("FLEXMARL_NODE") or ("" if door else socket.gethostname()),
         node_bind=_address(env, "FLEXMARL_NODE_BIND", "127.0.0.1:0"),
         advertise_host=env.get("FLEXMARL_ADVERTISE_HOST", child_host),
@@ -152,7 +155,7 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         device_classes=_classes(env),
         model_roots=_model_roots(env),
         hub=_hub(env),
-        control_url=_base_url(env, CONTROL_URL, "https://flexmarl.example.org"),
+        control_url=_base_url(env, CONTROL_URL, EXAMPLE_URL) or (door.url if door else ""),
         object_store=_object_store(env),
         upload_quota_gib=_count(env, "FLEXMARL_UPLOAD_QUOTA_GIB", 0),
         keep_builds_days=_count(env, "FLEXMARL_KEEP_BUILDS_DAYS", 30),
@@ -175,14 +178,25 @@ def _secrets_of_installation(env: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _door(env: Mapping[str, str]) -> DoorAddress | None:
+def joining(url: str, token: str, environment: Mapping[str, str] | None = None) -> Settings:
+    """Read the settings of a host that asks to join with a token that it made. Raises SettingsError."""
+    env = dict(os.environ if environment is None else environment)
+    if env.get(NODE_TOKEN):
+        raise SettingsError(f"{NODE_TOKEN} is set: this host has a token; start its processes, or unset it to join")
+    return load({**env, CONTROL_URL: url, NODE_TOKEN: token})
+
+
+def _door(env: Mapping[str, str], home: Path) -> DoorAddress | None:
     """Read how a node that has a token reaches the control plane; None for one with the installation's secrets."""
-    token = env.get(NODE_TOKEN, "")
+    token, secrets = env.get(NODE_TOKEN, ""), [name for name in _SECRETS if env.get(name)]
     if not token:
-        return None
-    if told := [name for name in _SECRETS if env.get(name)]:
-        raise SettingsError(f"{NODE_TOKEN} and {told[0]} are both set; a node with a token needs no secret of these")
-    url = _base_url(env, CONTROL_URL, "https://flexmarl.example.org")
+        kept = None if secrets else read_token(home)
+        if kept is None:
+            return None
+        return replace(kept, url=_base_url(env, CONTROL_URL, EXAMPLE_URL) or kept.url)
+    if secrets:
+        raise SettingsError(f"{NODE_TOKEN} and {secrets[0]} are both set; a node with a token needs no secret of these")
+    url = _base_url(env, CONTROL_URL, EXAMPLE_URL)
     if not url:
         raise SettingsError(f"{CONTROL_URL} is not set; with {NODE_TOKEN} it must hold the address of the web service")
     return DoorAddress(url, token)

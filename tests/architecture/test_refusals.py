@@ -23,8 +23,9 @@ SAID = re.compile(
 
 def said_in_source() -> set[str]:
     """Codes that are named where they are raised."""
-    uploads = ROOT / "platform/flexmarl/controlplane/inventory/node_uploads.py"
-    sources = [uploads, *(ROOT / "platform/flexmarl/store").rglob("*.py"), *(ROOT / "workers").rglob("*.py")]
+    inventory = ROOT / "platform/flexmarl/controlplane/inventory"
+    doors = [inventory / "node_uploads.py", inventory / "join_door.py"]
+    sources = [*doors, *(ROOT / "platform/flexmarl/store").rglob("*.py"), *(ROOT / "workers").rglob("*.py")]
     found = [SAID.findall(path.read_text()) for path in sources]
     return {"".join(groups) for places in found for groups in places}
 

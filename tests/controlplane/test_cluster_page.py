@@ -56,9 +56,9 @@ def test_an_empty_cluster_says_whether_all_of_it_or_a_pool_is_empty(browser, cou
 @pytest.mark.parametrize(
     ("path", "most"),
     [
-        ("/cluster", 24),
+        ("/cluster", 25),
         ("/cluster?view=devices", 22),
-        ("/cluster?drain=n0&mode=move", 33),
+        ("/cluster?drain=n0&mode=move", 34),
         ("/queue", 13),  # three are what its filters offer, which is asked again after some seconds
         ("/cluster/timeline", 14),
     ],

@@ -36,6 +36,7 @@ from tests.controlplane.test_predictions import SMALL, here
 from tests.controlplane.test_predictions import play as play_as_planned
 from tests.controlplane.test_queue import ask
 from tests.support.controlplane import PROGRAM, SPEC, key, make_dataset, make_fetch
+from tests.support.node_joins import make_node_join
 from tests.support.permissions import SWEEP
 from tests.support.played import play, remember_check
 from tests.support.replanned import propose
@@ -220,6 +221,7 @@ def ids(api, admin_api, editor, make_run, person, here) -> dict[str, object]:
         "team_id": made(api, "teams", {"name": "pair", "settings": {"agents": {"a": {}, "b": {}}}})["team"],
         "key_id": made(admin_api, "projects/default/serving-keys", {"name": "app"})["id"],
         "node_tokens_read.token_id": made(admin_api, "node-tokens", {"node": "far-1", "pool": "far"})["id"],
+        "join_id": make_node_join("far-2").id,
         "view_id": made(admin_api, "saved-views", {"name": "v", "page": "runs"})["id"],
         "entry_id": admin_api.get("/api/v1/audit").json()["results"][0]["id"],
     }  # fmt: skip

@@ -100,6 +100,7 @@ def test_if_match_is_told_where_it_is_honoured(document) -> None:
         "members_update",
         "members_remove", "service_accounts_update", "users_update", "saved_views_update", "saved_views_delete",
         "nodes_drain", "devices_drain", "serving_keys_update", "serving_keys_revoke",
+        "node_joins_approve", "node_joins_reject",
         "node_tokens_revoke", "node_tokens_rotate", "models_cancel", "models_archive", "models_restore",
         "packages_cancel", "packages_archive", "packages_restore", "datasets_archive", "datasets_restore",
         "datasets_fetch_cancel", "row_sets_archive", "row_sets_restore",

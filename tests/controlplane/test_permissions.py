@@ -49,6 +49,7 @@ from flexmarl.controlplane.telemetry.live.topics import sequence_of
 from tests.support.controlplane import SPEC, key, make_dataset, make_fetch, make_person, set_state
 from tests.support.evaluation_bodies import EVALUATION, SUITE, SUITE_ID
 from tests.support.forms import form
+from tests.support.node_joins import make_node_join
 from tests.support.permissions import (
     API,
     DOCUMENT,
@@ -174,6 +175,7 @@ def world(db: None) -> World:
     row = record(actor, "run.stop", "run", run.id, run.key, project=HOME)
     serving, _ = create_key(Actor.system(), HOME, "app", 60, 1000)
     of_node, _ = node_tokens.create(Actor.system(), "far-1", "far")
+    asking_host = make_node_join("far-2")
     robot = User.objects.get(username="robot")
     service = {"name": HOME, "user_id": robot.id}
     arguments: dict[str, dict[str, Any]] = {
@@ -193,6 +195,7 @@ def world(db: None) -> World:
         },
         "api-project": {"name": HOME}, "api-members": {"name": HOME}, "api-member": {"name": HOME, "user_id": otto.id},
         "api-service-accounts": {"name": HOME}, "api-service-account": service, "api-service-tokens": service,
+        **{f"api-node-join{verb}": {"join_id": asking_host.id} for verb in ("", "-approve", "-reject")},
         "api-node-token": {"token_id": of_node.id}, "api-node-token-rotate": {"token_id": of_node.id},
         **{f"api-serving-{name}": {"name": HOME, "key_id": serving.id} for name in ("keys", "key", "days")},
         "api-template": {"name": "reference_game"}, "api-node-drain": {"name": "box"},

@@ -22,13 +22,15 @@ from flexmarl.controlplane.runs import drains, queue
 from flexmarl.controlplane.runs.pool_look import PoolLook
 from flexmarl.controlplane.telemetry import queries as telemetry
 from webui.figures.pools import device_marks, heat_rows
-from webui.views import cluster_lists, provided_words
+from webui.views import cluster_joins, cluster_lists, provided_words
 from webui.views.base import is_part, page, show
 
 VIEWS = (("nodes", "Nodes"), ("devices", "Devices"))
 NEW_POOL = "new"
 """In the address: not the name of a pool, but the form for a new one."""
 LOG_LINES = 6
+CLOSED = dict.fromkeys(("drain", "drain-device", "mode", "edit", "add", "try", "join"), "")
+"""What the address says of the rail, taken out."""
 
 
 class ClusterRows(NamedTuple):
@@ -74,6 +76,7 @@ def cluster(request: HttpRequest) -> HttpResponse:
         **_hosts(request, pool, pools),
         "here": request.get_full_path(),
         "joining": joining(),
+        "joins": cluster_joins.waiting(actor, lambda join: _with(request, **{**CLOSED, "join": join})),
         **_rail(request, actor, ClusterRows(pools, seen)),
     }
     return show(request, "webui/parts/cluster.html" if is_part(request) else "webui/cluster.html", context)
@@ -172,6 +175,8 @@ def _rail(request: HttpRequest, actor: Actor, read: ClusterRows) -> dict[str, An
         return {"rail": "try", "trying": found["name"], "submission": shown, "close_url": _closed(request)}
     if asked.get("add") == "node":
         return {"rail": "add", "close_url": _closed(request), **_tokens(request, actor)}
+    if asked.get("join") and actor.may(Scope.CLUSTER_ADMIN):
+        return {"rail": "join", "close_url": _closed(request), "join": cluster_joins.one(actor, asked["join"])}
     return {"rail": "", "close_url": _closed(request)}
 
 
@@ -218,7 +223,7 @@ def _moment(mode: drains.DrainMode, runs: list[dict[str, Any]]) -> str:
 
 
 def _closed(request: HttpRequest) -> str:
-    return _with(request, **{"drain": "", "drain-device": "", "mode": "", "edit": "", "add": "", "try": ""})
+    return _with(request, **CLOSED)
 
 
 def _with(request: HttpRequest, **changes: str) -> str:

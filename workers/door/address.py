@@ -22,6 +22,8 @@ class DoorAddress:
 
     url: str
     token: str
+    told_by: str = "FLEXMARL_NODE_TOKEN"
+    """The setting or file that the token is from, for what is said of it."""
 
     def connect(self) -> http.client.HTTPConnection:
         """Open a connection; its first request may take longer to be answered than to be sent."""

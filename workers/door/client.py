@@ -66,7 +66,7 @@ def admitted(address: DoorAddress) -> Admitted:
     finally:
         connection.close()
     if answer.status == http.client.UNAUTHORIZED:
-        raise SettingsError(f"FLEXMARL_NODE_TOKEN: {problem_of(body).detail}; create or rotate it on Pools and nodes")
+        raise SettingsError(f"{address.told_by}: {problem_of(body).detail}; create or rotate it on Pools and nodes")
     try:
         said = msgspec.json.decode(body, type=Admitted)
     except msgspec.MsgspecError:

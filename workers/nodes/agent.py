@@ -42,6 +42,7 @@ from workers.nodes.bringing import Bringing
 from workers.nodes.child_client import ChildClient
 from workers.nodes.clearing import TEND_S as CLEARING_S
 from workers.nodes.clearing import Clearing
+from workers.nodes.clock import ClockOffset
 from workers.nodes.copies import LOOK_S, Copies
 from workers.nodes.datasets import TEND_S as DATASETS_S
 from workers.nodes.datasets import DatasetFetching
@@ -101,6 +102,7 @@ class Beats:
     """One is to be sent at once."""
     heard: asyncio.Event = field(default_factory=asyncio.Event)
     """An answer has come that nobody has followed yet."""
+    clock: ClockOffset = field(default_factory=ClockOffset)
 
 
 class NodeAgent:
@@ -211,9 +213,10 @@ class NodeAgent:
     async def _beating(self) -> None:
         """Show that this node lives, and hear what there is to do. Raises Superseded."""
         node = self._settings.node
+        beat = partial(node_beats.beat, node=node, incarnation=self._incarnation)
         while True:
             try:
-                self._beats.told = await self._store(lambda conn: node_beats.beat(conn, node, self._incarnation))
+                self._beats.told = await self._store(lambda conn: self._beats.clock.timed(partial(beat, conn)))
                 self._beats.heard.set()
             except psycopg.Error as error:
                 log.warning("store does not answer", error=str(error))
@@ -305,6 +308,7 @@ class NodeAgent:
         """Keep what machine and devices are doing now, for people."""
         node, devices = self._settings.node, self._devices
         machine, measured = await asyncio.to_thread(measure, devices, self._beats.told.processes)
+        machine |= self._beats.clock.facts()
         await self._store(lambda conn: put_load(conn, node, self._incarnation, machine, measured))
 
     # Endpoint --------------------------------------------------------------------------------------------------------

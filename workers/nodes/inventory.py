@@ -12,6 +12,7 @@ import platform
 import subprocess
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from importlib import metadata
 
 import psutil
 import structlog
@@ -64,6 +65,14 @@ def node_facts(vllm_python: str = "", containers: ContainerSettings = ContainerS
         "python": platform.python_version(),
         "booted_at": round(psutil.boot_time(), 1),
     }
+
+
+def agent_version() -> str:
+    """Name the version of what runs here."""
+    try:
+        return metadata.version("flexmarl")
+    except metadata.PackageNotFoundError:
+        return "checkout"
 
 
 def cpu_devices(node: str, pool: str, shares: int = 0, memory_mib: int = 0) -> list[DeviceFacts]:

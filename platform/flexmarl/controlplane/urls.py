@@ -8,7 +8,7 @@ from django.urls import include, path, re_path
 from django.views.generic import RedirectView
 
 from flexmarl.controlplane.common.api.exceptions import unknown_path
-from flexmarl.controlplane.inventory import node_contents, node_door
+from flexmarl.controlplane.inventory import join_door, node_contents, node_door
 from flexmarl.controlplane.registry.node_views import upload_file
 
 urlpatterns = [
@@ -19,6 +19,7 @@ urlpatterns = [
     re_path(r"^api(?:/(?P<path>.*))?$", unknown_path),
     path("nodes/uploads/<uuid:upload_id>/<str:name>", upload_file, name="node-upload-file"),
     path("nodes/hello", node_door.hello, name="node-hello"),
+    path("nodes/join", join_door.join, name="node-join"),
     path("nodes/state/chunks/<str:name>", node_contents.chunk, name="node-chunk"),
     path("nodes/state/<str:digest>", node_contents.manifest, name="node-manifest"),
     path("nodes/state/<str:digest>/delta", node_contents.delta, name="node-delta"),

@@ -333,6 +333,9 @@ def devices() -> Iterator[DoctorFinding]:
         text = f"node {node['name']} is {node['state']}: {len(mine)} devices, {free} free{left}"
         level, advice = _node_advice(node)
         yield DoctorFinding("devices", level, text, advice)
+        if node["clock"] and node["clock"]["state"] == "off":
+            text = f"node {node['name']}: {node['clock']['reason']}"
+            yield DoctorFinding("clock", FindingLevel.WARNING, text, node["clock"]["next_step"])
     if all(node["state"] == "silent" for node in nodes):
         yield DoctorFinding("devices", FindingLevel.ERROR, "no node is running", "start one: python -m workers.node")
     if Path("/dev/nvidiactl").exists() and not any(device["kind"] == "cuda" for device in found):

@@ -1,6 +1,5 @@
 """Changes of node tokens, and the check of one. Administrators make, rotate and revoke them."""
 
-import re
 from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
@@ -9,6 +8,7 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
+from flexmarl.contracts.node_joining import NAME, NAME_RULE
 from flexmarl.controlplane.accounts import tokens
 from flexmarl.controlplane.common import live
 from flexmarl.controlplane.common.actions import record
@@ -21,7 +21,6 @@ from flexmarl.controlplane.inventory.models import Device, Node, NodeToken
 PREFIX = "fmn_"
 OVERLAP_MINUTES = 60
 MOST_OVERLAP_MINUTES = 7 * 24 * 60
-_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?")
 _USED_RESOLUTION = timedelta(minutes=1)
 
 
@@ -42,10 +41,10 @@ def check(header: str) -> NodeToken:
 
 def check_all(headers: Sequence[str]) -> list[NodeToken | TokenRefused]:
     """Return the token that each Authorization header names, or why there is none; in two statements at most."""
-    pairs = [_pair(header) for header in headers]
-    rows = NodeToken.objects.filter(key__in={pair[0] for pair in pairs if pair})
+    pairs = [pair(header) for header in headers]
+    rows = NodeToken.objects.filter(key__in={named[0] for named in pairs if named})
     known = {token.key: token for token in rows}
-    found = [_standing(known.get(pair[0]), pair[1]) if pair else TokenRefused(_UNKNOWN) for pair in pairs]
+    found = [_standing(known.get(named[0]), named[1]) if named else TokenRefused(_UNKNOWN) for named in pairs]
     now = timezone.now()
     long_ago = now - _USED_RESOLUTION
     held = [token for token in found if isinstance(token, NodeToken)]
@@ -54,7 +53,8 @@ def check_all(headers: Sequence[str]) -> list[NodeToken | TokenRefused]:
     return found
 
 
-def _pair(header: str) -> tuple[str, str] | None:
+def pair(header: str) -> tuple[str, str] | None:
+    """Return (key, secret) of the token that an Authorization header names, None when it names none."""
     scheme, _, text = header.partition(" ")
     return tokens.split(text, PREFIX) if scheme.lower() == "bearer" else None
 
@@ -72,12 +72,24 @@ def _matches(token: NodeToken, secret: str) -> bool:
     return former and tokens.matches(secret, token.former_hash)
 
 
+def is_key_taken(key: str) -> bool:
+    """Tell whether a token with this public part was made before, revoked or not."""
+    return NodeToken.objects.filter(key=key).exists()
+
+
 @transaction.atomic
 def create(actor: Actor, node: str, pool: str) -> tuple[NodeToken, str]:
     """Make the token of a node. Returns it with its text, which cannot be shown again."""
+    new = tokens.make(PREFIX)
+    return admit(actor, node, pool, new.key, new.secret_hash), new.text
+
+
+@transaction.atomic
+def admit(actor: Actor, node: str, pool: str, key: str, secret_hash: str) -> NodeToken:
+    """Let a node in with a token that somebody has made, of which only the hash is known."""
     actor.require(Scope.CLUSTER_ADMIN)
-    _check_name("node", node)
-    _check_name("pool", pool)
+    check_name("node", node)
+    check_name("pool", pool)
     held = NodeToken.objects.filter(Q(node=node) | Q(pool=pool), revoked_at=None).first()
     if held is not None:
         what = f"{node} has a token" if held.node == node else f"{pool} is the pool of the token of {held.node}"
@@ -86,12 +98,11 @@ def create(actor: Actor, node: str, pool: str) -> tuple[NodeToken, str]:
         raise Conflict(f"{node} is a node with the installation's secrets. Choose another name.")
     if Device.objects.filter(pool=pool).exclude(node=node).exists():
         raise Conflict(f"Other nodes have devices in {pool}. A node with a token has a pool of its own.")
-    new = tokens.make(PREFIX)
     token = NodeToken.objects.create(
-        node=node, pool=pool, created_by_id=actor.user_id, key=new.key, secret_hash=new.secret_hash
+        node=node, pool=pool, created_by_id=actor.user_id, key=key, secret_hash=secret_hash
     )
     _written(actor, "create", token)
-    return token, new.text
+    return token
 
 
 @transaction.atomic
@@ -138,9 +149,10 @@ def _written(actor: Actor, verb: str, token: NodeToken) -> None:
     live.announce_on_commit(live.CLUSTER, 0)
 
 
-def _check_name(member: str, name: str) -> None:
-    if not _NAME.fullmatch(name):
-        detail = f"{name!r} is not a name: 1 to 64 small letters, digits, dots, hyphens and underscores."
+def check_name(member: str, name: str) -> None:
+    """Raises ValidationProblem for what is no name of a node or pool."""
+    if not NAME.fullmatch(name):
+        detail = f"{name!r} is not a name: {NAME_RULE}."
         raise _bad(f"/{member}", "invalid", detail, "Such as trainer-1.")
 
 

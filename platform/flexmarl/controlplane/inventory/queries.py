@@ -17,6 +17,7 @@ from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.inventory.models import INSTALLATION_POOL, Device, Lease, Node, NodeToken, Pool, ProjectPool
+from flexmarl.controlplane.inventory.node_clocks import clock_row
 from flexmarl.store.control import host_jobs, pool_rules
 from flexmarl.store.control import nodes as node_rows
 from flexmarl.store.control.nodes import ALIVE_S
@@ -128,6 +129,7 @@ def _node_row(node: Node, now: datetime) -> dict[str, Any]:
         "agent_version": node.version,
         "facts": node.facts,
         "load": node.load,
+        "clock": clock_row(node.load),
         "state": shown if now - node.heartbeat_at <= SILENT_AFTER else "silent",
         "rule": shown,
         "cordoned": node.state == "cordoned",

@@ -35,13 +35,16 @@ class BeatReply:
     """(device, process) of the children that run."""
     chores: list[str] = field(default_factory=list)
     """Names of what else there is to do."""
+    at: float = 0.0
+    """The database's time at the heartbeat, in seconds since 1970."""
 
 
 def beats(conn: Connection, calls: Sequence[Mapping[str, Any]]) -> list[BeatReply]:
     """Do many calls of `beat` together."""
     names = sorted({call["node"] for call in calls})
     living = _living(conn, calls, names)
-    replies = {name: BeatReply(True) for name in names}
+    times = {name: at for (name, _), at in living.items()}
+    replies = {name: BeatReply(True, at=times.get(name, 0.0)) for name in names}
     _add_leases(conn, names, replies)
     if any(reply.children for reply in replies.values()):
         _add_waiting(conn, names, replies)
@@ -57,14 +60,15 @@ def beat(conn: Connection, node: str, incarnation: str) -> BeatReply:
     return beats(conn, [{"node": node, "incarnation": incarnation}])[0]
 
 
-def _living(conn: Connection, calls: Sequence[Mapping[str, Any]], names: list[str]) -> set[tuple[str, str]]:
+def _living(conn: Connection, calls: Sequence[Mapping[str, Any]], names: list[str]) -> dict[tuple[str, str], float]:
+    """Note the heartbeats; return those that count, (node, incarnation), with the database's time."""
     rows = conn.execute(
         f"""
         WITH {NODES_IN_ORDER}
         UPDATE store.node n SET heartbeat_at = clock_timestamp()
         FROM (SELECT DISTINCT * FROM unnest(%(nodes)s::text[], %(incarnations)s::text[]) AS c(name, incarnation)) c
         WHERE n.name = c.name AND n.incarnation = c.incarnation AND n.name IN (SELECT name FROM ordered)
-        RETURNING n.name, n.incarnation
+        RETURNING n.name, n.incarnation, extract(epoch FROM n.heartbeat_at)::float8
         """.encode(),
         {
             "names": names,
@@ -72,7 +76,7 @@ def _living(conn: Connection, calls: Sequence[Mapping[str, Any]], names: list[st
             "incarnations": [call["incarnation"] for call in calls],
         },
     ).fetchall()
-    return {(name, incarnation) for name, incarnation in rows}
+    return {(name, incarnation): at for name, incarnation, at in rows}
 
 
 def _add_leases(conn: Connection, names: list[str], replies: Mapping[str, BeatReply]) -> None:

@@ -28,10 +28,8 @@ class CallerRate(BaseThrottle):
         """Count the request. Raises RateLimited with Retry-After when the window is full."""
         kind = rate_class(request, view)
         limit = settings.API_RATES[kind]
-        now = time.time()
-        window = int(now // _WINDOW_S)
-        count = _count(f"rate:{kind}:{_caller(request, kind)}:{window}")
-        reset = str(int((window + 1) * _WINDOW_S - now) + 1)
+        count, ends_in_s = counted(kind, _caller(request, kind))
+        reset = str(ends_in_s)
         headers = {
             "RateLimit-Limit": str(limit),
             "RateLimit-Remaining": str(max(0, limit - count)),
@@ -44,6 +42,13 @@ class CallerRate(BaseThrottle):
                 headers={**headers, "Retry-After": reset},
             )
         return True
+
+
+def counted(kind: str, caller: str) -> tuple[int, int]:
+    """Count a request; return how many the caller made in this window, and in how many seconds that ends."""
+    now = time.time()
+    window = int(now // _WINDOW_S)
+    return _count(f"rate:{kind}:{caller}:{window}"), int((window + 1) * _WINDOW_S - now) + 1
 
 
 def rate_class(request: Request, view: Any) -> str:

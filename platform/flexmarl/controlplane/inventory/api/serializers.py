@@ -84,12 +84,21 @@ class DrainStateSerializer(serializers.Serializer[Any]):
     done = serializers.BooleanField()
 
 
+class NodeClockSerializer(serializers.Serializer[Any]):
+    offset_s = serializers.FloatField(help_text="The database's clock less the node's.")
+    round_trip_s = serializers.FloatField(help_text="Half of it bounds the error.")
+    state = serializers.ChoiceField(["ok", "off"], help_text="off: by more than a second.")
+    reason = serializers.CharField(allow_blank=True)
+    next_step = serializers.CharField(allow_blank=True)
+
+
 class NodeSerializer(serializers.Serializer[Any]):
     name = serializers.CharField()
     address = serializers.CharField()
     agent_version = serializers.CharField(allow_blank=True)
     facts = serializers.JSONField()
     load = serializers.JSONField(help_text="Latest measurements of its node agent.")
+    clock = NodeClockSerializer(allow_null=True, help_text="Null until its agent has measured it.")
     state = serializers.CharField(help_text="ready, cordoned, draining, drained or silent.")
     rule = serializers.CharField(help_text="State set by an admin, without `silent`.")
     cordoned = serializers.BooleanField()

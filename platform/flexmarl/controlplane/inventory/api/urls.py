@@ -2,7 +2,7 @@
 
 from django.urls import path, re_path
 
-from flexmarl.controlplane.inventory.api import node_tokens, provided, views
+from flexmarl.controlplane.inventory.api import node_joins, node_tokens, provided, views
 
 urlpatterns = [
     path("pools", views.PoolsView.as_view(), name="api-pools"),
@@ -25,6 +25,18 @@ urlpatterns = [
         "node-tokens/<uuid:token_id>/actions/rotate",
         node_tokens.NodeTokenRotationView.as_view(),
         name="api-node-token-rotate",
+    ),
+    path("node-joins", node_joins.NodeJoinsView.as_view(), name="api-node-joins"),
+    path("node-joins/<uuid:join_id>", node_joins.NodeJoinView.as_view(), name="api-node-join"),
+    path(
+        "node-joins/<uuid:join_id>/actions/approve",
+        node_joins.NodeJoinApprovalView.as_view(),
+        name="api-node-join-approve",
+    ),
+    path(
+        "node-joins/<uuid:join_id>/actions/reject",
+        node_joins.NodeJoinRejectionView.as_view(),
+        name="api-node-join-reject",
     ),
     path("nodes", views.NodesView.as_view(), name="api-nodes"),
     path("nodes/<str:name>", views.NodeView.as_view(), name="api-node"),
