@@ -30,6 +30,7 @@ from tests.browser.seeded_decisions import decisions as decided
 from tests.browser.seeded_evaluations import evaluations
 from tests.browser.seeded_experiments import experiments
 from tests.browser.seeded_figures import of_agents, versions
+from tests.browser.seeded_joins import node_join
 from tests.browser.seeded_load import load
 from tests.browser.seeded_models import models
 from tests.browser.seeded_packages import packages
@@ -96,6 +97,7 @@ def seed(owner: Any) -> list[Any]:
     agents(owner)
     teams(owner)
     serving_keys(told[0].key)
+    node_join()
     datasets(owner)
     experiments(owner, told)
     evaluations(owner)

@@ -16,6 +16,7 @@ from tests.browser.seeded_agents import AGENT, TEAM
 from tests.browser.seeded_datasets import DATASET
 from tests.browser.seeded_evaluations import EVALUATION, SUITE
 from tests.browser.seeded_experiments import EXPERIMENT, SWEEP
+from tests.browser.seeded_joins import JOIN
 from tests.browser.seeded_models import MODELS
 from tests.browser.seeded_packages import PACKAGES
 from tests.browser.seeded_simulations import SIMULATIONS
@@ -199,6 +200,8 @@ VARIANTS: dict[str, str] = {
     "cluster-devices": "/cluster?view=devices",
     "cluster-pool": "/cluster?edit=default",
     "cluster-add": "/cluster?add=node",
+    "cluster-join": f"/cluster?join={JOIN}",
+    "cluster-join-gone": "/cluster?join=no-such",
     "serving-keys-none": "/serving-keys?q=nothing-is-called-so",
     "serving-keys-revoked": "/serving-keys?state=revoked",
     "members-choose": "/members?project=all",
