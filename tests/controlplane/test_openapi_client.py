@@ -46,7 +46,7 @@ from tests.support.store_story import Story
 __all__ = ["here"]  # the fixture
 pytestmark = pytest.mark.django_db
 FORMATS = jsonschema.Draft202012Validator.FORMAT_CHECKER
-STREAMS = {"stream", "checkpoints_archive", "models_archive_download", "datasets_download"}
+STREAMS = {"stream", "checkpoints_archive", "models_archive_download", "datasets_download", "runs_rows_archive"}
 """One has no end, what it says is tested with the streams; the other is bytes of a node, tested with checkpoints."""
 NEEDED = {
     "runs_compare": {"runs": "compared"},

@@ -175,8 +175,7 @@ API: dict[str, dict[str, Row]] = {
     "api-series-data": {"POST": R(Of.INSTALLATION, S.RUNS_READ)},
     "api-run-trajectory-facets": _trajectories,
     "api-run-trajectory-compare": {"GET": R(Of.RUN, S.TRAJECTORIES_READ, query=TWO)},
-    "api-run-trajectory-export": _trajectories,
-    "api-run-trajectory-tokens": _trajectories,
+    **dict.fromkeys(("api-run-trajectory-export", "api-run-trajectory-tokens", "api-run-rows-archive"), _trajectories),
     "api-run-trajectory-labels": {
         **_trajectories,
         "PUT": R(Of.RUN, S.RUNS_WRITE, {"label": "good"}),

@@ -1,12 +1,13 @@
-"""Imported rows over REST: import, list, read, archive, restore."""
+"""Rows that runs were trained on, over REST: those of a run as an archive; import, list, read, archive, restore."""
 
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
+from django.http import StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -20,7 +21,9 @@ from flexmarl.controlplane.common.api.serializers import listing
 from flexmarl.controlplane.common.api.views import ApiView, ListView
 from flexmarl.controlplane.common.problems import UnsupportedMediaType
 from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.runs import row_exports
 from flexmarl.controlplane.runs.models import RowSet
+from flexmarl.controlplane.runs.queries import find_run
 from flexmarl.controlplane.runs.row_sets import actions, queries
 
 _TAKES = (
@@ -133,3 +136,20 @@ class RestoreRowSetView(ApiView):
 def _answer(found: RowSet) -> Response:
     row = queries.row(found)
     return Response(row, headers={"ETag": etag(row["version"])})
+
+
+class RunRowsView(ApiView):
+    scopes = {"GET": Scope.TRAJECTORIES_READ}
+
+    @extend_schema(
+        operation_id="runs_rows_archive",
+        responses={(200, "application/x-tar"): OpenApiResponse(OpenApiTypes.BINARY, "Lines of JSON and safetensors.")},
+    )
+    def get(self, request: Request, run_id: str) -> StreamingHttpResponse:
+        """Download what a run was trained on, as one tar file that `POST /row-sets` takes in any installation."""
+        run = find_run(actor_of(request), run_id, Scope.TRAJECTORIES_READ)
+        packed = row_exports.packed(run)
+        answer = StreamingHttpResponse(packed.pieces(), content_type="application/x-tar")
+        answer["Content-Length"] = str(packed.bytes)
+        answer["Content-Disposition"] = f'attachment; filename="{run.key}-rows.tar"'
+        return answer

@@ -40,6 +40,7 @@ urlpatterns = [
         solve_rates.SolveRatesView.as_view(),
         name="api-dataset-solve-rates",
     ),
+    path("runs/<str:run_id>/rows/archive", row_sets.RunRowsView.as_view(), name="api-run-rows-archive"),
     path("row-sets", row_sets.RowSetsView.as_view(), name="api-row-sets"),
     path("row-sets/<uuid:row_set_id>", row_sets.RowSetView.as_view(), name="api-row-set"),
     path(

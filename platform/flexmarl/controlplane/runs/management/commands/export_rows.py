@@ -7,12 +7,10 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from flexmarl.controlplane.common.store import database_url
-from flexmarl.controlplane.runs import row_files
+from flexmarl.controlplane.runs import row_exports
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.store.connection import connect
-from flexmarl.store.data import tokenizers
 from flexmarl.store.errors import StoreError
-from flexmarl.store.reads.trained_rows import trained_rows
 
 
 class Command(BaseCommand):
@@ -32,9 +30,7 @@ class Command(BaseCommand):
             raise CommandError(f"there is no run {options['run']}: give a key, such as run-1")
         try:
             with connect(database_url(), "flexmarl.export_rows", statement_s=0) as conn:
-                digests = {name: tokenizers.digest(conn, int(run.no), name) for name in run.spec["policies"]}
-                about = {"run": run.key, "environment": run.spec["environment"], "tokenizers": digests}
-                rows = row_files.write(options["folder"], trained_rows(conn, int(run.no)), about)
+                rows = row_exports.write(conn, run, options["folder"])
         except (StoreError, OSError) as error:
             raise CommandError(str(error)) from error
         self.stdout.write(f"{rows} rows of {run.key} are in {options['folder']}")
