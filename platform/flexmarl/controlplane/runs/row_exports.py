@@ -34,7 +34,7 @@ class RowArchive:
     """A packed export, from its beginning."""
 
     file: BinaryIO
-    bytes: int
+    size: int
     rows: int
 
     async def pieces(self) -> AsyncIterator[bytes]:

@@ -150,6 +150,6 @@ class RunRowsView(ApiView):
         run = find_run(actor_of(request), run_id, Scope.TRAJECTORIES_READ)
         packed = row_exports.packed(run)
         answer = StreamingHttpResponse(packed.pieces(), content_type="application/x-tar")
-        answer["Content-Length"] = str(packed.bytes)
+        answer["Content-Length"] = str(packed.size)
         answer["Content-Disposition"] = f'attachment; filename="{run.key}-rows.tar"'
         return answer
