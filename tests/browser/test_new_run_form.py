@@ -256,7 +256,7 @@ UNKNOWN = {
 LONG = "[data-pointer='/budget/train_steps']"
 
 
-@pytest.mark.parametrize("end", ["completed", "failed"])
+@pytest.mark.parametrize("end", [pytest.param("completed", marks=pytest.mark.full), "failed"])
 def test_a_measuring_run_is_followed_to_its_end_and_planned_anew(
     seeded: Any, visit: Callable[..., Any], end: str
 ) -> None:

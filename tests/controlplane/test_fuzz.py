@@ -50,7 +50,7 @@ def arguments(name: str, run) -> dict[str, str]:
         "external_id": "job-1", "view_id": str(run.id), "simulation_id": str(run.id), "check_id": str(run.id),
         "model_id": str(run.id), "upload_id": str(run.id), "file": "config.json",
         "dataset_id": str(run.id), "suite_id": str(run.id), "evaluation_id": str(run.id), "place": "1",
-        "fetch_id": str(run.id), "digest": "0a" * 32, "row_set_id": str(run.id),
+        "fetch_id": str(run.id), "digest": "0a" * 32, "row_set_id": str(run.id), "join_id": str(run.id),
         "package_id": str(run.id), "sweep_id": str(run.id), "session_id": str(run.id), "job": str(run.id),
         "key_id": str(run.id),
     }  # fmt: skip

@@ -265,6 +265,7 @@ async def test_a_turn_costs_little_processor_time(home: Path, built: dict[str, A
     assert 1000 * (there + here) / turns < 2.0
 
 
+@pytest.mark.full
 async def test_another_host_builds_the_same_by_its_lock(built: dict[str, Any], tmp_path: Path) -> None:
     name, body = wheel()
     path = tmp_path / name
