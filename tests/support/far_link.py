@@ -79,7 +79,11 @@ class FarLink:
 
     async def _met(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self._whole.wait()
-        there, back = await asyncio.open_connection(self._target.hostname, self._target.port)
+        try:
+            there, back = await asyncio.open_connection(self._target.hostname, self._target.port)
+        except OSError:  # nobody listens there now: whoever asks is told so at once, and does not wait for an answer
+            writer.close()
+            return
         try:
             await asyncio.gather(self._one_way(reader, back), self._one_way(there, writer))
         finally:
