@@ -9,7 +9,6 @@ import tarfile
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -35,7 +34,7 @@ class RowArchive:
 
     file: BinaryIO
     size: int
-    rows: int
+    """Bytes."""
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Yield the bytes, and close the file behind them."""
@@ -69,7 +68,7 @@ def packed(run: Run) -> RowArchive:
                 archive.add(file, file.name)
     size = held.tell()
     held.seek(0)
-    return RowArchive(held, size, rows)
+    return RowArchive(held, size)
 
 
 def _impossible(run: Run, text: str) -> InvalidState:
@@ -84,7 +83,7 @@ def _write(conn: Connection, run: Run, folder: Path, rows: Iterable[TrainedRow])
 
 def _bounded(run: Run, rows: Iterable[TrainedRow]) -> Iterator[TrainedRow]:
     size = 0
-    for number, one in zip(count(1), rows):
+    for number, one in enumerate(rows, 1):
         size += TOKEN_BYTES * (one.row.arrays.n_prompt + one.row.arrays.n_response)
         if number > settings.MOST_DATASET_ROWS or size > settings.MOST_DATASET_BYTES:
             raise PayloadTooLarge(
