@@ -63,9 +63,12 @@ def test_a_run_without_a_trained_row_says_so(api, run) -> None:
     assert answer.json()["state"] == "running"
 
 
-@pytest.mark.parametrize("bound", ["MOST_DATASET_ROWS", "MOST_DATASET_BYTES"])
-def test_more_than_an_import_takes_is_refused_with_the_way_out(api, trained, settings, bound) -> None:
-    setattr(settings, bound, 3)
+@pytest.mark.parametrize(
+    ("bound", "most"), [("MOST_DATASET_ROWS", 3), ("MOST_DATASET_BYTES", 100), ("MOST_DATASET_BYTES", 1000)]
+)
+def test_more_than_an_import_takes_is_refused_with_the_way_out(api, trained, settings, bound, most) -> None:
+    """Of bytes: those of tokens while they are read, and those of the whole file."""
+    setattr(settings, bound, most)
     answer = api.get(f"/api/v1/runs/{trained.id}/rows/archive")
     assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
     assert f"manage.py export_rows {trained.key} FOLDER" in answer.json()["detail"]

@@ -1,7 +1,7 @@
 """The rows that a run was trained on, as files in a folder or as one tar file of them: what imports take.
 
-A tar file is for who has no shell where the service runs. It is bounded, by what an import takes, before anything is
-sent; the command writes a run of any size.
+A tar file is for who has no shell where the service runs. It is bounded by what an import takes, and refused before
+anything is sent; the command writes a run of any size.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from flexmarl.store.reads.trained_rows import TrainedRow, trained_rows
 
 PIECE = 2**18
 TOKEN_BYTES = 13
-"""Of a token in the files: id, mask, log-probability and advantage."""
+"""Of a token in the files: id, mask, log-probability and advantage. What is said of each row comes on top."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,22 @@ def packed(run: Run) -> RowArchive:
             for file in sorted(folder.iterdir()):
                 archive.add(file, file.name)
     size = held.tell()
+    if size > settings.MOST_DATASET_BYTES:
+        held.close()
+        raise _too_large(run)
     held.seek(0)
     return RowArchive(held, size)
 
 
 def _impossible(run: Run, text: str) -> InvalidState:
     return InvalidState(text, state=str(run.state.status), allowed_actions=[])
+
+
+def _too_large(run: Run) -> PayloadTooLarge:
+    return PayloadTooLarge(
+        f"{run.key} has more than the {settings.MOST_DATASET_ROWS} rows or {settings.MOST_DATASET_BYTES} bytes "
+        f"of one archive: run manage.py export_rows {run.key} FOLDER where the service is."
+    )
 
 
 def _write(conn: Connection, run: Run, folder: Path, rows: Iterable[TrainedRow]) -> int:
@@ -86,8 +96,5 @@ def _bounded(run: Run, rows: Iterable[TrainedRow]) -> Iterator[TrainedRow]:
     for number, one in enumerate(rows, 1):
         size += TOKEN_BYTES * (one.row.arrays.n_prompt + one.row.arrays.n_response)
         if number > settings.MOST_DATASET_ROWS or size > settings.MOST_DATASET_BYTES:
-            raise PayloadTooLarge(
-                f"{run.key} has more than the {settings.MOST_DATASET_ROWS} rows or {settings.MOST_DATASET_BYTES} bytes "
-                f"of one archive: run manage.py export_rows {run.key} FOLDER where the service is."
-            )
+            raise _too_large(run)  # at once: the rest would only fill the disk
         yield one
