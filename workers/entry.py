@@ -6,14 +6,17 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import cast
+from urllib.parse import urlsplit
 
 import psycopg
 import structlog
 
+from flexmarl.host.addresses import is_own_host
 from flexmarl.store.errors import SessionsNotKept
 from flexmarl.store.node_operations import PLACE
 from workers.database import StorePool, open_pool
-from workers.door.client import DoorAway, DoorPool, QuietDoor, admitted
+from workers.door.address import DoorAddress
+from workers.door.client import Admitted, DoorAway, DoorPool, QuietDoor, admitted
 from workers.errors import SettingsError
 from workers.settings import Settings
 
@@ -54,9 +57,28 @@ def settled(config: Settings, stopping: threading.Event | None = None) -> Settin
                 sys.exit(0)
     if config.node and config.node != who.node:
         raise SettingsError(f"FLEXMARL_NODE is {config.node!r}, but {config.door.told_by} is the token of {who.node!r}")
+    _check_reached(config, config.door, who)
     place = f"{PLACE}{who.node}/{config.place}" if config.place else ""
     share = replace(config.share, pool=who.pool)
     return replace(config, node=who.node, rollout_pool=who.pool, place=place, share=share)
+
+
+def _check_reached(config: Settings, door: DoorAddress, who: Admitted) -> None:
+    """Raise SettingsError where nodes of one pool do not reach each other: its runs may take devices of several."""
+    if not who.peers or is_own_host(urlsplit(door.url).hostname or ""):
+        return  # the control plane and all of the pool are on one host
+    others = ", ".join(who.peers)
+    if is_own_host(config.child_host):
+        raise SettingsError(
+            f"FLEXMARL_CHILD_HOST is {config.child_host}, but {who.pool} has other nodes ({others}); set it to the "
+            "address at which they reach this host"
+        )
+    for name, address in who.peers.items():
+        if address and is_own_host(urlsplit(f"//{address}").hostname or ""):
+            raise SettingsError(
+                f"{name}, which has devices in {who.pool} as well, is reached on its own host alone; set "
+                f"FLEXMARL_CHILD_HOST there to an address of it and start it again, or use another pool"
+            )
 
 
 def entry(config: Settings, name: str) -> Entry:

@@ -27,6 +27,7 @@ from workers.exchange.access import ExchangeAccess
 from workers.transfer.objects import check_url
 
 NODE_TOKEN = "FLEXMARL_NODE_TOKEN"
+TEMPORARY = "FLEXMARL_TEMPORARY_HOME"
 EXAMPLE_URL = "https://flexmarl.example.org"
 _SECRETS = ("DATABASE_URL", "REDIS_URL", "FLEXMARL_CLUSTER_KEY")
 _SECRET = "FLEXMARL_EXTERNAL_SECRET_"
@@ -100,6 +101,8 @@ class Settings:
     gateway_url: str = ""
     """Base URL in front of it that programs are told; empty: its own address."""
     containers: ContainerSettings = ContainerSettings()  # noqa: RUF009 - immutable
+    home_is_temporary: bool = False
+    """This host's home ends with it: what its trainers make is kept elsewhere before it is told of."""
     share: HostShare = HostShare()
     place: str = ""
     """Name of this machine's one process of each role, empty when there may be several."""
@@ -138,7 +141,7 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         **(_secrets_of_installation(env) if door is None else {"database_url": "", "redis_url": "", "cluster_key": ""}),
         home=home,
         node=env.get("FLEXMARL_NODE") or ("" if door else socket.gethostname()),
-        node_bind=_address(env, "FLEXMARL_NODE_BIND", "127.0.0.1:0"),
+        node_bind=_address(env, "FLEXMARL_NODE_BIND", f"{child_host}:0" if door else "127.0.0.1:0"),
         advertise_host=env.get("FLEXMARL_ADVERTISE_HOST", child_host),
         child_host=child_host,
         child_threads=_positive(env, "FLEXMARL_CHILD_THREADS", 1),
@@ -162,6 +165,7 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         gateway_bind=_address(env, "FLEXMARL_GATEWAY_BIND", f"{child_host}:0"),
         gateway_url=_base_url(env, "FLEXMARL_GATEWAY_URL", "https://gateway.example.org"),
         containers=_containers(env),
+        home_is_temporary=_flag(env, TEMPORARY),
         share=_share(env),
         exchange=_exchange(env),
         place=env.get("FLEXMARL_PLACE", ""),
@@ -317,6 +321,13 @@ def _object_store(env: Mapping[str, str]) -> str:
         except ValueError as error:
             raise SettingsError(f"FLEXMARL_OBJECT_STORE: {error}") from None
     return url
+
+
+def _flag(env: Mapping[str, str], name: str) -> bool:
+    text = env.get(name) or "0"
+    if text not in {"0", "1"}:
+        raise SettingsError(f"{name} is {text!r}; it must be 1, or 0 as if it were not set")
+    return text == "1"
 
 
 def _positive(env: Mapping[str, str], name: str, default: int) -> int:

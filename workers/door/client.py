@@ -52,6 +52,8 @@ class Admitted(msgspec.Struct):
     node: str
     pool: str
     schema: str
+    peers: dict[str, str] = {}
+    """Other nodes of the pool -> host:port at which they are read; empty: nowhere."""
 
 
 def admitted(address: DoorAddress) -> Admitted:

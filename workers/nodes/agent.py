@@ -8,9 +8,8 @@ process dead. One agent per node name: the one that registered last stays and gi
 
 import asyncio
 import contextlib
-import hmac
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -19,12 +18,7 @@ import aiohttp
 import msgspec
 import psycopg
 import structlog
-from aiohttp import web
-from aiohttp.typedefs import Handler
-from pydantic import ValidationError
 
-from flexmarl.contracts.play import PlayRefusal, PlayRequest
-from flexmarl.contracts.trials import ScoreTrial
 from flexmarl.store.control import commands, leases, node_beats
 from flexmarl.store.control.leases import ChildEndpoint, DeviceFacts, NodeFacts
 from flexmarl.store.control.node_beats import CHECKPOINTS, DELETIONS, MODELS, BeatReply
@@ -37,7 +31,6 @@ from workers.database import StorePool
 from workers.door.address import DoorAddress
 from workers.door.broker import DoorNews, News
 from workers.errors import ChildUnreachable, HostingError, NotAdmitted, WorkerError
-from workers.nodes.archives import Archives
 from workers.nodes.bringing import Bringing
 from workers.nodes.child_client import ChildClient
 from workers.nodes.clearing import TEND_S as CLEARING_S
@@ -46,12 +39,12 @@ from workers.nodes.clock import ClockOffset
 from workers.nodes.copies import LOOK_S, Copies
 from workers.nodes.datasets import TEND_S as DATASETS_S
 from workers.nodes.datasets import DatasetFetching
+from workers.nodes.endpoint import NodeEndpoint, Push
 from workers.nodes.engine_loads import loads_of
 from workers.nodes.keeping import TEND_S as KEEPING_S
 from workers.nodes.keeping import Keeping
 from workers.nodes.lanes import CommandLane
 from workers.nodes.load import measure
-from workers.nodes.model_archives import ModelArchives
 from workers.nodes.models import TEND_S as MODELS_S
 from workers.nodes.models import Holding, Importing
 from workers.nodes.packages import TEND_S as PACKAGES_S
@@ -61,9 +54,7 @@ from workers.nodes.publishing import TEND_S as PUBLISHING_S
 from workers.nodes.publishing import Publishing
 from workers.nodes.receiving import TEND_S as UPLOADS_S
 from workers.nodes.receiving import UploadRoutes
-from workers.scoring.trials import ScoreTrials
 from workers.settings import Settings
-from workers.transfer.peer import StateRoutes
 from workers.transfer.shared import sweep as give_back_memory
 
 log = structlog.get_logger(__name__)
@@ -82,14 +73,6 @@ class Superseded(WorkerError):
     """Another agent registered under this node's name."""
 
     code = "superseded"
-
-
-class Push(msgspec.Struct):
-    """Body of `POST /v1/commands`: look at this command. Unknown fields are ignored."""
-
-    run_id: int
-    no: int
-    lease_id: int = 0
 
 
 @dataclass(slots=True)
@@ -117,23 +100,23 @@ class NodeAgent:
         self._stored: dict[str, int] = {}
         self._beats = Beats()
         self._playground = Playground(settings, self._store)
-        self._trials = ScoreTrials()
         self._keeping = Keeping(settings.home, settings.node, self._store)
         self._uploads = UploadRoutes(settings.home, settings.node, settings.upload_quota_gib)
         self._publishing = Publishing(settings, self._store)
+        self._endpoint = NodeEndpoint(settings, self._playground, self._uploads, self._pushed, self._about)
 
     async def run(self, facts: dict[str, object], version: str) -> None:
         """Serve until cancelled."""
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=EVERY_CONNECTION_S)
-        async with aiohttp.ClientSession(connector=connector) as session, self._endpoint(session) as port:
+        async with aiohttp.ClientSession(connector=connector) as session, self._endpoint.serving(session) as port:
             own = f"{self._settings.advertise_host}:{port}"
-            address = "" if self._settings.door else own  # nobody who reaches it has a key that it could check
+            node = self._registered_at(own, version, facts)
+            address = node.address or node.peer_address
             bring = Bringing(self._settings, self._store, address)
-            node = NodeFacts(self._settings.node, address, self._incarnation, version, facts)
             await self._store(lambda conn: leases.register_node(conn, node, self._devices))
             reopened = await self._store(lambda conn: commands.reopen_on_node(conn, node.name))
             devices = [device.id for device in self._devices]
-            log.info("registered", node=node.name, address=address, devices=devices, reopened=reopened)
+            log.info("registered", node=node.name, address=own, devices=devices, reopened=reopened)
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._beating())
@@ -158,6 +141,18 @@ class NodeAgent:
             finally:
                 await self._playground.close()
                 await asyncio.gather(*(lane.stop() for lane in self._lanes.values()))
+
+    def _registered_at(self, own: str, version: str, facts: dict[str, object]) -> NodeFacts:
+        """Return how this node announces itself: to all who have the cluster key, or to the nodes of its pool."""
+        name, life = self._settings.node, self._incarnation
+        if self._settings.door is None:
+            return NodeFacts(name, own, life, version, facts)
+        return NodeFacts(name, "", life, version, facts, peer_address=own, peer_key=self._endpoint.key)
+
+    def _about(self) -> dict[str, object]:
+        """Return who this node is and what it hosts."""
+        children = [lane.child.incarnation for lane in self._lanes.values()]
+        return {"node": self._settings.node, "incarnation": self._incarnation, "children": children}
 
     def _for_the_installation(self) -> list[tuple[Callable[[], Awaitable[None]], float]]:
         """Return what nodes do for others as well, which takes the installation's secrets, with the pauses."""
@@ -310,85 +305,6 @@ class NodeAgent:
         machine, measured = await asyncio.to_thread(measure, devices, self._beats.told.processes)
         machine |= self._beats.clock.facts()
         await self._store(lambda conn: put_load(conn, node, self._incarnation, machine, measured))
-
-    # Endpoint --------------------------------------------------------------------------------------------------------
-
-    @contextlib.asynccontextmanager
-    async def _endpoint(self, session: aiohttp.ClientSession) -> AsyncIterator[int]:
-        """Serve the command endpoint; yields its port."""
-        host, _, port = self._settings.node_bind.rpartition(":")
-        app = web.Application()
-        app.add_routes([web.post("/v1/commands", self._on_push), web.get("/health", self._on_health)])
-        app.add_routes([web.post("/v1/playground", partial(self._on_play, session))])
-        app.add_routes([web.post("/v1/scores", self._on_trial)])
-        state = StateRoutes(self._settings.home)
-        app.add_routes([web.get("/v1/state/{digest}", partial(self._to_peer, state.manifest))])
-        app.add_routes([web.get("/v1/state/{digest}/delta", partial(self._to_peer, state.delta))])
-        app.add_routes([web.get("/v1/state/chunks/{name}", partial(self._to_peer, state.chunk))])
-        archive = Archives(self._settings.home, self._settings.model_roots).answer
-        app.add_routes([web.get("/v1/checkpoints/{run}/{step}/archive", partial(self._to_peer, archive))])
-        models = ModelArchives(self._settings.home).answer
-        app.add_routes([web.get("/v1/models/{digest}/archive", partial(self._to_peer, models))])
-        if self._settings.door is None:
-            self._uploads.mount(app, self._to_peer)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, host, int(port)).start()
-            yield runner.addresses[0][1]
-        finally:
-            await runner.cleanup()
-
-    async def _on_push(self, request: web.Request) -> web.Response:
-        if (refusal := self._stranger(request)) is not None:
-            return refusal
-        try:
-            self._pushed(msgspec.json.decode(await request.read(), type=Push))
-        except msgspec.DecodeError as error:
-            return web.json_response({"code": "bad_request", "detail": str(error)}, status=422)
-        return web.Response(status=202)
-
-    async def _on_play(self, session: aiohttp.ClientSession, request: web.Request) -> web.Response:
-        """Answer 200 with an engine, 202 while it starts, 409 with the reason why there is none."""
-        if (refusal := self._stranger(request)) is not None:
-            return refusal
-        try:
-            asked = PlayRequest.model_validate_json(await request.read())
-        except ValidationError as error:
-            return web.json_response({"code": "bad_request", "detail": str(error)}, status=422)
-        answer = await self._playground.ask(session, asked)
-        status = 409 if isinstance(answer, PlayRefusal) else 200 if answer.endpoint else 202
-        return web.Response(body=answer.model_dump_json(), status=status, content_type="application/json")
-
-    async def _on_trial(self, request: web.Request) -> web.Response:
-        """Answer what scores that somebody tries say of a reply."""
-        if (refusal := self._stranger(request)) is not None:
-            return refusal
-        try:
-            answer = await self._trials.answer(ScoreTrial.model_validate_json(await request.read()))
-        except ValidationError as error:
-            return web.json_response({"code": "bad_request", "detail": str(error)}, status=422)
-        return web.Response(body=answer.model_dump_json(), content_type="application/json")
-
-    async def _to_peer(self, answer: Handler, request: web.Request) -> web.StreamResponse:
-        """Let another node pull contents of the state plane, or the platform a checkpoint or a model."""
-        return self._stranger(request) or await answer(request)
-
-    def _stranger(self, request: web.Request) -> web.Response | None:
-        """Return the refusal of a caller without the cluster key."""
-        given = request.headers.get("Authorization", "").encode()
-        if hmac.compare_digest(given, f"Bearer {self._settings.cluster_key}".encode()):
-            return None
-        refusal = {"code": "unauthorized", "detail": "the cluster key is missing or wrong"}
-        return web.json_response(refusal, status=401)
-
-    async def _on_health(self, request: web.Request) -> web.Response:
-        """Say that the node answers; with the cluster key also who it is and what it hosts."""
-        if self._stranger(request) is not None:
-            return web.json_response({"status": "ok"})
-        children = [lane.child.incarnation for lane in self._lanes.values()]
-        about = {"node": self._settings.node, "incarnation": self._incarnation, "children": children}
-        return web.json_response({"status": "ok", **about})
 
     async def _store(self, call: Callable[[psycopg.Connection], T]) -> T:
         def work() -> T:

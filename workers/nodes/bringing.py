@@ -1,21 +1,22 @@
 """What a command speaks of lies on this node before its child is told: missing contents come from other nodes, or from
 the installation's object store.
 
-Invariants: only the node speaks to other nodes, under the cluster key, which children never see; a content comes whole
-or not at all. What cannot be brought is left to the child, which refuses it by name. Contents that came are claimed for
-`KEPT_S`; a trainer that holds them claims them itself meanwhile.
+Invariants: only the node speaks to other nodes, under the cluster key, or, with a node token, to those of its pool
+under keys of theirs; children see neither. A content comes whole or not at all. What cannot be brought is left to the
+child, which refuses it by name. Contents that came are claimed for `KEPT_S`; a trainer that holds them claims them
+itself meanwhile.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
 import psycopg
 import structlog
 
-from flexmarl.store.control.nodes import addresses_for, receivers_of
+from flexmarl.store.control.nodes import NodePeer, addresses_for, peers_of, receivers_of
 from flexmarl.store.control.runs import publication_content
 from workers.door.contents import DoorPeer
 from workers.rollout.engines.wire import LoadRequest
@@ -40,10 +41,11 @@ MOST = {"full": 0.0, "auto": 0.75, "delta": 1.0}
 class Elsewhere:
     """Where a run's contents may lie, and how they are wanted."""
 
-    addresses: list[str]
+    sources: list[Peer]
+    """Other nodes, those that trained the run last first; a node with a token asks the control plane, too."""
     content: str = "full"
-    receivers: tuple[str, ...] = ()
-    """Nodes whose engines take in the same."""
+    receivers: Mapping[str, Peer] = field(default_factory=dict)
+    """Nodes whose engines take in the same, by their addresses."""
 
 
 class Bringing:
@@ -69,21 +71,24 @@ class Bringing:
         except psycopg.Error as error:
             log.warning("cannot ask for other nodes", error=str(error))
             return False
-        sources: list[Source] = [*peers_at(self._settings, there.addresses, self._address), *self._objects]
+        sources: list[Source] = [*there.sources, *self._objects]
         if sources and isinstance(request, LoadRequest):
-            sources[0] = self._relayed(sources[0], there)
+            sources[0] = self._relayed(sources[0], there.receivers)
         return bool(sources) and await asyncio.to_thread(self._bring, missing, sources, MOST[there.content])
 
     def _elsewhere(self, conn: psycopg.Connection, run_id: int) -> Elsewhere:
         content = publication_content(conn, run_id)
-        if self._settings.door:
-            return Elsewhere([], content)
-        return Elsewhere(addresses_for(conn, run_id), content, tuple(receivers_of(conn, run_id)))
+        if self._settings.door is not None:
+            return among_peers(peers_of(conn, self._settings.node, run_id), DoorPeer(self._settings.door), content)
+        key, addresses = self._settings.cluster_key, addresses_for(conn, run_id)
+        receivers = [address for address in receivers_of(conn, run_id) if address not in addresses[:1]]
+        return Elsewhere(
+            peers_at(self._settings, addresses, self._address), content, {each: Peer(each, key) for each in receivers}
+        )
 
-    def _relayed(self, origin: Source, there: Elsewhere) -> Source:
+    def _relayed(self, origin: Source, receivers: Mapping[str, Peer]) -> Source:
         """Return an origin of weights that other nodes with engines of the run pass on, where there are such nodes."""
-        passing = [address for address in there.receivers if address not in (self._address, *there.addresses[:1])]
-        others = {address: Peer(address, self._settings.cluster_key) for address in passing}
+        others = {address: peer for address, peer in receivers.items() if address != self._address}
         return Relayed(origin, self._address, others) if others else origin
 
     def _missing(self, digests: Iterable[str]) -> list[str]:
@@ -111,6 +116,16 @@ class Bringing:
                 log.info("brought", digest=digest, bytes=brought.bytes)
         self._local.collect(set(digests), KEPT_S)
         return came
+
+
+def among_peers(peers: Sequence[NodePeer], door: DoorPeer, content: str) -> Elsewhere:
+    """Return where a node with a token looks: in its pool if the run is trained there, otherwise first where the
+    control plane has it."""
+    known = [(one, Peer(one.address, one.key)) for one in peers]
+    trained = [peer for one, peer in known if one.trained]
+    others = [peer for one, peer in known if not one.trained]
+    receivers = {one.address: peer for one, peer in known if one.receives and peer not in trained[:1]}
+    return Elsewhere([*trained, door, *others], content, receivers)
 
 
 def peers_at(settings: Settings, addresses: Iterable[str], own: str) -> list[Peer]:

@@ -1,7 +1,8 @@
 """What others need of what trainers make here is sent to the control plane before it is told, on a node that nobody
 reaches.
 
-Invariants: a version is told once its weights lie where engines elsewhere read them, if the run has any; a checkpoint,
+Invariants: a version is told once its weights lie where engines elsewhere read them, if the run has any, and where this
+home is a temporary one, once they and its training state lie on a node that stays; a checkpoint,
 once its weights, training states and folder lie on the node that keeps them, which its row then names. A control plane
 that is away is waited for, with what has been sent kept; no room there is the trainer's own lack of room, so that the
 run says that it waits. What is kept elsewhere leaves this disk. Other nodes publish nothing: they are read.
@@ -12,7 +13,7 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -72,6 +73,7 @@ class Publishing:
 
     def __init__(self, settings: Settings, store: Store) -> None:
         self._node, self._home = settings.node, settings.home
+        self._temporary = settings.home_is_temporary
         self._store = store
         self._tier = LocalTier(settings.home, OWNER)
         self._sending = Sending(settings.door) if settings.door is not None else None
@@ -87,11 +89,11 @@ class Publishing:
         if self._sending is None:
             return reply
         match taken.command, reply:
-            case command, BindReply(digest=digest) | StepReply(digest=digest):
+            case command, BindReply() | StepReply() as made:
                 policy = str(getattr(command, "policy", ""))
-                if content := await self._content_elsewhere(taken.run_id):
-                    most = MOST[content]
-                    await self._persist(partial(self._version, self._sending, taken.run_id, policy, digest, most))
+                if content := await self._content_wanted(taken.run_id):
+                    send = partial(self._version, self._sending, taken.run_id, policy, MOST[content])
+                    await self._persist(partial(send, made.digest, self._states_of(made)))
             case WriteCheckpoint() as order, CheckpointReply() as written:
                 async with self._folders:
                     work = partial(self._checkpoint, self._sending, taken.run_id, order, written)
@@ -111,8 +113,15 @@ class Publishing:
                 except OSError as error:  # it stays until the next look
                     log.warning("not removed", run_id=run_id, step=step, error=str(error))
 
-    async def _content_elsewhere(self, run_id: int) -> str:
-        return str(await self._persist_call(lambda: self._store(lambda conn: runs.content_elsewhere(conn, run_id))))
+    async def _content_wanted(self, run_id: int) -> str:
+        """Return how others are sent versions of a run; empty where nobody needs them from elsewhere."""
+        asked = runs.publication_content if self._temporary else runs.content_elsewhere
+        return str(await self._persist_call(lambda: self._store(lambda conn: asked(conn, run_id))))
+
+    def _states_of(self, made: BindReply | StepReply) -> list[str]:
+        """Return the training states that are told with a version and would end with this home."""
+        behind = made.durable.values() if isinstance(made, StepReply) else ()
+        return [state for state in (*behind, made.state) if state] if self._temporary else []
 
     async def _persist(self, work: Callable[[], T]) -> T:
         """Work in a thread, again and again while the control plane is away. Raises ChildRefused."""
@@ -136,12 +145,16 @@ class Publishing:
                 pause_s = min(max(2 * pause_s, AGAIN_S), AGAIN_AT_MOST_S)
                 await asyncio.sleep(pause_s)
 
-    def _version(self, sending: Sending, run_id: int, policy: str, digest: str, most: float) -> None:
-        """Send a version's weights, as a delta over the version before where that is shorter."""
+    def _version(
+        self, sending: Sending, run_id: int, policy: str, most: float, digest: str, states: Sequence[str]
+    ) -> None:
+        """Send a version's weights, as a delta over the version before where that is shorter, then training states."""
         former = self._newest.get((run_id, policy), "")
         shortcut = partial(self._delta, former, digest, most) if former and most > 0 else None
         self._sent(sending, run_id, digest, {"policy": policy, "keep": "version"}, shortcut=shortcut)
         self._newest[run_id, policy] = digest
+        for state in states:
+            self._sent(sending, run_id, state, {"policy": policy, "keep": "state"})
 
     def _delta(self, former: str, digest: str, most: float, missing: int) -> Parcel | None:
         """Make a delta that is to be sent in the place of so many bytes, unless the whole is shorter or small."""

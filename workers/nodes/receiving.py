@@ -16,7 +16,7 @@ import structlog
 from aiohttp import ClientPayloadError, web
 
 from workers.nodes.folder_contents import lay_down
-from workers.training.version_store import BASE, holder_of, owner_of
+from workers.training.version_store import BASE, RESTORABLE, holder_of, owner_of
 from workers.transfer.base import StateError, StateFull
 from workers.transfer.contents import CHUNK_BYTES
 from workers.transfer.receiving import OWNER, BusyReceiving, ContentTooLarge, NotExpected, Receiving
@@ -29,7 +29,7 @@ LARGEST_MANIFEST = 32 * 2**20
 """Lists the chunks of some terabytes."""
 UNNAMED = {"folder", "delta"}
 """Kept for a while: something is made of them."""
-_POLICY, _KEEP = re.compile(r"[a-z0-9][a-z0-9_-]{0,59}"), re.compile(r"version|base|folder|delta|step-[0-9]{1,9}")
+_POLICY, _KEEP = re.compile(r"[a-z0-9][a-z0-9_-]{0,59}"), re.compile(r"version|state|base|folder|delta|step-[0-9]{1,9}")
 _STATUS: dict[type[Exception], int] = {
     NotExpected: 409, ContentTooLarge: 413, BusyReceiving: 503, StateFull: 507, QuotaReached: 507,
 }  # fmt: skip
@@ -71,8 +71,8 @@ class UploadRoutes:
         owner = owner_of(run_id, policy)
         named = {"version": owner, "base": f"{owner}-{BASE}"}.get(keep, holder_of(owner, keep))
         missing = self._receiving.begin(run_id, digest, bytes(body), "" if keep in UNNAMED else named, delta)
-        if not missing and named == owner:
-            self._receiving.trim(owner)
+        if not missing and keep in {"version", "state"}:
+            self._receiving.trim(named, *((RESTORABLE, RESTORABLE) if keep == "state" else ()))
         return {"missing": missing}
 
     async def _chunk(self, request: web.Request) -> web.StreamResponse:

@@ -155,15 +155,18 @@ class Receiving:
         self._unnamed.pop(digest, None)
         self._tier.evict(digest)
 
-    def trim(self, owner: str) -> None:
-        """Let go of versions that an owner had sent and nobody asks for any more: all but the newest."""
+    def trim(self, owner: str, least: int = NEWEST, most: int = NEWEST_COUNT) -> None:
+        """Let go of contents that an owner had sent and nobody asks for any more: all but the newest.
+
+        `least` of them stay however large, and up to `most` within `NEWEST_BYTES`.
+        """
         if removals_held(self._home):
             return
         tier, size = LocalTier(self._home, owner), 0
         for count, digest in enumerate(reversed(tier.claims()), 1):
             found = tier.locate(digest)
             size += found.bytes if found else 0
-            if count > NEWEST and (count > NEWEST_COUNT or size > NEWEST_BYTES):
+            if count > least and (count > most or size > NEWEST_BYTES):
                 tier.evict(digest)
 
     def tend(self) -> None:

@@ -10,6 +10,7 @@ it. What a token of a command opens is decided by the command's row, never by wh
 """
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -19,6 +20,10 @@ from psycopg import Connection
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+LEAST_KEY = 32
+"""Characters of what a node lets others of its pool read it with."""
+_HOST_AND_PORT = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):[0-9]{1,5}")
 
 PLACE = "node:"
 """Begins the place of every process of such a node, so that none takes over what another node's held."""
@@ -274,9 +279,11 @@ def own_place(path: str) -> Authority:
 
 
 def own_registration(conn: Connection, caller: NodeCaller, arguments: Mapping[str, Any]) -> bool:
-    """Allow a node to register itself, behind no address of its own, with devices of its pool that no other has."""
+    """Allow a node to register itself, read by its pool alone, with devices of its pool that no other has."""
     node, devices = arguments["node"], arguments["devices"]
     if node.name != caller.node or node.address or any(device.pool != caller.pool for device in devices):
+        return False
+    if node.peer_address and not (_HOST_AND_PORT.fullmatch(node.peer_address) and len(node.peer_key) >= LEAST_KEY):
         return False
     taken = "SELECT 1 FROM store.device WHERE id = ANY(%(ids)s) AND node <> %(node)s"
     return not _finds(conn, taken, ids=[device.id for device in devices], node=caller.node)

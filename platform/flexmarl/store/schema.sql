@@ -804,7 +804,9 @@ CREATE TABLE store.node (
   drain_by     text NOT NULL DEFAULT '',
   drain_since  timestamptz,
   ruled        int NOT NULL DEFAULT 1,        -- raised by every administrator's change
-  load         jsonb NOT NULL DEFAULT '{}'    -- what its agent measured last
+  load         jsonb NOT NULL DEFAULT '{}',   -- what its agent measured last
+  peer_address text NOT NULL DEFAULT '',      -- host:port at which nodes with tokens of its pool read its contents
+  peer_key     text NOT NULL DEFAULT ''       -- what they show there; made anew by each life of its agent
 );
 
 CREATE TABLE store.device (

@@ -39,7 +39,7 @@ def settings(home: Path, key: str = "key") -> Settings:
 async def serving(home: Path) -> AsyncIterator[str]:
     """The endpoint of a real node agent, without its store."""
     agent = NodeAgent(settings(home), None, [], "a")
-    async with ClientSession() as session, agent._endpoint(session) as port:
+    async with ClientSession() as session, agent._endpoint.serving(session) as port:
         yield f"127.0.0.1:{port}"
 
 
@@ -48,7 +48,7 @@ def bring(
     content: str = "full",
 ) -> Awaitable[bool]:  # fmt: skip
     async def store(_: object) -> Elsewhere:
-        return Elsewhere(addresses, content)
+        return Elsewhere([Peer(address, key) for address in addresses if address != own], content)
 
     return Bringing(settings(home, key), store, own)(7, request, damaged)
 

@@ -64,7 +64,7 @@ class Straight(Sending):
 @asynccontextmanager
 async def keeper(home: Path) -> AsyncIterator[Straight]:
     agent = NodeAgent(settings(home), None, [], "a")  # type: ignore[arg-type]
-    async with ClientSession() as session, agent._endpoint(session) as port:
+    async with ClientSession() as session, agent._endpoint.serving(session) as port:
         yield Straight(f"127.0.0.1:{port}")
 
 

@@ -1,12 +1,12 @@
 """What another host needs to join: addresses of the servers as it would use them, or which setting is missing."""
 
 from collections.abc import Mapping
-from ipaddress import ip_address
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from django.conf import settings
 
+from flexmarl.host.addresses import is_own_host
 from flexmarl.store.database_address import authority, bracketed
 
 DATABASE_PORT, BROKER_PORT = 5432, 6379
@@ -48,12 +48,7 @@ def joining_with(database: Mapping[str, Any], broker_url: str) -> Joining:
 
 def only_here(host: str) -> bool:
     """Say whether an address means the host that uses it: a socket's folder, a loopback address or name, or none."""
-    if not host or host.startswith("/") or host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    return not host or host.startswith("/") or is_own_host(host)
 
 
 def _words(server: str, host: str, kind: str) -> str:

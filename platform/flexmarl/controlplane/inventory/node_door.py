@@ -19,11 +19,12 @@ from django.views.decorators.http import require_GET
 from psycopg_pool import PoolTimeout
 
 from flexmarl.controlplane.common.problems import ProblemError
+from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.inventory import node_tokens
 from flexmarl.controlplane.inventory.models import NodeToken
 from flexmarl.controlplane.inventory.node_tokens import TokenRefused
 from flexmarl.store import node_wire, schema
-from flexmarl.store.control import commands
+from flexmarl.store.control import commands, nodes
 from flexmarl.store.control.commands import Taken
 from flexmarl.store.data.segments import SegmentFolder
 from flexmarl.store.errors import StoreError
@@ -38,12 +39,14 @@ REFUSED, NOT_ITS_OWN, UNREADABLE, AWAY = 401, 403, 422, 503
 
 @require_GET
 def hello(request: HttpRequest) -> HttpResponse:
-    """Say who the caller is, and which version of the store it speaks to."""
+    """Say who the caller is, where the other nodes of its pool are read, and which version of the store it speaks to."""
     try:
         token = node_tokens.check(request.headers.get("Authorization", ""))
     except TokenRefused as refused:
         return refusal(REFUSED, "not_admitted", str(refused))
-    return JsonResponse({"node": token.node, "pool": token.pool, "schema": schema.VERSION})
+    others = NodeToken.objects.filter(pool=token.pool, revoked_at=None).exclude(pk=token.pk)
+    peers = nodes.peer_addresses(store_connection(), list(others.values_list("node", flat=True)))
+    return JsonResponse({"node": token.node, "pool": token.pool, "peers": peers, "schema": schema.VERSION})
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ ANSWER_S = 60.0
 _PATH = re.compile(r"(?P<run>[0-9]{1,18})/(?P<digest>[0-9a-f]{64})(?P<what>/folder|/chunks/[0-9a-f]{64})?")
 _ASKED = {
     "policy": re.compile(r"[a-z0-9][a-z0-9_-]{0,59}"),
-    "keep": re.compile(r"version|base|folder|delta|step-[0-9]{1,9}"),
+    "keep": re.compile(r"version|state|base|folder|delta|step-[0-9]{1,9}"),
     "delta": re.compile(r"[0-9a-f]{64}"),
     "step": re.compile(r"[0-9]{1,9}"),
 }

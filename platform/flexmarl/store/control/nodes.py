@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 from psycopg import Connection
 
-from flexmarl.store.node_operations import for_nodes, own_device, own_node, own_registration
+from flexmarl.store.node_operations import both, for_nodes, own_device, own_node, own_registration, run_with_work
 
 ALIVE_S = 10.0
 """A node that was silent for longer gets no new lease."""
@@ -30,6 +30,22 @@ class NodeFacts:
     incarnation: str
     version: str
     facts: dict[str, object] = field(default_factory=dict)
+    peer_address: str = ""
+    """host:port at which the nodes with tokens of its pool read contents; empty of one with the cluster key."""
+    peer_key: str = ""
+    """Bearer key that they show there."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodePeer:
+    """Another node with a token of the same pool, as it is read."""
+
+    address: str
+    key: str
+    trained: bool
+    """It has trained the run."""
+    receives: bool
+    """Its engines take the run's weights in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +82,18 @@ def register_node(conn: Connection, node: NodeFacts, devices: Sequence[DeviceFac
     with conn.transaction():
         conn.execute(
             """
-            INSERT INTO store.node (name, address, incarnation, version, facts)
-            VALUES (%s, %s, %s, %s, %s::jsonb)
+            INSERT INTO store.node (name, address, incarnation, version, facts, peer_address, peer_key)
+            VALUES (%s, %s, %s, %s, %s::jsonb, %s, %s)
             ON CONFLICT (name) DO UPDATE SET address = excluded.address, incarnation = excluded.incarnation,
               version = excluded.version, facts = excluded.facts, registered_at = clock_timestamp(),
-              heartbeat_at = clock_timestamp(),
+              heartbeat_at = clock_timestamp(), peer_address = excluded.peer_address, peer_key = excluded.peer_key,
               state = CASE WHEN store.node.state = 'gone' THEN 'ready' ELSE store.node.state END
             """,
-            [node.name, node.address, node.incarnation, node.version, _json(node.facts)],
-        )
+            [
+                node.name, node.address, node.incarnation, node.version, _json(node.facts), node.peer_address,
+                node.peer_key,
+            ],
+        )  # fmt: skip
         for device in devices:
             conn.execute(
                 """
@@ -247,6 +266,34 @@ def receivers_of(conn: Connection, run_id: int) -> list[str]:
         [run_id, ALIVE_S],
     ).fetchall()
     return [address for (address,) in rows]
+
+
+@for_nodes(both(own_node("node"), run_with_work("run_id")))
+def peers_of(conn: Connection, node: str, run_id: int) -> list[NodePeer]:
+    """List the other living nodes with tokens of a node's pool: those that trained a run last come first."""
+    rows = conn.execute(
+        """
+        SELECT n.peer_address, n.peer_key, t.at IS NOT NULL, coalesce(t.receives, false)
+        FROM store.node n LEFT JOIN (
+          SELECT d.node, max(l.granted_at) FILTER (WHERE l.use = 'trainer') AS at,
+            bool_or(l.use = 'engine' AND l.state = 'held') AS receives
+          FROM store.lease l JOIN store.device d ON d.id = l.device_id WHERE l.run_id = %(run)s GROUP BY d.node
+        ) t ON t.node = n.name
+        WHERE n.peer_address <> '' AND n.name <> %(node)s AND n.state <> 'gone'
+          AND n.heartbeat_at > clock_timestamp() - make_interval(secs => %(alive)s)
+          AND EXISTS (SELECT 1 FROM store.device o JOIN store.device d USING (pool)
+                      WHERE o.node = n.name AND d.node = %(node)s)
+        ORDER BY t.at DESC NULLS LAST, n.name
+        """,
+        {"run": run_id, "node": node, "alive": ALIVE_S},
+    ).fetchall()
+    return [NodePeer(*row) for row in rows]
+
+
+def peer_addresses(conn: Connection, nodes: Sequence[str]) -> dict[str, str]:
+    """Map those of some nodes that have registered to where others of their pool read them; empty: nowhere."""
+    query = "SELECT name, peer_address FROM store.node WHERE name = ANY(%s) AND state <> 'gone' ORDER BY name"
+    return dict(conn.execute(query, [list(nodes)]).fetchall())
 
 
 def address_of(conn: Connection, node: str) -> str:
