@@ -44,6 +44,8 @@ class HostShare:
     """Memory of its processors' devices together; 0: the machine's."""
     gpus: frozenset[int] | None = None
     """Numbers of its GPUs, as nvidia-smi counts; None: all of the machine."""
+    home_is_temporary: bool = False
+    """Its home ends with it: what its trainers make is kept elsewhere before it is told of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +103,6 @@ class Settings:
     gateway_url: str = ""
     """Base URL in front of it that programs are told; empty: its own address."""
     containers: ContainerSettings = ContainerSettings()  # noqa: RUF009 - immutable
-    home_is_temporary: bool = False
-    """This host's home ends with it: what its trainers make is kept elsewhere before it is told of."""
     share: HostShare = HostShare()
     place: str = ""
     """Name of this machine's one process of each role, empty when there may be several."""
@@ -165,7 +165,6 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         gateway_bind=_address(env, "FLEXMARL_GATEWAY_BIND", f"{child_host}:0"),
         gateway_url=_base_url(env, "FLEXMARL_GATEWAY_URL", "https://gateway.example.org"),
         containers=_containers(env),
-        home_is_temporary=_flag(env, TEMPORARY),
         share=_share(env),
         exchange=_exchange(env),
         place=env.get("FLEXMARL_PLACE", ""),
@@ -269,7 +268,7 @@ def _share(env: Mapping[str, str]) -> HostShare:
     if not all(word.isdecimal() for word in words):
         raise SettingsError(f"FLEXMARL_GPUS is {gpus!r}; it must list numbers of GPUs, such as 0,1, or be empty")
     chosen = None if gpus is None else frozenset(int(word) for word in words)
-    return HostShare(env.get("FLEXMARL_POOL", ""), _count(env, "FLEXMARL_MEMORY_MIB", 0), chosen)
+    return HostShare(env.get("FLEXMARL_POOL", ""), _count(env, "FLEXMARL_MEMORY_MIB", 0), chosen, _flag(env, TEMPORARY))
 
 
 def _containers(env: Mapping[str, str]) -> ContainerSettings:

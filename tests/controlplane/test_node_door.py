@@ -322,7 +322,7 @@ def test_only_declared_operations_with_legal_values_are_done(story: Story, door:
 
 def test_a_token_opens_the_door_of_its_node_alone(door: Any, api: Any) -> None:
     bearer = Client(headers={"Authorization": door.authorization})
-    assert bearer.get("/nodes/hello").json() == {"node": "far-1", "pool": "default", "schema": "1"}
+    assert bearer.get("/nodes/hello").json() == {"node": "far-1", "pool": "default", "peers": {}, "schema": "1"}
     for path in ("/api/v1/nodes", "/api/v1/runs", "/api/v1/me", "/v1/models", "/metrics"):
         assert bearer.get(path).status_code == 401, path
     assert bearer.get("/cluster").status_code == 302

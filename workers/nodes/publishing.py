@@ -73,7 +73,7 @@ class Publishing:
 
     def __init__(self, settings: Settings, store: Store) -> None:
         self._node, self._home = settings.node, settings.home
-        self._temporary = settings.home_is_temporary
+        self._temporary = settings.share.home_is_temporary
         self._store = store
         self._tier = LocalTier(settings.home, OWNER)
         self._sending = Sending(settings.door) if settings.door is not None else None

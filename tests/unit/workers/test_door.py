@@ -8,11 +8,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from flexmarl.store import schema
 from flexmarl.store.control import leases
-from workers import settings
+from workers import entry, settings
 from workers.door.address import DoorAddress
 from workers.door.broker import DoorBroker, News
-from workers.door.client import DoorAway, DoorPool, admitted
+from workers.door.client import Admitted, DoorAway, DoorPool, admitted
 from workers.entry import settled
 from workers.errors import SettingsError
 
@@ -108,3 +109,26 @@ def test_words_wake_who_waits_for_them() -> None:
     broker._heard(News(hint="held"))
     broker._heard(News(hint="nodes"))
     assert woken == ["held"]
+
+
+@pytest.mark.parametrize(
+    ("url", "own", "peers", "words"),
+    [
+        ("https://flex.test", "127.0.0.1", {"a-2": "10.0.0.2:7"}, r"FLEXMARL_CHILD_HOST is 127.0.0.1, but a has .*a-2"),
+        ("https://flex.test", "10.0.0.1", {"a-2": "127.0.0.1:7"}, r"a-2, .* is reached on its own host alone"),
+        ("https://flex.test", "10.0.0.1", {"a-2": "10.0.0.2:7", "a-3": ""}, ""),
+        ("https://flex.test", "127.0.0.1", {}, ""),
+        ("http://127.0.0.1:8000", "127.0.0.1", {"a-2": "127.0.0.1:7"}, ""),
+    ],
+)
+def test_nodes_of_one_pool_must_reach_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, own: str, peers: dict[str, str], words: str
+) -> None:
+    monkeypatch.setattr(entry, "admitted", lambda door: Admitted("a-1", "a", schema.VERSION, peers))
+    config = settings.load(told(tmp_path, FLEXMARL_CONTROL_URL=url, FLEXMARL_CHILD_HOST=own))
+    assert config.node_bind == f"{own}:0"
+    if words:
+        with pytest.raises(SettingsError, match=words):
+            settled(config)
+    else:
+        assert settled(config).node == "a-1"

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +12,12 @@ import pytest
 import torch
 from aiohttp import ClientSession
 
+from flexmarl.store.control.nodes import NodePeer
+from flexmarl.store.node_operations import Carrier, NodeOperation
+from workers.door.address import DoorAddress
+from workers.door.contents import DoorPeer
 from workers.nodes.agent import NodeAgent
-from workers.nodes.bringing import Bringing, Elsewhere, named_in
+from workers.nodes.bringing import Bringing, Elsewhere, among_peers, named_in
 from workers.rollout.engines.wire import LoadRequest
 from workers.settings import Settings, load
 from workers.training.wire import BindRequest, CheckpointRequest, RedoStep, StepRequest
@@ -163,7 +167,7 @@ async def test_nodes_whose_engines_take_in_the_same_pass_it_on(tmp_path: Path, m
 
     monkeypatch.setattr(Peer, "fetch", counted)
     async with serving(tmp_path / "a") as maker, serving(tmp_path / "b") as one, serving(tmp_path / "c") as other:
-        there_is = Elsewhere([maker], "full", (one, other))
+        there_is = Elsewhere([Peer(maker, "key")], "full", {each: Peer(each, "key") for each in (one, other)})
         homes = {one: tmp_path / "b", other: tmp_path / "c"}
 
         async def store(_: object) -> Elsewhere:
@@ -175,3 +179,69 @@ async def test_nodes_whose_engines_take_in_the_same_pass_it_on(tmp_path: Path, m
     assert all(torch.equal(tier.get(digest)["w"], there.get(digest)["w"]) for tier in tiers)
     assert given[f"peer {maker}"] == 24 + 12, "the first has nobody to be given from, the second half of it"
     assert given[f"peer {one}"] == 12
+
+
+# Nodes with tokens ---------------------------------------------------------------------------------------------------
+
+
+class PoolKnown(Carrier):
+    """A control plane that knows the other nodes of a pool."""
+
+    def __init__(self, *peers: NodePeer) -> None:
+        self._peers = list(peers)
+
+    def carry(self, operation: NodeOperation, arguments: dict[str, Any]) -> Any:
+        return {"runs.publication_content": "full", "nodes.peers_of": self._peers}[operation.name]
+
+    async def __call__(self, call: Callable[[Any], Elsewhere]) -> Elsewhere:
+        return call(self)
+
+
+def with_token(home: Path) -> Settings:
+    told = {"FLEXMARL_HOME": str(home), "FLEXMARL_NODE_TOKEN": "fmn_x", "FLEXMARL_CONTROL_URL": "http://127.0.0.1:1"}
+    return replace(load(told), node=home.name)
+
+
+@asynccontextmanager
+async def serving_pool(home: Path) -> AsyncIterator[tuple[str, str]]:
+    """The endpoint of a node with a token, and the key that it made."""
+    agent = NodeAgent(with_token(home), None, [], "a")
+    async with ClientSession() as session, agent._endpoint.serving(session) as port:
+        yield f"127.0.0.1:{port}", agent._endpoint.key
+
+
+async def test_nodes_with_tokens_read_the_node_of_their_pool_that_trained(tmp_path: Path):
+    there, here = LocalTier(tmp_path / "a"), LocalTier(tmp_path / "b", "reader")
+    digest = there.put({"w": torch.rand(300_000)}).digest
+    async with serving_pool(tmp_path / "a") as (address, key):
+        for wrong in ("", "key"):
+            known = PoolKnown(NodePeer(address, wrong, True, False))
+            assert not await Bringing(with_token(tmp_path / "b"), known, "b:1")(7, LoadRequest("solver", 1, digest))
+            assert here.locate(digest) is None
+        known = PoolKnown(NodePeer("127.0.0.1:9", "x", True, False), NodePeer(address, key, False, True))
+        assert await Bringing(with_token(tmp_path / "b"), known, "b:1")(7, LoadRequest("solver", 1, digest))
+    assert torch.equal(here.get(digest)["w"], there.get(digest)["w"])
+
+
+async def test_a_node_with_a_token_lets_its_pool_read_contents_and_nothing_else(tmp_path: Path):
+    async with serving_pool(tmp_path / "a") as (address, key), ClientSession() as session:
+        shown = {"Authorization": f"Bearer {key}"}
+        for method, path in (
+            ("POST", "/v1/commands"), ("POST", "/v1/playground"), ("POST", "/v1/scores"),
+            ("GET", "/v1/checkpoints/1/1/archive"), ("GET", f"/v1/models/{'0' * 64}/archive"),
+            ("PUT", f"/v1/uploads/7/{'0' * 64}"),
+        ):  # fmt: skip
+            async with session.request(method, f"http://{address}{path}", headers=shown) as answer:
+                assert answer.status == 404, path
+                assert "code" not in await answer.text(), "there is no such route"
+
+
+def test_where_a_node_with_a_token_looks_first():
+    door = DoorPeer(DoorAddress("http://127.0.0.1:1", "x"))
+    first, second = NodePeer("a:1", "x", True, True), NodePeer("b:1", "y", False, True)
+    found = among_peers([first, second], door, "full")
+    assert [source.name for source in found.sources] == ["peer a:1", "the control plane", "peer b:1"]
+    assert set(found.receivers) == {"b:1"}, "who made it gives it anyway"
+    found = among_peers([second], door, "full")
+    assert [source.name for source in found.sources] == ["the control plane", "peer b:1"]
+    assert set(found.receivers) == {"b:1"}

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from aiohttp import ClientSession
@@ -29,6 +30,7 @@ from workers.nodes.agent import NodeAgent
 from workers.nodes.folder_contents import encoded_folder
 from workers.nodes.publishing import Publishing
 from workers.training.folders import Inspector, write_manifest
+from workers.training.version_store import RESTORABLE
 from workers.training.wire import CheckpointReply, StepReply
 from workers.transfer import LocalTier, StateFull, receiving
 from workers.transfer.contents import CHUNK_BYTES, Encoded, encode, encode_files
@@ -316,6 +318,22 @@ async def test_a_version_is_told_when_engines_elsewhere_can_read_it(
         with pytest.raises(ChildRefused) as full:
             await publisher(tmp_path / "a", sender)(Told(Order()), reply)  # type: ignore[arg-type]
         assert full.value.code == "state_full", "the run says that it waits for space"
+
+
+async def test_what_a_temporary_home_makes_is_told_once_it_lies_elsewhere(tmp_path: Path) -> None:
+    here, there = LocalTier(tmp_path / "a", "run-7-solver"), LocalTier(tmp_path / "b")
+    states = []
+    async with keeper(tmp_path / "b") as sender:
+        publish = publisher(tmp_path / "a", sender)
+        publish._temporary = True
+        for version in range(6):
+            weights, state, behind = (here.put({"w": torch.rand(9)}, {"kind": kind}).digest for kind in "wsb")
+            reply = msgspec.structs.replace(stepped(weights), state=state, durable={version - 1: behind})
+            assert await publish(Told(Order()), reply) is reply  # type: ignore[arg-type]
+            assert all(there.locate(digest) for digest in (weights, state, behind))
+            states += [behind, state]
+    kept = LocalTier(tmp_path / "b", "run-7-solver-state").claims()
+    assert set(kept) == set(states[-RESTORABLE:]), "older ones are let go"
 
 
 @pytest.mark.parametrize(("content", "whole"), [("auto", False), ("full", True)])

@@ -39,7 +39,7 @@ REFUSED, NOT_ITS_OWN, UNREADABLE, AWAY = 401, 403, 422, 503
 
 @require_GET
 def hello(request: HttpRequest) -> HttpResponse:
-    """Say who the caller is, where the other nodes of its pool are read, and which version of the store it speaks to."""
+    """Say who the caller is, where others of its pool are read, and which version of the store it speaks to."""
     try:
         token = node_tokens.check(request.headers.get("Authorization", ""))
     except TokenRefused as refused:
