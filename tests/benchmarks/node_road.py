@@ -6,7 +6,9 @@ the first few. `steps_ratio` is direct over token, pair by pair: what share of t
 step has as many rows on either road, of the rows per second. `cpu_ratio` is the same of the processor time that all
 processes of the installation and of both nodes took for a run, which other work on the machine changes less.
 `operation_ms` is the time of one small operation of the store, asked for behind another by one thread. With `--tls`
-the node asks an HAProxy that ends TLS in front of the service and is counted with its processes.
+the node asks an HAProxy that ends TLS in front of the service and is counted with its processes. With
+`--temporary-home` what the node's trainers make is kept elsewhere before it is told of, as where a cluster gave the
+host; each run has a seed of its own then, since equal contents are sent once.
 """
 
 import argparse
@@ -19,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 
 import psutil
@@ -42,6 +44,7 @@ def main() -> None:
     report = start("node_road", __doc__ or "", _options)
     pairs = 1 if report.quick else int(str(report.settings["pairs"]))
     steps = 8 if report.quick else int(str(report.settings["steps"]))
+    more = trusted() | ({"FLEXMARL_TEMPORARY_HOME": "1"} if report.settings["temporary_home"] else {})
     report.settings["load_before"] = round(os.getloadavg()[0], 2)
     with tempfile.TemporaryDirectory(prefix="flexmarl-road-") as folder:
         Path(folder).chmod(0o711)
@@ -50,16 +53,18 @@ def main() -> None:
             made = api.post("/node-tokens", {"node": "far-1", "pool": "far"})
             with (
                 in_front(Path(folder), system.url, report.settings["tls"]) as (url, proxies),
-                DoorNode(Path(folder) / "far", url, made["secret"], **trusted()) as far,
+                DoorNode(Path(folder) / "far", url, made["secret"], **more) as far,
             ):
                 wait_for(lambda: "far-1" in {row["name"] for row in api.get("/nodes")["results"]}, 120)
                 report.figures["operation_ms"] = operation_ms(url, made["secret"])
                 roots = [system.pid, *proxies, *(process.pid for process in far.processes.values())]
+                seeds = count(1)
                 used: dict[str, list[float]] = {"default": [], "far": []}
 
                 def trained(pool: str) -> float:
                     before = cpu_seconds(roots)
-                    median = step_seconds(api, pool, steps, report.settings)
+                    seed = next(seeds) if report.settings["temporary_home"] else 1
+                    median = step_seconds(api, pool, steps, seed, report.settings)
                     used[pool].append(cpu_seconds(roots) - before)
                     return median
 
@@ -76,6 +81,7 @@ def main() -> None:
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--tls", action="store_true", help="with TLS, by HAProxy in front of the service")
+    parser.add_argument("--temporary-home", action="store_true", help="the node's home ends with its host")
     parser.add_argument("--steps", type=int, default=30, help="of each run")
     parser.add_argument("--warm-up", type=int, default=4, help="steps of a run that do not count: caches fill")
     parser.add_argument("--template", default="reference_game")
@@ -123,13 +129,13 @@ def trusted() -> dict[str, str]:
     return {name: os.environ[name] for name in ("SSL_CERT_FILE",) if name in os.environ}
 
 
-def step_seconds(api: Api, pool: str, steps: int, settings: Mapping[str, object]) -> float:
+def step_seconds(api: Api, pool: str, steps: int, seed: int, settings: Mapping[str, object]) -> float:
     """Train a run in a pool; return the median time of its steps."""
     overrides = {
         "budget": {"train_steps": steps, "target": None},
         "evaluation": {"every_steps": 1000, "tasks": 4},
         "resources": {"rollout_pool": pool, "training_pool": pool},
-        "seed": 1,
+        "seed": seed,
     }
     run = api.create_run(name=f"road-{pool}", template=settings["template"], overrides=overrides)
     ended = api.finish(run["id"], WITHIN_S)
