@@ -5,11 +5,13 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 import psycopg
 import structlog
 
+from flexmarl.store.connection import connect
 from flexmarl.store.errors import SessionsNotKept
 from flexmarl.store.node_operations import PLACE
 from workers.database import StorePool, open_pool
@@ -57,6 +59,13 @@ def settled(config: Settings, stopping: threading.Event | None = None) -> Settin
     place = f"{PLACE}{who.node}/{config.place}" if config.place else ""
     share = replace(config.share, pool=who.pool)
     return replace(config, node=who.node, rollout_pool=who.pool, place=place, share=share)
+
+
+def briefly(config: Settings, name: str) -> Callable[[], AbstractContextManager[psycopg.Connection]]:
+    """Return what opens the way in for one call, for a process that rarely asks."""
+    if config.door is None:
+        return partial(connect, config.database_url, name)
+    return DoorPool(config.door).connection
 
 
 def entry(config: Settings, name: str) -> Entry:
