@@ -1,27 +1,33 @@
-"""The processes of one host that a cluster gave for a while: `python -m workers.allocated --settings FILE ...`.
+"""The processes of one host that a cluster gave for a while: `python -m workers.allocated --job ID ...`.
 
 It runs as the batch job of Slurm itself, as the container of a pod of Kubernetes, or as the child of an actor of Ray:
 node agent, device worker and rollout workers are its children and are started again when they end. SIGUSR1 is the
 scheduler's notice that the time is nearly over: what runs here moves to other hosts. SIGTERM ends the children and the
 job; where it is itself the notice (`--grace`), as in a pod that is evicted, it does so once nothing runs here.
 
-Invariants: secrets come from a file that only its owner reads, never from the command line or the job's environment.
-A job that does not own its row in the store starts nothing, so that of two jobs of one row only one works.
+Invariants: secrets of the installation come from a file that only its owner reads (`--settings`), never from the
+command line or the job's environment. Without that file the host has a node token in its environment and keeps its
+files on its own disk; none of its processes gets a secret of the installation. A job that does not own its row in the
+store starts nothing, so that of two jobs of one row only one works.
 """
 
 import argparse
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import psycopg
@@ -29,10 +35,13 @@ import structlog
 
 from flexmarl.host.exits import CONFIGURATION, refuse
 from flexmarl.host.output import open_log, protect
-from flexmarl.store.connection import connect
 from flexmarl.store.control import host_jobs
-from workers import reporting
+from workers import reporting, settings
 from workers.adopted import PARENT
+from workers.door.client import NotItsOwn
+from workers.entry import briefly
+from workers.errors import NotAdmitted, SettingsError
+from workers.settings import CONTROL_URL, NODE_TOKEN, SECRETS, TEMPORARY
 
 log = structlog.get_logger(__name__)
 ROUND_S = 0.2
@@ -48,6 +57,11 @@ SHARED = ("state", "payloads", "checkpoints")
 TRIES_S = 60.0
 """How long a database that does not answer is asked again before the job ends."""
 OPEN_MODES = 0o077
+_VLLM = "FLEXMARL_VLLM_PYTHON"
+_OVER = (NotAdmitted, NotItsOwn)
+"""What a host with a token is told when its job, or its token, holds no more."""
+Store = Callable[[], AbstractContextManager[psycopg.Connection]]
+"""Opens the way to the store for one call."""
 
 
 @dataclass(slots=True)
@@ -107,7 +121,7 @@ class HostSignals:
 class HostGrace:
     """When a host ends that was told to stop: at once, or once nothing runs there, before it is killed."""
 
-    url: str
+    store: Store
     job: UUID
     grace_s: float
     until: float | None = None
@@ -128,20 +142,40 @@ class HostGrace:
     def _used(self) -> bool:
         """Tell whether something may run on the host still."""
         try:
-            with connect(self.url, "flexmarl allocated") as conn:
-                found = host_jobs.job(conn, self.job)
+            with self.store() as conn:
+                return host_jobs.is_used(conn, self.job)
+        except _OVER:
+            return False
         except psycopg.Error as error:
             log.warning("store does not answer", error=str(error))
             return True
-        if found is None or found.unwanted or found.ended_at is not None or not found.node_state:
-            return False
-        return bool(found.leases) or found.node_state != "draining"
 
 
 def main() -> None:
     """Run the host until SIGTERM."""
+    given = _told()
+    signals = HostSignals()
+    signals.arm()
+    reporting.configure("allocated")
+    shared = read_settings(given.settings) if given.settings else None
+    native = given.native or os.environ.get("SLURM_JOB_ID", "")
+    with home_of(given, shared) as home:
+        try:
+            environment = environment_of(shared, given, home, os.environ)
+            store = briefly(settings.load(environment), "flexmarl allocated")
+        except SettingsError as error:
+            _refuse(str(error))
+        if not _claimed(store, given.job, native, signals):
+            log.warning("superseded", job=str(given.job), native=native)
+            return
+        prepare_home(home, Path(shared["FLEXMARL_HOME"]) if shared else None)
+        sys.exit(_serve(given, environment, store, signals))
+
+
+def _told() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m workers.allocated", description=__doc__)
-    parser.add_argument("--settings", type=Path, required=True, help="JSON file of mode 600 with the settings")
+    parser.add_argument("--settings", type=Path, help="JSON file of mode 600 with the settings; none: it has a token")
+    parser.add_argument("--home", type=Path, help="its files are below this, with a token; none: in a temporary folder")
     parser.add_argument("--job", type=UUID, required=True, help="id of the job's row")
     parser.add_argument("--node", required=True, help="name of the node")
     parser.add_argument("--pool", required=True, help="pool that its devices join")
@@ -152,18 +186,7 @@ def main() -> None:
     parser.add_argument("--native", default="", help="the provider's name of the job; none: Slurm's variable says it")
     parser.add_argument("--memory-gib", type=int, default=0, help="memory of the host; 0: Slurm's variable says it")
     parser.add_argument("--grace", type=float, default=0.0, help="seconds between SIGTERM and SIGKILL; 0: end at once")
-    given = parser.parse_args()
-    signals = HostSignals()
-    signals.arm()
-    reporting.configure("allocated")
-    shared = read_settings(given.settings)
-    environment = environment_of(shared, given, os.environ)
-    native = given.native or os.environ.get("SLURM_JOB_ID", "")
-    if not _claimed(environment["DATABASE_URL"], given.job, native, signals):
-        log.warning("superseded", job=str(given.job), native=native)
-        return
-    prepare_home(Path(environment["FLEXMARL_HOME"]), Path(shared["FLEXMARL_HOME"]))
-    sys.exit(_serve(given, environment, signals))
+    return parser.parse_args()
 
 
 def read_settings(path: Path) -> dict[str, str]:
@@ -183,10 +206,31 @@ def read_settings(path: Path) -> dict[str, str]:
     return {str(name): str(value) for name, value in values.items()}
 
 
-def environment_of(shared: Mapping[str, str], given: argparse.Namespace, ours: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the host's processes: the installation's settings, and what this host is."""
-    home = Path(shared["FLEXMARL_HOME"]) / "nodes" / given.node
-    address = address_towards(shared["DATABASE_URL"])
+@contextmanager
+def home_of(given: argparse.Namespace, shared: Mapping[str, str] | None) -> Iterator[Path]:
+    """Give the host a folder of its own; one that nobody chose goes with it."""
+    if shared is not None:
+        yield Path(shared["FLEXMARL_HOME"]) / "nodes" / given.node
+    elif given.home is not None:
+        yield given.home / given.node
+    else:
+        made = tempfile.mkdtemp(prefix=f"flexmarl-{given.node}-")
+        try:
+            yield Path(made)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+def environment_of(
+    shared: Mapping[str, str] | None, given: argparse.Namespace, home: Path, ours: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the environment of the host's processes: the installation's settings, and what this host is.
+
+    Without the settings that hosts share they come from this process's environment, and none is a secret. Raises
+    SettingsError where that has no token, or not the address of the web service.
+    """
+    told = {**ours, **shared} if shared is not None else _without_secrets(ours)
+    address = address_towards(*(_database(told) if shared is not None else _web_service(told)))
     memory = str(given.memory_gib * 1024) if given.memory_gib else ours.get("SLURM_MEM_PER_NODE", "")
     own = {
         "FLEXMARL_HOME": str(home),
@@ -203,51 +247,84 @@ def environment_of(shared: Mapping[str, str], given: argparse.Namespace, ours: M
         "FLEXMARL_ADVERTISE_HOST": address,
         PARENT: str(os.getpid()),
     }
-    return {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **ours, **shared, **own}
+    if shared is None:
+        own[TEMPORARY] = "1"  # what is below `--home` may be found by no other host
+    return {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **told, **own}
 
 
-def address_towards(database_url: str) -> str:
-    """Return the address of this host on the network of the database, which others of the installation reach."""
-    options = psycopg.conninfo.conninfo_to_dict(database_url)
-    host, port = str(options.get("host") or "").split(",")[0], int(str(options.get("port") or 5432).split(",")[0])
+def _without_secrets(ours: Mapping[str, str]) -> dict[str, str]:
+    for name in (NODE_TOKEN, CONTROL_URL):
+        if not ours.get(name):
+            raise SettingsError(f"{name} is not set; without --settings a host needs it in its environment")
+    told = {name: value for name, value in ours.items() if name not in SECRETS}
+    if (python := told.get(_VLLM)) and shutil.which(python) is None:
+        log.warning("no vLLM here", setting=_VLLM, value=python)  # it is a path of the installation's own machines
+        del told[_VLLM]
+    return told
+
+
+def _database(told: Mapping[str, str]) -> tuple[str, int]:
+    options = psycopg.conninfo.conninfo_to_dict(told["DATABASE_URL"])
+    return str(options.get("host") or "").split(",")[0], int(str(options.get("port") or 5432).split(",")[0])
+
+
+def _web_service(told: Mapping[str, str]) -> tuple[str, int]:
+    try:
+        url = urlsplit(told[CONTROL_URL])
+        return url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
+    except ValueError:
+        raise SettingsError(f"{CONTROL_URL} is not a legal address; it must look like {settings.EXAMPLE_URL}") from None
+
+
+def address_towards(host: str, port: int) -> str:
+    """Return the address of this host on the network of a server, which others of the installation reach."""
     if not host or host.startswith("/"):
         return "127.0.0.1"
-    family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    try:
+        family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    except OSError as error:
+        _refuse(f"{host} has no address on this host: {error.strerror}")
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(where)  # sends nothing
         return str(probe.getsockname()[0])
 
 
-def prepare_home(home: Path, installation: Path) -> None:
-    """Make the host's home; weights, checkpoints and payloads of samples are those of the installation."""
+def prepare_home(home: Path, installation: Path | None) -> None:
+    """Make the host's home; weights, checkpoints and payloads are the installation's where it shares a folder."""
     (home / "logs").mkdir(parents=True, exist_ok=True)
+    if installation is None:
+        return
     for name in SHARED:
         (installation / name).mkdir(exist_ok=True)
         if not (home / name).exists():
             (home / name).symlink_to(installation / name)
 
 
-def _claimed(url: str, job: UUID, native: str, signals: HostSignals) -> bool:
-    """Own the job's row; a database that does not answer yet is asked again."""
+def _claimed(store: Store, job: UUID, native: str, signals: HostSignals) -> bool:
+    """Own the job's row; an installation that does not answer yet is asked again."""
     deadline = time.monotonic() + TRIES_S
     while not signals.stopping:
         try:
-            with connect(url, "flexmarl allocated") as conn:
+            with store() as conn:
                 return host_jobs.claim(conn, job, native)
+        except NotAdmitted as refused:
+            _refuse(str(refused))
+        except NotItsOwn:
+            return False
         except psycopg.OperationalError as error:
             if time.monotonic() > deadline:
-                _refuse(f"the database does not answer this host: {str(error).strip()}")
+                _refuse(f"the installation does not answer this host: {str(error).strip()}")
             time.sleep(2.0)
     return False
 
 
-def _serve(given: argparse.Namespace, environment: Mapping[str, str], signals: HostSignals) -> int:
+def _serve(given: argparse.Namespace, environment: Mapping[str, str], store: Store, signals: HostSignals) -> int:
     run = ("workers.run", "--role")
     kept = [HostProcess("node", ("workers.node",)), HostProcess("device-worker", (*run, "device"))]
     kept += [HostProcess(f"rollout-worker-{n + 1}", (*run, "rollout")) for n in range(given.rollout_workers)]
     logs, code = Path(environment["FLEXMARL_LOG_DIR"]), 0
     places = environment["FLEXMARL_PLACE"]
-    grace = HostGrace(environment["DATABASE_URL"], given.job, given.grace)
+    grace = HostGrace(store, given.job, given.grace)
     while not code and not (signals.stopping and grace.over(time.monotonic())):
         now = time.monotonic()
         for one in kept:
@@ -257,19 +334,21 @@ def _serve(given: argparse.Namespace, environment: Mapping[str, str], signals: H
                 code = ended
                 log.error("setting is wrong", process=one.name, log=str(logs / f"{one.name}.log"))
         if (signals.leaving or (signals.stopping and given.grace)) and not signals.told:
-            signals.told = _leave(environment["DATABASE_URL"], given)
+            signals.told = _leave(store, given)
         time.sleep(ROUND_S)
     _stop(kept)
     return code
 
 
-def _leave(url: str, given: argparse.Namespace) -> bool:
+def _leave(store: Store, given: argparse.Namespace) -> bool:
     """Let what runs here move, since the scheduler ends the job soon. False: to be tried again."""
     left_s = given.notice or given.grace
     end = time.time() + left_s if left_s else None
     try:
-        with connect(url, "flexmarl allocated") as conn:
+        with store() as conn:
             host_jobs.leave(conn, given.job, TOLD_TO_STOP if given.grace else host_jobs.TIME_LIMIT, end)
+    except _OVER as refused:
+        log.warning("cannot leave", why=str(refused))
     except psycopg.Error as error:
         log.warning("store does not answer", error=str(error))
         return False

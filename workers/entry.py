@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -12,6 +13,7 @@ import psycopg
 import structlog
 
 from flexmarl.host.addresses import is_own_host
+from flexmarl.store.connection import connect
 from flexmarl.store.errors import SessionsNotKept
 from flexmarl.store.node_operations import PLACE
 from workers.database import StorePool, open_pool
@@ -79,6 +81,13 @@ def _check_reached(config: Settings, door: DoorAddress, who: Admitted) -> None:
                 f"{name}, which has devices in {who.pool} as well, is reached on its own host alone; set "
                 f"FLEXMARL_CHILD_HOST there to an address of it and start it again, or use another pool"
             )
+
+
+def briefly(config: Settings, name: str) -> Callable[[], AbstractContextManager[psycopg.Connection]]:
+    """Return what opens the way in for one call, for a process that rarely asks."""
+    if config.door is None:
+        return partial(connect, config.database_url, name)
+    return DoorPool(config.door).connection
 
 
 def entry(config: Settings, name: str) -> Entry:

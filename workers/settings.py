@@ -29,7 +29,8 @@ from workers.transfer.objects import check_url
 NODE_TOKEN = "FLEXMARL_NODE_TOKEN"
 TEMPORARY = "FLEXMARL_TEMPORARY_HOME"
 EXAMPLE_URL = "https://flexmarl.example.org"
-_SECRETS = ("DATABASE_URL", "REDIS_URL", "FLEXMARL_CLUSTER_KEY")
+SECRETS = ("DATABASE_URL", "REDIS_URL", "FLEXMARL_CLUSTER_KEY")
+"""Of the installation; a node with a token has none of them."""
 _SECRET = "FLEXMARL_EXTERNAL_SECRET_"
 _BROKER_SCHEMES = frozenset({"redis", "rediss", "unix"})
 
@@ -191,7 +192,7 @@ def joining(url: str, token: str, environment: Mapping[str, str] | None = None) 
 
 def _door(env: Mapping[str, str], home: Path) -> DoorAddress | None:
     """Read how a node that has a token reaches the control plane; None for one with the installation's secrets."""
-    token, secrets = env.get(NODE_TOKEN, ""), [name for name in _SECRETS if env.get(name)]
+    token, secrets = env.get(NODE_TOKEN, ""), [name for name in SECRETS if env.get(name)]
     if not token:
         kept = None if secrets else read_token(home)
         if kept is None:

@@ -354,15 +354,13 @@ def test_a_revoked_or_replaced_token_is_refused(door: Any) -> None:
     assert text.partition(".")[2] not in str(list(AuditEntry.objects.values())) + str(list(NodeToken.objects.values()))
 
 
-def test_a_node_and_a_pool_have_one_token(door: Any, story: Story) -> None:
+def test_a_node_has_one_token_and_none_beside_the_secrets(door: Any, story: Story) -> None:
     actor = Actor.system()
     with pytest.raises(Conflict, match="far-1 has a token"):
         node_tokens.create(actor, "far-1", "third")
-    with pytest.raises(Conflict, match="default is the pool"):
-        node_tokens.create(actor, "third", "default")
     story.node = "box"
     story.register()
-    with pytest.raises(Conflict, match="secrets"):
+    with pytest.raises(Conflict, match="box is a node with the installation's secrets"):
         node_tokens.create(actor, "box", "third")
 
 

@@ -5,7 +5,6 @@ Slurm is played by shell scripts here; `tests/integration/test_slurm_story.py` a
 
 import json
 import stat
-import time
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -15,6 +14,7 @@ import pytest
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.store.control import host_jobs, nodes
 from flexmarl.store.control.nodes import DeviceFacts, NodeFacts
+from tests.support.played_slurm import PlayedSlurm, played_slurm
 from tests.support.providing import jobs, rounds
 
 pytestmark = pytest.mark.django_db
@@ -22,45 +22,13 @@ pytestmark = pytest.mark.django_db
 SLURM = {"type": "slurm", "partition": "train", "devices": 2, "max_nodes": 2}
 
 
-class FakeSlurm:
-    """`sbatch`, `squeue` and `scancel` as scripts that keep what they were told and say what a test sets."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.queue: list[str] = []
-        self.says("sbatch", "cat > last.sh; env > last.env; echo x >> calls; wc -l < calls")
-        self.says("squeue", "cat queue 2>/dev/null; true")
-        self.says("scancel", 'echo "$1" >> cancelled')
-
-    def says(self, command: str, body: str) -> None:
-        path = self.folder / command
-        path.write_text(f"#!/bin/sh\ncd {self.folder}\n{body}\n")
-        path.chmod(0o755)
-
-    def job(self, number: str, name: str, state: str, reason: str = "None", place: str = "n1") -> None:
-        """Let the controller know a job, in this state from now on."""
-        self.queue = [line for line in self.queue if not line.startswith(f"{number}|")]
-        self.queue.append(f"{number}|{name}|{state}|{reason}|{place}|{time.time():.0f}|N/A")
-        (self.folder / "queue").write_text("\n".join(self.queue) + "\n")
-
-    def lines(self, name: str) -> list[str]:
-        path = self.folder / name
-        return path.read_text().splitlines() if path.exists() else []
+@pytest.fixture
+def slurm(tmp_path: Path, settings: Any) -> PlayedSlurm:
+    return played_slurm(tmp_path, settings)
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, settings: Any) -> FakeSlurm:
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    settings.COMMAND_ENVIRONMENT = {"PATH": f"{folder}:/usr/bin:/bin"}
-    settings.HOME = tmp_path / "home"
-    settings.HOME.mkdir()
-    settings.CLUSTER_KEY = "cluster-key-of-the-test"
-    return FakeSlurm(folder)
-
-
-@pytest.fixture
-def pool(admin_api: Any, slurm: FakeSlurm) -> str:
+def pool(admin_api: Any, slurm: PlayedSlurm) -> str:
     made = admin_api.post("/api/v1/pools", {"name": "batch", "provider": {**SLURM, "min_nodes": 1}}, format="json")
     assert made.status_code == 201, made.content
     return "batch"
@@ -83,6 +51,10 @@ def register(node: str, *devices: str) -> None:
         ({"sbatch": ["--constraint=a100", "--signal=TERM@10"]}, "/provider/sbatch/1", "set notice_s instead"),
         ({"sbatch": ["--wrap=true\nrm -rf /"]}, "/provider/sbatch/0", "--constraint=a100"),
         ({"type": "pbs"}, "/provider/type", "'static', 'slurm'"),
+        ({"access": "ssh"}, "/provider/access", "'node_token'"),
+        ({"home": "/var/lib/flexmarl"}, "/provider/home", "set access to node_token"),
+        ({"access": "node_token", "home": "lib"}, "/provider/home", "/var/lib/flexmarl"),
+        ({"checkout": "flexmarl"}, "/provider/checkout", "/opt/flexmarl"),
     ],
 )
 def test_options_are_refused_with_field_rule_and_legal_value(
@@ -96,7 +68,7 @@ def test_options_are_refused_with_field_rule_and_legal_value(
 
 
 def test_the_dry_run_shows_what_would_be_submitted_and_no_secret(
-    admin_api: Any, pool: str, slurm: FakeSlurm, settings: Any
+    admin_api: Any, pool: str, slurm: PlayedSlurm, settings: Any
 ) -> None:
     answer = admin_api.get("/api/v1/pools/batch/submission")
     assert answer.status_code == 200
@@ -145,7 +117,7 @@ def test_the_dry_run_shows_what_would_be_submitted_and_no_secret(
     ],
 )
 def test_a_refusal_is_shown_in_slurms_words_with_the_next_step(
-    admin_api: Any, pool: str, slurm: FakeSlurm, words: str, step: str
+    admin_api: Any, pool: str, slurm: PlayedSlurm, words: str, step: str
 ) -> None:
     slurm.says("sbatch", f'echo "sbatch: error: {words}" >&2; echo x >> calls; exit 1')
     rounds(3)
@@ -156,7 +128,7 @@ def test_a_refusal_is_shown_in_slurms_words_with_the_next_step(
 
 
 def test_a_refused_job_is_submitted_as_soon_as_the_pool_says_otherwise(
-    admin_api: Any, pool: str, slurm: FakeSlurm
+    admin_api: Any, pool: str, slurm: PlayedSlurm
 ) -> None:
     slurm.says("sbatch", 'grep -q partition=good && { echo 7; exit 0; }; echo "sbatch: error: no such one" >&2; exit 1')
     rounds(2)
@@ -170,7 +142,7 @@ def test_a_refused_job_is_submitted_as_soon_as_the_pool_says_otherwise(
     assert (job["state"], job["native"], job["reason"], job["next_step"]) == ("pending", "7", "", "")
 
 
-def test_a_job_whose_number_was_never_noted_is_found_by_its_name(admin_api: Any, pool: str, slurm: FakeSlurm) -> None:
+def test_a_job_whose_number_was_never_noted_is_found_by_its_name(admin_api: Any, pool: str, slurm: PlayedSlurm) -> None:
     rounds()
     [job] = jobs(admin_api)
     assert job["state"] == "requested"
@@ -183,7 +155,7 @@ def test_a_job_whose_number_was_never_noted_is_found_by_its_name(admin_api: Any,
     assert set(slurm.lines("cancelled")) == {"42"}
 
 
-def test_a_controller_that_does_not_answer_ends_nothing(admin_api: Any, pool: str, slurm: FakeSlurm) -> None:
+def test_a_controller_that_does_not_answer_ends_nothing(admin_api: Any, pool: str, slurm: PlayedSlurm) -> None:
     rounds(2)
     [job] = jobs(admin_api)
     slurm.job(job["native"], job["name"], "RUNNING")
@@ -196,7 +168,7 @@ def test_a_controller_that_does_not_answer_ends_nothing(admin_api: Any, pool: st
     assert said in job["reason"]
 
 
-def test_an_unknown_answer_of_sbatch_is_no_refusal(admin_api: Any, pool: str, slurm: FakeSlurm) -> None:
+def test_an_unknown_answer_of_sbatch_is_no_refusal(admin_api: Any, pool: str, slurm: PlayedSlurm) -> None:
     said = "Batch job submission failed: Unable to contact slurm controller (connect failure)"
     slurm.says("sbatch", f'echo "sbatch: error: {said}" >&2; exit 1')
     rounds(2)
@@ -204,7 +176,7 @@ def test_an_unknown_answer_of_sbatch_is_no_refusal(admin_api: Any, pool: str, sl
     assert (job["state"], job["reason"]) == ("requested", said), "it may have been submitted: its name is looked for"
 
 
-def test_a_job_that_ends_takes_its_node_and_leases_with_it(admin_api: Any, pool: str, slurm: FakeSlurm) -> None:
+def test_a_job_that_ends_takes_its_node_and_leases_with_it(admin_api: Any, pool: str, slurm: PlayedSlurm) -> None:
     rounds(2)
     [job] = jobs(admin_api)
     slurm.job(job["native"], job["name"], "RUNNING")
@@ -224,7 +196,7 @@ def test_a_job_that_ends_takes_its_node_and_leases_with_it(admin_api: Any, pool:
     assert (ended["state"], ended["reason"]) == ("failed", "NODE_FAIL")
 
 
-def test_a_job_of_a_host_at_work_is_cancelled_once_it_is_empty(admin_api: Any, pool: str, slurm: FakeSlurm) -> None:
+def test_a_job_of_a_host_at_work_is_cancelled_once_it_is_empty(admin_api: Any, pool: str, slurm: PlayedSlurm) -> None:
     rounds(2)
     [job] = jobs(admin_api)
     slurm.job(job["native"], job["name"], "RUNNING")
@@ -244,7 +216,7 @@ def test_a_job_of_a_host_at_work_is_cancelled_once_it_is_empty(admin_api: Any, p
     assert (entry["action"], entry["detail"]["job"]) == ("pool.cancel-job", job["id"])
 
 
-def test_of_two_jobs_of_one_row_one_works(admin_api: Any, pool: str, slurm: FakeSlurm) -> None:
+def test_of_two_jobs_of_one_row_one_works(admin_api: Any, pool: str, slurm: PlayedSlurm) -> None:
     rounds()
     [job] = jobs(admin_api)
     conn = store_connection()
@@ -265,7 +237,7 @@ def test_jobs_that_ended_are_kept_up_to_a_number(admin_api: Any, pool: str, monk
     assert {one["id"] for one in jobs(admin_api)} == {str(one) for one in made[1:]}, "the one that goes on, and two"
 
 
-def test_failures_wait_longer_each_time(admin_api: Any, pool: str, slurm: FakeSlurm) -> None:
+def test_failures_wait_longer_each_time(admin_api: Any, pool: str, slurm: PlayedSlurm) -> None:
     rounds(2)
     [job] = jobs(admin_api)
     slurm.job(job["native"], job["name"], "FAILED", "NonZeroExitCode")
@@ -279,7 +251,7 @@ def test_failures_wait_longer_each_time(admin_api: Any, pool: str, slurm: FakeSl
     assert [row["state"] for row in jobs(admin_api)] == ["pending", "failed"]
 
 
-def test_a_pool_with_jobs_is_not_deleted_and_gives_them_back(admin_api: Any, pool: str, slurm: FakeSlurm) -> None:
+def test_a_pool_with_jobs_is_not_deleted_and_gives_them_back(admin_api: Any, pool: str, slurm: PlayedSlurm) -> None:
     rounds(2)
     [job] = jobs(admin_api)
     slurm.job(job["native"], job["name"], "PENDING", "Resources")

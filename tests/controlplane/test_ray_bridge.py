@@ -286,7 +286,7 @@ def test_the_actor_starts_the_processes_with_the_kernels_promise_and_no_setting_
     deadline = time.monotonic() + 60
     while actor.look()["code"] is None and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert actor.look()["code"] == 3
+    assert (actor.look()["code"], bool(actor.look()["said"])) == (3, True), "with the last line of its log"
     said = (tmp_path / "log").read_text().splitlines()
     assert {"NCCL_DEBUG=INFO", "PYTHONPATH=here"} <= set(said)
     assert any(line.startswith("FLEXMARL_PARENT_PID=") for line in said)

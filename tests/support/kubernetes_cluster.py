@@ -81,6 +81,14 @@ class KubernetesCluster(ApiServer):
                 del self.objects["pods", pod["metadata"]["name"]]
         if deleted and not self._pods(job):
             del self.objects["jobs", name]
+            self._collect()
+
+    def _collect(self) -> None:
+        """Delete Secrets whose owner is gone."""
+        living = {job["metadata"]["uid"] for job in self.all("jobs")}
+        for secret in self.all("secrets"):
+            if secret["metadata"]["ownerReferences"][0]["uid"] not in living:
+                del self.objects["secrets", secret["metadata"]["name"]]
 
     def _make_pod(self, job: Shown) -> None:
         name, template = job["metadata"]["name"], job["spec"]["template"]
@@ -131,7 +139,12 @@ class KubernetesCluster(ApiServer):
             waiting = {"reason": "ImagePullBackOff", "message": f'Back-off pulling image "{container["image"]}"'}
             self._container(pod, {"waiting": waiting})
             return
-        environment = {"PATH": "/usr/bin:/bin", **{one["name"]: one["value"] for one in container["env"]}}
+        try:
+            environment = {"PATH": "/usr/bin:/bin", **{one["name"]: self._value(one) for one in container["env"]}}
+        except KeyError as missing:
+            waiting = {"reason": "CreateContainerConfigError", "message": f"secret {missing} not found"}
+            self._container(pod, {"waiting": waiting})
+            return
         with (self.folder / f"{name}.log").open("wb") as out:
             self._processes[name] = subprocess.Popen(
                 container["command"], cwd=container["workingDir"], env=environment, stdin=subprocess.DEVNULL,
@@ -139,6 +152,15 @@ class KubernetesCluster(ApiServer):
             )  # fmt: skip
         pod["status"]["phase"] = "Running"
         self._container(pod, {"running": {"startedAt": now()}})
+
+    def _value(self, variable: Shown) -> str:
+        """Return the value of a variable. Raises KeyError for one whose Secret is not there."""
+        if "valueFrom" not in variable:
+            return str(variable["value"])
+        named = variable["valueFrom"]["secretKeyRef"]
+        if ("secrets", named["name"]) not in self.objects:
+            raise KeyError(named["name"])
+        return str(self.objects["secrets", named["name"]]["stringData"][named["key"]])
 
     def _watch(self, pod: Shown, process: "subprocess.Popen[bytes]") -> None:
         leaves = pod["metadata"].get("deletionTimestamp")

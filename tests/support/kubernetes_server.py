@@ -119,7 +119,7 @@ class ApiServer:
             return 200, {"kind": "List", "metadata": {"resourceVersion": str(self._version)}, "items": items}
         if act == "create":
             assert body is not None
-            return 201, self._create(namespace, body, dry=given.get("dryRun") == "All")
+            return 201, self._create(kind, namespace, body, dry=given.get("dryRun") == "All")
         job = self.objects.get((kind, name))
         if job is None:
             raise Refusal(404, "NotFound", f'{full} "{name}" not found')
@@ -145,23 +145,24 @@ class ApiServer:
             return [{"metadata": {"name": "compute"}, "status": status}]
         return self.all(kind)
 
-    def _create(self, namespace: str, job: Shown, *, dry: bool) -> Shown:
+    def _create(self, kind: str, namespace: str, given: Shown, *, dry: bool) -> Shown:
         if namespace != NAMESPACE:
             raise Refusal(404, "NotFound", f'namespaces "{namespace}" not found')
         try:
-            kubernetes_validate.validate(job, "1.37", strict=True)
+            kubernetes_validate.validate(given, "1.37", strict=True)
         except kubernetes_validate.ValidationError as error:
             raise Refusal(400, "BadRequest", f"strict decoding error: {error.message}") from error
-        name = job["metadata"]["name"]
-        if ("jobs", name) in self.objects:
-            raise Refusal(409, "AlreadyExists", f'jobs.batch "{name}" already exists')
+        name = given["metadata"]["name"]
+        if (kind, name) in self.objects:
+            full = "jobs.batch" if kind == "jobs" else kind
+            raise Refusal(409, "AlreadyExists", f'{full} "{name}" already exists')
         made = {
-            **job,
-            "metadata": {**job["metadata"], "uid": str(uuid.uuid4()), "creationTimestamp": now()},
+            **given,
+            "metadata": {**given["metadata"], "uid": str(uuid.uuid4()), "creationTimestamp": now()},
             "status": {},
         }
         if not dry:
-            self.objects["jobs", name] = self.changed(made)
+            self.objects[kind, name] = self.changed(made)
             happens, self.once_made = self.once_made, None
             if happens is not None:
                 happens()

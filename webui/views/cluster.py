@@ -166,7 +166,6 @@ def _rail(request: HttpRequest, actor: Actor, read: ClusterRows) -> dict[str, An
             "editing": found,
             "projects_known": project_names(actor),
             "option_groups": provided_words.option_groups(found["provider"] if found else {}),
-            "option_kinds": provided_words.KINDS,
             "close_url": _closed(request),
         }
     if asked.get("try") and actor.may(Scope.CLUSTER_ADMIN):

@@ -54,7 +54,16 @@ _LAST_LABELS = {
     "ray": {"env_vars": "Environment variables, NAME=VALUE, one per line"},
     "kubernetes": {"env_vars": "Variables of the container, NAME=VALUE, one per line"},
 }
-KINDS = (("cpu", "CPU shares"), ("cuda", "GPUs"))
+_ACCESS_LABELS = {
+    "python": "Interpreter on the hosts",
+    "checkout": "Checkout on the hosts",
+    "access": "Access to the installation",
+    "home": "Folder on the hosts, with a node token",
+}
+_CHOICES = {
+    "kind": (("cpu", "CPU shares"), ("cuda", "GPUs")),
+    "access": (("shared_folder", "Shared folder and secrets"), ("node_token", "Node token")),
+}
 _FORMS = {"string": "text", "integer": "number", "array": "lines"}
 _ICONS = {
     "running": ("ok", "circle-check"),
@@ -85,14 +94,16 @@ def _fields(kind: str, kept: Mapping[str, Any]) -> list[dict[str, Any]]:
     labels = {**_OWN_LABELS[kind], **_SHARED_LABELS, **_LATER_LABELS[kind], **_SIZE_LABELS, **_LAST_LABELS[kind]}
     schema = TypeAdapter(_PROVIDERS[kind]).json_schema()["properties"]
     fields = []
-    for name, label in {**labels, "python": "Interpreter on the hosts"}.items():
+    for name, label in {**labels, **_ACCESS_LABELS}.items():
         value = kept.get(name, schema[name].get("default", ""))
-        form = "kinds" if name == "kind" else _FORMS.get(schema[name]["type"]) or _pairs(schema[name])
+        choices = _CHOICES.get(name, ())
+        form = "choice" if choices else _FORMS.get(schema[name]["type"]) or _pairs(schema[name])
         fields.append(
             {
                 "name": name,
                 "label": label,
                 "form": form,
+                "choices": choices,
                 "lines": form in {"lines", "amounts", "pairs"},
                 "value": _shown(value),
                 "help": schema[name].get("description", ""),

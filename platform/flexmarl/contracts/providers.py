@@ -14,6 +14,7 @@ from flexmarl.contracts.problems import broken_at
 MOST_HOSTS = 256
 _WORD = r"^[A-Za-z0-9][A-Za-z0-9_.,:@+-]*$|^$"
 _ADDRESS = r"^(ray://)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}$"
+_PLAIN_PATH = r"^(/[A-Za-z0-9_.+/-]+)?$"
 _RESOURCE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _OWN_VARIABLES = frozenset({"DATABASE_URL", "REDIS_URL", "PYTHONPATH"})
@@ -101,13 +102,22 @@ class GrowingProvider(Strict):
     """A host whose devices nobody has leased for so long is given back."""
     rollout_workers: int = Field(default=1, ge=0, le=16)
     """Rollout workers that a host runs for the pool."""
-    python: str = Field(
-        default="", max_length=500, pattern=r"^(/[A-Za-z0-9_.+/-]+)?$", examples=["/opt/flexmarl/bin/python"]
-    )
+    python: str = Field(default="", max_length=500, pattern=_PLAIN_PATH, examples=["/opt/flexmarl/bin/python"])
     """Interpreter on the hosts; empty: the one of the process that submits, at the same path."""
+    checkout: str = Field(default="", max_length=500, pattern=_PLAIN_PATH, examples=["/opt/flexmarl"])
+    """Folder of the checkout on the hosts; empty: the one of this installation, at the same path."""
+    access: Literal["shared_folder", "node_token"] = "shared_folder"
+    """How a host reaches the installation: with its secrets, from the folder that they share, or with a node token of
+    its own, which ends with its job, and the web service alone."""
+    home: str = Field(default="", max_length=500, pattern=_PLAIN_PATH, examples=["/var/lib/flexmarl"])
+    """Folder on a host's own disk below which it keeps its files, with access node_token; empty: a folder below its
+    temporary folder, which is removed when the host ends."""
 
     @model_validator(mode="after")
     def _holds_together(self) -> Self:
+        if self.home and self.access == "shared_folder":
+            words = "with access shared_folder a host keeps its files below FLEXMARL_HOME; remove home, or set access"
+            raise broken_at(["home"], f"{words} to node_token")
         if self.min_nodes > self.max_nodes:
             raise broken_at(["min_nodes"], f"min_nodes is at most max_nodes, which is {self.max_nodes}")
         if self.kind == "cpu" and self.devices < 2:

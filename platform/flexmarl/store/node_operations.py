@@ -29,6 +29,10 @@ PLACE = "node:"
 """Begins the place of every process of such a node, so that none takes over what another node's held."""
 
 
+LATEST = 4e9
+"""Seconds since the epoch; no node plans further."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeCaller:
     """Who asks, as the token says."""
@@ -138,6 +142,22 @@ def both(first: Authority, second: Authority) -> Authority:
 def own_node(path: str) -> Authority:
     """Allow what names the caller's node."""
     return lambda conn, caller, arguments: _said(arguments, path) == caller.node
+
+
+def own_job(path: str) -> Authority:
+    """Allow what names the job of the caller's host, which has not ended."""
+    query = "SELECT 1 FROM store.host_job WHERE id = %(id)s AND node = %(node)s AND ended_at IS NULL"
+    return lambda conn, caller, arguments: _finds(conn, query, id=_said(arguments, path), node=caller.node)
+
+
+def moment(path: str) -> Authority:
+    """Allow a time in seconds since the epoch that a calendar has, or none."""
+
+    def may(conn: Connection, caller: NodeCaller, arguments: Mapping[str, Any]) -> bool:
+        told = _said(arguments, path)
+        return told is None or 0.0 <= told < LATEST
+
+    return may
 
 
 def own_device(path: str) -> Authority:

@@ -20,6 +20,7 @@ from flexmarl.store.control import (
     deletions,
     demand,
     engines,
+    host_jobs,
     leases,
     model_rows,
     node_beats,
@@ -46,8 +47,8 @@ from flexmarl.store.node_operations import OPERATIONS, NodeOperation
 from flexmarl.store.telemetry import intervals, load_reports, logs
 
 DECLARING = (
-    checkpoint_rows, checkpoints, commands, dataset_contents, deletions, demand, engines, groups, intervals, leases,
-    lineage, load_reports, logs, micro_batches, model_rows, node_beats, nodes, package_rows, process_heartbeats,
+    checkpoint_rows, checkpoints, commands, dataset_contents, deletions, demand, engines, groups, host_jobs, intervals,
+    leases, lineage, load_reports, logs, micro_batches, model_rows, node_beats, nodes, package_rows, process_heartbeats,
     program_sessions, ready_commands, references, rewards, runs, steps, tokenizers, tool_listings,
 )  # fmt: skip
 """Modules that declare operations; loaded here, so that the table is complete."""

@@ -1,5 +1,6 @@
 """Making and checking the text of tokens. A secret is compared by its keyed hash, in constant time."""
 
+import base64
 import hashlib
 import hmac
 import re
@@ -29,6 +30,14 @@ def make(prefix: str = PREFIX) -> NewToken:
     return NewToken(key, digest(secret), f"{prefix}{key}.{secret}")
 
 
+def derive(prefix: str, purpose: str) -> NewToken:
+    """Return the token of a purpose: the same text every time, which only who has the installation's key can make."""
+    key = int.from_bytes(_keyed(f"key of {purpose}")) % len(_ALPHABET) ** 12
+    secret = base64.urlsafe_b64encode(_keyed(f"secret of {purpose}")).decode().rstrip("=")
+    letters = "".join(_ALPHABET[key // len(_ALPHABET) ** place % len(_ALPHABET)] for place in range(12))
+    return NewToken(letters, digest(secret), f"{prefix}{letters}.{secret}")
+
+
 def new_secret() -> str:
     """Draw a secret of 256 bits."""
     return secrets.token_urlsafe(32)
@@ -47,10 +56,14 @@ def split(text: str, prefix: str = PREFIX) -> tuple[str, str] | None:
 
 def digest(secret: str) -> str:
     """Hash a secret under the installation's pepper."""
-    pepper = settings.TOKEN_PEPPER or settings.SECRET_KEY
-    return hmac.new(pepper.encode(), secret.encode(), hashlib.sha256).hexdigest()
+    return _keyed(secret).hex()
 
 
 def matches(secret: str, secret_hash: str) -> bool:
     """Compare a secret with a stored hash."""
     return hmac.compare_digest(digest(secret), secret_hash)
+
+
+def _keyed(text: str) -> bytes:
+    pepper = settings.TOKEN_PEPPER or settings.SECRET_KEY
+    return hmac.new(pepper.encode(), text.encode(), hashlib.sha256).digest()

@@ -1,11 +1,16 @@
-"""Changes of node tokens, and the check of one. Administrators make, rotate and revoke them."""
+"""Changes of node tokens, and the check of one. Administrators make, rotate and revoke them.
 
-from collections.abc import Sequence
+Invariants: nodes with tokens share no pool with nodes that have the installation's secrets. The token of a provider's
+job is made anew from the job's id whenever it is asked for, so that a submission which is repeated says the same; it
+is revoked once its job has ended, before the name of its node is given to another.
+"""
+
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from flexmarl.contracts.node_joining import NAME, NAME_RULE
@@ -16,12 +21,14 @@ from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.preconditions import Precondition, any_version
 from flexmarl.controlplane.common.problems import Conflict, FieldError, NotFound, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
-from flexmarl.controlplane.inventory.models import Device, Node, NodeToken
+from flexmarl.controlplane.inventory.models import Node, NodeToken
 
 PREFIX = "fmn_"
 OVERLAP_MINUTES = 60
 MOST_OVERLAP_MINUTES = 7 * 24 * 60
 _USED_RESOLUTION = timedelta(minutes=1)
+_REMEMBERED = timedelta(days=30)
+"""So long the revoked token of a job stays in the list."""
 
 
 class TokenRefused(Exception):
@@ -85,24 +92,56 @@ def create(actor: Actor, node: str, pool: str) -> tuple[NodeToken, str]:
 
 
 @transaction.atomic
-def admit(actor: Actor, node: str, pool: str, key: str, secret_hash: str) -> NodeToken:
-    """Let a node in with a token that somebody has made, of which only the hash is known."""
+def admit(actor: Actor, node: str, pool: str, key: str, secret_hash: str, job: UUID | None = None) -> NodeToken:
+    """Let a node in with a token that somebody has made, of which only the hash is known; `job`: for a job's host."""
     actor.require(Scope.CLUSTER_ADMIN)
     check_name("node", node)
     check_name("pool", pool)
-    held = NodeToken.objects.filter(Q(node=node) | Q(pool=pool), revoked_at=None).first()
-    if held is not None:
-        what = f"{node} has a token" if held.node == node else f"{pool} is the pool of the token of {held.node}"
-        raise Conflict(f"{what} already. Rotate or revoke that one, or choose another name.")
-    if Node.objects.filter(name=node).exclude(address="").exists():
+    if NodeToken.objects.filter(node=node, revoked_at=None).exists():
+        raise Conflict(f"{node} has a token already. Rotate or revoke that one, or choose another name.")
+    if _with_secrets(Node.objects.filter(name=node)).exists():
         raise Conflict(f"{node} is a node with the installation's secrets. Choose another name.")
-    if Device.objects.filter(pool=pool).exclude(node=node).exists():
-        raise Conflict(f"Other nodes have devices in {pool}. A node with a token has a pool of its own.")
+    if _with_secrets(Node.objects.filter(devices__pool=pool)).exists():
+        raise Conflict(
+            f"Nodes with the installation's secrets have devices in {pool}. Nodes with tokens have pools of their own."
+        )
     token = NodeToken.objects.create(
-        node=node, pool=pool, created_by_id=actor.user_id, key=key, secret_hash=secret_hash
+        node=node, pool=pool, created_by_id=actor.user_id, key=key, secret_hash=secret_hash, job=job
     )
     _written(actor, "create", token)
     return token
+
+
+def _with_secrets(nodes: QuerySet[Node]) -> QuerySet[Node]:
+    """Keep the nodes that have the installation's secrets; hosts of providers whose jobs have ended are gone."""
+    return nodes.exclude(address="").exclude(state="gone")
+
+
+@transaction.atomic
+def for_job(actor: Actor, job: UUID, node: str, pool: str) -> str:
+    """Return the text of the token of a job's host, the same every time. Raises Conflict where there can be none."""
+    new = tokens.derive(PREFIX, f"the node token of job {job}")
+    found = NodeToken.objects.filter(key=new.key).first()
+    if found is None:
+        admit(actor, node, pool, new.key, new.secret_hash, job)
+    elif found.revoked_at is not None:
+        raise Conflict(f"The token of {node} is revoked. Cancel its job; another one gets a token of its own.")
+    return new.text
+
+
+def is_revoked(job: UUID) -> bool:
+    """Tell whether the token of a job's host was revoked."""
+    return NodeToken.objects.filter(job=job, revoked_at__isnull=False).exists()
+
+
+@transaction.atomic
+def revoke_ended(actor: Actor, jobs: Collection[UUID]) -> None:
+    """Revoke the tokens of all jobs but these, which have not ended; those that were revoked long ago are forgotten."""
+    ended = NodeToken.objects.select_for_update().filter(revoked_at=None, job__isnull=False).exclude(job__in=jobs)
+    if found := list(ended):
+        for token in found:
+            _revoke(actor, token)
+        NodeToken.objects.filter(job__isnull=False, revoked_at__lt=timezone.now() - _REMEMBERED).delete()
 
 
 @transaction.atomic
@@ -113,6 +152,10 @@ def rotate(
     token = _kept(actor, token_id, precondition)
     if token.revoked_at is not None:
         raise Conflict(f"The token of {token.node} is revoked. Create another one.")
+    if token.job is not None:
+        raise Conflict(
+            f"The token of {token.node} is its job's and ends with it. Revoke it to end the host, or cancel the job."
+        )
     if not 0 <= overlap_minutes <= MOST_OVERLAP_MINUTES:
         detail = f"{overlap_minutes} is not between 0 and {MOST_OVERLAP_MINUTES}."
         raise _bad("/overlap_minutes", "out_of_range", detail, f"The default is {OVERLAP_MINUTES}.")
@@ -129,9 +172,13 @@ def revoke(actor: Actor, token_id: UUID | str, precondition: Precondition = any_
     """Revoke a token for good; its node stops within seconds. Revoking twice changes nothing."""
     token = _kept(actor, token_id, precondition)
     if token.revoked_at is None:
-        token.revoked_at, token.version = timezone.now(), token.version + 1
-        token.save()
-        _written(actor, "revoke", token)
+        _revoke(actor, token)
+
+
+def _revoke(actor: Actor, token: NodeToken) -> None:
+    token.revoked_at, token.version = timezone.now(), token.version + 1
+    token.save()
+    _written(actor, "revoke", token)
 
 
 def _kept(actor: Actor, token_id: UUID | str, precondition: Precondition) -> NodeToken:
@@ -144,7 +191,7 @@ def _kept(actor: Actor, token_id: UUID | str, precondition: Precondition) -> Nod
 
 
 def _written(actor: Actor, verb: str, token: NodeToken) -> None:
-    after = {"node": token.node, "pool": token.pool}
+    after = {"node": token.node, "pool": token.pool, **({"job": str(token.job)} if token.job else {})}
     record(actor, f"node_token.{verb}", "node_token", token.id, token.node, after=after)
     live.announce_on_commit(live.CLUSTER, 0)
 

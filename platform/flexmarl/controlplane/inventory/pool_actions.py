@@ -55,6 +55,7 @@ def update_pool(actor: Actor, name: str, precondition: Precondition, changes: Ma
         pool_rules.bind(store_connection(), name, set(changes["projects"]))
     changes = dict(changes)
     _check_provider(changes)
+    _check_access(pool, changes)
     if changes.get("is_default"):
         _no_default()
     for member in MEMBERS:
@@ -175,6 +176,20 @@ def _check_provider(members: dict[str, Any]) -> None:
             FieldError(one.pointer, one.code, one.detail, one.hint) for one in problems_of(error, PoolProvider, given)
         ]
         raise ValidationProblem(errors[0].detail, errors=errors) from error
+
+
+def _check_access(pool: Pool, changes: Mapping[str, Any]) -> None:
+    """Nodes with secrets and nodes with tokens share no pool. Raises Conflict while hosts of the other kind are there.
+
+    The provider may be taken away at any time: its hosts are given back then.
+    """
+    now = changes.get("provider", {}).get("access")
+    was = queries.accesses(pool.name) - {now}
+    if now and was:
+        raise Conflict(
+            f"Hosts of {pool.name} with access {min(was)} have jobs that have not ended. Set its provider to static, "
+            f"wait until they have, and set access to {now} then."
+        )
 
 
 def _check_projects(projects: Collection[str]) -> None:

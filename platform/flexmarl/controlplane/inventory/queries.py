@@ -182,6 +182,12 @@ def has_jobs(pool: str) -> bool:
     return any(job.pool == pool for job in host_jobs.open_jobs(store_connection()))
 
 
+def accesses(pool: str) -> set[str]:
+    """Return how the hosts of a pool whose jobs have not ended reach the installation."""
+    jobs = host_jobs.open_jobs(store_connection())
+    return {str(job.options.get("access", "shared_folder")) for job in jobs if job.pool == pool}
+
+
 def pool_names() -> list[str]:
     """Name all pools, described or only named by a device."""
     described = Pool.objects.order_by().values_list("name", flat=True)
@@ -336,8 +342,10 @@ def node_tokens(actor: Actor) -> QuerySet[NodeToken]:
 
 
 def is_behind_the_door(pool: str) -> bool:
-    """Tell whether a pool is that of a node with a token, which nobody else reaches."""
-    return NodeToken.objects.filter(pool=pool, revoked_at=None).exists()
+    """Tell whether a pool is that of nodes with tokens, or is given such hosts."""
+    if NodeToken.objects.filter(pool=pool, revoked_at=None).exists():
+        return True
+    return Pool.objects.filter(name=pool, provider__access="node_token").exists()
 
 
 def can_keep() -> bool:
@@ -360,6 +368,7 @@ def node_token_row(token: NodeToken) -> dict[str, Any]:
         "node": token.node,
         "pool": token.pool,
         "key": str(token),
+        "job": str(token.job) if token.job else None,
         "created_by": token.created_by.username if token.created_by else None,
         "state": "revoked" if token.revoked_at else "active",
         "created_at": rfc3339(token.created_at),

@@ -3,7 +3,7 @@
 Invariants: a row precedes its job, and a job that starts claims its row, so that of two jobs of one row one works. A
 name of a node belongs to one job that has not ended. When a job has ended nothing of its host runs: its leases end
 then, whoever hosted them, and its node is `gone` until another job takes the name. Of a pool the newest `MOST_ENDED`
-jobs that have ended are kept.
+jobs that have ended are kept. A host with a node token says of its own job what a host says, and of no other.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,13 @@ import orjson
 from psycopg import Connection
 
 from flexmarl.store.control import leases
+from flexmarl.store.node_operations import both, for_nodes, moment, own_job
 
 BY = "its provider"
 """Who drains a node whose host is about to go."""
 TIME_LIMIT = "its time limit is near"
 MOST_ENDED = 200
+MOST_WORDS = 1000
 _LOCK = 0x464C4550
 """Advisory lock of the one session that asks for jobs."""
 
@@ -168,7 +170,7 @@ def refused(conn: Connection, identity: UUID, reason: str, next_step: str, again
           try_at = clock_timestamp() + make_interval(secs => %s)
         WHERE id = %s AND ended_at IS NULL AND native = ''
         """,
-        [reason[:1000], next_step, again_s, identity],
+        [reason[:MOST_WORDS], next_step, again_s, identity],
     )
 
 
@@ -183,7 +185,7 @@ def seen(conn: Connection, identity: UUID, state: str, reason: str, place: str, 
           AND (state NOT IN (%(state)s, 'leaving') OR reason <> %(reason)s OR next_step <> '' OR place <> %(place)s
                OR (started_at IS NULL AND %(started)s::float8 IS NOT NULL))
         """,
-        {"id": identity, "state": state, "reason": reason[:1000], "place": place, "started": started_at},
+        {"id": identity, "state": state, "reason": reason[:MOST_WORDS], "place": place, "started": started_at},
     )
 
 
@@ -192,7 +194,7 @@ def unheard(conn: Connection, jobs: Sequence[UUID], words: str, next_step: str) 
     conn.execute(
         "UPDATE store.host_job SET reason = %s, next_step = %s "
         "WHERE id = ANY(%s) AND ended_at IS NULL AND (reason, next_step) IS DISTINCT FROM (%s, %s)",
-        [words[:1000], next_step, list(jobs), words[:1000], next_step],
+        [words[:MOST_WORDS], next_step, list(jobs), words[:MOST_WORDS], next_step],
     )
 
 
@@ -211,6 +213,7 @@ def _json(value: object) -> str:
     return orjson.dumps(value).decode()
 
 
+@for_nodes(own_job("identity"))
 def claim(conn: Connection, identity: UUID, native: str) -> bool:
     """Begin to work as the job of a row. False when another job does, or nobody wants it any more."""
     cursor = conn.execute(
@@ -225,8 +228,19 @@ def claim(conn: Connection, identity: UUID, native: str) -> bool:
     return cursor.rowcount == 1
 
 
+@for_nodes(own_job("identity"))
+def is_used(conn: Connection, identity: UUID) -> bool:
+    """Tell whether something may run on the host of a job still."""
+    found = job(conn, identity)
+    if found is None or found.unwanted or found.ended_at is not None or not found.node_state:
+        return False
+    return bool(found.leases) or found.node_state != "draining"
+
+
+@for_nodes(both(own_job("identity"), moment("leaving_at")))
 def leave(conn: Connection, identity: UUID, why: str, leaving_at: float | None) -> bool:
     """Drain the node of a job that is about to go: what runs there moves. False when it leaves already."""
+    why = why[:MOST_WORDS]
     with conn.transaction():
         row = conn.execute(
             """
@@ -276,7 +290,7 @@ def ended(conn: Connection, found: HostJob, state: str, reason: str) -> None:
         cursor = conn.execute(
             "UPDATE store.host_job SET state = %s, reason = %s, ended_at = clock_timestamp() "
             "WHERE id = %s AND ended_at IS NULL",
-            [state, reason[:1000], found.id],
+            [state, reason[:MOST_WORDS], found.id],
         )
         if cursor.rowcount == 1:
             leases.end_of_node(conn, found.node, f"the {found.provider} job of its host ended")

@@ -27,6 +27,9 @@ class NodeTokenSerializer(serializers.Serializer[Any]):
     node = serializers.CharField(help_text="Name of the node, which no other node has.")
     pool = serializers.CharField(help_text="Pool of its devices, and of the episodes and rewards that it computes.")
     key = serializers.CharField(help_text="The token's public part.")
+    job = serializers.UUIDField(
+        allow_null=True, help_text="Job of the host that a provider was asked for; null: somebody made the token."
+    )
     created_by = serializers.CharField(allow_null=True)
     state = serializers.ChoiceField(["active", "revoked"])
     created_at = serializers.DateTimeField()
@@ -106,7 +109,10 @@ class NodeTokenView(ApiView):
 
     @extend_schema(operation_id="node_tokens_revoke", responses={204: None})
     def delete(self, request: Request, token_id: UUID) -> Response:
-        """Revoke a node token: its node stops within seconds. It stays in the list as revoked. Honours If-Match."""
+        """Revoke a node token: its node stops within seconds. It stays in the list as revoked. Honours If-Match.
+
+        Of a job of a provider the host ends and the job fails.
+        """
         node_tokens.revoke(actor_of(request), token_id, if_match(request))
         return Response(status=204)
 
@@ -118,7 +124,10 @@ class NodeTokenRotationView(ApiView):
 
     @extend_schema(operation_id="node_tokens_rotate", request=RotationSerializer, responses=MadeNodeTokenSerializer)
     def post(self, request: Request, token_id: UUID) -> Response:
-        """Give a node token another text, in this answer and never again. Honours If-Match."""
+        """Give a node token another text, in this answer and never again. Honours If-Match.
+
+        That of a provider's job ends with it and is not rotated (409).
+        """
         minutes = read(RotationSerializer, request)["overlap_minutes"]
         token, text = node_tokens.rotate(actor_of(request), token_id, minutes, if_match(request))
         return _made(token, text, 200)

@@ -5,7 +5,7 @@ group of a cluster of actors or a job of a container scheduler.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 from uuid import UUID
 
@@ -29,6 +29,13 @@ class HostRequest:
     """Its host has owned the job's row."""
     unwanted: bool = False
     """It is to be cancelled."""
+    token: str = field(default="", repr=False)
+    """Node token of the host, where it has one and is to be submitted."""
+
+    @property
+    def has_token(self) -> bool:
+        """Its host reaches the installation with a node token, and gets none of its secrets."""
+        return self.options.get("access") == "node_token"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +45,7 @@ class HostSubmission:
     command: str
     script: str
     settings_file: str
-    """Where the secrets of the hosts lie."""
+    """Where the secrets of the hosts lie; empty: they get none."""
     notices: tuple[str, ...] = ()
     """What will keep the host from working as far as it can be known now."""
     offers: tuple[str, ...] = ()

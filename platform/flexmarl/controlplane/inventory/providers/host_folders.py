@@ -1,4 +1,7 @@
-"""Where the hosts of providers keep their files, on the folder that the installation and its hosts share."""
+"""Where the hosts of providers keep their files: on the folder that the installation and its hosts share.
+
+One that has a node token keeps its files on its own disk; where what its job writes goes is not seen from here.
+"""
 
 from pathlib import Path
 
@@ -13,6 +16,11 @@ def home_of(node: str) -> Path:
 def log_of(node: str, native: str) -> Path:
     """Return where what a job itself writes goes; `native` is the provider's name of the job, or a sign for it."""
     return home_of(node) / "logs" / f"batch-{native}.log"
+
+
+def log_on_host(sign: str) -> str:
+    """Return where a job writes on a host that shares no folder; `sign` stands for the provider's name of the job."""
+    return f"/tmp/flexmarl-{sign}.log"
 
 
 def last_words(node: str, native: str) -> str:

@@ -49,10 +49,18 @@ class KubernetesApi:
     def __init__(self, context: str, namespace: str) -> None:
         self._context, self._namespace = context, namespace
 
-    def create(self, job: dict[str, Any], *, only_check: bool = False) -> None:
+    def create(self, job: dict[str, Any], *, only_check: bool = False) -> dict[str, Any]:
         """Make a Job, or have the API server check it as if; ApiRefused has status 409 where its name is taken."""
         checking = {"dry_run": "All"} if only_check else {}
-        self._ask("BatchV1Api", "create_namespaced_job", self._namespace, job, shown=only_check, **checking)
+        made: dict[str, Any] = self._ask(
+            "BatchV1Api", "create_namespaced_job", self._namespace, job, shown=only_check, **checking
+        )
+        return made
+
+    def create_secret(self, secret: dict[str, Any], *, only_check: bool = False) -> None:
+        """Make a Secret, or have the API server check it as if; ApiRefused has status 409 where its name is taken."""
+        checking = {"dry_run": "All"} if only_check else {}
+        self._ask("CoreV1Api", "create_namespaced_secret", self._namespace, secret, shown=only_check, **checking)
 
     def jobs(self) -> list[dict[str, Any]]:
         """List the Jobs of hosts."""

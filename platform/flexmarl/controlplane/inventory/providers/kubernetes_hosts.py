@@ -1,4 +1,8 @@
-"""Kubernetes: one Job with one pod for each host, found by its name, which the API server gives once."""
+"""Kubernetes: one Job with one pod for each host, found by its name, which the API server gives once.
+
+The token of a host that has one is in a Secret of the Job's name, which is made after the Job and goes with it; the pod
+waits for it. A Job whose making was not noted is made again, and so is its Secret: both are the same then.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
@@ -16,12 +20,14 @@ from flexmarl.controlplane.inventory.providers.base import (
     ProviderRefused,
     ProviderSilent,
 )
-from flexmarl.controlplane.inventory.providers.host_settings import settings_file, unreachable, write_settings
+from flexmarl.controlplane.inventory.providers.host_settings import notices_of, prepare, settings_file
 from flexmarl.controlplane.inventory.providers.kubernetes_api import ApiRefused, KubernetesApi
 from flexmarl.controlplane.inventory.providers.kubernetes_jobs import (
     JOB_LABEL,
+    JOB_UID,
     job_of,
     kubernetes_options,
+    secret_of,
     unmounted,
 )
 from flexmarl.controlplane.inventory.providers.kubernetes_words import (
@@ -42,28 +48,51 @@ class Kubernetes:
     def propose(self, request: HostRequest) -> HostSubmission:
         """Say what would be submitted, what the API server says of it, and what the cluster has; nothing is made."""
         options, job = kubernetes_options(request), job_of(request)
-        notices = [f"Hosts of the cluster cannot use this installation yet. {text}" for text in unreachable()]
-        offers: list[str] = []
+        notices, offers, made = notices_of(request), [], [job]
+        command = f"POST /apis/batch/v1/namespaces/{self._namespace}/jobs"
+        if request.has_token:
+            made.append(secret_of(request, JOB_UID))
+            command += f"\nPOST /api/v1/namespaces/{self._namespace}/secrets"
         try:
             offers = self._offers(options)
-            _require_home(options)
+            _require_home(request, options)
             self._api.create(job, only_check=True)
+            for secret in made[1:]:
+                self._api.create_secret(secret, only_check=True)
         except (ProviderRefused, ProviderSilent) as failed:
             notices.append(f"{failed}. {failed.next_step}")
-        command = f"POST /apis/batch/v1/namespaces/{self._namespace}/jobs"
-        script = yaml.safe_dump(job, sort_keys=False, width=120)
-        return HostSubmission(command, script, str(settings_file()), tuple(notices), tuple(offers))
+        script = yaml.safe_dump_all(made, sort_keys=False, width=120)
+        file = "" if request.has_token else str(settings_file())
+        return HostSubmission(command, script, file, tuple(notices), tuple(offers))
 
     def submit(self, request: HostRequest) -> str:
         """Make the Job and return its name; one that was made before this was noted is the same Job."""
-        _require_home(kubernetes_options(request))
-        write_settings()
+        _require_home(request, kubernetes_options(request))
+        prepare(request)
+        made: dict[str, Any] | None = None
         try:
-            self._api.create(job_of(request))
+            made = self._api.create(job_of(request))
         except ApiRefused as refused:
             if refused.status != 409:
                 raise
+        if request.has_token:
+            self._give_token(request, made)
         return request.name
+
+    def _give_token(self, request: HostRequest, made: dict[str, Any] | None) -> None:
+        """Make the Secret of a Job, where it was not made yet. A Job that can have none is deleted: nothing was begun.
+
+        `made`: the Job; None: it was there before.
+        """
+        job = made or next((one for one in self._api.jobs() if one["metadata"]["name"] == request.name), None)
+        if job is None or "deletionTimestamp" in job["metadata"]:
+            raise ProviderSilent(f"Job {request.name} is being deleted; it is made again then")
+        try:
+            self._api.create_secret(secret_of(request, job["metadata"]["uid"]))
+        except ApiRefused as refused:
+            if refused.status != 409:
+                self._api.delete(request.name)
+                raise
 
     def look(self, requests: Collection[HostRequest]) -> dict[str, list[HostSighting]]:
         """Return what the cluster knows of these Jobs."""
@@ -94,6 +123,8 @@ class Kubernetes:
         found = {}
         for one in requests:
             own, job = pods[str(one.id)], jobs.get(one.name)
+            if one.has_token and not one.native and not one.unwanted:
+                continue  # whether its Secret was made is not known here; submitting it once more makes it
             if job is not None:
                 grace_s = float(kubernetes_options(one).grace_s)
                 sighting = sighting_of(job, own, unwanted=one.unwanted, grace_s=grace_s, now=time())
@@ -110,8 +141,8 @@ class Kubernetes:
         return replace(sighting, reason=pending_words(_allowed(lambda: self._api.warnings(about))))
 
 
-def _require_home(options: KubernetesProvider) -> None:
-    if folder := unmounted(options):
+def _require_home(request: HostRequest, options: KubernetesProvider) -> None:
+    if not request.has_token and (folder := unmounted(options)):
         words = f"volume_claims: no claim is mounted at {folder} (FLEXMARL_HOME), which all hosts share, or above it"
         raise ProviderRefused(words, f"Add one, such as {folder}=flexmarl-home, whose volume all nodes can write.")
 

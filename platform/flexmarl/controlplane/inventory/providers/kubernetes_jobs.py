@@ -1,11 +1,10 @@
 """What Kubernetes is asked for: the Job of one host, whose one pod runs once.
 
-The Job names the file with the secrets of the hosts on the folder that they share, and holds none. Its name is made of
-the id of its row, so that Kubernetes refuses to make it twice.
+The Job names the file with the secrets of the hosts on the folder that they share, or the Secret that has the token of
+this one, and holds none. Its name is made of the id of its row, so that Kubernetes refuses to make it twice.
 """
 
 import os
-import sys
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -13,7 +12,14 @@ from django.conf import settings
 
 from flexmarl.contracts.providers import TOLERATION, KubernetesProvider, PoolProvider
 from flexmarl.controlplane.inventory.providers.base import HostRequest
-from flexmarl.controlplane.inventory.providers.host_settings import settings_file
+from flexmarl.controlplane.inventory.providers.host_settings import (
+    TOKEN,
+    TOKEN_SHOWN,
+    checkout_of,
+    command_of,
+    own_variables,
+    python_of,
+)
 
 JOB_LABEL = "flexmarl/job"
 """On Job and pod: the id of the row."""
@@ -22,11 +28,14 @@ FINISHED_S = 900
 """How long Kubernetes keeps a Job that has finished, for people who read its log."""
 
 
+JOB_UID = "UID_OF_THE_JOB"
+"""Stands for what the API server gives a Job that is not made yet."""
+_TOKEN_KEY = "token"
+
+
 def job_of(request: HostRequest) -> dict[str, Any]:
     """Return the manifest of a host's Job, as it is submitted."""
-    options = kubernetes_options(request)
-    told = {"flexmarl/pool": _label(request.pool), "flexmarl/node": _label(request.node)}
-    labels = {**OURS, JOB_LABEL: str(request.id), **told}
+    options, labels = kubernetes_options(request), _labels(request)
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -40,6 +49,25 @@ def job_of(request: HostRequest) -> dict[str, Any]:
             "template": {"metadata": {"labels": labels}, "spec": _pod(request, options)},
         },
     }
+
+
+def secret_of(request: HostRequest, job: str) -> dict[str, Any]:
+    """Return the manifest of the Secret with a host's token, which goes with the Job that has this uid."""
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": request.name, "uid": job}
+    named = {"name": request.name, "namespace": kubernetes_options(request).namespace, "labels": _labels(request)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {**named, "ownerReferences": [owner]},
+        "type": "Opaque",
+        "immutable": True,
+        "stringData": {_TOKEN_KEY: request.token or TOKEN_SHOWN},
+    }
+
+
+def _labels(request: HostRequest) -> dict[str, str]:
+    told = {"flexmarl/pool": _label(request.pool), "flexmarl/node": _label(request.node)}
+    return {**OURS, JOB_LABEL: str(request.id), **told}
 
 
 def unmounted(options: KubernetesProvider) -> str:
@@ -86,25 +114,23 @@ def _pod(request: HostRequest, options: KubernetesProvider) -> dict[str, Any]:
 
 
 def _container(request: HostRequest, options: KubernetesProvider) -> dict[str, Any]:
-    root, given = str(settings.ROOT), _resources(options)
+    root, given = checkout_of(options), _resources(options)
     gpus = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(options.devices)))} if options.kind == "cuda" else {}
     user = {"HOME": "/tmp", "USER": "flexmarl"}  # the image knows nothing of the account
-    variables = {**user, **options.env_vars, **gpus, "PYTHONPATH": f"{root}:{root}/platform"}
+    paths = {"PYTHONPATH": f"{root}:{root}/platform"}
+    variables = {**user, **options.env_vars, **own_variables(request), **gpus, **paths}
+    kept = {"secretKeyRef": {"name": request.name, "key": _TOKEN_KEY}}
+    token = [{"name": TOKEN, "valueFrom": kept}] if request.has_token else []
     volumes = _volumes(options)
     mounts = [{"name": volumes[claim], "mountPath": path} for path, claim in options.volume_claims.items()]
-    command = [
-        *(options.python or sys.executable, "-m", "workers.allocated"),
-        *("--settings", str(settings_file()), "--job", str(request.id), "--native", request.name),
-        *("--node", request.node, "--pool", request.pool, "--kind", options.kind, "--devices", str(options.devices)),
-        *("--rollout-workers", str(options.rollout_workers), "--memory-gib", str(options.memory_gib)),
-        *("--grace", str(options.grace_s)),
-    ]
+    command = [python_of(options), "-m", "workers.allocated", *command_of(request, options), "--native", request.name]
+    command += ["--memory-gib", str(options.memory_gib), "--grace", str(options.grace_s)]
     return {
         "name": "host",
         "image": options.image,
         "command": command,
         "workingDir": root,
-        "env": [{"name": name, "value": value} for name, value in variables.items()],
+        "env": [*({"name": name, "value": value} for name, value in variables.items()), *token],
         "resources": {"requests": given, "limits": dict(given)},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "terminationMessagePolicy": "FallbackToLogsOnError",

@@ -52,11 +52,11 @@ class HostActor:
 
     def __init__(self, asked: dict[str, Any]) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._began, self._stopped, self._failed = time.time(), 0.0, ""
+        self._began, self._stopped, self._failed, self._log = time.time(), 0.0, "", asked["log"]
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_SECRET_OR_RAYS)}
         own = {"PYTHONPATH": asked["python_path"], "FLEXMARL_PARENT_PID": str(os.getpid())}
         try:
-            descriptor = os.open(asked["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            descriptor = os.open(asked["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
             with os.fdopen(descriptor, "ab") as out:
                 self._process = subprocess.Popen(
                     asked["command"],
@@ -76,13 +76,23 @@ class HostActor:
         if self._process is not None and code is None and self._stopped and time.time() - self._stopped > STOPS_S:
             self._process.kill()
         found = {"code": code, "failed": self._failed, "stopping": self._stopped > 0.0}
-        return {**found, "began": self._began, "host": socket.gethostname()}
+        said = self._last_words() if code and not self._failed else ""
+        return {**found, "said": said, "began": self._began, "host": socket.gethostname()}
 
     def stop(self) -> None:
         """Ask the processes to leave."""
         if not self._stopped and self._process is not None:
             self._process.send_signal(signal.SIGTERM)
         self._stopped = self._stopped or time.time()
+
+    def _last_words(self) -> str:
+        """Return the last line of the host's log, which nobody else may see; empty where there is none."""
+        try:
+            with open(self._log, errors="replace") as file:
+                lines = file.read().strip().splitlines()
+        except OSError:
+            return ""
+        return lines[-1][:500] if lines else ""
 
     def _give_back(self) -> None:
         if self._process is not None:
@@ -219,7 +229,8 @@ class Hosts:
             return self._finish(job["name"], native, "failed", answer["over"] or f"{state}, but its actor is gone")
         if answer.get("code") is not None:
             code, stopped = answer["code"], answer["stopping"]
-            said = answer["failed"] or ("STOPPED" if stopped else f"its processes ended with {code}")
+            ended = f"its processes ended with {code}" + (f": {last}" if (last := answer.get("said")) else "")
+            said = answer["failed"] or ("STOPPED" if stopped else ended)
             return self._finish(job["name"], native, "ended" if stopped or code == 0 else "failed", said)
         if "late" in answer and not job["at_work"]:
             return _sighting(native, "pending", _pending(group))

@@ -1,16 +1,14 @@
 """Ray: one placement group for each host, and a detached actor in it that runs the host's processes.
 
 It is asked through a bridge process under the interpreter in FLEXMARL_RAY_PYTHON, never by this process itself. What
-it is asked for names the file with the secrets of the hosts, and holds none.
+it is asked for names the file with the secrets of the hosts, and holds none. A node token is an argument of the actor,
+which gives it to the host's processes alone; it is in no runtime environment, which everybody on the cluster reads.
 """
 
 import json
 import shlex
-import sys
 from collections.abc import Collection
 from typing import Any
-
-from django.conf import settings
 
 from flexmarl.contracts.providers import PoolProvider, RayProvider
 from flexmarl.controlplane.inventory.providers.base import (
@@ -20,8 +18,18 @@ from flexmarl.controlplane.inventory.providers.base import (
     ProviderRefused,
     ProviderSilent,
 )
-from flexmarl.controlplane.inventory.providers.host_folders import log_of
-from flexmarl.controlplane.inventory.providers.host_settings import settings_file, unreachable, write_settings
+from flexmarl.controlplane.inventory.providers.host_folders import log_of, log_on_host
+from flexmarl.controlplane.inventory.providers.host_settings import (
+    TOKEN,
+    TOKEN_SHOWN,
+    checkout_of,
+    command_of,
+    notices_of,
+    own_variables,
+    prepare,
+    python_of,
+    settings_file,
+)
 from flexmarl.controlplane.inventory.providers.ray_connection import SHOWN_S, connection_to
 
 NATIVE = "PLACEMENT_GROUP_ID"
@@ -37,7 +45,7 @@ class Ray:
     def propose(self, request: HostRequest) -> HostSubmission:
         """Say what would be submitted, and what the nodes of the cluster have; does nothing."""
         asked, bundle = _asked(request), bundle_of(_options(request))
-        notices = [f"Hosts of the cluster cannot use this installation yet. {text}" for text in unreachable()]
+        notices = notices_of(request)
         offers: list[str] = []
         try:
             found = self._bridge.call("capacity", SHOWN_S)
@@ -50,12 +58,12 @@ class Ray:
         )
         variables = "".join(f"{name}={shlex.quote(value)} " for name, value in asked["environment"].items())
         script = f"cd {shlex.quote(asked['folder'])}\n{variables}{shlex.join(asked['command'])}\n"
-        return HostSubmission(command, script, str(settings_file()), tuple(notices), tuple(offers))
+        file = "" if request.has_token else str(settings_file())
+        return HostSubmission(command, script, file, tuple(notices), tuple(offers))
 
     def submit(self, request: HostRequest) -> str:
         """Make the placement group and its actor, or what lacks of them; returns the id of the group."""
-        write_settings()
-        log_of(request.node, "").parent.mkdir(parents=True, exist_ok=True)
+        prepare(request)
         asked, bundle = _asked(request), bundle_of(_options(request))
         return str(self._bridge.call("submit", name=request.name, bundle=bundle, asked=asked))
 
@@ -88,19 +96,17 @@ def bundle_of(options: RayProvider) -> dict[str, float]:
 
 def _asked(request: HostRequest) -> dict[str, Any]:
     """Return what the actor of a host starts."""
-    options, root = _options(request), str(settings.ROOT)
-    command = [
-        *(options.python or sys.executable, "-m", "workers.adopted", "workers.allocated"),
-        *("--settings", str(settings_file()), "--job", str(request.id), "--native", NATIVE),
-        *("--node", request.node, "--pool", request.pool, "--kind", options.kind, "--devices", str(options.devices)),
-        *("--rollout-workers", str(options.rollout_workers), "--memory-gib", str(options.memory_gib)),
-    ]
+    options = _options(request)
+    root = checkout_of(options)
+    token = {TOKEN: request.token or TOKEN_SHOWN} if request.has_token else {}
+    command = [python_of(options), "-m", "workers.adopted", "workers.allocated", *command_of(request, options)]
+    command += ["--native", NATIVE, "--memory-gib", str(options.memory_gib)]
     return {
         "command": command,
         "folder": root,
         "python_path": f"{root}:{root}/platform",
-        "environment": dict(options.env_vars),
-        "log": str(log_of(request.node, NATIVE)),
+        "environment": {**options.env_vars, **own_variables(request), **token},
+        "log": log_on_host(NATIVE) if request.has_token else str(log_of(request.node, NATIVE)),
     }
 
 

@@ -1,15 +1,14 @@
 """Slurm: one batch job for each host, found by its name.
 
 It is asked through its own commands on the machine of this process: `sbatch`, `squeue`, `scancel`. They get an
-environment that holds no secret, since a job inherits what it was submitted with.
+environment that holds no secret, since a job inherits what it was submitted with. A node token is in the job's script,
+which `sbatch` reads from a pipe and Slurm shows to the job's owner and its operators alone.
 """
 
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import Final
 
 from django.conf import settings
@@ -22,8 +21,18 @@ from flexmarl.controlplane.inventory.providers.base import (
     ProviderRefused,
     ProviderSilent,
 )
-from flexmarl.controlplane.inventory.providers.host_folders import log_of
-from flexmarl.controlplane.inventory.providers.host_settings import settings_file, unreachable, write_settings
+from flexmarl.controlplane.inventory.providers.host_folders import log_of, log_on_host
+from flexmarl.controlplane.inventory.providers.host_settings import (
+    TOKEN,
+    TOKEN_SHOWN,
+    checkout_of,
+    command_of,
+    notices_of,
+    own_variables,
+    prepare,
+    python_of,
+    settings_file,
+)
 from flexmarl.controlplane.inventory.providers.slurm_words import next_step, state_of, words
 
 ANSWER_S = 30.0
@@ -37,15 +46,13 @@ class Slurm:
 
     def propose(self, request: HostRequest) -> HostSubmission:
         """Say what would be submitted; does nothing."""
-        file = settings_file()
-        notices = [f"Hosts of the cluster cannot use this installation yet. {text}" for text in unreachable()]
-        return HostSubmission(shlex.join(SUBMIT), script_of(request, file), str(file), tuple(notices))
+        file = "" if request.has_token else str(settings_file())
+        return HostSubmission(shlex.join(SUBMIT), script_of(request), file, tuple(notices_of(request)))
 
     def submit(self, request: HostRequest) -> str:
         """Submit a job and return its number."""
-        file = write_settings()
-        log_of(request.node, "").parent.mkdir(parents=True, exist_ok=True)
-        done = _run(SUBMIT, script_of(request, file))
+        prepare(request)
+        done = _run(SUBMIT, script_of(request))
         said = words(done.stderr)
         if done.returncode == 0 and (number := done.stdout.strip().partition(";")[0]).isdecimal():
             return number
@@ -79,7 +86,7 @@ class Slurm:
             raise ProviderSilent(said or f"scancel ended with {done.returncode}")
 
 
-def script_of(request: HostRequest, file: Path) -> str:
+def script_of(request: HostRequest) -> str:
     """Return the job's script."""
     options = PoolProvider.model_validate({"provider": dict(request.options)}).provider
     assert isinstance(options, SlurmProvider)
@@ -95,15 +102,14 @@ def script_of(request: HostRequest, file: Path) -> str:
         f"--signal=B:USR1@{options.notice_s}",
         "--no-requeue",
         "--export=NIL",
-        f"--output={log_of(request.node, '%j')}",
+        f"--output={log_on_host('%j') if request.has_token else log_of(request.node, '%j')}",
         *options.sbatch,
     ]
-    python, root = options.python or sys.executable, str(settings.ROOT)
-    command = [
-        *(python, "-m", "workers.allocated", "--settings", str(file), "--job", str(request.id)),
-        *("--node", request.node, "--pool", request.pool, "--kind", options.kind, "--devices", str(options.devices)),
-        *("--rollout-workers", str(options.rollout_workers), "--notice", str(options.notice_s)),
-    ]
+    root, own = checkout_of(options), own_variables(request)
+    command = [python_of(options), "-m", "workers.allocated", *command_of(request, options)]
+    command += ["--notice", str(options.notice_s)]
+    if request.has_token:
+        own[TOKEN] = request.token or TOKEN_SHOWN
     return "\n".join(
         [
             "#!/bin/bash",
@@ -112,6 +118,7 @@ def script_of(request: HostRequest, file: Path) -> str:
             "umask 077",
             f"cd {shlex.quote(root)} || exit 78",
             f"export PYTHONPATH={shlex.quote(f'{root}:{root}/platform')}",
+            *(f"export {name}={shlex.quote(value)}" for name, value in own.items()),
             f"exec {shlex.join(command)}",
             "",
         ]

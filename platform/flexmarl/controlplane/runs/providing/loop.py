@@ -4,10 +4,12 @@ Invariants. One process does it at a time: the session that holds the advisory l
 is submitted, and every round looks for jobs by the names of all rows before it submits one: a job that was submitted
 by a process that was killed before it could note that is found, not submitted again; of two jobs of one name the later
 is cancelled, and does nothing before that, since a job must own its row to work. What a provider did not answer has no
-consequence: nothing ends because nobody knows.
+consequence: nothing ends because nobody knows. The node token of a job that has ended is revoked at the beginning of
+the next round, hence before a host of the same name is submitted.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from math import inf
 
@@ -16,7 +18,10 @@ from psycopg import Connection
 
 from flexmarl.contracts.providers import GrowingProvider
 from flexmarl.controlplane.common import live
+from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.ids import uuid7
+from flexmarl.controlplane.common.problems import ProblemError
+from flexmarl.controlplane.inventory import node_tokens
 from flexmarl.controlplane.inventory.models import Pool
 from flexmarl.controlplane.inventory.providers import (
     HostProvider,
@@ -40,6 +45,7 @@ REGISTERS_S = 300.0
 """A host that runs for so long without its node agent is given up."""
 FIRST_RETRY_S = 10.0
 LONGEST_RETRY_S = 600.0
+_ACTOR = Actor.system("provider")
 _AT_WORK = frozenset({"running", "leaving"})
 
 
@@ -63,6 +69,7 @@ class Providing:
     def round(self) -> bool:
         """Do what there is to do now; whether anything changed."""
         jobs = host_jobs.open_jobs(self._conn)
+        node_tokens.revoke_ended(_ACTOR, [job.id for job in jobs])
         options = {pool.name: options_of(pool.provider) for pool in Pool.objects.all()}
         pools = {name: kept for name, kept in options.items() if isinstance(kept, GrowingProvider)}
         if not (jobs or pools):
@@ -115,8 +122,7 @@ class Providing:
         elif own.state in ("ended", "failed"):
             never = job.unwanted and not job.node_state and _overdue(job)
             state = "failed" if never else own.state
-            said = last_words(job.node, own.native) if own.state == "failed" else ""
-            host_jobs.ended(self._conn, job, state, f"{own.reason}: {said}" if said else own.reason)
+            host_jobs.ended(self._conn, job, state, _why_ended(job, own))
             log.info("ended", job=job.name, native=own.native, state=own.state, reason=own.reason)
         else:
             self._follow(provider, job, own)
@@ -142,7 +148,7 @@ class Providing:
         if not job.due:
             return
         try:
-            native = provider.submit(request_of(job))
+            native = provider.submit(_with_token(request_of(job)))
         except ProviderRefused as refused:
             host_jobs.refused(self._conn, job.id, refused.words, refused.next_step, retry_s(job.tries + 1))
             log.warning("refused", job=job.name, reason=refused.words)
@@ -243,6 +249,25 @@ def _overdue(job: HostJob) -> bool:
 def _notice_s(job: HostJob) -> float:
     """Return how long before its end a host is drained; one whose provider has no such option at once."""
     return float(job.options.get("notice_s", inf))
+
+
+def _why_ended(job: HostJob, own: HostSighting) -> str:
+    """Return why a job ended: the provider's words, with what its host said last, and what was done to it."""
+    if own.state != "failed":
+        return own.reason
+    said = last_words(job.node, own.native)
+    revoked = "its node token was revoked" if not job.unwanted and node_tokens.is_revoked(job.id) else ""
+    return ": ".join(words for words in (own.reason, "" if said in own.reason else said, revoked) if words)
+
+
+def _with_token(asked: HostRequest) -> HostRequest:
+    """Give a request the token of its host, where it has one. Raises ProviderRefused where it can have none."""
+    if not asked.has_token:
+        return asked
+    try:
+        return replace(asked, token=node_tokens.for_job(_ACTOR, asked.id, asked.node, asked.pool))
+    except ProblemError as problem:
+        raise ProviderRefused(str(problem), "Change that, or give the pool another name.") from None
 
 
 def request_of(job: HostJob) -> HostRequest:
