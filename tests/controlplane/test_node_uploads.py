@@ -18,6 +18,7 @@ from flexmarl.controlplane.common.store import database_url
 from flexmarl.controlplane.experiments.hosts import unhostable
 from flexmarl.controlplane.inventory import node_tokens, node_uploads
 from flexmarl.controlplane.inventory.door_server import DoorServer
+from flexmarl.controlplane.inventory.models import Pool
 from flexmarl.controlplane.inventory.node_uploads import CONTENTS
 from flexmarl.store.control import nodes
 from flexmarl.store.control.nodes import DeviceFacts, NodeFacts
@@ -213,10 +214,13 @@ def test_what_one_node_fails_to_store_goes_to_another(server: DoorServer, token:
     asyncio.run(story())
 
 
-def test_trainers_there_need_a_node_that_keeps_what_they_make(token: str) -> None:
-    pools = {"training_pool": "far", "rollout_pool": "default"}
+@pytest.mark.parametrize("rollout", ["default", "given"])
+def test_trainers_there_need_a_node_that_keeps_what_they_make(token: str, rollout: str) -> None:
+    Pool.objects.create(name="given", provider={"type": "slurm", "access": "node_token"})
+    pools = {"training_pool": "far" if rollout == "default" else "given", "rollout_pool": rollout}
     spec = resolve({"resources": pools}, template="reference_game").spec
     [problem] = [one for one in unhostable(spec, "") if one.code == "pool_unreachable"]
     assert problem.pointer == "/resources/training_pool"
+    assert ("set rollout_pool" in problem.hint) == (rollout == "default"), "homes there end with their hosts anyway"
     registered("box", "127.0.0.1:1", "default")
     assert not [one for one in unhostable(spec, "") if one.code == "pool_unreachable"]

@@ -61,16 +61,17 @@ def _contained(spec: ExperimentSpec) -> Iterator[Problem]:
 
 
 def _apart(spec: ExperimentSpec) -> Iterator[Problem]:
-    """Return a refusal for trainers on a node that nobody reads, with engines elsewhere and no node to keep weights."""
+    """Return a refusal for trainers whose weights others need, on nodes that nobody reads, and no node to keep them."""
     training, rollout = spec.resources.training_pool, spec.resources.rollout_pool
-    apart = spec.own_trainers and training != rollout and inventory.is_behind_the_door(training)
-    if apart and not inventory.can_keep():
+    apart = training != rollout and inventory.is_behind_the_door(training)
+    if spec.own_trainers and (apart or inventory.homes_end(training)) and not inventory.can_keep():
+        either = f", or set rollout_pool to {training} as well" if apart and not inventory.homes_end(training) else ""
         yield Problem(
             pointer="/resources/training_pool",
             code="pool_unreachable",
-            detail=f"{training} is the pool of a node with a token, which sends the weights that it makes to a node "
-            "with the installation's secrets, and none is registered.",
-            hint=f"Start a node agent beside the control plane, or set rollout_pool to {training} as well.",
+            detail=f"{training} is a pool of nodes with tokens, which send the weights that they make to a node with "
+            "the installation's secrets, and none is registered.",
+            hint=f"Start a node agent beside the control plane{either}.",
         )
 
 

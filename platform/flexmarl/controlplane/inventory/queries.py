@@ -345,6 +345,11 @@ def is_behind_the_door(pool: str) -> bool:
     """Tell whether a pool is that of nodes with tokens, or is given such hosts."""
     if NodeToken.objects.filter(pool=pool, revoked_at=None).exists():
         return True
+    return homes_end(pool)
+
+
+def homes_end(pool: str) -> bool:
+    """Tell whether a pool's hosts are given to it with tokens, and keep nothing when they end."""
     return Pool.objects.filter(name=pool, provider__access="node_token").exists()
 
 
