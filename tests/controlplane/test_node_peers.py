@@ -9,6 +9,7 @@ from flexmarl.contracts.events import DeviceUse
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.store.control import leases, nodes
 from flexmarl.store.control.nodes import NodeFacts, NodePeer
+from flexmarl.store.node_operations import NO_RUN
 from tests.controlplane.test_node_door import granted, hosted, made
 from tests.support.store_story import Story
 from workers.door.client import NotItsOwn
@@ -41,6 +42,9 @@ def test_nodes_of_a_pool_learn_how_the_others_of_it_are_read(story: Story) -> No
     )
     assert nodes.peers_of(other, "far-2", story.run_id) == [NodePeer("10.0.0.1:7000", KEY, True, True)]
     assert nodes.peers_of(one, "far-1", story.run_id) == [NodePeer("10.0.0.2:7000", KEY, False, False)]
+    assert nodes.peers_of(other, "far-2", NO_RUN) == [NodePeer("10.0.0.1:7000", KEY, False, False)], (
+        "models are no run's"
+    )
     for door, node in ((other, "far-1"), (stranger, "x"), (stranger, "far-2")):
         with pytest.raises(NotItsOwn, match=r"may not do nodes\.peers_of"):
             nodes.peers_of(door, node, story.run_id)

@@ -9,7 +9,7 @@ itself meanwhile.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import msgspec
@@ -18,6 +18,7 @@ import structlog
 
 from flexmarl.store.control.nodes import NodePeer, addresses_for, peers_of, receivers_of
 from flexmarl.store.control.runs import publication_content
+from flexmarl.store.node_operations import NO_RUN
 from workers.door.contents import DoorPeer
 from workers.rollout.engines.wire import LoadRequest
 from workers.settings import Settings
@@ -41,7 +42,7 @@ MOST = {"full": 0.0, "auto": 0.75, "delta": 1.0}
 class Elsewhere:
     """Where a run's contents may lie, and how they are wanted."""
 
-    sources: list[Peer]
+    sources: Sequence[Source]
     """Other nodes, those that trained the run last first; a node with a token asks the control plane, too."""
     content: str = "full"
     receivers: Mapping[str, Peer] = field(default_factory=dict)
@@ -77,14 +78,8 @@ class Bringing:
         return bool(sources) and await asyncio.to_thread(self._bring, missing, sources, MOST[there.content])
 
     def _elsewhere(self, conn: psycopg.Connection, run_id: int) -> Elsewhere:
-        content = publication_content(conn, run_id)
-        if self._settings.door is not None:
-            return among_peers(peers_of(conn, self._settings.node, run_id), DoorPeer(self._settings.door), content)
-        key, addresses = self._settings.cluster_key, addresses_for(conn, run_id)
-        receivers = [address for address in receivers_of(conn, run_id) if address not in addresses[:1]]
-        return Elsewhere(
-            peers_at(self._settings, addresses, self._address), content, {each: Peer(each, key) for each in receivers}
-        )
+        there = elsewhere(self._settings, self._address, conn, run_id)
+        return replace(there, content=publication_content(conn, run_id))
 
     def _relayed(self, origin: Source, receivers: Mapping[str, Peer]) -> Source:
         """Return an origin of weights that other nodes with engines of the run pass on, where there are such nodes."""
@@ -118,21 +113,23 @@ class Bringing:
         return came
 
 
-def among_peers(peers: Sequence[NodePeer], door: DoorPeer, content: str) -> Elsewhere:
-    """Return where a node with a token looks: in its pool if the run is trained there, otherwise first where the
-    control plane has it."""
-    known = [(one, Peer(one.address, one.key)) for one in peers]
-    trained = [peer for one, peer in known if one.trained]
-    others = [peer for one, peer in known if not one.trained]
-    receivers = {one.address: peer for one, peer in known if one.receives and peer not in trained[:1]}
-    return Elsewhere([*trained, door, *others], content, receivers)
-
-
-def peers_at(settings: Settings, addresses: Iterable[str], own: str) -> list[Peer]:
-    """Return other nodes as sources; a node that reaches none of them asks the control plane."""
+def elsewhere(settings: Settings, own: str, conn: psycopg.Connection, run_id: int = NO_RUN) -> Elsewhere:
+    """Return where contents of a run, or of none, may lie; `own` is this node's address, which is not asked."""
     if settings.door is not None:
-        return [DoorPeer(settings.door)]
-    return [Peer(address, settings.cluster_key) for address in addresses if address != own]
+        return among_peers(peers_of(conn, settings.node, run_id), DoorPeer(settings.door), run_id != NO_RUN)
+    key, addresses = settings.cluster_key, addresses_for(conn, run_id)
+    receivers = [address for address in receivers_of(conn, run_id) if address not in addresses[:1]]
+    sources = [Peer(address, key) for address in addresses if address != own]
+    return Elsewhere(sources, receivers={address: Peer(address, key) for address in receivers})
+
+
+def among_peers(peers: Sequence[NodePeer], door: DoorPeer, of_run: bool = True) -> Elsewhere:
+    """Return where a node with a token looks: in its pool first if it holds what it wants, as far as can be known."""
+    known = [(one, Peer(one.address, one.key)) for one in peers]
+    near = [peer for one, peer in known if one.trained or not of_run]
+    others = [peer for _, peer in known if peer not in near]
+    receivers = {one.address: peer for one, peer in known if one.receives and peer not in near[:1]}
+    return Elsewhere([*near, door, *others], receivers=receivers)
 
 
 def named_in(request: msgspec.Struct) -> list[str]:

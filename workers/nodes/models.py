@@ -22,11 +22,10 @@ from flexmarl.contracts.uploaded_models import SETTING as CONTROL_URL
 from flexmarl.contracts.uploaded_models import upload_token
 from flexmarl.store.control import model_rows
 from flexmarl.store.control.model_rows import Import
-from flexmarl.store.control.nodes import addresses_for
 from workers.errors import ImportRefused
 from workers.models.errors import ModelRefused
 from workers.models.stored import OWNER
-from workers.nodes.bringing import peers_at
+from workers.nodes.bringing import elsewhere
 from workers.nodes.import_process import FETCHED, ImportProcess, ImportStopped, remove, run_import, secret_of
 from workers.nodes.merging import ArchiveError, WholeModels
 from workers.settings import Settings
@@ -43,7 +42,6 @@ TEND_S = 1.0
 LEASE_S = 15.0
 GRACE_S = 3600.0
 """A claim is younger than that while its row may still be on its way."""
-NO_RUN = 0
 
 
 class Importing:
@@ -138,10 +136,8 @@ class Holding:
         wanted = await self._store(lambda conn: model_rows.held_by(conn, self._settings.node))
         missing = await asyncio.to_thread(self._missing, wanted)
         if missing:
-            reached = self._settings.door is None
-            addresses = await self._store(lambda conn: addresses_for(conn, NO_RUN)) if reached else []
-            peers = peers_at(self._settings, addresses, self._address)
-            await asyncio.to_thread(self._bring, missing, [*peers, *self._objects])
+            there = await self._store(partial(elsewhere, self._settings, self._address))
+            await asyncio.to_thread(self._bring, missing, [*there.sources, *self._objects])
 
     def _missing(self, wanted: set[str]) -> list[str]:
         """Claim what is here, let go of the rest; return what is not here."""

@@ -201,11 +201,16 @@ _HAS_WORK = """
     OR EXISTS (SELECT 1 FROM store.command WHERE run_id = %(run)s AND queue = ANY(%(queues)s))"""
 
 
-def run_with_work(path: str) -> Authority:
-    """Allow what names a run that leases devices of the caller's node, or plays in its pool."""
+NO_RUN = 0
+"""Stands for a run where none is meant."""
+
+
+def run_with_work(path: str, or_none: bool = False) -> Authority:
+    """Allow what names a run that leases devices of the caller's node, or plays in its pool; `or_none`: or no run."""
 
     def may(conn: Connection, caller: NodeCaller, arguments: Mapping[str, Any]) -> bool:
-        return _has_work(conn, caller, _said(arguments, path))
+        run_id = _said(arguments, path)
+        return (or_none and run_id == NO_RUN) or _has_work(conn, caller, run_id)
 
     return may
 

@@ -239,9 +239,11 @@ async def test_a_node_with_a_token_lets_its_pool_read_contents_and_nothing_else(
 def test_where_a_node_with_a_token_looks_first():
     door = DoorPeer(DoorAddress("http://127.0.0.1:1", "x"))
     first, second = NodePeer("a:1", "x", True, True), NodePeer("b:1", "y", False, True)
-    found = among_peers([first, second], door, "full")
+    found = among_peers([first, second], door)
     assert [source.name for source in found.sources] == ["peer a:1", "the control plane", "peer b:1"]
     assert set(found.receivers) == {"b:1"}, "who made it gives it anyway"
-    found = among_peers([second], door, "full")
+    found = among_peers([second], door)
     assert [source.name for source in found.sources] == ["the control plane", "peer b:1"]
     assert set(found.receivers) == {"b:1"}
+    found = among_peers([second], door, of_run=False)
+    assert [source.name for source in found.sources] == ["peer b:1", "the control plane"], "models lie on any"

@@ -26,6 +26,7 @@ from workers.models.stored import FILES, OWNER, put_model, stored_folder
 from workers.models.weights import initial_weights, weight_shapes
 from workers.nodes import import_process
 from workers.nodes import models as node_models
+from workers.nodes.bringing import Elsewhere
 from workers.nodes.models import Holding, Importing
 from workers.training.folders import root_of, write_manifest
 from workers.transfer import LocalTier
@@ -251,8 +252,7 @@ def test_a_node_fetches_what_its_devices_need_and_keeps_what_it_imported(node: N
         def delta(self, *_: object) -> None:
             return None
 
-    monkeypatch.setattr(node_models, "peers_at", lambda *_: [Peer()])
-    monkeypatch.setattr(node_models, "addresses_for", lambda *_: ["far:1"])
+    monkeypatch.setattr(node_models, "elsewhere", lambda *_: Elsewhere([Peer()]))
     wanted = {digest}
     monkeypatch.setattr(model_rows, "held_by", lambda *_: wanted)
     asyncio.run(node.holding.tend())

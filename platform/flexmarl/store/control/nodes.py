@@ -268,9 +268,9 @@ def receivers_of(conn: Connection, run_id: int) -> list[str]:
     return [address for (address,) in rows]
 
 
-@for_nodes(both(own_node("node"), run_with_work("run_id")))
+@for_nodes(both(own_node("node"), run_with_work("run_id", or_none=True)))
 def peers_of(conn: Connection, node: str, run_id: int) -> list[NodePeer]:
-    """List the other living nodes with tokens of a node's pool: those that trained a run last come first."""
+    """List the other living nodes with tokens of a node's pool: those that trained a run, if any, last come first."""
     rows = conn.execute(
         """
         SELECT n.peer_address, n.peer_key, t.at IS NOT NULL, coalesce(t.receives, false)
