@@ -58,6 +58,7 @@ def main() -> None:
             api = system.api()
             for pool, least in (("cold", 0), ("warm", 1)):
                 options = {**PROVIDER, "min_nodes": least, "address": cluster.address}
+                options["access"] = report.settings["access"]
                 api.post("/pools", {"name": pool, "provider": options})
             eventually(lambda: [job["registered"] for job in _jobs(api, "warm")] == [True])
             template = str(report.settings["template"])
@@ -82,6 +83,7 @@ def main() -> None:
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--template", default="reference_game")
+    parser.add_argument("--access", choices=("shared_folder", "node_token"), default="shared_folder")
 
 
 def _jobs(api: Api, pool: str) -> list[dict[str, Any]]:
