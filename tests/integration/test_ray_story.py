@@ -4,6 +4,7 @@ installation, or have a node token and nothing of it."""
 
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -259,7 +260,9 @@ def test_a_raylet_is_killed_in_mid_step_and_a_run_over_two_ends_in_the_bits_that
     trainers = eventually(lambda: nodes_that_train(system, run["no"]))
     hosts = [job for job in jobs(api, pool) if not job["ended_at"]]
     if POOLS[pool] == "node_token":
-        assert len(set.union(*(homes_without_secrets(system, job) for job in hosts))) == len(hosts)
+        homes = {job["id"]: homes_without_secrets(system, job) for job in hosts}
+        assert {len(one) for one in homes.values()} == {1}
+        assert len(set.union(*homes.values())) == len(hosts)
     raylets = {job["node"]: raylet_of(system, job) for job in hosts}
     assert len(set(raylets.values())) == 2, "on two raylets"
     assert (system.home.parent / "killed").exists(), "the first submission was not noted"
@@ -278,6 +281,10 @@ def test_a_raylet_is_killed_in_mid_step_and_a_run_over_two_ends_in_the_bits_that
     assert sorted(name for name, _ in groups) == sorted(asked), "each once"
     assert len(groups) == 3, "another host came for the one that was lost"
     assert not [one for job in asked.values() for one in processes_of(system.home, job["id"])]
+    if POOLS[pool] == "node_token":
+        [left_by_the_kill] = homes[lost["id"]]
+        shutil.rmtree(left_by_the_kill)
+        assert not [home for found in homes.values() for home in found if home.exists()]
 
 
 @pytest.mark.full
