@@ -73,12 +73,14 @@ async def _played(tracks: dict[int, Track], play: Plays) -> list[EpisodeAttempt]
 def starts(spec: ExperimentSpec, tree: Tree, outcomes: Sequence[EpisodeOutcome], order: PlayGroups) -> list[Branch]:
     """Choose what is continued, for as many members as it is enough for, in the order of the episodes' turns."""
     best = spec.environment.facts().best_score
-    prefixes = [
-        Continuable(one.member, prefix.turns, one.solved, predicted(order.predictor, features))
-        for one in outcomes
-        for prefix in (one.branch.prefixes if one.branch is not None else ())
-        for features in (features_of(one, prefix, [other for other in outcomes if other is not one], best),)
-    ]
+    prefixes = []
+    for one in outcomes:
+        own = one.branch.prefixes if one.branch is not None else ()
+        known = features_of(one, own, [other for other in outcomes if other is not one], best)
+        prefixes += [
+            Continuable(one.member, prefix.turns, one.solved, predicted(order.predictor, features))
+            for prefix, features in zip(own, known, strict=True)
+        ]
     # Equal ones are taken by chance: by their order, continuations would gather at the first members.
     random.Random(derive(order.sampling_seed, "continued", tree.draw)).shuffle(prefixes)
     controller = BRANCH_CONTROLLERS.make(spec.sampling.branch_controller)

@@ -50,12 +50,12 @@ def signals_of(uncertainty: Sequence[float], likeliest: int) -> list[TokenSignal
     """Return what an engine told of a reply's tokens (`wire.CompletionChoice`) as signals; `likeliest`: 1 or 5."""
     table = np.array(uncertainty, np.float64).reshape(-1, 3)
     entropy, mass = table[:, 0], table[:, 1 if likeliest == 1 else 2]
-    found = []
-    for place in range(len(table)):
-        confidence = float(mass[max(0, place - WINDOW + 1) : place + 1].mean())
-        jump = float(entropy[place] - entropy[place - 1]) if place else 0.0
-        found.append(TokenSignal(float(entropy[place]), confidence, jump))
-    return found
+    summed = np.zeros(len(table))
+    for back in range(WINDOW - 1, -1, -1):  # the oldest first
+        summed[back:] += mass[: len(mass) - back]
+    confidence = summed / np.minimum(np.arange(1, len(table) + 1), WINDOW)
+    jump = np.diff(entropy, prepend=entropy[:1])
+    return list(map(TokenSignal._make, zip(entropy.tolist(), confidence.tolist(), jump.tolist(), strict=True)))
 
 
 def first_in_doubt(signals: Sequence[TokenSignal], thresholds: Thresholds) -> int | None:
