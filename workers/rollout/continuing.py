@@ -74,11 +74,11 @@ def starts(spec: ExperimentSpec, tree: Tree, outcomes: Sequence[EpisodeOutcome],
     """Choose what is continued, for as many members as it is enough for, in the order of the episodes' turns."""
     best = spec.environment.facts().best_score
     prefixes = []
-    for one in outcomes:
-        own = one.branch.prefixes if one.branch is not None else ()
-        known = features_of(one, own, [other for other in outcomes if other is not one], best)
+    for root in outcomes:
+        own = root.branch.prefixes if root.branch is not None else ()
+        known = features_of(root, own, [other for other in outcomes if other is not root], best)
         prefixes += [
-            Continuable(one.member, prefix.turns, one.solved, predicted(order.predictor, features))
+            Continuable(root.member, prefix.turns, root.solved, predicted(order.predictor, features))
             for prefix, features in zip(own, known, strict=True)
         ]
     # Equal ones are taken by chance: by their order, continuations would gather at the first members.
