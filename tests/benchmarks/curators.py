@@ -13,10 +13,12 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from flexmarl.algorithms import prefix_predictor, rescue, token_branching
 from flexmarl.algorithms.branching import BRANCH_CONTROLLERS
 from flexmarl.algorithms.selection import max_variance, widest_pairs
-from flexmarl.contracts.wire import Branch, EpisodeOutcome, EpisodeStatus, Prefix, SampleRef, TokenSignal
+from flexmarl.contracts.wire import Branch, EpisodeOutcome, EpisodeStatus, Prefix, SampleRef
 from flexmarl.orchestrator.cohorts.turn_limits import limit_turns, note_turns
 from tests.benchmarks.harness import interleave, start
 from tests.unit.orchestrator.fake_cluster import make_spec
@@ -70,16 +72,15 @@ def echo() -> Callable[[], object]:
     spec: Any = make_spec(sampling__branch_controller="echo", batch__episodes_per_task=MEMBERS)
     options, known = spec.sampling.branch_controller, (9.0, 0.5, 0.7, 0.2)  # no reply is in doubt: all are read
     said = [[RNG.random() for _ in range(3 * TOKENS)] for _ in range(ROOTS)]
-    told = token_branching.spread([TokenSignal(RNG.random(), RNG.random(), RNG.random()) for _ in range(TOKENS)])
+    told = token_branching.spread(np.array([[RNG.random()] * 3 for _ in range(TOKENS)]))
     roots = [episode(member, Branch(signals=told)) for member in range(ROOTS)]
     rows = token_branching.seen_in(roots)
 
     def group() -> None:
         controller = BRANCH_CONTROLLERS.make(options)
         for reply in said:
-            signals = token_branching.signals_of(reply, 5)
-            controller.doubted(signals, known)
-            token_branching.spread(signals)
+            controller.doubted(token_branching.signals_of(reply, 5), known)
+            token_branching.spread(token_branching.signals_of(reply, 5))  # once more, where an attempt is told of
         token_branching.seen_in(roots)
 
     def step() -> None:

@@ -18,7 +18,7 @@ from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.commands import PlayGroups
 from flexmarl.contracts.specification.branch_controllers import EchoOptions
 from flexmarl.contracts.specification.experiment import ExperimentSpec
-from flexmarl.contracts.wire import Branch, EpisodeOutcome, EpisodeStatus
+from flexmarl.contracts.wire import Branch, EpisodeOutcome, EpisodeStatus, TokenSignal
 from workers.rollout.engines import version_segments
 from workers.rollout.engines.wire import UNCERTAINTIES, Done
 from workers.rollout.episode import EpisodeAttempt
@@ -111,7 +111,7 @@ def starts_within(
             signals = signals_of_reply(attempt.turns[turns].reply, options.likeliest)
             if doubted := controller.doubted(signals, order.predictor):
                 token, width = doubted
-                at = (signals[token],)
+                at = (TokenSignal._make(signals[token].tolist()),)
                 found += [Branch(root=attempt.order.member, turns=turns, tokens=token, signals=at)] * width
                 break
     return sorted(found[: len(tree.others)], key=lambda one: (one.root, one.turns))
