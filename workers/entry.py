@@ -59,6 +59,12 @@ def settled(config: Settings, stopping: threading.Event | None = None) -> Settin
     return replace(config, node=who.node, rollout_pool=who.pool, place=place, share=share)
 
 
+def end_waiting(config: Settings) -> None:
+    """Let no thread wait for long any more for an answer of the control plane: the process is about to end."""
+    if config.door is not None:
+        config.door.waits.end()
+
+
 def entry(config: Settings, name: str) -> Entry:
     """Open the way in. Raises SettingsError for a pooler that shares sessions, SchemaMismatch or psycopg's errors."""
     if config.door is None:
