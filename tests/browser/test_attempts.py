@@ -37,7 +37,6 @@ def test_ways_to_pause_say_what_they_cost_and_work_by_keyboard(guest: Any, seede
     page = guest.page
     guest.goto(f"/runs/{seeded.keys[1]}")
     opener = page.get_by_role("button", name="Pause options")
-    page.wait_for_load_state()  # a press before the page's scripts are there does nothing
     opener.focus()
     page.keyboard.press("Enter")
     ways = page.locator("#menu-pause [role=menuitem]")

@@ -29,6 +29,22 @@ def test_another_theme_is_there_at_once_where_less_motion_is_asked_for(seeded: A
     assert guest.page.evaluate("() => window.moved") == 0
 
 
+def test_a_button_pressed_before_the_scripts_are_there_still_acts(seeded: Any, visit: Callable[..., Any]) -> None:
+    guest = visit(seeded)
+    guest.sign_in()
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    guest.page.route("**/js/app*.js", hold)
+    guest.page.goto(f"{seeded.url}/runs/{seeded.keys[2]}", wait_until="commit")
+    guest.page.get_by_role("button", name="Stop", exact=True).click()
+    assert not guest.page.locator("#confirm").is_visible()
+    held[0].continue_()
+    guest.page.locator("#confirm").get_by_role("button", name="Cancel").click()
+
+
 def test_text_of_models_stays_text(seeded: Any, visit: Callable[..., Any]) -> None:
     guest = visit(seeded)
     guest.sign_in()

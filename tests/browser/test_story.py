@@ -78,7 +78,6 @@ def test_a_run_from_the_form_to_its_end(system: System, site: Site, visit: Calla
 
     page.get_by_role("link", name="Trajectories", exact=True).click()
     page.locator("#conversation article").first.wait_for()
-    page.wait_for_load_state()  # a press before the page's scripts are there does nothing
     page.get_by_role("button", name="Log-prob").click()
     page.locator("#conversation .tok .k").first.wait_for()
     guest.keep("story-4-trajectory", full=False)

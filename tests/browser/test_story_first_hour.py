@@ -74,7 +74,6 @@ def test_the_first_hour(system: System, visit: Any) -> None:
     page.locator("#run-head .pill", has_text="Queued").first.wait_for()
 
     guest.goto(f"/runs/{key}")
-    page.wait_for_load_state()  # a press before the page's scripts are there does nothing
     page.get_by_role("button", name="Resume", exact=True).first.click()
     page.locator("#run-head .pill", has_text="Running").first.wait_for(timeout=90_000)
     page.get_by_role("button", name="Stop", exact=True).click()

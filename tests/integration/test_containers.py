@@ -17,7 +17,7 @@ from flexmarl.contracts.specification.commands import CommandRunner
 from flexmarl.language.dataset_rows import DatasetRow, to_line
 from flexmarl.language.messages import Message
 from tests.support.commanded import Commands
-from tests.support.containers import IMAGE, Engine, left_groups, made_engine, registry
+from tests.support.containers import IMAGE, Engine, group_names, left_groups, made_engine, registry
 from tests.support.gateway_stand import standing
 from tests.support.machine import wait_for
 from workers.containers import ContainerSettings
@@ -279,9 +279,11 @@ async def test_no_container_outlives_a_rollout_worker_that_is_killed(
         told = json.loads(await asyncio.wait_for(worker.stdout.readline(), 120))
         assert {name for name, _ in told} == {"conmon", "sleep"}
         found = [psutil.Process(pid) for _, pid in told]
+        rooms = [one for one in psutil.Process(worker.pid).children(recursive=True) if str(one.pid) in group_names()]
+        assert len(rooms) == 2
         worker.send_signal(signal.SIGKILL)
         await worker.wait()
-        _, left = await asyncio.to_thread(psutil.wait_procs, found, 60)
+        _, left = await asyncio.to_thread(psutil.wait_procs, [*found, *rooms], 60)
         assert left == []
     finally:
         if worker.returncode is None:

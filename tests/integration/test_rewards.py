@@ -266,7 +266,7 @@ async def test_one_rollout_worker_plays_and_computes_though_plays_hold_all_its_t
         broker.push("rollout.default", "play_groups", RUN, 1)
         await until(lambda: store_conn.execute("SELECT status FROM store.command").fetchone() == ("done",))
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     found = episodes(store_conn)
     assert [row[0] for row in found] == ["finished"] * 4
     said = [sum(own.values()) for own in tokens_said(store_conn)]

@@ -65,9 +65,17 @@ def _working(folder: Path) -> Engine:
 
 def left_groups() -> list[Path]:
     """Return the control groups of rooms whose process is gone."""
+    return [one for one in _groups() if not Path("/proc", one.name).exists()]
+
+
+def group_names() -> set[str]:
+    """Return the names of all control groups of rooms: the number of the process that waits outside of each."""
+    return {one.name for one in _groups()}
+
+
+def _groups() -> list[Path]:
     root = Path("/sys/fs/cgroup")
-    found = [*root.glob("flexmarl/[0-9]*"), *root.glob("*/flexmarl/[0-9]*")]
-    return [one for one in found if not Path("/proc", one.name).exists()]
+    return [*root.glob("flexmarl/[0-9]*"), *root.glob("*/flexmarl/[0-9]*")]
 
 
 @contextmanager

@@ -81,6 +81,18 @@ def test_groups_of_rooms_are_removed_once_nobody_waits_for_them(
     assert [one.name for one in tmp_path.iterdir()] == ["1"]
 
 
+def test_the_group_of_a_room_is_removed_once_the_kernel_lets_go_of_its_last_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    last = tmp_path / "7" / "libpod-a" / "process"
+    last.parent.mkdir(parents=True)
+    last.touch()
+    monkeypatch.setattr(containing, "_groups", lambda _: [one for one in (tmp_path / "7",) if one.exists()])
+    monkeypatch.setattr("time.sleep", lambda _: last.unlink())
+    containing.remove_group("flexmarl/7")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_engine_that_is_no_podman_or_does_not_answer_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

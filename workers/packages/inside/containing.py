@@ -48,6 +48,8 @@ GROUPS = "flexmarl"
 MOST_OPEN_FILES = 1024
 ENGINE_S = 120.0
 """Longest time of one order to the engine."""
+EMPTY_S = 5.0
+"""Longest wait for the kernel to have let go of the last processes of a room."""
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 USERS = 65_536
 WATCHER_MEMORY = 2**30
@@ -129,9 +131,10 @@ def remove_left() -> None:
 
 
 def remove_group(group: str) -> None:
-    """Remove the control groups of a room."""
-    for place in _groups(group):
-        _remove(place)
+    """Remove the control groups of a room whose processes were told to end: the kernel counts them a while longer."""
+    until = time.monotonic() + EMPTY_S
+    while [place for place in _groups(group) if not _remove(place)] and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 def _groups(pattern: str) -> list[Path]:
@@ -139,13 +142,15 @@ def _groups(pattern: str) -> list[Path]:
     return [*root.glob(pattern), *root.glob(f"*/{pattern}")]
 
 
-def _remove(group: Path) -> None:
+def _remove(group: Path) -> bool:
+    """Remove a control group and those below it, as far as they are empty; return whether nothing of it is left."""
     for place, folders, _ in os.walk(group, topdown=False):
         for name in folders:
             with contextlib.suppress(OSError):
                 os.rmdir(os.path.join(place, name))
     with contextlib.suppress(OSError):  # a process in it has not ended yet; the next room removes it
         group.rmdir()
+    return not group.exists()
 
 
 def ran_out(group: str, code: int, most: int) -> bool:
