@@ -152,7 +152,11 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-async def test_each_way_to_a_reward_and_none_to_a_false_one(here: Commands) -> None:
+async def test_each_way_to_a_reward_and_none_to_a_false_one(
+    here: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (started := tmp_path / "started").mkdir()
+    monkeypatch.chdir(started)
     known = {**{what: (runner, "") for what, runner in WELL.items()}, **BROKEN}
     here.spec = here.spec.model_copy(update={"run_timeout_s": 40.0, "boot_timeout_s": 120.0})
     common = {"container": {"image": IMAGE}, "score_timeout_s": 60.0}
@@ -169,6 +173,7 @@ async def test_each_way_to_a_reward_and_none_to_a_false_one(here: Commands) -> N
     names = lambda: {name_of(one) for one in psutil.Process().children(recursive=True)}  # noqa: E731
     await asyncio.to_thread(wait_for, lambda: not {"sleep", "conmon", "sh"} & names(), 60)
     wait_for(lambda: not left_groups(), 60)
+    assert list(started.iterdir()) == [], "the engine leaves nothing where the worker was started"
 
 
 async def test_tasks_have_images_of_their_own(here: Commands) -> None:

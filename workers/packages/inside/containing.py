@@ -170,6 +170,7 @@ def ran_out(group: str, code: int, most: int) -> bool:
 
 def keep(link: socket.socket, watcher: int, keeper: "ContainerKeeper") -> NoReturn:
     """Carry out what the watcher asks for, until it has ended."""
+    os.chdir(ENGINE)  # the engine notes a lack of memory in a file where it was started
     try:
         orders = KeeperOrders(link, os.pidfd_open(watcher))
         while (order := orders.next()) is not None:
