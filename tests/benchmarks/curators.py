@@ -79,8 +79,9 @@ def echo() -> Callable[[], object]:
     def group() -> None:
         controller = BRANCH_CONTROLLERS.make(options)
         for reply in said:
-            controller.doubted(token_branching.signals_of(reply, 5), known)
-            token_branching.spread(token_branching.signals_of(reply, 5))  # once more, where an attempt is told of
+            signals = token_branching.signals_of(reply, 5)
+            token_branching.spread(signals)
+            controller.doubted(signals, known)
         token_branching.seen_in(roots)
 
     def step() -> None:

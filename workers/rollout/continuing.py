@@ -24,7 +24,7 @@ from workers.rollout.engines.wire import UNCERTAINTIES, Done
 from workers.rollout.episode import EpisodeAttempt
 from workers.rollout.recorder import outcome_of
 from workers.rollout.speech import Seat
-from workers.rollout.tracks import Track, signals_of_reply
+from workers.rollout.tracks import Track
 
 
 class Plays(Protocol):
@@ -108,7 +108,7 @@ def starts_within(
     found: list[Branch] = []
     for attempt, track in mixed:
         for turns in (kept.turns for kept in track.kept):
-            signals = signals_of_reply(attempt.turns[turns].reply, options.likeliest)
+            signals = track.signals[turns]
             if doubted := controller.doubted(signals, order.predictor):
                 token, width = doubted
                 at = (TokenSignal._make(signals[token].tolist()),)

@@ -51,6 +51,9 @@ class Track:
     """What the first reply begins with."""
     kept: list[KeptEpisode] = field(default_factory=list)
     """Those of the last attempt, after one turn or more; where others go on within replies, also before the first."""
+    signals: "list[Signals]" = field(default_factory=list)
+    """How uncertain the tokens of each of its replies were, where others go on within replies; nothing of one whose
+    engine did not tell."""
 
     def keep(self, live: LiveEpisode, speech: Speech, turns: int) -> None:
         """Keep a copy of an episode after so many turns, if it is the first after these."""
@@ -71,19 +74,14 @@ class Track:
         if not self.keeps:
             return self.branch
         if self.likeliest:
-            told = [signals_of_reply(reply, self.likeliest) for reply in replies]
-            return Branch(signals=spread(np.concatenate(told)) if told else ())
+            self.signals = [signals_of(reply.choice.uncertainty, self.likeliest) for reply in replies]
+            return Branch(signals=spread(np.concatenate(self.signals)) if self.signals else ())
         starts = [0, *(one.turns for one in self.kept)]
         return Branch(
             prefixes=tuple(
                 Prefix(turns=end, logprob=mean_logprob(replies[begin:end])) for begin, end in pairwise(starts)
             )
         )
-
-
-def signals_of_reply(reply: TurnReply, likeliest: int) -> "Signals":
-    """Return how uncertain the tokens of a reply were; nothing where its engine did not tell."""
-    return signals_of(reply.choice.uncertainty, likeliest)
 
 
 def mean_logprob(replies: Sequence[TurnReply]) -> float:

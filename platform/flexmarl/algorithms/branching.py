@@ -8,8 +8,7 @@ import heapq
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from flexmarl.algorithms.registry import Plugin, Registry
 from flexmarl.algorithms.token_branching import Thresholds, first_in_doubt, width_of
@@ -33,8 +32,7 @@ Joint = tuple[int, ...]
 BranchSettings = TypeVar("BranchSettings", bound=BranchControllerOptions)
 
 
-@dataclass(frozen=True, slots=True)
-class Continuable:
+class Continuable(NamedTuple):
     """A prefix of a finished episode, after which others may go on."""
 
     member: int

@@ -10,6 +10,7 @@ and enters no gradient.
 Invariants: before the first fit every prefix has the chance one half; a fit depends on no order of arrival.
 """
 
+import itertools
 import math
 import operator
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ from flexmarl.contracts.wire import EpisodeOutcome, Prefix
 
 LOWEST, HIGHEST = 0.01, 0.99
 """Bounds of what is predicted."""
+_SURE = math.log(HIGHEST / LOWEST)
+"""The logit of the upper bound; that of the lower one is its opposite."""
 RIDGE = 4.0
 PRIOR = (0.0, 1.0, 0.0, 0.0, 0.0)
 """The share of the others that were solved, itself."""
@@ -46,9 +49,10 @@ def predicted(weights: Sequence[float], features: Sequence[float]) -> float:
     """Return the chance of success after a prefix, from `LOWEST` to `HIGHEST`; one half without weights."""
     if not weights:
         return 0.5
-    value = math.fsum(map(operator.mul, weights, features))
-    chance = 1.0 / (1.0 + math.exp(-min(max(value, -30.0), 30.0)))
-    return min(max(chance, LOWEST), HIGHEST)
+    value = sum(map(operator.mul, weights, features))
+    if abs(value) >= _SURE:
+        return HIGHEST if value > 0.0 else LOWEST
+    return 1.0 / (1.0 + math.exp(-value))
 
 
 def features_of(
@@ -57,9 +61,10 @@ def features_of(
     """Return what is known of each prefix of an episode, by what the others of its group that began anew came to."""
     solved = sum([one.solved for one in others])
     of_others = math.log((solved + 1.0) / (len(others) - solved + 1.0))
-    rewards = [sample.reward for sample in episode.samples]
+    earned = list(itertools.accumulate([sample.reward for sample in episode.samples], initial=0.0))
+    last = len(earned) - 1
     return [
-        [1.0, of_others, math.log1p(one.turns), one.logprob, math.fsum(rewards[: one.turns]) / best_score]
+        [1.0, of_others, math.log1p(one.turns), one.logprob, earned[min(one.turns, last)] / best_score]
         for one in prefixes
     ]
 
@@ -72,9 +77,13 @@ def examples_of(episodes: Sequence[EpisodeOutcome], best_score: float) -> list[E
     for root in roots:
         prefixes = root.branch.prefixes if root.branch is not None else ()
         features = features_of(root, prefixes, [one for one in roots if one is not root], best_score)
-        later = [one for one in ranked if one.branch is not None and one.branch.root == root.member]
+        later = [
+            (one.branch.turns, one.solved)
+            for one in ranked
+            if one.branch is not None and one.branch.root == root.member
+        ]
         for prefix, own in zip(prefixes, features, strict=True):
-            outcomes = [float(one.solved) for one in leaves(later, root, prefix.turns)]
+            outcomes = [root.solved, *[solved for turns, solved in later if turns >= prefix.turns]]
             found.append([*own, sum(outcomes) / len(outcomes), float(len(outcomes))])
     return found
 

@@ -9,7 +9,7 @@ last, and before any are known nothing is continued.
 Pure: no clock, no chance. Invariant: thresholds depend on no order in which the groups of a step arrived.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -55,7 +55,7 @@ class Thresholds:
 
 def signals_of(uncertainty: Sequence[float], likeliest: int) -> "Signals":
     """Return what an engine told of a reply's tokens (`wire.CompletionChoice`) as signals; `likeliest`: 1 or 5."""
-    table = np.array(uncertainty, np.float64).reshape(-1, 3)
+    table = np.fromiter(uncertainty, np.float64, len(uncertainty)).reshape(-1, 3)
     mass, summed = table[:, 1 if likeliest == 1 else 2], np.zeros(len(table))
     for back in range(WINDOW - 1, -1, -1):  # the oldest first
         summed[back:] += mass[: len(mass) - back]
@@ -90,12 +90,9 @@ def spread(signals: "Signals") -> tuple[TokenSignal, ...]:
 
 def seen_in(episodes: Sequence[EpisodeOutcome]) -> list[Example]:
     """Return the signals of a group's first episodes as plain values, member by member."""
-    return [list(signal) for one in sorted(episodes, key=lambda one: one.member) for signal in _told_by(one)]
-
-
-def _told_by(episode: EpisodeOutcome) -> Iterator[TokenSignal]:
-    if episode.branch is not None and episode.branch.root < 0:
-        yield from episode.branch.signals
+    ranked = sorted(episodes, key=lambda one: one.member)
+    first = [one.branch for one in ranked if one.branch is not None and one.branch.root < 0]
+    return [list(signal) for branch in first for signal in branch.signals]
 
 
 def learn_thresholds(belief: PrefixBelief, cohort: int, options: EchoOptions) -> None:
