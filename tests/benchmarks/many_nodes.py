@@ -149,8 +149,11 @@ def running(system: System, tokens: dict[str, str]) -> Iterator[Helper | None]:
         row = conn.execute("SELECT spec FROM store.run_state LIMIT 1").fetchone()
     assert row is not None
     with helper("many_nodes_runs.py", {"url": system.url, "tokens": list(tokens.values()), "spec": row[0]}) as working:
-        for one in made:
-            api.wait(one, lambda run: run["status"] == "running", 300, every_s=1.0)
+        try:
+            for one in made:
+                api.wait(one, lambda run: run["status"] == "running", 300, every_s=1.0)
+        except TimeoutError as late:
+            raise RuntimeError(f"{late}; its host: {working.ask({})['errors'][:3]}") from late
         yield working
 
 

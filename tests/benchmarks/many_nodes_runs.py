@@ -18,6 +18,7 @@ from flexmarl.contracts import commands as c
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.controlplane.runs.driver.pushing import BrokerPush, NodePush
 from flexmarl.store.control import commands, leases
+from flexmarl.store.data import ready_commands
 from tests.support.scripted_workers import FakeChild, Pushed, ScriptedWorkers
 from workers import hosting
 from workers.door.address import DoorAddress
@@ -75,12 +76,12 @@ class RunHost(ScriptedWorkers):
         while True:
             push = self.pushed.broker.get()
             try:
-                taken = commands.take(conn, push.run_id, push.no, 30.0)
-                if taken is not None and isinstance(taken.command, c.HostLease):
-                    self._spawn(self._host, taken)
-                elif taken is not None:
+                ready = ready_commands.take(conn, push.run_id, push.no, 30.0)
+                if ready is not None and isinstance(ready.taken.command, c.HostLease):
+                    self._spawn(self._host, ready.taken)
+                elif ready is not None:
                     time.sleep(PLAY_S)
-                    self._play(conn, taken)
+                    self._play(conn, ready)
             finally:
                 self._known.discard((push.run_id, push.no))
 

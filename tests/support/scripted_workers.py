@@ -19,7 +19,7 @@ from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef, TrainStats
 from flexmarl.controlplane.runs.driver.pushing import BrokerPush, NodePush
 from flexmarl.store.control import commands, engines, leases, node_beats
-from flexmarl.store.data import checkpoints, groups, micro_batches, steps
+from flexmarl.store.data import checkpoints, groups, micro_batches, ready_commands, steps
 from flexmarl.store.data.spans import Span
 from flexmarl.store.errors import EpochStale, LeaseLost, Refused, TokenLost
 
@@ -120,13 +120,13 @@ class ScriptedWorkers:
                 push = self.pushed.broker.get(timeout=0.05)
             except queue.Empty:
                 continue
-            taken = commands.take(conn, push.run_id, push.no, NODE_TTL_S)
-            if taken is None:
+            ready = ready_commands.take(conn, push.run_id, push.no, NODE_TTL_S)
+            if ready is None:
                 continue
-            if isinstance(taken.command, c.HostLease):
-                self._spawn(self._host, taken)
+            if isinstance(ready.taken.command, c.HostLease):
+                self._spawn(self._host, ready.taken)
             else:
-                self._play(conn, taken)
+                self._play(conn, ready)
 
     def _host(self, conn: psycopg.Connection, taken: commands.Taken) -> None:
         hosting = leases.take_hosting(conn, taken, NODE_TTL_S)
@@ -172,7 +172,7 @@ class ScriptedWorkers:
     def _next(self, conn: psycopg.Connection, lease_id: int) -> tuple[commands.Taken, FakeChild] | None:
         """Take a command for the child that lives now: its predecessor would be refused for ever."""
         child = self.children.get(lease_id)
-        found = None if child is None else commands.take_next(conn, lease_id, NODE_TTL_S)
+        found = None if child is None else ready_commands.take_next(conn, lease_id, NODE_TTL_S)
         return None if found is None else (found.taken, child)
 
     def _carry_out(self, conn: psycopg.Connection, taken: commands.Taken, child: FakeChild) -> None:
@@ -237,12 +237,12 @@ class ScriptedWorkers:
         return None
 
     # -- rollout worker ---------------------------------------------------------------------------------------------
-    def _play(self, conn: psycopg.Connection, taken: commands.Taken) -> None:
-        command = taken.command
+    def _play(self, conn: psycopg.Connection, ready: ready_commands.ReadyPlay) -> None:
+        taken, command = ready.taken, ready.taken.command
         assert isinstance(command, c.PlayGroups)
         try:
             for order in command.groups:
-                if order.draw not in groups.settled_members(conn, taken.run_id, [order.draw]):
+                if order.draw not in ready.settled:
                     groups.put_groups(conn, taken, [self._settled(taken, command, order)])
             commands.finish(conn, taken)
         except (TokenLost, EpochStale):
