@@ -32,6 +32,7 @@ SMALL = {
     "batch": {"tasks_per_step": 8, "episodes_per_task": 4, "micro_batch_groups": 4, "rollout_groups": 4},
 }
 SECRETS = ("DATABASE_URL", "REDIS_URL", "FLEXMARL_CLUSTER_KEY")
+TOKENS = "/node-tokens?pool=apart"
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +143,6 @@ def test_a_run_trains_on_pods_one_is_killed_one_is_evicted_and_nothing_is_left(
     if pool == "apart":
         shutil.rmtree(homes[0])  # that of the killed one; the evicted one took its own along
         assert not homes[1].exists()
-        states = {one["job"]: one["state"] for one in api.get("/node-tokens?pool=apart")["results"]}
-        assert states == {job["id"]: "revoked" for job in jobs(api, pool)}
+        ended = {job["id"]: "revoked" for job in jobs(api, pool)}
+        eventually(lambda: {one["job"]: one["state"] for one in api.get(TOKENS)["results"]} == ended, 30)
         assert third["name"] not in {secret["metadata"]["name"] for secret in cluster.all("secrets")}
