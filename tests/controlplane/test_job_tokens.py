@@ -104,6 +104,7 @@ def test_the_script_alone_has_the_token_and_the_dry_run_stands_for_it(
     assert "--settings" not in script
     assert "#SBATCH --output=/tmp/flexmarl-%j.log\n" in script
     assert not (settings.HOME / "host-settings.json").exists()
+    assert "OLDPWD=/" in slurm.lines("last.env"), "a job begins where it was submitted: in no folder of ours"
     everywhere = script + "".join(slurm.lines("last.env")) + json.dumps(shown)
     assert not [secret for secret in (*SECRETS.values(), "cluster-key-of-the-test") if secret in everywhere]
     assert token not in json.dumps([shown, job]) + "".join(slurm.lines("last.env"))

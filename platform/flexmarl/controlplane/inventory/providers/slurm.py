@@ -129,8 +129,9 @@ def _run(command: Sequence[str], given: str | None = None) -> subprocess.Complet
     environment = {**settings.COMMAND_ENVIRONMENT, "SLURM_TIME_FORMAT": "%s"}
     try:
         return subprocess.run(
-            command, input=given, capture_output=True, text=True, timeout=ANSWER_S, env=environment, check=False
-        )
+            command, input=given, capture_output=True, text=True, timeout=ANSWER_S, env=environment, check=False,
+            cwd="/",  # where a job begins: its host need not have the folder of this process
+        )  # fmt: skip
     except FileNotFoundError:
         raise ProviderSilent(
             f"{command[0]} is not installed on the host of manage.py provide; run it where jobs are submitted"
