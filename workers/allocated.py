@@ -33,6 +33,7 @@ from uuid import UUID
 import psycopg
 import structlog
 
+from flexmarl.contracts.uploaded_models import SETTING as CONTROL_URL
 from flexmarl.host.exits import CONFIGURATION, refuse
 from flexmarl.host.output import open_log, protect
 from flexmarl.store.control import host_jobs
@@ -41,7 +42,7 @@ from workers.adopted import PARENT
 from workers.door.client import NotItsOwn
 from workers.entry import briefly
 from workers.errors import NotAdmitted, SettingsError
-from workers.settings import CONTROL_URL, NODE_TOKEN, SECRETS, TEMPORARY
+from workers.settings import NODE_TOKEN, SECRETS, TEMPORARY
 
 log = structlog.get_logger(__name__)
 ROUND_S = 0.2

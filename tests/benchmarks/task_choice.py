@@ -1,11 +1,13 @@
 """What choosing tasks and counting members costs: of a step's groups from large sets, and of a group that ended.
 
-`python tests/benchmarks/task_choice.py --out FILE`: for `vade` every rate sampled and the window around 1/3, in turn,
-on the same beliefs; for `greso` and `filter_solved` the beliefs that cost most, for `near_success` and numbers of
+`python tests/benchmarks/task_choice.py --out FILE [--parts walks sizes sets]`: for `vade` (`sets`) every rate sampled
+and the window around 1/3, in turns, on the same beliefs, with the median of paired ratios and the lower end of its 90 %
+interval; for `greso` and `filter_solved` the beliefs that cost most, for `near_success` and numbers of
 members sets of which all tasks were played; the median and the slowest of each.
 """
 
 import argparse
+import itertools
 import json
 import statistics
 import time
@@ -21,13 +23,18 @@ from flexmarl.algorithms.task_belief import TaskBelief
 from flexmarl.algorithms.task_sampler import TASK_SAMPLERS, PlayedTask, Wanted
 from flexmarl.contracts.specification.member_counts import MEMBER_COUNT
 from flexmarl.contracts.specification.task_choice import TASK_SAMPLER
+from tests.benchmarks.harness import interleave, median_and_lower_end, paired_ratios
 
 GROUPS, MEMBERS = 64, 8
 SAMPLER = TASK_SAMPLERS.make(TASK_SAMPLER.options("vade"))
 
 
 def beliefs(tasks: int) -> dict[str, TaskBelief]:
-    """Nothing known; some played lately, as in a run; all played, each with a pass rate and an age of its own."""
+    """Nothing known; some played lately, as in a run; all played, each with a pass rate and an age of its own.
+
+    Then those where hardly a task is believed to be near 1/3: all solved lately, always; one in 300 of them solved by
+    a third.
+    """
     rng = np.random.default_rng(1)
     made = {"nothing known": TaskBelief()}
     for name, share in (("a twentieth played", 0.05), ("all played", 1.0)):
@@ -38,6 +45,12 @@ def beliefs(tasks: int) -> dict[str, TaskBelief]:
         belief.solved = bytearray(solved.astype("<f4").tobytes())
         belief.missed = bytearray((played * MEMBERS - solved).astype("<f4").tobytes())
         belief.as_of = bytearray(rng.integers(0, 1000, tasks).astype("<i4").tobytes())
+        made[name] = belief
+    for name, share in (("all solved", 0.0), ("one in 300 solved by a third", 1.0 / 300.0)):
+        belief, good = TaskBelief(), rng.random(tasks) < share
+        belief.solved = bytearray(np.where(good, 3.3, 10.0).astype("<f4").tobytes())
+        belief.missed = bytearray(np.where(good, 6.7, 0.0).astype("<f4").tobytes())
+        belief.as_of = bytearray(rng.integers(950, 1000, tasks).astype("<i4").tobytes())
         made[name] = belief
     return made
 
@@ -105,48 +118,70 @@ def sizes(tasks: int, repeats: int) -> dict[str, object]:
 
 
 def timed(work: Callable[[int], object], repeats: int) -> dict[str, float]:
-    """Return milliseconds of the processor, which other work does not lengthen: the median and the slowest."""
-    found = []
-    for number in range(repeats):
-        began = time.thread_time()
-        work(number)
-        found.append((time.thread_time() - began) * 1e3)
-    return {"median_ms": round(statistics.median(found), 4), "slowest_ms": round(max(found), 4)}
+    """Return milliseconds of the processor, in which other work is not counted: median, quickest and slowest."""
+    return figures_of([once(work, number) for number in range(repeats)])
+
+
+def once(work: Callable[[int], object], number: int) -> float:
+    began = time.thread_time()
+    work(number)
+    return (time.thread_time() - began) * 1e3
+
+
+def numbered(work: Callable[[int], object]) -> Callable[[], float]:
+    numbers = itertools.count()
+    return lambda: once(work, next(numbers))
+
+
+def figures_of(taken: list[float]) -> dict[str, float]:
+    return {
+        "median_ms": round(statistics.median(taken), 4),
+        "quickest_ms": round(min(taken), 4),
+        "slowest_ms": round(max(taken), 4),
+    }
 
 
 def measured(tasks: int, repeats: int) -> dict[str, object]:
-    few = vade.FEW_TASKS
+    limits = vade.FEW_TASKS, vade.MANY_TASKS
     found: dict[str, object] = {}
     for name, belief in beliefs(tasks).items():
 
         def draw(number: int, belief: TaskBelief = belief) -> list[int]:
             return SAMPLER.choose(belief, Wanted(3, number, 1000, tasks, GROUPS, MEMBERS, frozenset(range(GROUPS))))
 
-        rows = {}
-        for way, limit in (("window", few), ("every rate", tasks)) * 2:
-            vade.FEW_TASKS = limit
-            rows.setdefault(way, []).append(timed(draw, repeats))
-        vade.FEW_TASKS = few
-        found[name] = {way: {key: max(one[key] for one in own) for key in own[0]} for way, own in rows.items()}
+        def every(number: int, belief: TaskBelief = belief) -> None:
+            vade.FEW_TASKS = vade.MANY_TASKS = tasks
+            draw(number, belief)
+            vade.FEW_TASKS, vade.MANY_TASKS = limits
+
+        ways = {way: numbered(work) for way, work in (("window", draw), ("every rate", every))}
+        taken = interleave(ways, repeats)
+        median, lower = median_and_lower_end(paired_ratios(taken["every rate"], taken["window"]))
+        figures = {way: figures_of(own) for way, own in taken.items()}
+        found[name] = {**figures, "ratio": round(median, 3), "ratio_lower": round(lower, 3)}
     belief = beliefs(tasks)["all played"]
     played = [PlayedTask(tasks, task, 1000, (1.0, 0.0) * (MEMBERS // 2)) for task in range(200)]
     found["a group that ended"] = timed(lambda number: SAMPLER.observe(belief, played[number]), 200)
     return found
 
 
+PARTS = {
+    "walks": (walks, (1_000, 1_000_000)),
+    "sizes": (sizes, (1_000, 1_000_000)),
+    "sets": (measured, (1_000, 100_000, 1_000_000)),
+}
+
+
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--out", type=Path, required=True)
     asked.add_argument("--repeats", type=int, default=20)
+    asked.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     given = asked.parse_args()
-    document = {
-        "groups": GROUPS,
-        "members": MEMBERS,
-        "numpy": np.__version__,
-        "walks": {tasks: walks(tasks, given.repeats) for tasks in (1_000, 1_000_000)},
-        "sizes": {tasks: sizes(tasks, given.repeats) for tasks in (1_000, 1_000_000)},
-        "sets": {tasks: measured(tasks, given.repeats) for tasks in (1_000, 100_000, 1_000_000)},
-    }
+    document: dict[str, object] = {"groups": GROUPS, "members": MEMBERS, "numpy": np.__version__}
+    for part in given.parts:
+        measure, sets = PARTS[part]
+        document[part] = {tasks: measure(tasks, given.repeats) for tasks in sets}
     given.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(document, indent=1))
 

@@ -73,6 +73,10 @@ def test_pages_ask_few_questions_however_many_devices(browser, editor, make_run,
         assert browser.get(path).status_code == 200
 
 
+def test_loads_are_read_every_second_since_nobody_hints_at_them(browser) -> None:
+    assert 'id="cluster" data-live="/cluster" data-every="1" data-poll="1"' in markup(browser.get("/cluster"))
+
+
 def test_a_device_card_shows_measured_memory_and_leaves_out_what_nobody_measured(browser, editor, make_run) -> None:
     machines(1, devices=2)
     hold(make_run(editor, RunStatus.RUNNING), "n0.cpu0", "n0.cpu1")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.inventory.models import NodeToken
 from flexmarl.controlplane.inventory.providers import ray_connection
 from flexmarl.store.control import host_jobs, nodes
 from flexmarl.store.control.nodes import DeviceFacts, NodeFacts
@@ -152,6 +153,25 @@ def test_the_dry_run_shows_what_would_be_asked_what_the_cluster_has_and_no_secre
     assert start["environment"]["RAY_AUTH_MODE"] == "token"
     assert "RAY_ADDRESS" not in start["environment"], "the pool says which cluster it is"
     assert start["argv"][-1] == RAY["address"]
+
+
+def test_the_actor_alone_is_told_a_node_token(admin_api: Any, bridge: PlayedBridge, settings: Any) -> None:
+    settings.HOST_SETTINGS = {"FLEXMARL_CONTROL_URL": "https://flexmarl.example.org", "FLEXMARL_EXCHANGE_KEY": "ab"}
+    provider = {**RAY, "access": "node_token", "checkout": "/opt/flexmarl", "env_vars": {"A": "b"}, "min_nodes": 1}
+    admin_api.post("/api/v1/pools", {"name": "batch", "provider": provider}, format="json")
+    rounds(2)
+    [given] = bridge.calls("submit")
+    asked = given["asked"]
+    token = asked["environment"].pop("FLEXMARL_NODE_TOKEN")
+    assert NodeToken.objects.get(key=token[4:16]).node == "batch-1"
+    assert asked["environment"] == {"A": "b", "FLEXMARL_CONTROL_URL": "https://flexmarl.example.org"}
+    assert (asked["folder"], asked["log"]) == ("/opt/flexmarl", "/tmp/flexmarl-PLACEMENT_GROUP_ID.log")
+    assert not {"--settings", token} & set(asked["command"])
+    bridge.says(capacity={"result": {"nodes": [], "free": ""}})
+    found = admin_api.get("/api/v1/pools/batch/submission").json()
+    assert (found["settings_file"], "FLEXMARL_NODE_TOKEN=fmn_... " in found["script"]) == ("", True)
+    assert token not in json.dumps([found, bridge.starts(), {**given, "asked": asked}])
+    assert not [notice for notice in found["notices"] if "_URL" in notice]
 
 
 def test_a_host_is_submitted_waits_in_rays_words_works_and_is_cancelled(

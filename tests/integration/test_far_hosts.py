@@ -91,7 +91,7 @@ def test_an_ordered_run_there_ends_in_the_bits_that_it_has_here(
         assert hosts[used].link.passed - before[used] > 300_000, "it went over the way of each host"
 
 
-@pytest.mark.parametrize("count", ["one", "three"])
+@pytest.mark.parametrize("count", PLACES)
 def test_nothing_is_lost_or_doubled_through_kills_and_partitions(
     system: System, hosts: list[FarHost], count: str
 ) -> None:

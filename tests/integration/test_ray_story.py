@@ -1,11 +1,14 @@
 """Hosts of a real Ray cluster: each is placed once and leaves nothing; a pool grows for a run, a raylet is killed in
-mid-step, and the run ends in the bits that it has on the installation's own node."""
+mid-step, and the run ends in the bits that it has on the installation's own node. Hosts share a folder with the
+installation, or have a node token and nothing of it."""
 
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +33,8 @@ pytestmark = [
 
 BRIDGE = ROOT / "platform/flexmarl/controlplane/inventory/providers/ray_bridge.py"
 PROVIDER = {"type": "ray", "devices": 2, "cpus": 2, "max_nodes": 2, "idle_s": 10, "rollout_workers": 1}
+POOLS = {"batch": "shared_folder", "apart": "node_token"}
+SECRETS = ("DATABASE_URL", "REDIS_URL", "FLEXMARL_CLUSTER_KEY")
 RESOURCES = {"rollout_devices": 1, "training_devices": 2}
 """An engine and a trainer for each of two policies: more than one host has."""
 STEPS, STRUCK_IN, MICRO_BATCHES = 5, 3, 4
@@ -96,11 +101,13 @@ def system(tmp_path_factory: pytest.TempPathFactory, cluster: RayCluster) -> Ite
 @pytest.fixture(scope="module")
 def api(system: System, cluster: RayCluster) -> Api:
     api = system.api()
-    api.post("/pools", {"name": "batch", "provider": {**PROVIDER, "address": cluster.address}, "device_hour_price": 2})
+    for pool, access in POOLS.items():
+        provider = {**PROVIDER, "address": cluster.address, "access": access}
+        api.post("/pools", {"name": pool, "provider": provider, "device_hour_price": 2})
     return api
 
 
-def jobs(api: Api, pool: str = "batch") -> list[dict[str, Any]]:
+def jobs(api: Api, pool: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = api.get(f"/pools/{pool}/jobs")["results"]
     return rows
 
@@ -153,13 +160,51 @@ def test_a_host_is_placed_once_whoever_asks_for_it_dies_and_leaves_nothing(tmp_p
         ask.die()
 
 
-def ordered(api: Api, pool: str) -> dict[str, Any]:
-    """Submit the ordered run of two policies to a pool."""
-    resources = {**RESOURCES, "rollout_pool": pool, "training_pool": pool}
+def ordered(api: Api, pool: str, template: str = "hot_cold", seed: int = 7, **resources: int) -> dict[str, Any]:
+    """Submit an ordered run to a pool: that of two policies, or of a template that one host can hold."""
+    wanted = {**(resources or RESOURCES), "rollout_pool": pool, "training_pool": pool}
     made: dict[str, Any] = api.create_run(
-        name=f"ordered on {pool}", template="hot_cold", overrides={**ORDERED, "resources": resources}
+        name=f"{template} on {pool}", template=template, overrides={**ORDERED, "seed": seed, "resources": wanted}
     )
     return made
+
+
+def homes_without_secrets(system: System, job: dict[str, Any]) -> set[Path]:
+    """Return the homes of a host's processes, none of which has a secret or a folder of the installation."""
+    found = [environ(int(one.split()[0])) for one in processes_of(system.home, job["id"])]
+    assert not [name for one in found for name in SECRETS if name in one]
+    assert any(one.get("FLEXMARL_NODE_TOKEN", "").startswith("fmn_") for one in found)
+    homes = {Path(one["FLEXMARL_HOME"]) for one in found}
+    assert not [home for home in homes if home.is_relative_to(system.home)]
+    return homes
+
+
+def environ(process: int) -> dict[str, str]:
+    """Return the environment of a process."""
+    told = Path(f"/proc/{process}/environ").read_text().split("\0")
+    return {name: value for name, _, value in (one.partition("=") for one in told)}
+
+
+@pytest.mark.full
+def test_a_host_with_a_token_trains_without_secrets_and_leaves_nothing(
+    api: Api, system: System, cluster: RayCluster
+) -> None:
+    one = {"rollout_devices": 1, "training_devices": 1}
+    run = ordered(api, "apart", "reference_game", **one)
+    job = eventually(lambda: next((job for job in jobs(api, "apart") if job["leases"]), None))
+    [home] = homes_without_secrets(system, job)
+    assert home.is_relative_to(tempfile.gettempdir())
+    assert (home / "logs").is_dir()
+    there = bits_of(system.database_url, completed(api, run)["no"])
+    assert there == bits_of(system.database_url, completed(api, ordered(api, "default", "reference_game", **one))["no"])
+    eventually(lambda: all(job["ended_at"] for job in jobs(api, "apart")), 120)
+    assert {job["state"] for job in jobs(api, "apart")} == {"ended"}
+    tokens = api.get("/node-tokens?pool=apart")["results"]
+    eventually(lambda: all(one["state"] == "revoked" for one in api.get("/node-tokens?pool=apart")["results"]))
+    assert [one["job"] for one in tokens] == [job["id"] for job in jobs(api, "apart")]
+    assert not home.exists()
+    assert processes_of(system.home, job["id"]) == []
+    assert not {name for name, *_ in cluster.living()} & {job["name"] for job in jobs(api, "apart")}
 
 
 def completed(api: Api, run: dict[str, Any]) -> dict[str, Any]:
@@ -199,30 +244,44 @@ def raylet_of(system: System, job: dict[str, Any]) -> int:
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("pool", POOLS)
 def test_a_raylet_is_killed_in_mid_step_and_a_run_over_two_ends_in_the_bits_that_it_has_here(
-    api: Api, system: System, cluster: RayCluster
+    api: Api, system: System, cluster: RayCluster, pool: str
 ) -> None:
-    here = bits_of(system.database_url, completed(api, ordered(api, "default"))["no"])
-    run = ordered(api, "batch")
+    former = {job["id"] for job in jobs(api, pool)}
+    cluster.add({f"{pool}-spare": 2})  # each of these tests takes one away
+    seed = list(POOLS).index(pool)
+    run = ordered(api, pool, seed=seed)
     trainers = eventually(lambda: nodes_that_train(system, run["no"]))
-    hosts = [job for job in jobs(api) if not job["ended_at"]]
+    hosts = [job for job in jobs(api, pool) if not job["ended_at"]]
+    if POOLS[pool] == "node_token":
+        homes = {job["id"]: homes_without_secrets(system, job) for job in hosts}
+        assert {len(one) for one in homes.values()} == {1}
+        assert len(set.union(*homes.values())) == len(hosts)
     raylets = {job["node"]: raylet_of(system, job) for job in hosts}
     assert len(set(raylets.values())) == 2, "on two raylets"
     assert (system.home.parent / "killed").exists(), "the first submission was not noted"
     lost = next(job for job in hosts if job["node"] == trainers[0])
     struck_in_mid_step(system, run["no"], raylets[lost["node"]])
-    eventually(lambda: next(job for job in jobs(api) if job["id"] == lost["id"])["state"] == "failed")
-    assert "its node has died" in next(job for job in jobs(api) if job["id"] == lost["id"])["reason"]
+    eventually(lambda: next(job for job in jobs(api, pool) if job["id"] == lost["id"])["state"] == "failed")
+    assert "its node has died" in next(job for job in jobs(api, pool) if job["id"] == lost["id"])["reason"]
     assert processes_of(system.home, lost["id"]) == [], "none outlived its raylet"
-    assert bits_of(system.database_url, completed(api, run)["no"]) == here
-    assert len(here.samples) > 100
+    there = bits_of(system.database_url, completed(api, run)["no"])
+    # Last, since equal contents have equal names: nothing of it may lie here before the host is lost.
+    assert there == bits_of(system.database_url, completed(api, ordered(api, "default", seed=seed))["no"])
+    assert len(there.samples) > 100
     kept_its_promises(system, run["no"])
-    eventually(lambda: all(job["ended_at"] for job in jobs(api)), 120)
-    left = cluster.ask()
-    assert ({state for _, state, _ in left["groups"]}, left["actors"]) == ({"REMOVED"}, [])
-    assert sorted(name for name, *_ in left["groups"]) == sorted(job["name"] for job in jobs(api)), "each once"
-    assert len(left["groups"]) == 3, "another host came for the one that was lost"
-    assert processes_of(system.home) == []
+    eventually(lambda: all(job["ended_at"] for job in jobs(api, pool)), 120)
+    asked, left = {job["name"]: job for job in jobs(api, pool) if job["id"] not in former}, cluster.ask()
+    groups = [(name, state) for name, state, _ in left["groups"] if name in asked]
+    assert ({state for _, state in groups}, left["actors"]) == ({"REMOVED"}, [])
+    assert sorted(name for name, _ in groups) == sorted(asked), "each once"
+    assert len(groups) == 3, "another host came for the one that was lost"
+    assert not [one for job in asked.values() for one in processes_of(system.home, job["id"])]
+    if POOLS[pool] == "node_token":
+        [left_by_the_kill] = homes[lost["id"]]
+        shutil.rmtree(left_by_the_kill)
+        assert not [home for found in homes.values() for home in found if home.exists()]
 
 
 @pytest.mark.full

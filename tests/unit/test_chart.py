@@ -26,7 +26,7 @@ EVERYTHING = {
     "allowedHosts": ["other.example.org"],
     "trustedProxies": ["10.244.0.0/16"],
     "ingress": {"enabled": True, "className": "nginx", "host": "flexmarl.example.org", "tlsSecret": "certificate"},
-    "provide": {"enabled": True, "namespaces": ["team-a", "team-b"]},
+    "provide": {"enabled": True, "namespaces": ["team-a", "team-b"], "nodeTokens": True},
     "hosts": {"replicas": 2, "pool": "plays", "rolloutWorkers": 2},
     "rolloutWorkers": {"replicas": 1},
     "nodeSelector": {"disk": "fast"},
@@ -169,11 +169,12 @@ def test_probes_ask_what_answers(everything: tuple[HelmCluster, list[Shown]]) ->
 
 def test_the_provider_may_do_what_its_page_says(everything: tuple[HelmCluster, list[Shown]]) -> None:
     page = (ROOT / "docs/clusters.md").read_text()
-    written = re.search(r"```yaml\n(apiVersion: rbac.*?)```", page, re.DOTALL)
+    written = re.search(r"```yaml\n(apiVersion: rbac.*?)```.*?```yaml\n(- .*?)```", page, re.DOTALL)
     assert written is not None
+    rules = [*yaml.safe_load(written[1])["rules"], *yaml.safe_load(written[2])]
     roles = [one for one in everything[0].kept() if one["kind"] == "Role"]
     assert sorted(one["metadata"]["namespace"] for one in roles) == ["team-a", "team-b"]
-    assert [one["rules"] for one in roles] == [yaml.safe_load(written[1])["rules"]] * 2
+    assert [one["rules"] for one in roles] == [rules] * 2
     bound = [one for one in everything[0].kept() if one["kind"] == "RoleBinding"]
     subject = {"kind": "ServiceAccount", "name": "flexmarl", "namespace": clusters.NAMESPACE}
     assert [one["subjects"] for one in bound] == [[subject]] * 2

@@ -3,9 +3,11 @@
 import http.client
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from urllib.parse import SplitResult, urlsplit
+
+from workers.door.waits import Waits
 
 CONNECT_S = 5.0
 
@@ -24,6 +26,8 @@ class DoorAddress:
     token: str
     told_by: str = "FLEXMARL_NODE_TOKEN"
     """The setting or file that the token is from, for what is said of it."""
+    waits: Waits = field(default_factory=Waits, compare=False, repr=False)
+    """Of all that asks there."""
 
     def connect(self) -> http.client.HTTPConnection:
         """Open a connection; its first request may take longer to be answered than to be sent."""

@@ -58,6 +58,7 @@ class DoorNews(threading.Thread):
                 self._read()
                 told = False
             except NotAdmitted as refused:
+                self._address.waits.end()
                 self._refused(str(refused))
                 return
             except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:

@@ -3,7 +3,7 @@
 Invariants: an operation is one POST; its answer is the reply, or the refusal that the store raised. A control plane
 that does not answer raises OperationalError, as a database does that is away, so whoever waits one out waits the other
 out as well: what was asked may have been done or not, as a statement whose connection broke. A token that holds no more
-raises NotAdmitted, which nobody waits out.
+raises NotAdmitted, which nobody waits out, and lets nobody else wait for long.
 """
 
 import contextlib
@@ -27,8 +27,6 @@ log = structlog.get_logger(__name__)
 
 IDLE_S = 3.0
 """Shorter than servers and proxies keep a connection that nobody uses."""
-ANSWER_S = 70.0
-"""Longer than any statement of an operation may take there."""
 OPERATIONS = "/nodes/operations/"
 _BROKEN = (OSError, http.client.HTTPException)
 
@@ -104,10 +102,15 @@ class Door(Carrier):
             case 409:
                 raise node_wire.error_of(answer)
             case 401:
-                raise NotAdmitted(problem_of(answer).detail or "the node token holds no more")
+                raise self._not_admitted(problem_of(answer).detail)
             case 403 | 404 | 413 | 422 | 500:
                 raise NotItsOwn(f"{operation.name}: {problem_of(answer).detail or status}")
         raise DoorAway(f"the control plane answers {status} to {operation.name}")
+
+    def _not_admitted(self, why: str) -> Exception:
+        """Return what says that the token holds no more; the process ends then."""
+        self._address.waits.end()
+        return NotAdmitted(why or "the node token holds no more")
 
     def _asked(
         self, path: str, body: bytes | bytearray, method: str = "POST", kind: str = node_wire.MEDIA_TYPE
@@ -116,9 +119,10 @@ class Door(Carrier):
         connection: http.client.HTTPConnection | None = None
         try:
             connection = self._opened()
-            connection.request(method, self._address.path(path), body, headers)
-            answer = connection.getresponse()
-            status, text = answer.status, answer.read()
+            with self._address.waits.on(connection.sock):
+                connection.request(method, self._address.path(path), body, headers)
+                answer = connection.getresponse()
+                status, text = answer.status, answer.read()
         except BaseException as error:
             if connection is not None:
                 connection.close()
@@ -137,7 +141,6 @@ class Door(Carrier):
                 return self._idle.pop()[1]
         connection = self._address.connect()
         connection.connect()
-        connection.sock.settimeout(ANSWER_S)
         return connection
 
     def _drop(self, before: float = float("inf")) -> None:
@@ -152,11 +155,8 @@ class Door(Carrier):
 class QuietDoor(Door):
     """A door of a thread on the side, which leaves it to others to say that the token holds no more."""
 
-    def carry(self, operation: NodeOperation, arguments: dict[str, Any]) -> Any:
-        try:
-            return super().carry(operation, arguments)
-        except NotAdmitted as refused:
-            raise DoorAway(str(refused)) from refused
+    def _not_admitted(self, why: str) -> Exception:
+        return DoorAway(why)
 
     def close(self) -> None:
         """Drop the connections that nobody uses, as a connection's `close` does."""

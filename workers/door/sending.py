@@ -15,7 +15,6 @@ import msgspec
 
 from workers.door.address import DoorAddress
 from workers.door.client import Door, DoorAway, problem_of
-from workers.errors import NotAdmitted
 from workers.transfer.base import StateFull
 from workers.transfer.contents import Description
 from workers.transfer.upload_quota import QuotaReached
@@ -126,7 +125,7 @@ class Sending(Door):
         detail = told.detail or f"the control plane answers {status}"
         match status, told.code:
             case 401, _:
-                raise NotAdmitted(told.detail or "the node token holds no more")
+                raise self._not_admitted(told.detail)
             case 507, QuotaReached.code:
                 raise QuotaReached("", detail)
             case 507, _:

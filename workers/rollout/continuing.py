@@ -18,7 +18,7 @@ from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.commands import PlayGroups
 from flexmarl.contracts.specification.branch_controllers import EchoOptions
 from flexmarl.contracts.specification.experiment import ExperimentSpec
-from flexmarl.contracts.wire import Branch, EpisodeOutcome, EpisodeStatus
+from flexmarl.contracts.wire import Branch, EpisodeOutcome, EpisodeStatus, TokenSignal
 from workers.rollout.engines import version_segments
 from workers.rollout.engines.wire import UNCERTAINTIES, Done
 from workers.rollout.episode import EpisodeAttempt
@@ -73,12 +73,14 @@ async def _played(tracks: dict[int, Track], play: Plays) -> list[EpisodeAttempt]
 def starts(spec: ExperimentSpec, tree: Tree, outcomes: Sequence[EpisodeOutcome], order: PlayGroups) -> list[Branch]:
     """Choose what is continued, for as many members as it is enough for, in the order of the episodes' turns."""
     best = spec.environment.facts().best_score
-    prefixes = [
-        Continuable(one.member, prefix.turns, one.solved, predicted(order.predictor, features))
-        for one in outcomes
-        for prefix in (one.branch.prefixes if one.branch is not None else ())
-        for features in (features_of(one, prefix, [other for other in outcomes if other is not one], best),)
-    ]
+    prefixes = []
+    for root in outcomes:
+        own = root.branch.prefixes if root.branch is not None else ()
+        known = features_of(root, own, [other for other in outcomes if other is not root], best)
+        prefixes += [
+            Continuable(root.member, prefix.turns, root.solved, predicted(order.predictor, features))
+            for prefix, features in zip(own, known, strict=True)
+        ]
     # Equal ones are taken by chance: by their order, continuations would gather at the first members.
     random.Random(derive(order.sampling_seed, "continued", tree.draw)).shuffle(prefixes)
     controller = BRANCH_CONTROLLERS.make(spec.sampling.branch_controller)
@@ -109,7 +111,7 @@ def starts_within(
             signals = signals_of_reply(attempt.turns[turns].reply, options.likeliest)
             if doubted := controller.doubted(signals, order.predictor):
                 token, width = doubted
-                at = (signals[token],)
+                at = (TokenSignal._make(signals[token].tolist()),)
                 found += [Branch(root=attempt.order.member, turns=turns, tokens=token, signals=at)] * width
                 break
     return sorted(found[: len(tree.others)], key=lambda one: (one.root, one.turns))

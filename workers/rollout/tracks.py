@@ -8,15 +8,21 @@ environment goes on from the generator as it was there.
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from flexmarl.algorithms.token_branching import signals_of, spread
-from flexmarl.contracts.wire import Branch, Prefix, TokenSignal
+from flexmarl.contracts.wire import Branch, Prefix
 from workers.rollout.engines.wire import Done
 from workers.rollout.environments.base import Ask
 from workers.rollout.live_episode import LiveEpisode
 from workers.rollout.speech import Speech
 from workers.rollout.stages import Here
 from workers.rollout.turns import TurnReply, TurnRequest
+
+if TYPE_CHECKING:
+    from flexmarl.algorithms.token_branching import Signals
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +71,8 @@ class Track:
         if not self.keeps:
             return self.branch
         if self.likeliest:
-            return Branch(signals=spread([one for reply in replies for one in signals_of_reply(reply, self.likeliest)]))
+            told = [signals_of_reply(reply, self.likeliest) for reply in replies]
+            return Branch(signals=spread(np.concatenate(told)) if told else ())
         starts = [0, *(one.turns for one in self.kept)]
         return Branch(
             prefixes=tuple(
@@ -74,7 +81,7 @@ class Track:
         )
 
 
-def signals_of_reply(reply: TurnReply, likeliest: int) -> list[TokenSignal]:
+def signals_of_reply(reply: TurnReply, likeliest: int) -> "Signals":
     """Return how uncertain the tokens of a reply were; nothing where its engine did not tell."""
     return signals_of(reply.choice.uncertainty, likeliest)
 

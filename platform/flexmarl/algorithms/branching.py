@@ -9,7 +9,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flexmarl.algorithms.registry import Plugin, Registry
 from flexmarl.algorithms.token_branching import Thresholds, first_in_doubt, width_of
@@ -23,6 +23,9 @@ from flexmarl.contracts.specification.branch_controllers import (
     TraceOptions,
 )
 from flexmarl.contracts.wire import TokenSignal
+
+if TYPE_CHECKING:
+    from flexmarl.algorithms.token_branching import Signals
 
 Joint = tuple[int, ...]
 """Whose answer each role that is asked gives: numbers of members."""
@@ -111,7 +114,7 @@ class EchoTree(BranchController[EchoOptions]):
     def carried(self, scores: Sequence[float]) -> int:
         raise LookupError("no answers are tried where members continue replies")
 
-    def doubted(self, signals: Sequence[TokenSignal], known: Sequence[float]) -> tuple[int, int] | None:
+    def doubted(self, signals: "Signals", known: Sequence[float]) -> tuple[int, int] | None:
         """Return at which token of a reply others go on, and how many at most; None where none do.
 
         `known`: the thresholds that a command carries, none before there are any.
@@ -120,7 +123,7 @@ class EchoTree(BranchController[EchoOptions]):
         place = None if thresholds is None else first_in_doubt(signals, thresholds)
         if thresholds is None or place is None:
             return None
-        return place, width_of(signals[place], thresholds, self.options.most_width)
+        return place, width_of(TokenSignal._make(signals[place].tolist()), thresholds, self.options.most_width)
 
 
 def checked_places(places: Sequence[int], prefixes: int, budget: int) -> Sequence[int]:

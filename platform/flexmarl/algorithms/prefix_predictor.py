@@ -11,6 +11,7 @@ Invariants: before the first fit every prefix has the chance one half; a fit dep
 """
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -45,23 +46,21 @@ def predicted(weights: Sequence[float], features: Sequence[float]) -> float:
     """Return the chance of success after a prefix, from `LOWEST` to `HIGHEST`; one half without weights."""
     if not weights:
         return 0.5
-    value = math.fsum(weight * one for weight, one in zip(weights, features, strict=True))
+    value = math.fsum(map(operator.mul, weights, features))
     chance = 1.0 / (1.0 + math.exp(-min(max(value, -30.0), 30.0)))
     return min(max(chance, LOWEST), HIGHEST)
 
 
 def features_of(
-    episode: EpisodeOutcome, prefix: Prefix, others: Sequence[EpisodeOutcome], best_score: float
-) -> list[float]:
-    """Return what is known of a prefix of an episode, by what the others of its group that began anew came to."""
-    solved = sum(one.solved for one in others)
-    earned = math.fsum(sample.reward for sample in episode.samples[: prefix.turns])
+    episode: EpisodeOutcome, prefixes: Sequence[Prefix], others: Sequence[EpisodeOutcome], best_score: float
+) -> list[list[float]]:
+    """Return what is known of each prefix of an episode, by what the others of its group that began anew came to."""
+    solved = sum([one.solved for one in others])
+    of_others = math.log((solved + 1.0) / (len(others) - solved + 1.0))
+    rewards = [sample.reward for sample in episode.samples]
     return [
-        1.0,
-        math.log((solved + 1.0) / (len(others) - solved + 1.0)),
-        math.log1p(prefix.turns),
-        prefix.logprob,
-        earned / best_score,
+        [1.0, of_others, math.log1p(one.turns), one.logprob, math.fsum(rewards[: one.turns]) / best_score]
+        for one in prefixes
     ]
 
 
@@ -71,11 +70,12 @@ def examples_of(episodes: Sequence[EpisodeOutcome], best_score: float) -> list[E
     roots = [one for one in ranked if one.branch is not None and one.branch.root < 0]
     found = []
     for root in roots:
-        others = [one for one in roots if one is not root]
-        for prefix in root.branch.prefixes if root.branch is not None else ():
-            outcomes = [float(one.solved) for one in leaves(ranked, root, prefix.turns)]
-            value = sum(outcomes) / len(outcomes)
-            found.append([*features_of(root, prefix, others, best_score), value, float(len(outcomes))])
+        prefixes = root.branch.prefixes if root.branch is not None else ()
+        features = features_of(root, prefixes, [one for one in roots if one is not root], best_score)
+        later = [one for one in ranked if one.branch is not None and one.branch.root == root.member]
+        for prefix, own in zip(prefixes, features, strict=True):
+            outcomes = [float(one.solved) for one in leaves(later, root, prefix.turns)]
+            found.append([*own, sum(outcomes) / len(outcomes), float(len(outcomes))])
     return found
 
 

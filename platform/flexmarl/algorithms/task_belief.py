@@ -7,6 +7,7 @@ mean and when the task left (`filter_solved`); a moving mean before the last gro
 nothing per task.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -64,3 +65,38 @@ class TaskBelief:
             np.frombuffer(self.missed, "<f4"),
             np.frombuffer(self.as_of, "<i4"),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Evidence of tasks before a step, where an idle step leaves a share `fades` of it."""
+
+    belief: TaskBelief
+    step: int
+    fades: float
+
+    def of(self, tasks: "Numbers") -> "tuple[Floats, Floats]":
+        """Return the evidence for and against each of some tasks."""
+        return self.belief.evidence(tasks, self.step, self.fades)
+
+    def parts(self, tasks: int) -> "Iterator[tuple[int, Column, Column]]":
+        """Yield part after part of a set: number of its first task, shares that speak for each task, and totals.
+
+        In single precision, and a few times quicker than `of`. A task of which nothing is known has share and total 0.
+        """
+        solved, missed, as_of = self.belief.columns()
+        # After the last step of the table hardly anything is left; what is taken instead is more than that.
+        steps = min(self.step, int(-21.0 / np.log(self.fades)) if self.fades < 1.0 else 0)
+        left = np.exp(np.arange(steps + 1) * np.log(self.fades)).astype("<f4")
+        for first in range(0, tasks, _PART):
+            part = slice(first, min(first + _PART, tasks))
+            if not len(solved):
+                yield first, np.zeros(part.stop - first, "<f4"), np.zeros(part.stop - first, "<f4")
+                continue
+            totals = solved[part] + missed[part]
+            shares = solved[part] / (totals + _TINY)
+            totals *= left.take(self.step - as_of[part], mode="clip")
+            yield first, shares, totals
+
+
+_PART, _TINY = 65_536, np.float32(1e-30)

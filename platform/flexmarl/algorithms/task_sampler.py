@@ -15,7 +15,7 @@ from flexmarl.algorithms import greso, near_success, success_predictor
 from flexmarl.algorithms.registry import Plugin, Registry
 from flexmarl.algorithms.seeds import derive
 from flexmarl.algorithms.solved_tasks import in_set, longest_away, visits_to_leave
-from flexmarl.algorithms.task_belief import TaskBelief
+from flexmarl.algorithms.task_belief import Evidence, TaskBelief
 from flexmarl.algorithms.vade import drawn, most_evidence
 from flexmarl.contracts.specification.task_choice import (
     TASK_SAMPLER,
@@ -135,12 +135,11 @@ class Vade(TaskSampler[VadeOptions]):
     def choose(self, belief: TaskBelief, wanted: Wanted) -> list[int]:
         """Sample a pass rate of each task from what is believed of it, and take the tasks that promise most."""
         rng = np.random.default_rng(derive(wanted.run_seed, "vade", wanted.draw))
-        fades = self.options.keep_when_idle
         return drawn(
             rng,
             wanted.tasks,
             wanted.count,
-            lambda numbers: belief.evidence(numbers, wanted.step, fades),
+            Evidence(belief, wanted.step, self.options.keep_when_idle),
             most_evidence(wanted.members, self.options.keep_when_played),
             wanted.excluded,
         )

@@ -11,12 +11,19 @@ Pure: no clock, no chance. Invariant: thresholds depend on no order in which the
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flexmarl.algorithms.prefix_predictor import Example, PrefixBelief
 from flexmarl.contracts.specification.branch_controllers import EchoOptions
 from flexmarl.contracts.wire import EpisodeOutcome, TokenSignal
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Signals = npt.NDArray[np.float64]
+    """[tokens, 3]: entropy, confidence and jump of each, as in a `TokenSignal`"""
 
 WINDOW = 4
 """Tokens whose confidence is averaged."""
@@ -46,25 +53,25 @@ class Thresholds:
         return cls(*values) if values else None
 
 
-def signals_of(uncertainty: Sequence[float], likeliest: int) -> list[TokenSignal]:
+def signals_of(uncertainty: Sequence[float], likeliest: int) -> "Signals":
     """Return what an engine told of a reply's tokens (`wire.CompletionChoice`) as signals; `likeliest`: 1 or 5."""
     table = np.array(uncertainty, np.float64).reshape(-1, 3)
-    entropy, mass = table[:, 0], table[:, 1 if likeliest == 1 else 2]
-    found = []
-    for place in range(len(table)):
-        confidence = float(mass[max(0, place - WINDOW + 1) : place + 1].mean())
-        jump = float(entropy[place] - entropy[place - 1]) if place else 0.0
-        found.append(TokenSignal(float(entropy[place]), confidence, jump))
+    mass, summed = table[:, 1 if likeliest == 1 else 2], np.zeros(len(table))
+    for back in range(WINDOW - 1, -1, -1):  # the oldest first
+        summed[back:] += mass[: len(mass) - back]
+    found = np.zeros((len(table), 3))
+    found[:, 0] = table[:, 0]
+    found[:, 1] = summed / np.minimum(np.arange(1, len(table) + 1), WINDOW)
+    found[1:, 2] = table[1:, 0] - table[:-1, 0]
     return found
 
 
-def first_in_doubt(signals: Sequence[TokenSignal], thresholds: Thresholds) -> int | None:
+def first_in_doubt(signals: "Signals", thresholds: Thresholds) -> int | None:
     """Return the first token of a reply at which it may be continued; None where there is none."""
-    for place, one in enumerate(signals):
-        doubtful = one.entropy >= thresholds.high and one.confidence <= thresholds.confidence
-        if place >= LEAST_DEPTH and doubtful and one.jump >= thresholds.jump:
-            return place
-    return None
+    entropy, confidence, jump = signals[LEAST_DEPTH:].T
+    doubtful = (entropy >= thresholds.high) & (confidence <= thresholds.confidence) & (jump >= thresholds.jump)
+    places = np.flatnonzero(doubtful)
+    return LEAST_DEPTH + int(places[0]) if len(places) else None
 
 
 def width_of(signal: TokenSignal, thresholds: Thresholds, most: int) -> int:
@@ -75,10 +82,10 @@ def width_of(signal: TokenSignal, thresholds: Thresholds, most: int) -> int:
     return min(max(round(1 + BY_ENTROPY * entropy - BY_CONFIDENCE * confidence), 1), most)
 
 
-def spread(signals: Sequence[TokenSignal]) -> tuple[TokenSignal, ...]:
+def spread(signals: "Signals") -> tuple[TokenSignal, ...]:
     """Return at most `TOLD` of an episode's signals, evenly spread."""
     stride = max(1, -(-len(signals) // TOLD))
-    return tuple(signals[::stride])
+    return tuple(map(TokenSignal._make, signals[::stride].tolist()))
 
 
 def seen_in(episodes: Sequence[EpisodeOutcome]) -> list[Example]:

@@ -8,6 +8,8 @@ import contextlib
 import os
 import re
 import sys
+import traceback
+from collections.abc import Callable
 from typing import NoReturn
 
 CONFIGURATION = 78
@@ -32,6 +34,26 @@ def leave(status: int = 0) -> NoReturn:
         with contextlib.suppress(BrokenPipeError):  # nobody reads any more
             stream.flush()
     os._exit(status)
+
+
+def carry_out(main: Callable[[], object]) -> NoReturn:
+    """Run what a process is for and end it with the status of that, or with the error on standard error, at once.
+
+    The interpreter would wait for threads that still work, also for those of libraries that nobody stopped.
+    """
+    status = 0
+    try:
+        main()
+    except SystemExit as ended:
+        if isinstance(ended.code, str):
+            sys.stderr.write(f"{ended.code}\n")
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except KeyboardInterrupt:
+        pass  # told to stop before it could listen
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    leave(status)
 
 
 _WARNING = re.compile(r"^.*\b\w*Warning: .*\n?(?:^[ \t]+.*\n?)?", re.MULTILINE)

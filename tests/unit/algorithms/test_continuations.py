@@ -130,9 +130,9 @@ def test_a_backed_up_value_is_the_mean_of_the_leaves_below():
 
 def test_what_is_known_of_a_prefix():
     root, other = played(0, True, 3, rewards=[0.5, 0.25, 1.0]), played(1, False, 2)
-    found = features_of(root, Prefix(turns=2, logprob=-0.7), [other], 2.0)
+    [found] = features_of(root, [Prefix(turns=2, logprob=-0.7)], [other], 2.0)
     assert found == pytest.approx([1.0, math.log(1 / 2), math.log(3.0), -0.7, 0.375])
-    assert features_of(root, Prefix(turns=1, logprob=0.0), [], 1.0)[1] == 0.0
+    assert features_of(root, [Prefix(turns=1, logprob=0.0)], [], 1.0)[0][1] == 0.0
 
 
 def test_before_the_first_fit_all_prefixes_look_alike_and_then_within_bounds():

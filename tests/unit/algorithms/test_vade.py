@@ -1,11 +1,13 @@
 """VADE's rule in the figures of its paper's worked examples, and that its quick draw is the slow one."""
 
+import time
+
 import msgspec
 import numpy as np
 import pytest
 
-from flexmarl.algorithms import vade
-from flexmarl.algorithms.task_belief import TaskBelief
+from flexmarl.algorithms import rate_windows, vade
+from flexmarl.algorithms.task_belief import Evidence, TaskBelief
 from flexmarl.algorithms.task_sampler import TASK_SAMPLERS, PlayedTask, Wanted
 from flexmarl.contracts.specification.task_choice import TASK_SAMPLER
 
@@ -60,7 +62,7 @@ def test_what_a_rate_promises():
     assert vade.promise(np.random.default_rng(0).beta(3, 5, 100_000)).mean() == pytest.approx(0.125, abs=5e-4)
     for a, b in ((3.0, 5.0), (1.0, 1.0), (9.9, 1.2)):
         rates = (np.arange(20_000) + 0.5) / 20_000
-        mean = (vade.promise(rates) * vade.density(rates, np.array([a - 1]), np.array([b - 1]))).mean()
+        mean = (vade.promise(rates) * rate_windows.density(rates, np.array([a - 1]), np.array([b - 1]))).mean()
         assert mean == pytest.approx(a * b * (b + 1) / ((a + b) * (a + b + 1) * (a + b + 2)), rel=1e-6)
     assert vade.most_evidence(8, 0.2) == 10.0
 
@@ -119,7 +121,7 @@ def test_the_window_gives_what_sampling_every_rate_does(monkeypatch: pytest.Monk
     error = np.sqrt((near.var(0) + every.var(0)) / draws)
     assert (np.abs(near.mean(0) - every.mean(0)) < 3.5 * error).all()
     kinds = ((0.0, 0.0), (0.41, 6.14), (2.21, 4.34))  # after 200 idle steps
-    expected = [float(vade.density(1 / 3, np.array([a]), np.array([b]))[0]) for a, b in kinds]
+    expected = [float(rate_windows.density(1 / 3, np.array([a]), np.array([b]))[0]) for a, b in kinds]
     assert near.mean(0) == pytest.approx(8 * np.array(expected) / sum(expected), rel=0.1)
     assert (near != every).any()
 
@@ -134,23 +136,101 @@ def test_the_window_is_enough_for_a_large_set(monkeypatch: pytest.MonkeyPatch):
     assert [choose(belief, draw, 32, 6000, step=10) for draw in range(50)] == found
 
 
-def test_where_hardly_a_task_is_near_a_third_every_rate_is_sampled():
+KINDS = np.array(((10.0, 0.0), (0.0, 9.0), (8.0, 2.0), (9.5, 0.1), (0.0, 0.0), (3.0, 6.0), (0.3, 0.2)))
+"""Evidence for and against: solved, missed, mostly solved, nearly always, never played, near a third, hardly known."""
+STEP, AGE = 400, 30
+SHARES = np.array((0.9, 0.02, 0.04, 0.03, 0.0002, 0.0003, 0.0095))
+
+
+def of_kinds(tasks: int, kinds: np.ndarray = KINDS, shares: np.ndarray = SHARES) -> tuple[TaskBelief, np.ndarray]:
+    """Return a belief of a set whose tasks are of some kinds by chance, each of another age; kinds of tasks."""
     belief = TaskBelief()
-    for task in range(3000):
-        belief.put(3000, task, 10.0, 0.0, 0)
-    assert len(set(choose(belief, 0, 64, 3000))) == 64
+    kind = np.random.default_rng(4).choice(len(kinds), tasks, p=shares)
+    belief.solved, belief.missed = (bytearray(kinds[kind, side].astype("<f4").tobytes()) for side in range(2))
+    belief.as_of = bytearray((STEP - AGE * kind).astype("<i4").tobytes())
+    return belief, kind
+
+
+@pytest.mark.parametrize("window", [(0.1, 0.68), (0.32, 0.35), (0.002, 0.955)])
+def test_tasks_with_bounds_of_their_own_fall_into_a_window_as_often_as_their_rates_do(window: tuple[float, float]):
+    tasks, known = 300_000, np.arange(0, 300_000, 40)
+    belief, kind = of_kinds(tasks)
+    evidence = Evidence(belief, STEP, 0.999)
+    found, rates = rate_windows.of_each(np.random.default_rng(0), tasks, known, evidence, 10.5, window)
+    assert len(set(found)) == len(found)
+    assert not set(found) & set(known)
+    edges = np.linspace(*window, 6)
+    kind[known] = -1
+    for number, of_kind in enumerate(KINDS * 0.999 ** (AGE * np.arange(len(KINDS)))[:, None]):
+        counts = np.histogram(rates[kind[found] == number], edges)[0]
+        points = edges[:-1, None] + np.diff(edges)[:, None] * (np.arange(2000) + 0.5) / 2000
+        chances = rate_windows.density(points, *of_kind[:, None]).mean(1) * np.diff(edges)
+        expected = chances * (kind == number).sum()
+        assert (np.abs(counts - expected) < 4.5 * np.sqrt(expected * (1 - chances)) + 2.0).all()
+
+
+@pytest.mark.parametrize("most", [0.3, 10.0, 3000.0])
+def test_no_task_has_a_density_above_what_it_comes_into_question_with(most: float):
+    rng = np.random.default_rng(2)
+    total, share = most * rng.random(40_000), rng.choice([0.0, 1.0, 1 / 3, *rng.random(5)], 40_000)
+    belief = TaskBelief()
+    for name, values in (("solved", total * share), ("missed", total - total * share)):
+        setattr(belief, name, bytearray(values.astype("<f4").tobytes()))
+    belief.as_of = bytearray(np.full(40_000, STEP, "<i4").tobytes())
+    evidence, nobody = Evidence(belief, STEP, 0.999), np.zeros(0, np.int64)
+    for window in ((0.1, 0.68), (0.33, 0.34), (0.002, 0.955)):
+        cells = rate_windows.bounds(window, most)
+        numbers, chances = rate_windows._in_question(rng, 40_000, nobody, evidence, cells)
+        rates, shares = rate_windows._proposed(rng, *evidence.of(numbers), window)
+        assert (rate_windows.density(rates, *evidence.of(numbers)) <= chances * shares)[chances < 1.0].all()
+
+
+def test_where_hardly_a_task_is_near_a_third_the_choice_is_that_of_sampling_every_rate(monkeypatch: pytest.MonkeyPatch):
+    """Kinds of the tasks that are chosen, and of the one that is first, over many draws of both ways."""
+    tasks, draws, counts, rest = 8_000, 300, {}, []
+    belief, kind = of_kinds(tasks, shares=np.array((0.95, 0.0, 0.03, 0.0195, 0.0, 0.0005, 0.0)))
+    monkeypatch.setattr(vade, "SAMPLED_FIRST", 64)
+    monkeypatch.setattr(vade, "ABOVE_BAR", 1)
+    monkeypatch.setattr(vade, "_below", lambda *args, own=vade._below: rest.append(args) or own(*args))
+    for many in (4096, tasks):
+        monkeypatch.setattr(vade, "MANY_TASKS", many)
+        chosen = [kind[choose(belief, draw, 24, tasks, step=STEP)] for draw in range(draws)]
+        counts[many] = np.array([[*np.bincount(row, minlength=7), *(np.arange(7) == row[0])] for row in chosen])
+    assert draws // 20 < len(rest) < draws // 2  # draws with a bar that too few were above
+    error = np.sqrt((counts[4096].var(0) + counts[tasks].var(0)) / draws)
+    assert (np.abs(counts[4096].mean(0) - counts[tasks].mean(0)) <= 3.5 * error + 1e-9).all()
+
+
+def test_what_is_known_to_be_below_a_bar_is_sampled_below_it():
+    belief, _ = of_kinds(20_000, np.array(((3.0, 6.0), (3.0, 6.0))), np.array((1.0, 0.0)))
+    evidence, rng = Evidence(belief, STEP, 0.999), np.random.default_rng(0)
+    worth = vade._below(rng, np.arange(20_000), evidence, 0.12)
+    every = vade.promise(rng.beta(4.0, 7.0, 400_000))
+    assert worth.max() <= 0.12
+    points = (0.1, 0.5, 0.9)
+    assert np.quantile(worth, points) == pytest.approx(np.quantile(every[every <= 0.12], points), rel=0.03)
+
+
+def test_where_hardly_a_task_is_near_a_third_a_draw_of_a_million_still_takes_little():
+    belief, _ = of_kinds(1_000_000, np.array(((10.0, 0.0), (3.3, 6.7))), np.array((0.997, 0.003)))
+    taken = []
+    for draw in range(5):
+        began = time.thread_time()
+        assert len(set(choose(belief, draw, 64, 1_000_000, step=STEP))) == 64
+        taken.append(time.thread_time() - began)
+    assert min(taken) < 0.06  # 0.013 on a machine with nothing else to do, 0.1 and more where every rate is sampled
 
 
 @pytest.mark.parametrize("most", [0.0, 0.3, 2.0, 10.0, 320.0])
 def test_no_density_in_a_window_is_above_its_bound(most: float):
     for low in (0.2084, 0.3, 0.3332):
-        high = vade._other_end(low)
+        high = vade.other_end(low)
         assert vade.promise(np.array([high])) == pytest.approx(vade.promise(np.array([low])))
         bound = vade._highest(low, high, most)
         for total in np.linspace(0.0, most, 25):
             solved = np.linspace(0.0, total, 300)
             for rate in np.linspace(low, high, 7):
-                assert vade.density(rate, solved, total - solved).max() < bound
+                assert rate_windows.density(rate, solved, total - solved).max() < bound
 
 
 @pytest.mark.parametrize("tasks", [TASKS, 5000])

@@ -44,3 +44,29 @@ leave()
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=buffered, timeout=120
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "said", "and told")
+
+
+@pytest.mark.parametrize(
+    ("main", "status", "said"),
+    [
+        ("pass", 0, ""),
+        ("raise SystemExit(78)", 78, ""),
+        ("raise SystemExit(None)", 0, ""),
+        ("raise SystemExit('no place')", 1, "no place"),
+        ("raise KeyboardInterrupt", 0, ""),
+        ("raise ValueError('seven')", 1, "ValueError: seven"),
+    ],
+)
+def test_what_a_process_comes_to_waits_for_no_thread(main: str, status: int, said: str) -> None:
+    program = f"""
+import threading, time
+from flexmarl.host.exits import carry_out
+
+def main():
+    threading.Thread(target=time.sleep, args=[600]).start()
+    {main}
+
+carry_out(main)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr.strip().rpartition("\n")[2]) == (status, said)

@@ -1,6 +1,11 @@
 """The road of a node with a token: its settings, its messages, and a control plane that is away."""
 
+import socket
+import ssl
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -10,10 +15,12 @@ import pytest
 
 from flexmarl.store import schema
 from flexmarl.store.control import leases
+from tests.support.far_link import make_certificate
 from workers import entry, settings
 from workers.door.address import DoorAddress
 from workers.door.broker import DoorBroker, News
-from workers.door.client import Admitted, DoorAway, DoorPool, admitted
+from workers.door.client import Admitted, Door, DoorAway, DoorPool, admitted
+from workers.door.waits import PATIENCE_S
 from workers.entry import settled
 from workers.errors import SettingsError
 
@@ -75,6 +82,58 @@ def test_a_service_that_does_not_know_its_name_says_which_setting_helps() -> Non
         with pytest.raises(DoorAway, match=r"answers 400; .* FLEXMARL_ALLOWED_HOSTS"):
             admitted(address)
         server.shutdown()
+
+
+@contextmanager
+def silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str) -> Iterator[tuple[str, threading.Semaphore]]:
+    """Yield the address of who reads requests and answers none, and what counts them."""
+    certificate, key, read = tmp_path / "c.pem", tmp_path / "c.key", threading.Semaphore(0)
+    make_certificate(certificate, key, "127.0.0.1")
+    trusted, own = ssl.create_default_context(cafile=certificate), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    own.load_cert_chain(certificate, key)
+    monkeypatch.setattr("workers.door.address._trusted", lambda: trusted)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            kept = []
+            while True:
+                try:
+                    one = server.accept()[0]
+                except OSError:
+                    return
+                kept.append(own.wrap_socket(one, server_side=True) if scheme == "https" else one)
+                while b"\r\n\r\n" not in kept[-1].recv(65_536):
+                    pass
+                read.release()
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"{scheme}://127.0.0.1:{server.getsockname()[1]}", read
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_whoever_waits_for_an_answer_is_told_soon_that_the_process_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    with silent(tmp_path, monkeypatch, scheme) as (url, read):
+        address = DoorAddress(url, "fmn_x")
+        ended: list[float] = []
+
+        def ask() -> None:
+            with pytest.raises(DoorAway):
+                leases.devices_of(Door(address), "far-1")  # type: ignore[arg-type]
+            ended.append(time.monotonic())
+
+        waiting = threading.Thread(target=ask, daemon=True)
+        waiting.start()
+        assert read.acquire(timeout=30)
+        began = time.monotonic()
+        address.waits.end()
+        address.waits.end()
+        waiting.join(30)
+        ask()
+        first, second = ended
+        assert PATIENCE_S <= first - began < PATIENCE_S + 1.0
+        assert PATIENCE_S <= second - first < PATIENCE_S + 1.0, "who asks later waits no longer either"
 
 
 def test_what_is_not_declared_cannot_be_asked_for() -> None:

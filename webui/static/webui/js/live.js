@@ -8,6 +8,7 @@ const COALESCE_MS = 200;
 const BREATHS = 4;
 const STALE_AFTER_MS = 20_000;
 const POLL_MS = 15_000;
+const TICK_MS = 250; // a part that is read every second is read every second, not every other one
 const POLL_WITHOUT_SOCKET_MS = 4_000;
 const BACKOFF_MS = [500, 1000, 2000, 4000, 8000, 15_000];
 
@@ -58,7 +59,7 @@ export function start() {
   for (const mark of $$("[data-live-mark]")) mark.hidden = false;
   connect(topics);
   setInterval(show, 1000);
-  setInterval(poll, 1000);
+  setInterval(poll, TICK_MS);
   document.addEventListener("visibilitychange", () => {
     if (!document.hidden) refresh();
   });
