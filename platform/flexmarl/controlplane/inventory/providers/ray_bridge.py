@@ -55,6 +55,8 @@ class HostActor:
         self._began, self._stopped, self._failed, self._log = time.time(), 0.0, "", asked["log"]
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_SECRET_OR_RAYS)}
         own = {"PYTHONPATH": asked["python_path"], "FLEXMARL_PARENT_PID": str(os.getpid())}
+        with contextlib.suppress(PermissionError):  # Ray's workers begin at 15; only root may be less nice again
+            os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, os.getppid()))
         try:
             descriptor = os.open(asked["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
             with os.fdopen(descriptor, "ab") as out:
