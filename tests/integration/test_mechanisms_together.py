@@ -117,6 +117,7 @@ def said_by(weights: dict[str, torch.Tensor], model: FactoryModel, row: TrainedR
         return token_scores(Decoder(flat, architecture_of(model)), batch)[0][0]
 
 
+@pytest.mark.full
 def test_preferences_are_learned_from_pairs_of_the_version_before(system: System) -> None:
     """Online DPO as in Asynchronous RLHF: while a step is taken, the pairs of the next one are played."""
     api = system.api()

@@ -1,9 +1,9 @@
 """Tokens of nodes: `fmn_<key>.<secret>`, of which only a keyed hash of the secret is stored.
 
 A token is one node's: it opens the operations of nodes for that name, with devices and episodes of one pool, and
-nothing else. Several nodes with tokens may share a pool. A rotated token's former secret
-holds until `former_until`, so that a host is changed without a pause. The token of a host that a provider was asked for
-is its job's: its text is made of the job's id, and it holds no longer than the job.
+nothing else. Several nodes with tokens may share a pool. A rotated token's former secret holds until `former_until`, so
+that a host is changed without a pause. The token of a host that a provider was asked for is its job's: its text is made
+of the job's id, and it holds no longer than the job.
 """
 
 from django.conf import settings
