@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.specification.resources import MOST_TRAINING_DEVICES
+from flexmarl.contracts.specification.rollout_window import MeasuredWindow
 from flexmarl.contracts.specification.team import Lora
 
 _WINDOW = "/mechanisms/allocation/window/type"
@@ -88,7 +89,7 @@ def _of_their_own(spec: ExperimentSpec) -> Iterator[Problem]:
 
 def _window(spec: ExperimentSpec) -> Iterator[Problem]:
     """A window ends play on shared devices: what is left of it goes on elsewhere, under the same weights."""
-    allocation, resources, mechanisms = spec.mechanisms.allocation, spec.resources, spec.mechanisms
+    allocation, resources = spec.mechanisms.allocation, spec.resources
     if allocation.window.type == "played":
         return
     if allocation.type != "colocated":
@@ -99,11 +100,12 @@ def _window(spec: ExperimentSpec) -> Iterator[Problem]:
             hint="Set played, or type: colocated.",
         )
         return
+    overlapping = any(spec.lag_policy_of(name).bound > 0 for name in spec.trainable_policies())
     apart = {
         "own_devices: 0": (allocation.own_devices > 0, "some trainers have devices of their own and train at any time"),
         "engine_policies: null": (resources.engine_policies is not None, "an engine may lack a policy of the step"),
         "engine_versions: 2": (resources.engine_versions == 1, "engines serve one version at a time"),
-        "bound: 0 in lag_policy": (mechanisms.lag_policy.bound > 0, "several steps are played at once"),
+        "bound: 0 in every lag_policy": (overlapping, "several steps are played at once"),
     }
     for instead, (holds, why) in apart.items():
         if holds:
@@ -113,6 +115,14 @@ def _window(spec: ExperimentSpec) -> Iterator[Problem]:
                 detail=f"Shared devices cannot be taken from play: {why}.",
                 hint=f"Set played, or {instead}.",
             )
+    window = allocation.window
+    if isinstance(window, MeasuredWindow) and window.first_s < window.least_s:
+        yield Problem(
+            pointer="/mechanisms/allocation/window/first_s",
+            code="out_of_range",
+            detail=f"first_s is {window.first_s:g}, and no window is shorter than least_s, {window.least_s:g}.",
+            hint=f"Set {window.least_s:g} or more.",
+        )
 
 
 def allocation_warnings(spec: ExperimentSpec) -> Iterator[Problem]:

@@ -36,6 +36,9 @@ def windowed(kind: str = "measured", **more: object) -> dict[str, Any]:
     return {"type": "colocated", "window": {"type": kind}, **more}
 
 
+SHORT = {"type": "measured", "first_s": 2.0, "least_s": 3.0}
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -79,8 +82,22 @@ def test_what_shares_devices_is_legal(changes: dict[str, Any]) -> None:
         ),
         ("/mechanisms/publication/type", "not_with_colocated", {"mechanisms": {"publication": "wavefront"}}),
         ("/mechanisms/policy_clock", "not_with_colocated", {"mechanisms": {"policy_clock": True}}),
+        (
+            "/mechanisms/allocation/window/first_s",
+            "out_of_range",
+            {**APART, "mechanisms": {"allocation": {"type": "colocated", "window": SHORT}}},
+        ),
         (WINDOW, "not_read", {"mechanisms": {"allocation": windowed() | {"type": "agent_centric"}}}),
         (WINDOW, "not_with_window", {**APART, "mechanisms": {"allocation": windowed(), "lag_policy": {"bound": 1}}}),
+        (
+            WINDOW,
+            "not_with_window",
+            {
+                **APART,
+                "mechanisms": {"allocation": windowed()},
+                "policies": {"speaker": {"lag_policy": {"bound": 1}}, "listener": {}},
+            },
+        ),
         (
             WINDOW,
             "not_with_window",

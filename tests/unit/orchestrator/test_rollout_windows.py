@@ -107,3 +107,12 @@ def test_a_measured_window_never_gets_shorter_than_its_least():
     spec = windowed(window={"type": "measured", "first_s": 0.02, "least_s": 0.015})
     cluster = ended_well(started(spec, seed=5))
     assert cluster.core.state.fleet.shared.window_s >= 0.015
+
+
+def test_a_window_that_was_measured_down_to_nothing_does_not_begin_anew():
+    nothing = {"type": "measured", "first_s": 3600.0, "least_s": 0.0}
+    cluster = started(windowed(window=nothing, budget__train_steps=1), seed=5)
+    cluster.core.state.fleet.shared.window_s = 0.0
+    ended_well(cluster)
+    said = [ruling.reason for decision in cluster.decisions for ruling in decision.rulings]
+    assert any(reason.startswith("the window has passed") for reason in said)

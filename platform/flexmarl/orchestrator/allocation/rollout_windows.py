@@ -55,7 +55,7 @@ def emptied(ctx: Context, engine_lease: int) -> bool:
     lease = ctx.state.fleet.leases.get(engine_lease)
     if lease is None:
         return True
-    for name in {*lease.weights.held, *lease.weights.previous}:
+    for name in sorted({*lease.weights.held, *lease.weights.previous}):
         dismiss(ctx, lease, name)
     for name in lease.weights.leaving:
         key = f"unload:{lease.lease_id}:{name}"
@@ -71,11 +71,9 @@ def measure_window(ctx: Context, cohort: Cohort) -> None:
     if not isinstance(options, MeasuredWindow) or times.settled_at is None or times.stepped_at is None:
         return
     waited_s = max(0.0, _waited_s(ctx, cohort) - shared.waited_s) if shared.beside == cohort.no else 0.0
-    found = next_window(
-        shared.window_s or options.first_s, times.settled_at - times.opened_at, waited_s,
-        times.stepped_at - times.settled_at,
-    )  # fmt: skip
-    shared.window_s = max(options.least_s, found)
+    before_s = options.first_s if shared.window_s is None else shared.window_s
+    generated_s, idle_s = times.settled_at - times.opened_at, times.stepped_at - times.settled_at
+    shared.window_s = max(options.least_s, next_window(before_s, generated_s, waited_s, idle_s))
 
 
 def _window_s(ctx: Context) -> float | None:
@@ -83,7 +81,8 @@ def _window_s(ctx: Context) -> float | None:
         case FixedWindow(seconds=seconds):
             return seconds
         case MeasuredWindow(first_s=first_s):
-            return ctx.state.fleet.shared.window_s or first_s
+            measured_s = ctx.state.fleet.shared.window_s
+            return first_s if measured_s is None else measured_s
     return None
 
 

@@ -103,8 +103,8 @@ class SharingTurn:
 
     side: Side = "trainers"
     since: float = 0.0
-    window_s: float = 0.0
-    """Measured: how long engines have the devices in this step; 0: no step has ended yet."""
+    window_s: float | None = None
+    """Measured: how long engines have the devices in this step; None: no step has ended yet."""
     ends_at: float | None = None
     """When they give them up although something plays, if trainers have work then."""
     beside: int = -1
