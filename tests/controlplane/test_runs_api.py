@@ -74,7 +74,10 @@ def test_yaml_is_the_same_as_a_document(api) -> None:
         ({"batch": {"task_per_step": 4}}, "/batch/task_per_step"),
         ({"sampling": {"branch_controller": "at_grpo"}}, "/sampling/branch_controller"),
         ({"environment": {"type": "reference_gam"}}, "/environment"),
-        ({"mechanisms": {"allocation": {"type": "colocated", "window": "mesured"}}}, "/mechanisms/allocation/window/type"),
+        (
+            {"mechanisms": {"allocation": {"type": "colocated", "window": "mesured"}}},
+            "/mechanisms/allocation/window/type",
+        ),
         ({"mechanisms": {"allocation": {"window": {"type": "measured"}}}}, "/mechanisms/allocation/window/type"),
         (
             {"mechanisms": {"allocation": {"type": "colocated", "window": {"type": "fixed", "seconds": 0}}}},

@@ -22,7 +22,7 @@ STEPS = 4
 SPREAD = {"latency": {"scale_s": 0.3, "sigma": 1.0, "cap_s": 3.0}}
 """Games end over seconds: a trainer has begun long before the last one ends."""
 SLOW = {"latency": {"scale_s": 0.1, "sigma": 0.0, "slow_share": 0.04, "slow_s": 4.0}}
-"""Few games end late. Which is drawn by the seed: in `ordered` steps those of the first micro-batch must not be such."""
+"""Few games end late; which, the seed says. The first groups of an `ordered` step must have none to begin early."""
 WINDOW = {"type": "colocated", "window": {"type": "fixed", "seconds": 0.05}}
 EARLY = """
 SELECT count(*) FROM store.ruling WHERE run_id = %s AND kind = 'devices_turned' AND reason LIKE '%%go on with%%'
