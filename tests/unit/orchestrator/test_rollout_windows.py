@@ -4,6 +4,7 @@ import pytest
 
 from flexmarl.algorithms.rollout_window import next_window
 from flexmarl.contracts import commands as c
+from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.status import RunStatus
 from tests.unit.orchestrator.fake_cluster import Faults, make_spec, running, started
 from tests.unit.orchestrator.test_colocated import ended_well, turns
@@ -43,6 +44,27 @@ def test_trainers_begin_while_the_other_engines_play(devices, trainers):
     assert all(command.hand_over for command in emptied)
     assert len(turns(cluster)) <= 2 * cluster.spec.budget.train_steps + 3, "there and back once a step"
     assert turns(cluster).count("to_trainers") >= cluster.spec.budget.train_steps
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_engines_give_devices_up_once_the_window_of_the_step_has_passed_and_others_go_on(seed):
+    faults, window = Faults(child_death=0.15 * (seed % 2)), {"type": "fixed", "seconds": 0.05}
+    cluster, told, early = started(windowed(window=window), seed=seed, faults=faults), 0, 0
+    while cluster.status not in (RunStatus.COMPLETED, RunStatus.FAILED):
+        cluster.happen()
+        said = [ruling.reason for decision in cluster.decisions[told:] for ruling in decision.rulings]
+        told = len(cluster.decisions)
+        if not any(reason.startswith("the window has passed") for reason in said):
+            continue
+        early, fleet, head = early + 1, cluster.core.state.fleet, cluster.core.state.cohort
+        assert cluster.now >= head.times.opened_at + window["seconds"], "each step has its window"
+        shared = {trainer.sharing.engine_lease for trainer in fleet.trainers()}
+        assert any(
+            {name: pin.version for name, pin in head.pins.items()}.items() <= lease.weights.held.items()
+            for lease in fleet.at_work(DeviceUse.ENGINE)
+            if lease.lease_id not in shared
+        ), "somebody goes on"
+    assert early or seed % 2
 
 
 def test_an_engine_forgets_all_before_it_sleeps():

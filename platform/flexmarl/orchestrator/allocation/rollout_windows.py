@@ -36,12 +36,6 @@ def trains_beside(ctx: Context, work: Collection[str]) -> bool:
     return True
 
 
-def plays_beside(ctx: Context) -> bool:
-    """Tell whether groups may still be added to the cohort whose trainers have the shared devices already."""
-    head = ctx.state.cohort
-    return head is not None and ctx.state.fleet.shared.beside == head.no
-
-
 def beside_text(ctx: Context, work: Collection[str], seconds: float) -> str:
     """Say why engines give shared devices up while something plays."""
     return (

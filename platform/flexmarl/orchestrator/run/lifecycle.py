@@ -11,7 +11,7 @@ from collections.abc import Callable
 from flexmarl.contracts.decisions import NoteLevel
 from flexmarl.contracts.events import RunVerb, Verb
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus, allowed_verbs, may_move, next_status
-from flexmarl.orchestrator.allocation.rollout_windows import measure_window, plays_beside
+from flexmarl.orchestrator.allocation.rollout_windows import measure_window
 from flexmarl.orchestrator.allocation.shared_devices import engines_turn
 from flexmarl.orchestrator.cohorts.cohorts import close_cohort, open_cohort, settle_with_enough, starved
 from flexmarl.orchestrator.cohorts.credit import top_up
@@ -285,8 +285,6 @@ def _continue(ctx: Context) -> None:
     """Begin the next cohort, and the evaluation of the committed vector beside it. First, what moves takes over."""
     state = ctx.state
     if not engines_turn(ctx):
-        if plays_beside(ctx) and top_up(ctx):
-            settle_with_enough(ctx)
         return
     if state.cohorts:
         if top_up(ctx):
