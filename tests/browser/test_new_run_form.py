@@ -138,7 +138,14 @@ def test_only_what_is_read_is_shown_and_nothing_hidden_is_refused(seeded: Any, v
     field(page, "/agents/speaker/trainable").uncheck()
     until(page, lambda: seat.text_content() == "size M, own policy, frozen")
     field(page, "/agents/speaker/trainable").check()
+    window, first = (field(page, f"/mechanisms/allocation/window/{name}") for name in ("type", "first_s"))
+    assert not window.is_visible(), "trainers share no device"
+    field(page, "/mechanisms/allocation/type").select_option("colocated")
+    window.select_option("measured")
+    first.fill("2")
+    page.locator("[data-error='/mechanisms/allocation/window/first_s']").get_by_text("Set 5 or more.").wait_for()
     field(page, "/mechanisms/allocation/type").select_option("agent_centric")
+    assert not first.is_visible(), "nobody reads it"
     home.wait_for(state="hidden")
     page.locator("#start[aria-disabled=false]").wait_for()
     page.get_by_role("tab", name="YAML").click()

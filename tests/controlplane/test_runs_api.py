@@ -74,6 +74,15 @@ def test_yaml_is_the_same_as_a_document(api) -> None:
         ({"batch": {"task_per_step": 4}}, "/batch/task_per_step"),
         ({"sampling": {"branch_controller": "at_grpo"}}, "/sampling/branch_controller"),
         ({"environment": {"type": "reference_gam"}}, "/environment"),
+        (
+            {"mechanisms": {"allocation": {"type": "colocated", "window": "mesured"}}},
+            "/mechanisms/allocation/window/type",
+        ),
+        ({"mechanisms": {"allocation": {"window": {"type": "measured"}}}}, "/mechanisms/allocation/window/type"),
+        (
+            {"mechanisms": {"allocation": {"type": "colocated", "window": {"type": "fixed", "seconds": 0}}}},
+            "/mechanisms/allocation/window/seconds",
+        ),
     ],
 )
 def test_a_wrong_specification_is_refused_at_its_field(api, change, pointer) -> None:
@@ -119,6 +128,19 @@ def test_a_plan_tells_sizes_and_devices_and_creates_nothing(api) -> None:
     assert plan["devices"]["fits_now"] is False
     assert "Needs 2 in default: 0 of 0 free." in plan["devices"]["text"]
     assert not Run.objects.exists()
+
+
+def test_a_window_is_planned_made_and_on_the_form(api, browser) -> None:
+    window = {"type": "measured", "first_s": 20.0}
+    mechanisms = {"allocation": {"type": "colocated", "window": window}}
+    spec = {**SPEC, "resources": {"rollout_devices": 2}, "mechanisms": mechanisms}
+    plan = api.post("/api/v1/runs/plan", {"spec": spec}).json()
+    assert (plan["errors"], plan["warnings"]) == ([], [])
+    made = api.post("/api/v1/runs", {"spec": spec}, headers={"Idempotency-Key": key()}).json()
+    assert made["spec"]["mechanisms"]["allocation"]["window"] == {**window, "least_s": 5.0}
+    page = browser.get("/runs/new?template=reference_game").content.decode()
+    where = "/mechanisms/allocation/window"
+    assert all(f'data-pointer="{where}/{field}"' in page for field in ("type", "seconds", "first_s", "least_s"))
 
 
 def test_a_plan_of_a_wrong_document_is_an_answer_with_errors(api) -> None:

@@ -103,6 +103,8 @@ ABSENT = {"/environment/runner/container": "None: the files of the host"}
 """One of them that is written here where it is absent, too -> what it says then."""
 _CHOSEN = {
     "/algorithm/kl/reference": "The earlier version of the policy that the KL penalty refers to.",
+    "/mechanisms/allocation/window": "How long engines have the devices that they share with trainers, in each step: "
+    "until nothing plays (played), for a fixed time (fixed), or for one that is corrected after each step (measured).",
     # The environment and its graph come with the template: others have other roles.
     **{kind.pointer: kind.base.summary() for kind in KINDS if kind not in (ENVIRONMENT, GRAPH)},
 }

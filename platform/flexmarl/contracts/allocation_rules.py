@@ -5,7 +5,10 @@ from collections.abc import Iterator
 from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.specification.resources import MOST_TRAINING_DEVICES
+from flexmarl.contracts.specification.rollout_window import MeasuredWindow
 from flexmarl.contracts.specification.team import Lora
+
+_WINDOW = "/mechanisms/allocation/window/type"
 
 
 def allocation_rules(spec: ExperimentSpec) -> Iterator[Problem]:
@@ -14,6 +17,7 @@ def allocation_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     wrong = list(_homes(spec))
     yield from wrong
     yield from _of_their_own(spec)
+    yield from _window(spec)
     if spec.mechanisms.allocation.type == "static":
         yield from _fixed_sizes(spec)
         if not wrong:
@@ -83,9 +87,55 @@ def _of_their_own(spec: ExperimentSpec) -> Iterator[Problem]:
         )
 
 
+def _window(spec: ExperimentSpec) -> Iterator[Problem]:
+    """A window ends play on shared devices: what is left of it goes on elsewhere, under the same weights."""
+    allocation, resources = spec.mechanisms.allocation, spec.resources
+    if allocation.window.type == "played":
+        return
+    if allocation.type != "colocated":
+        yield Problem(
+            pointer=_WINDOW,
+            code="not_read",
+            detail=f"With {allocation.type}, trainers share no device with engines.",
+            hint="Set played, or type: colocated.",
+        )
+        return
+    overlapping = any(spec.lag_policy_of(name).bound > 0 for name in spec.trainable_policies())
+    apart = {
+        "own_devices: 0": (allocation.own_devices > 0, "some trainers have devices of their own and train at any time"),
+        "engine_policies: null": (resources.engine_policies is not None, "an engine may lack a policy of the step"),
+        "engine_versions: 2": (resources.engine_versions == 1, "engines serve one version at a time"),
+        "bound: 0 in every lag_policy": (overlapping, "several steps are played at once"),
+    }
+    for instead, (holds, why) in apart.items():
+        if holds:
+            yield Problem(
+                pointer=_WINDOW,
+                code="not_with_window",
+                detail=f"Shared devices cannot be taken from play: {why}.",
+                hint=f"Set played, or {instead}.",
+            )
+    window = allocation.window
+    if isinstance(window, MeasuredWindow) and window.first_s < window.least_s:
+        yield Problem(
+            pointer="/mechanisms/allocation/window/first_s",
+            code="out_of_range",
+            detail=f"first_s is {window.first_s:g}, and no window is shorter than least_s, {window.least_s:g}.",
+            hint=f"Set {window.least_s:g} or more.",
+        )
+
+
 def allocation_warnings(spec: ExperimentSpec) -> Iterator[Problem]:
-    """Tell of trainers that share devices and are never given anything."""
-    own = spec.mechanisms.allocation.own_devices
+    """Tell of trainers that share devices and are never given anything, and of a window that never ends play."""
+    own, resources = spec.mechanisms.allocation.own_devices, spec.resources
+    if spec.mechanisms.allocation.window.type != "played" and resources.training_devices >= resources.engines:
+        yield Problem(
+            pointer=_WINDOW,
+            code="never_used",
+            detail=f"All {resources.engines} engines share their devices with trainers, so nobody goes on with their "
+            "replies, and they play to the end.",
+            hint=f"Set rollout_devices: {resources.training_devices + 1}, or played.",
+        )
     if own and spec.mechanisms.allocation.type == "colocated" and not _shared_are_needed(spec):
         yield Problem(
             pointer="/mechanisms/allocation/own_devices",

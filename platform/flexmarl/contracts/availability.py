@@ -113,6 +113,7 @@ SLOTS: dict[str, Slot] = {
     "/mechanisms/publication/type": Slot(("cohort", "wavefront", "delayed"), ()),
     "/mechanisms/trainer_protocol": Slot(("micro_batch", "batch", "mini_batch", "per_group"), ()),
     "/mechanisms/allocation/type": Slot(("agent_centric", "static", "colocated"), ()),
+    "/mechanisms/allocation/window/type": Slot(("played", "fixed", "measured"), ()),
     "/mechanisms/arbiter": Slot(("fair_share",), ()),
     "/resources/engine": Slot(("torch", "vllm"), ()),
     "/environment/type": Slot(

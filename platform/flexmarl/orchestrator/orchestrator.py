@@ -328,6 +328,8 @@ def _deadline(ctx: Context) -> float | None:
         return _earlier(found, state.lifecycle.pause.release_at)
     if state.fleet.review_at is not None and state.fleet.review_at > ctx.now:
         found = _earlier(found, state.fleet.review_at)
+    if state.fleet.shared.ends_at is not None and state.fleet.shared.ends_at > ctx.now:
+        found = _earlier(found, state.fleet.shared.ends_at)
     if state.lifecycle.status is not RunStatus.RUNNING:
         return found
     limit = time_limit(ctx)

@@ -21,6 +21,7 @@ from flexmarl.contracts.readiness import readiness
 from flexmarl.contracts.specification.advantages import GrpoOptions
 from flexmarl.contracts.specification.branch_controllers import ContinuingOptions
 from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.contracts.specification.rollout_window import RolloutWindow
 from flexmarl.contracts.specification.scaling import Scaling
 
 
@@ -106,6 +107,8 @@ class TrainerPlan:
     """Trainers share the devices of engines, in turns."""
     own_devices: int
     """Trainers with devices of their own: all of them, or the last ones of a colocated run."""
+    window: RolloutWindow
+    """How long engines have the devices that they share, in each step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +218,7 @@ def make_plan(spec: ExperimentSpec, opening: frozenset[str] | None = None) -> Pl
             allocates=_allocates(spec),
             colocated=spec.mechanisms.allocation.type == "colocated",
             own_devices=spec.own_trainers,
+            window=spec.mechanisms.allocation.window,
         ),
         settlement=_settlement_plan(spec),
     )

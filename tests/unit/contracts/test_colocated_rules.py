@@ -23,11 +23,20 @@ def broken(**changes: Any) -> dict[str, str]:
     return {problem.pointer: problem.code for problem in found}
 
 
+WINDOW = "/mechanisms/allocation/window/type"
+APART: dict[str, Any] = {"resources": {"rollout_devices": 2}}
 TWO: dict[str, Any] = {"resources": {"rollout_devices": 2, "training_devices": 2}}
 
 
 def mixed(own: int, **homes: tuple[int, ...]) -> dict[str, Any]:
     return {"type": "colocated", "own_devices": own, "homes": homes}
+
+
+def windowed(kind: str = "measured", **more: object) -> dict[str, Any]:
+    return {"type": "colocated", "window": {"type": kind}, **more}
+
+
+SHORT = {"type": "measured", "first_s": 2.0, "least_s": 3.0}
 
 
 @pytest.mark.parametrize(
@@ -46,6 +55,8 @@ def mixed(own: int, **homes: tuple[int, ...]) -> dict[str, Any]:
             "mechanisms": {"allocation": mixed(own=1, speaker=(0,))},
         },
         {"mechanisms": {"ordered": True}},
+        {"resources": {"rollout_devices": 2}, "mechanisms": {"allocation": windowed()}},
+        {"mechanisms": {"allocation": windowed("played"), "lag_policy": {"bound": 2}}},
     ],
 )
 def test_what_shares_devices_is_legal(changes: dict[str, Any]) -> None:
@@ -71,6 +82,35 @@ def test_what_shares_devices_is_legal(changes: dict[str, Any]) -> None:
         ),
         ("/mechanisms/publication/type", "not_with_colocated", {"mechanisms": {"publication": "wavefront"}}),
         ("/mechanisms/policy_clock", "not_with_colocated", {"mechanisms": {"policy_clock": True}}),
+        (
+            "/mechanisms/allocation/window/first_s",
+            "out_of_range",
+            {**APART, "mechanisms": {"allocation": {"type": "colocated", "window": SHORT}}},
+        ),
+        (WINDOW, "not_read", {"mechanisms": {"allocation": windowed() | {"type": "agent_centric"}}}),
+        (WINDOW, "not_with_window", {**APART, "mechanisms": {"allocation": windowed(), "lag_policy": {"bound": 1}}}),
+        (
+            WINDOW,
+            "not_with_window",
+            {
+                **APART,
+                "mechanisms": {"allocation": windowed()},
+                "policies": {"speaker": {"lag_policy": {"bound": 1}}, "listener": {}},
+            },
+        ),
+        (
+            WINDOW,
+            "not_with_window",
+            {
+                "resources": {"rollout_devices": 3, "training_devices": 2, "trainer_policies": 1},
+                "mechanisms": {"allocation": windowed("fixed", own_devices=1)},
+            },
+        ),
+        (
+            WINDOW,
+            "not_with_window",
+            {"resources": {"rollout_devices": 2, "engine_policies": 2}, "mechanisms": {"allocation": windowed()}},
+        ),
         ("/mechanisms/allocation/own_devices", "too_many_devices", {"mechanisms": {"allocation": mixed(own=1)}}),
         ("/mechanisms/allocation/own_devices", "not_read", {"mechanisms": {"allocation": {"own_devices": 1}}}),
         (
@@ -113,3 +153,17 @@ def test_trainers_that_are_never_given_anything_are_told_of(changes: dict[str, A
         }
     )
     assert [problem.code for problem in allocation_warnings(spec)] == ["never_used"] * told
+
+
+@pytest.mark.parametrize(("engines", "told"), [(1, True), (2, False)])
+def test_a_window_that_never_ends_play_is_told(engines: int, told: bool) -> None:
+    spec = ExperimentSpec.model_validate(
+        {
+            "agents": {"speaker": {}, "listener": {}},
+            "environment": {"type": "reference_game"},
+            "policies": {"speaker": {}, "listener": {}},
+            "resources": {"rollout_devices": engines},
+            "mechanisms": {"allocation": windowed()},
+        }
+    )
+    assert [problem.pointer for problem in allocation_warnings(spec)] == [WINDOW] * told

@@ -10,6 +10,7 @@ from flexmarl.contracts.plugins import OneOf
 from flexmarl.contracts.specification.movers import MOVER, MoverOptions, StaticMoverOptions
 from flexmarl.contracts.specification.reading import none_of, one_of, read_when
 from flexmarl.contracts.specification.redundancies import REDUNDANCY, NoRedundancyOptions, RedundancyOptions
+from flexmarl.contracts.specification.rollout_window import PlayedWindow, RolloutWindow
 from flexmarl.contracts.specification.routers import ROUTER, LeastLoadedOptions, RouterOptions
 from flexmarl.contracts.specification.scaling import Scaling
 
@@ -85,6 +86,8 @@ class Allocation(Strict):
     own_devices: int = Field(default=0, ge=0, le=64, json_schema_extra=read_when((one_of("type", "colocated"),)))
     """With `colocated`: number of trainers (the last ones) with devices of their own, which train at any time; the
     others share the engines' devices in turns."""
+    window: RolloutWindow = Field(default=PlayedWindow(), json_schema_extra=read_when((one_of("type", "colocated"),)))
+    """With `colocated`: how long engines have shared devices in each step."""
     homes: dict[Name, tuple[int, ...]] = Field(
         default={}, json_schema_extra=read_when((one_of("type", "static", "colocated"),))
     )

@@ -13,6 +13,7 @@ from flexmarl.contracts.events import DeviceUse, EngineSlept, EngineWoke, Traine
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.orchestrator.allocation.colocation import SharedDevice, lent, may_load, turn, whose
 from flexmarl.orchestrator.allocation.paused_surplus import stands_still
+from flexmarl.orchestrator.allocation.rollout_windows import beside_text, emptied, trains_beside
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.state.fleet import LeaseState, Side
 
@@ -25,16 +26,21 @@ def drive_turns(ctx: Context, work: Collection[str]) -> None:
     """Decide who is to have the shared devices, and ask engines to sleep or to wake. `work`: policies with work."""
     state = ctx.state
     waiting = [name for name in work if not ctx.plan.trainers.own_devices or _needs_shared(ctx, name)]
-    side = whose(state.fleet.shared.side, plays=_plays(ctx), trains=_trains(ctx, waiting))
+    beside = trains_beside(ctx, waiting)
+    plays, trains = _plays(ctx) and not beside, _trains(ctx, waiting) or beside
+    side = whose(state.fleet.shared.side, plays=plays, trains=trains)
     if side != state.fleet.shared.side:
         seconds = ctx.now - state.fleet.shared.since
-        ctx.rule(RulingKind.DEVICES_TURNED, _why(side, waiting, seconds), cause=f"to_{side}")
+        why = beside_text(ctx, waiting, seconds) if beside else _why(side, waiting, seconds)
+        ctx.rule(RulingKind.DEVICES_TURNED, why, cause=f"to_{side}")
         state.fleet.shared.side, state.fleet.shared.since = side, ctx.now
     for trainer in state.fleet.of_use(DeviceUse.TRAINER):
         if not trainer.sharing.engine_lease:
             continue
         device = describe(ctx, trainer)
         wanted = turn(side, device)
+        if wanted == "sleep" and beside and not emptied(ctx, device.engine):
+            continue
         lease_id = device.trainer if wanted == "vacate" else device.engine
         if wanted is not None and ctx.wanted(key := f"{wanted}:{lease_id}"):
             ctx.issue(key, _ORDERS[wanted](lease_id=lease_id), lease_id=lease_id)

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from flexmarl.contracts.commands import LoadWeights, UnloadPolicy
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.wire import EVALUATION_DRAWS
+from flexmarl.orchestrator.allocation.held_weights import dismiss
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout.group_commands import give
 from flexmarl.orchestrator.rollout.repacking import repack_engines
-from flexmarl.orchestrator.serving.weight_sync import dismiss
 from flexmarl.orchestrator.state.cohort import Cohort, Pin
 from flexmarl.orchestrator.state.fleet import LeaseState
 

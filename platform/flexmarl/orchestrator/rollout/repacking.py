@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from flexmarl.algorithms.movers import Handover, Serving, checked_handovers
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunStatus
+from flexmarl.orchestrator.allocation.held_weights import dismiss
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.serving.weight_sync import dismiss
 from flexmarl.orchestrator.state.fleet import LeaseState
 
 SEEN_S = 2.0

@@ -13,11 +13,12 @@ was given back is not granted to the same run before those that waited have thei
 from flexmarl.contracts.commands import ReleaseLease, RequestDevices, UnloadPolicy
 from flexmarl.contracts.events import DeviceUse, SurplusRecalled
 from flexmarl.contracts.status import RunStatus
+from flexmarl.orchestrator.allocation.held_weights import dismiss, holds
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.pool.device_requests import GANG, JOIN, rollout_pool, training_pool
 from flexmarl.orchestrator.run.children import forget_child
 from flexmarl.orchestrator.run.scaling import wanted_engines
-from flexmarl.orchestrator.serving.weight_sync import dismiss, holds, required_versions
+from flexmarl.orchestrator.serving.weight_sync import required_versions
 from flexmarl.orchestrator.state.fleet import LeaseState
 from flexmarl.orchestrator.state.tree import Failure
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from flexmarl.contracts.decisions import NoteLevel
 from flexmarl.contracts.events import RunVerb, Verb
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus, allowed_verbs, may_move, next_status
+from flexmarl.orchestrator.allocation.rollout_windows import measure_window
 from flexmarl.orchestrator.allocation.shared_devices import engines_turn
 from flexmarl.orchestrator.cohorts.cohorts import close_cohort, open_cohort, settle_with_enough, starved
 from flexmarl.orchestrator.cohorts.credit import top_up
@@ -261,6 +262,7 @@ def _after_step(ctx: Context) -> None:
     if (served(ctx) and (state.evaluation is None or overlaps(ctx))) or leaving or ctx.plan.lag.bounded:
         publish_metrics(ctx, cohort)
         measure_step(ctx, cohort, state.history.step_seconds[-1])
+        measure_window(ctx, cohort)
         close_cohort(ctx, cohort)
         if (
             state.cohorts

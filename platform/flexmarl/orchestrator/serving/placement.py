@@ -10,9 +10,10 @@ from flexmarl.algorithms.movers import Move, PolicyDemand, Snapshot, checked, fo
 from flexmarl.contracts.commands import UnloadPolicy
 from flexmarl.contracts.events import DemandReported, DeviceUse, PolicyUnloaded
 from flexmarl.contracts.rulings import RulingKind
+from flexmarl.orchestrator.allocation.held_weights import dismiss
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.serving.assignment import engines_of, fill
-from flexmarl.orchestrator.serving.weight_sync import dismiss, lacks, required_versions
+from flexmarl.orchestrator.serving.weight_sync import lacks, required_versions
 from flexmarl.orchestrator.state.demand import mark, mark_waiting
 from flexmarl.orchestrator.state.fleet import LeaseState
 

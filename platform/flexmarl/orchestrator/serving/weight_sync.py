@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from flexmarl.contracts.commands import LoadWeights
 from flexmarl.contracts.events import DeviceUse, WeightsServed
+from flexmarl.orchestrator.allocation.held_weights import holds
 from flexmarl.orchestrator.allocation.shared_devices import may_serve
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.state.cohort import Pin
@@ -150,10 +151,11 @@ def on_weights_served(ctx: Context, event: WeightsServed) -> None:
         or (lease.sharing.last_change and event.command_no < lease.sharing.last_change)
     ):
         return
+    if event.command_no < lease.weights.removals.get(event.policy, 0):
+        return  # what it held then it has been told to forget
     if ctx.plan.engines.places is not None or ctx.plan.engines.one_version:
-        no_place = ctx.plan.engines.places is not None and event.policy not in lease.weights.assigned
-        if no_place or event.command_no < lease.weights.removals.get(event.policy, 0):
-            return  # what it held then it has been told to forget
+        if ctx.plan.engines.places is not None and event.policy not in lease.weights.assigned:
+            return
         ctx.state.fleet.demand.loaded(event.policy, event.seconds)
     former, kept = lease.weights.held.get(event.policy), lease.weights.previous.get(event.policy)
     # What nobody is served by makes room: the version loaded before, unless the one before that is to be kept.
@@ -165,20 +167,6 @@ def on_weights_served(ctx: Context, event: WeightsServed) -> None:
     on_its_way = ctx.state.outstanding.get(key)
     if on_its_way is not None and on_its_way.version == event.version:
         ctx.answered(key)
-
-
-def dismiss(ctx: Context, lease: LeaseState, name: str) -> None:
-    """Count on an engine for a policy no more. It may hold what nobody has heard of: it is always asked to forget."""
-    lease.weights.held.pop(name, None)
-    lease.weights.previous.pop(name, None)
-    lease.weights.leaving.append(name)
-    ctx.withdraw(f"load:{lease.lease_id}:{name}")
-    ctx.state.failures.pop(f"load:{lease.lease_id}:{name}", None)
-
-
-def holds(lease: LeaseState, policy: str, version: int | None) -> bool:
-    """Tell whether an engine takes requests for a version."""
-    return version is not None and version in (lease.weights.held.get(policy), lease.weights.previous.get(policy))
 
 
 def served(ctx: Context) -> bool:

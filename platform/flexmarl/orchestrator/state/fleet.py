@@ -103,6 +103,14 @@ class SharingTurn:
 
     side: Side = "trainers"
     since: float = 0.0
+    window_s: float | None = None
+    """Measured: how long engines have the devices in this step; None: no step has ended yet."""
+    ends_at: float | None = None
+    """When they give them up although something plays, if trainers have work then."""
+    beside: int = -1
+    """Cohort that still plays on the other engines while trainers have the devices; -1: none does."""
+    waited_s: float = 0.0
+    """How long trainers had waited for samples of that cohort when they got the devices."""
 
 
 @dataclass(slots=True)

@@ -26,6 +26,22 @@ test("what is unread goes back to its default and returns as it was written", ()
   assert.equal(document.clip, 0.7);
 });
 
+test("an object whose type is unread goes back as a whole, and returns as it was written", () => {
+  const page = {
+    like: {},
+    plain: { "/loss/type": "ppo", "/window/type": "played" },
+    reads: { "/window/type": { ways: [clipped], own: false, absent: false } },
+    unions: { "/window": { played: { type: "played" }, fixed: { type: "fixed", seconds: 60 } } },
+  };
+  const document = { loss: { type: "reinforce" }, window: { type: "fixed", seconds: 2 } };
+  const kept = new Map();
+  const now = follow(document, page, new Set(), kept);
+  assert.deepEqual(document.window, { type: "played" });
+  document.loss.type = "ppo";
+  follow(document, page, now, kept);
+  assert.deepEqual(document.window, { type: "fixed", seconds: 2 });
+});
+
 test("the choice that reads a setting is told in words", () => {
   const nameOf = (pointer) => ({ "/loss/type": "Loss", "/eval": "Evaluation" })[pointer];
   const ways = [clipped, [{ pointer: "/eval", values: [true], not: true }]];

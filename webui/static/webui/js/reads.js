@@ -32,7 +32,7 @@ export function follow(document, data, before, kept) {
     for (const pointer of moved) if (now.has(pointer)) reset(document, data, pointer, kept);
     for (const pointer of moved)
       if (!now.has(pointer) && kept.has(pointer)) {
-        write(document, pointer, kept.get(pointer));
+        write(document, wholeOf(data, pointer) ?? pointer, kept.get(pointer));
         kept.delete(pointer);
       }
   }
@@ -58,12 +58,20 @@ export function bound(document, data, pointer, kept) {
   }
 }
 
+/** The object that goes with its type, where people choose that: other types have other settings. */
+function wholeOf(data, pointer) {
+  const root = pointer.replace(/\/type$/, "");
+  return root !== pointer && data.unions?.[root] ? root : undefined;
+}
+
 function reset(document, data, pointer, kept) {
   const value = at(document, pointer);
   const plain = plainOf(document, data, pointer);
   if (value === undefined || same(value, plain)) return;
-  kept.set(pointer, value);
-  write(document, pointer, data.reads[pointer].absent ? undefined : plain);
+  const root = wholeOf(data, pointer);
+  kept.set(pointer, root ? at(document, root) : value);
+  if (root) put(document, root, { ...data.unions[root][plain] });
+  else write(document, pointer, data.reads[pointer].absent ? undefined : plain);
 }
 
 function write(document, pointer, value) {
