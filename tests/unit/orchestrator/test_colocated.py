@@ -173,6 +173,17 @@ def test_nothing_is_lost_or_trained_twice_under_faults(devices, trainers, mix, s
     assert cluster.status in (RunStatus.COMPLETED, RunStatus.FAILED)
 
 
+@pytest.mark.parametrize("seed", [11, 16, 21, 23])
+def test_what_a_dead_child_was_asked_to_take_may_be_with_its_successor(seed):
+    """Successors take open commands before anybody hears of the death: the devices are not the other side's yet."""
+    devices, trainers = [(3, 1), (3, 2), (2, 1)][seed % 3]
+    spec = make_spec(
+        resources__rollout_devices=devices, resources__training_devices=trainers,
+        mechanisms__allocation={"type": "colocated"},
+    )  # fmt: skip
+    ended_well(started(spec, seed=seed, faults=Faults(child_death=0.15), round_trip=seed % 2 == 0))
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("trainers", [1, 2])
 def test_engines_that_serve_one_policy_each_load_it_again_when_they_wake(trainers, seed):

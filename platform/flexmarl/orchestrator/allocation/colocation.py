@@ -2,10 +2,11 @@
 
 Invariants: an engine is given its memory only while the trainer beside it keeps nothing or is dead, and a trainer is
 given a policy only while the engine beside it sleeps or is dead; what is on its way counts for whoever it is on its way
-to, and a child that nobody asked yet is taken to hold what it may have been given by somebody nobody remembers. The
-devices of a run turn together, and only when the side that has them has nothing left to do and the other has: so a
-reply is never cut short, and nobody waits for ever. Play ends by itself, since a cohort is finite and no new one
-begins beyond the lag bound without a step; training ends by itself, since nothing is cut while nothing plays.
+to, and a child that nobody asked yet is taken to hold what it may have been given by somebody nobody remembers. What a
+dead child was asked to take may be with its successor, of which nothing was heard yet. The devices of a run turn
+together, and only when the side that has them has nothing left to do and the other has: so a reply is never cut short,
+and nobody waits for ever. Play ends by itself, since a cohort is finite and no new one begins beyond the lag bound
+without a step; training ends by itself, since nothing is cut while nothing plays.
 """
 
 from dataclasses import dataclass
@@ -36,6 +37,10 @@ class SharedDevice:
     """It said that it keeps nothing, and was asked to hold nothing since."""
     leaving: bool = False
     """It is asked to keep nothing."""
+    engine_succeeded: bool = False
+    """The engine died while it was awake, and its successor has not been heard of."""
+    trainer_succeeded: bool = False
+    """The trainer died while it kept something or might, and its successor has not been heard of."""
 
 
 def whose(now: Side, *, plays: bool, trains: bool) -> Side:
@@ -51,12 +56,14 @@ def whose(now: Side, *, plays: bool, trains: bool) -> Side:
 
 def lent(device: SharedDevice) -> bool:
     """Tell whether a trainer may be given policies: its device's engine holds nothing and cannot come by anything."""
-    return not device.leaving and (not device.answers or (device.asleep and not device.turning))
+    if device.leaving or device.engine_succeeded:
+        return False
+    return not device.answers or (device.asleep and not device.turning)
 
 
 def cleared(device: SharedDevice) -> bool:
     """Tell whether nothing of the trainer is on the device, and nothing on its way there."""
-    return not device.residents and (not device.manned or device.vacant)
+    return not device.residents and not device.trainer_succeeded and (not device.manned or device.vacant)
 
 
 def may_load(side: Side, device: SharedDevice) -> bool:
