@@ -256,6 +256,34 @@ def test_an_advised_split_goes_into_the_form_and_a_stale_plan_is_predicted_anew(
     assert tokens == ["token-2", "token-3"]  # the first one held no more, and was not sent again
 
 
+def test_one_prediction_at_a_time_is_asked_for_then_that_of_the_newest_settings(
+    seeded: Any, visit: Callable[..., Any]
+) -> None:
+    guest, planned, held = visit(seeded), [], []
+    guest.sign_in()
+
+    def plan(route: Any) -> None:
+        body = route.request.post_data_json
+        if body.pop("predict", False):
+            held.append((route, body))
+        else:
+            planned.append(body)
+            route.continue_()
+
+    guest.page.route("**/api/v1/runs/plan", plan)
+    page = ready(guest)
+    page.locator("#fold-all").click()
+    until(page, lambda: len(held) == 1)
+    for steps in ("41", "42"):
+        field(page, "/budget/train_steps").fill(steps)
+        until(page, lambda steps=steps: steps in str(planned[-1]))  # type: ignore[misc]
+        page.wait_for_timeout(1500)  # longer than the page waits before it asks
+    assert len(held) == 1
+    held[0][0].abort()
+    until(page, lambda: len(held) == 2)
+    assert "42" in str(held[1][1])
+
+
 UNKNOWN = {
     "name": "engine.token", "of": "speaker", "meaning": "A token of a reply", "unit": "s", "source": "default",
     "source_text": "", **RANGE,

@@ -1,21 +1,26 @@
 """Plans that predict: ranges with sources, a token that binds them, and the run beside what was predicted."""
 
 import re
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from flexmarl.contracts.resolve import resolve
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.experiments import predictions, profiles
-from flexmarl.controlplane.experiments.forecaster import Forecaster, PredictionFailed
+from flexmarl.controlplane.experiments.forecaster import MOST_AT_ONCE, Forecaster, PredictionFailed
 from flexmarl.controlplane.experiments.models import StoredPlan
 from flexmarl.controlplane.inventory.models import Pool
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.simulator.prediction.fitting import RunPace, environment_key, model_key
 from flexmarl.simulator.prediction.predicting import predict
+from flexmarl.simulator.prediction.profile import Profile
 from flexmarl.store.control.nodes import DeviceFacts, NodeFacts, register_node
 from flexmarl.store.telemetry import intervals
 from tests.support.controlplane import SPEC, key, set_state
+from tests.support.machine import wait_for
 
 pytestmark = pytest.mark.django_db
 
@@ -72,6 +77,29 @@ def test_a_process_of_its_own_predicts_and_is_ended_when_it_takes_too_long(api, 
     finally:
         own.stop()
     assert found["step_s"]["low"] < found["step_s"]["likely"] < found["step_s"]["high"]
+
+
+def test_predictions_that_wait_leave_places_for_other_requests(api, monkeypatch) -> None:
+    own, under_way, go = Forecaster(), threading.Event(), threading.Event()
+
+    def ask(question: object, until: float) -> str:
+        under_way.set()
+        assert go.wait(60)
+        raise PredictionFailed("It ends nowhere.")
+
+    monkeypatch.setattr(own, "_ask", ask)
+    spec = resolve(SMALL).spec
+    with ThreadPoolExecutor(MOST_AT_ONCE) as others:
+        asked = [others.submit(own.predict, spec, Profile(figures={})) for _ in range(MOST_AT_ONCE)]
+        assert under_way.wait(60)
+        wait_for(lambda: not own._places._value)
+        monkeypatch.setattr(predictions, "FORECASTER", own)
+        refused = post(api, "runs/plan", spec=SMALL, predict=True)
+        assert (refused.status_code, refused.json()["code"]) == (503, "prediction_slow")
+        assert "2 other predictions are under way" in refused.json()["detail"]
+        go.set()
+        assert [type(one.exception()) for one in asked] == [PredictionFailed] * MOST_AT_ONCE
+    assert plan(api)["warnings"][-1]["code"] == "prediction_failed", "places are free again"
 
 
 def test_without_being_asked_a_plan_predicts_nothing_and_keeps_nothing(api) -> None:

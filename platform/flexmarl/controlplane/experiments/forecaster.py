@@ -2,7 +2,8 @@
 
 Invariants: one process and one prediction at a time; whoever waits longer than `LIMIT_S`, for others or for his own, is
 refused with `prediction_slow`, and the process that worked for him is ended, so that the next one finds it free; equal
-questions are answered from memory, unless time was short.
+questions are answered from memory, unless time was short. At most `MOST_AT_ONCE` are here at a time: whoever waits
+holds a place of those who serve requests, and all other requests need one.
 """
 
 import multiprocessing
@@ -27,6 +28,8 @@ from flexmarl.simulator.prediction.predicting import Prediction, predict
 from flexmarl.simulator.prediction.profile import Profile
 
 LIMIT_S = 10.0
+MOST_AT_ONCE = 2
+"""The one that is answered, and who waits for it; half of the places that a web process has for the API."""
 ENOUGH_S = 3.0
 """No further simulation is begun after so long: a prediction of fewer is one too."""
 SPARE_S = 2.0
@@ -71,6 +74,7 @@ class Forecaster:
     def __init__(self, limit_s: float = LIMIT_S) -> None:
         self._limit_s = limit_s
         self._turn = threading.Lock()
+        self._places = threading.Semaphore(MOST_AT_ONCE)
         self._process: multiprocessing.process.BaseProcess | None = None
         self._line: Connection | None = None
         self._answers: OrderedDict[str, str] = OrderedDict()
@@ -90,13 +94,12 @@ class Forecaster:
         key = sha256(f"{type(asked).__name__}\n{question}".encode()).hexdigest()
         if key in self._answers:
             return kind.model_validate_json(self._answers[key])
-        until = time.monotonic() + self._limit_s
-        if not self._turn.acquire(timeout=self._limit_s):
-            raise _slow(self._limit_s)
+        if not self._places.acquire(blocking=False):
+            raise _refused(f"{MOST_AT_ONCE} other predictions are under way.")
         try:
-            text = self._ask((type(asked).__name__, question), until)
+            text = self._in_turn((type(asked).__name__, question))
         finally:
-            self._turn.release()
+            self._places.release()
         answer = kind.model_validate_json(text)
         if whole(answer):
             self._answers[key] = text
@@ -111,6 +114,15 @@ class Forecaster:
             self._process.join()
             self._line.close()
         self._process = self._line = None
+
+    def _in_turn(self, question: tuple[str, str]) -> str:
+        until = time.monotonic() + self._limit_s
+        if not self._turn.acquire(timeout=self._limit_s):
+            raise _slow(self._limit_s)
+        try:
+            return self._ask(question, until)
+        finally:
+            self._turn.release()
 
     def _ask(self, question: tuple[str, str], until: float) -> str:
         if self._process is None or not self._process.is_alive():
@@ -186,10 +198,12 @@ _ANSWERS: Mapping[str, Callable[[str, float], Record]] = {
 
 
 def _slow(limit_s: float) -> PredictionSlow:
-    return PredictionSlow(
-        f"No prediction within {limit_s:g} s. Try again, plan with predict: false, or ask manage.py simulate.",
-        headers={"Retry-After": "5"},
-    )
+    return _refused(f"No prediction within {limit_s:g} s.")
+
+
+def _refused(why: str) -> PredictionSlow:
+    text = f"{why} Try again, plan with predict: false, or ask manage.py simulate."
+    return PredictionSlow(text, headers={"Retry-After": "5"})
 
 
 FORECASTER = Forecaster()

@@ -84,7 +84,24 @@ function predictLater(asked, mine) {
   ahead = setTimeout(() => predict(asked, mine), PREDICT_AFTER_MS);
 }
 
+let underWay = false;
+let following = null;
+
+/** One at a time: whoever writes on meanwhile has only his newest question asked, once the one under way is answered. */
 async function predict(asked, mine) {
+  if (underWay) {
+    following = [asked, mine];
+    return;
+  }
+  underWay = true;
+  await predicted(asked, mine);
+  underWay = false;
+  const [next, turn] = following ?? [];
+  following = null;
+  if (next && turn === state.turn) predict(next, turn);
+}
+
+async function predicted(asked, mine) {
   try {
     const found = await post("/api/v1/runs/plan", { ...asked, predict: true }, crypto.randomUUID(), PREDICT_LIMIT_MS);
     if (mine !== state.turn || found.errors.length) return;
