@@ -195,7 +195,7 @@ def report(
     # Other tests may begin beside this one and end again: the time between strikes was played under the same load.
     rate = min(pooled(windows) for windows in (undisturbed, rests) if windows)
     steps, seconds = window.steps, window.seconds
-    share = steps / (rate * seconds)
+    share = steps / (rate * seconds) if rate else 0.0  # rests of the short form may be too short for a step
     body = {
         "seed": SEED, "kills": sum(len(strike.kinds) for strike in strikes), "recovery_s": kinds,
         "undisturbed_steps_per_s": rate, "steps": steps, "seconds": seconds, "share_of_undisturbed": share,
