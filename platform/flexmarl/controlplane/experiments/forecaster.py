@@ -29,7 +29,7 @@ from flexmarl.simulator.prediction.profile import Profile
 
 LIMIT_S = 10.0
 MOST_AT_ONCE = 2
-"""The one that is answered, and who waits for it; half of the places that a web process has for the API."""
+"""The one that is answered, and who waits for it; by default half of the places of a web process for the API."""
 ENOUGH_S = 3.0
 """No further simulation is begun after so long: a prediction of fewer is one too."""
 SPARE_S = 2.0

@@ -37,9 +37,9 @@ class SharedDevice:
     """It said that it keeps nothing, and was asked to hold nothing since."""
     leaving: bool = False
     """It is asked to keep nothing."""
-    engine_succeeded: bool = False
+    engine_awaits_successor: bool = False
     """The engine died while it was awake, and its successor has not been heard of."""
-    trainer_succeeded: bool = False
+    trainer_awaits_successor: bool = False
     """The trainer died while it kept something or might, and its successor has not been heard of."""
 
 
@@ -56,14 +56,14 @@ def whose(now: Side, *, plays: bool, trains: bool) -> Side:
 
 def lent(device: SharedDevice) -> bool:
     """Tell whether a trainer may be given policies: its device's engine holds nothing and cannot come by anything."""
-    if device.leaving or device.engine_succeeded:
+    if device.leaving or device.engine_awaits_successor:
         return False
     return not device.answers or (device.asleep and not device.turning)
 
 
 def cleared(device: SharedDevice) -> bool:
     """Tell whether nothing of the trainer is on the device, and nothing on its way there."""
-    return not device.residents and not device.trainer_succeeded and (not device.manned or device.vacant)
+    return not device.residents and not device.trainer_awaits_successor and (not device.manned or device.vacant)
 
 
 def may_load(side: Side, device: SharedDevice) -> bool:

@@ -66,8 +66,8 @@ def describe(ctx: Context, trainer: LeaseState) -> SharedDevice:
         manned=bool(trainer.child.incarnation),
         vacant=trainer.sharing.asleep,
         leaving=f"vacate:{trainer.lease_id}" in waiting,
-        engine_succeeded=engine is not None and engine.sharing.succeeded,
-        trainer_succeeded=trainer.sharing.succeeded,
+        engine_awaits_successor=engine is not None and engine.sharing.awaits_successor,
+        trainer_awaits_successor=trainer.sharing.awaits_successor,
     )
 
 

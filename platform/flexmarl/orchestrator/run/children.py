@@ -9,7 +9,7 @@ from flexmarl.orchestrator.training.trainers import unbind
 def forget_child(ctx: Context, lease: LeaseState) -> None:
     """Count on a lease's child no more: what it was asked for is void, and a trainer's policies are bound anew."""
     lease.child.incarnation = ""
-    lease.sharing.succeeded = lease.sharing.succeeded or not lease.sharing.asleep
+    lease.sharing.awaits_successor = lease.sharing.awaits_successor or not lease.sharing.asleep
     lease.sharing.asleep = False
     lease.weights.held.clear()
     lease.weights.previous.clear()

@@ -134,7 +134,7 @@ def on_child_ready(ctx: Context, event: ChildReady) -> None:
     ctx.answered(f"host:{event.lease_id}")
     lease.child.alive.append(event.incarnation)
     lease.child.incarnation = event.incarnation
-    lease.sharing.succeeded = False
+    lease.sharing.awaits_successor = False
     if lease.child.losses:
         ctx.note(f"{lease.use} on {lease.device_id} is back", target=f"lease:{lease.lease_id}")
 
@@ -155,7 +155,7 @@ def on_child_lost(ctx: Context, event: ChildLost) -> None:
     forget_child(ctx, lease)
     lease.child.losses += 1
     lease.child.incarnation = lease.child.alive[-1] if lease.child.alive else ""
-    lease.sharing.succeeded = lease.sharing.succeeded and not lease.child.incarnation
+    lease.sharing.awaits_successor = lease.sharing.awaits_successor and not lease.child.incarnation
     if not lease.releasing:
         why = f": {event.reason}" if event.reason else ""
         ctx.note(f"{lease.use} on {lease.device_id} lost{why}", NoteLevel.WARNING, target=f"lease:{lease.lease_id}")

@@ -68,7 +68,7 @@ class DeviceSharing:
     """Engine: it released its memory and takes nothing until it is woken. Trainer beside one: it holds nothing."""
     last_change: int = 0
     """Engine: last command by which it fell asleep or woke; replies to loads issued before that are ignored."""
-    succeeded: bool = False
+    awaits_successor: bool = False
     """The child died while it could take something: its successor, of which nothing was heard, may have taken it."""
 
 
